@@ -1,8 +1,10 @@
 """The distribution: every folder with Python files is in pyproject's list and in the built wheel, with its data."""
 
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -74,6 +76,38 @@ def test_the_wheel_has_completions_and_manual_page_where_shells_and_man_look(whe
 
 def test_the_wheel_puts_nothing_but_vramtop_into_site_packages(wheel: set[str]) -> None:
     assert {name.partition("/")[0].partition("-")[0] for name in wheel} == {"vramtop", "vramtop_budget"}
+
+
+@pytest.mark.slow
+def test_the_sdist_has_what_is_needed_to_test_and_document_it_and_no_leftovers(tmp_path: Path) -> None:
+    """From a working tree with leftovers of builds and tests; the wheel is built from the sdist, as in a release."""
+    left_out = (".venv", ".git", "build", "dist", "*.egg-info", ".*_cache", ".hypothesis", "node_modules")
+    source = tmp_path / "source"
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*left_out), symlinks=True)
+    for junk in (".venv/bin/python", "build/typing/x.py", "tests/__pycache__/x.pyc", "docs/.DS_Store", "notes.txt"):
+        (source / junk).parent.mkdir(parents=True, exist_ok=True)
+        (source / junk).write_text("x")
+    command = [sys.executable, "-m", "build", "--outdir", str(tmp_path), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (sdist,) = tmp_path.glob("vramtop_budget-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {
+        "LICENSE",
+        "CHANGELOG.md",
+        "Makefile",
+        "mkdocs.yml",
+        "docs/index.md",
+        "tests/conftest.py",
+        ".ci/run",
+    } < names
+    assert {str(path.relative_to(source)) for path in (source / "tests").rglob("*.py")} < names
+    assert not {name for name in names if re.search(r"__pycache__|\.pyc$|\.DS_Store|^\.venv|^build|notes\.txt", name)}
+    (wheel,) = tmp_path.glob("vramtop_budget-*.whl")
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("vramtop/")}
+    modules = {f"vramtop/{path.relative_to(ROOT)}" for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    assert packed == modules | data_files()
 
 
 def test_the_readme_never_installs_somebody_elses_package() -> None:

@@ -101,7 +101,7 @@ class Peak:
     reserved_range: Span | None = None
     """Range of ``reserved_bytes``; None: not known."""
     cache_bytes: int = 0
-    """What the allocator may keep beyond ``high_bytes`` where batches differ in length, and gives back before it fails:
+    """Bytes that the allocator may keep beyond ``high_bytes`` where batches differ in length, and frees in time:
     NVML shows it, and whether the job fits does not depend on it."""
 
     @property
@@ -174,7 +174,7 @@ class LargeTensor:
     bytes: int
     """Its size in bytes."""
     component: ComponentName
-    """What it is counted as."""
+    """Component that it is counted as."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +249,7 @@ class Budget:
     """Memory that vLLM needs, and what remains for its cache; None: vLLM does not run the job."""
 
     learned: "Learned | None" = None
-    """What measurements of this user's runs have changed in the figures; None: nothing."""
+    """Correction of the figures by this user's measured runs; None: there is none."""
 
     @property
     def ranks(self) -> RankPeaks:

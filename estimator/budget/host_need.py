@@ -31,7 +31,7 @@ class HostNeed:
     activations: int = 0
     """Saved activations that are offloaded until the backward pass."""
     saving: int = 0
-    """What is saved of the weights and states, while a checkpoint is written."""
+    """Copies of weights and states while a checkpoint is written."""
     saves_once: bool = True
     """Only the first rank of the job has that copy."""
 

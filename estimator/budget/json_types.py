@@ -36,7 +36,7 @@ class TimelineJson(TypedDict):
     outside_bytes: int
     """Bytes of each moment that never pass through torch's allocator: CUDA context, NCCL's own buffers."""
     phases: list[Annotated[dict[str, Any], FieldsOf(PhaseMark)]]
-    """Where the phases begin, in the order of the step."""
+    """Beginnings of the phases, in the order of the step."""
 
 
 class _Budget(TypedDict):
@@ -56,7 +56,7 @@ class _Budget(TypedDict):
     steady_device_bytes: int
     """Bytes that NVML shows between steps, when the allocator's cache has grown."""
     assumptions: list[str]
-    """What the estimate takes for granted, one sentence each."""
+    """Assumptions of the estimate, one sentence each."""
     warnings: list[str]
     """Reasons to trust the figures less, one sentence each."""
 
@@ -73,9 +73,9 @@ class BudgetJson(_Budget, total=False):
     serving: Annotated[dict[str, Any], FieldsOf(ServingNeed)]
     """Memory that an engine (vLLM, SGLang) needs; absent: none runs the job."""
     learned: Annotated[dict[str, Any], FieldsOf(Learned)]
-    """What measured runs have changed in these figures; absent: nothing."""
+    """Correction of these figures by measured runs; absent: there is none."""
     effective_batch: EffectiveBatchJson
-    """What one optimizer step works on; absent: inference."""
+    """Sequences and tokens of one optimizer step; absent: inference."""
     timeline: TimelineJson
     """Memory over the traced step; absent: no step was traced."""
 

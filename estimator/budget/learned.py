@@ -1,4 +1,4 @@
-"""What measurements have changed in a budget, and on what that rests."""
+"""The correction of a budget by measured runs, and the runs that it rests on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

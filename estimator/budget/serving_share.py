@@ -10,10 +10,10 @@ from .uncertainty import widen_for_uncertainty
 
 _KNOWN_VERSIONS = {"vLLM": "0.6 to 0.33", "SGLang": "0.4 to 0.5"}
 _SLACK_BYTES = 512 * MIB
-"""What the allocator's cache and kernels that are compiled later may take beyond what was profiled: vLLM itself
+"""Maximum of the allocator's cache and of kernels compiled later, beyond what was profiled: vLLM itself
 advises to leave 150 MiB."""
 _STEP_RANGE = 0.1
-"""Of the server's memory: what its largest step may take in place of the formula's figure. vLLM profiled 6 GiB of its
+"""Share of the server's memory that its largest step may take, not the formula's figure. vLLM profiled 6 GiB of its
 71 for Qwen3-235B-A22B-FP8 on four H100 (vllm-project/vllm#21348); images take more."""
 _CONTEXT_RANGE = 0.5
 """CUDA's context may be smaller or larger by that share: it depends on the kernels that are loaded."""

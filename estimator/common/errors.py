@@ -16,7 +16,7 @@ class ExitCode(IntEnum):
     """Exit code of a command."""
 
     DONE = 0
-    """What was asked for was done; of a check: the job fits, nothing fails."""
+    """The command did its work; a check: the job fits, nothing fails."""
     NO = 1
     """The answer is no: the job does not fit, a check fails, it ran out of memory."""
     WRONG_INPUT = 2

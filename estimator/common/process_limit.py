@@ -10,9 +10,9 @@ _SENTENCE = (
     "end some processes or raise the limit, and try again"
 )
 _THREAD_WORDS = ("can't start new thread", "cannot join thread before it is started")
-"""Of Python's RuntimeError, the second from a program that ends without having started one."""
+"""Messages of Python's RuntimeError; the second comes from a program that ends without having started a thread."""
 _WORDS = (_THREAD_WORDS[0], "Thread creation failed", "pthread_create failed", "Resource temporarily unavailable")
-"""Of a process on stderr: of Python, OpenMP, OpenBLAS and the system."""
+"""Messages of Python, OpenMP, OpenBLAS and the system on stderr."""
 
 
 class ProcessLimitError(CannotTellError):

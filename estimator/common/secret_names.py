@@ -1,4 +1,4 @@
-"""Whether the value of an option, a variable or an entry is a secret, by its name and by what secrets look like."""
+"""Recognises secrets among the values of options, variables and entries, by their names and by their form."""
 
 import re
 from functools import cache

@@ -217,7 +217,7 @@ _RULES: tuple[tuple[tuple[str, ...], str, _Replacement], ...] = (
         _mask_list,
     ),
 )
-"""Of each rule what a text must hold (in lower case) for it to apply, its pattern, and what replaces a match."""
+"""Rules: words that a text must contain (in lower case) for the rule to apply, its pattern, and the replacement."""
 _NAMED = (
     rf"(?<![\w\-])(?P<part>)(?P<name>--?{_NAME})\s+(?P<value>{_QUOTED}|(?!--?[A-Za-z])[^\s\"']+)",
     rf"(?P<part>)(?P<name>[\"']{_NAME}[\"']\s*|(?<=[{{,])\s*{_NAME}):\s*(?P<value>{_QUOTED}|[^\s,\"'{{}}\[\]]+)",

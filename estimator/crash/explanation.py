@@ -1,4 +1,4 @@
-"""What a failure of memory says: what filled the card, why the allocation failed, and where in the step it stands."""
+"""Explains a failure of memory: what filled the GPU, why the allocation failed, and at which point of the step."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,19 +27,19 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What a failure says; of sentences the most important first."""
+    """Explanation of a failure; the most important sentences come first."""
 
     failure: Failure
     parts: tuple[Part, ...]
-    """What filled the card; empty: the failure comes without figures."""
+    """Memory by owner at the failure; empty: the failure comes without figures."""
     findings: tuple[str, ...]
-    """What the failure says by itself."""
+    """Sentences that follow from the failure alone."""
     compared: tuple[str, ...]
-    """What it says beside the job's budget; empty without a job."""
+    """Sentences that compare the failure with the job's budget; empty without a job."""
     place: PredictedPlace | None
-    """Where it stands on the predicted step."""
+    """Point of the predicted step at which it failed."""
     least_bytes: int | None
-    """What the process needed at least, as NVML counts it, without what lay unused. None: not known."""
+    """Bytes that the process needed at least, as NVML counts them, without unused memory. None: not known."""
     snapshot: MemorySnapshot | None = None
 
     def to_json(self) -> "ExplanationJson":

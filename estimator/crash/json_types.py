@@ -36,7 +36,7 @@ class FailureJson(TypedDict):
 
 
 class ExplanationJson(TypedDict):
-    """What a failure of memory says."""
+    """Explanation of a failure of memory."""
 
     failure: FailureJson
     """The failure that is explained."""
@@ -44,12 +44,12 @@ class ExplanationJson(TypedDict):
     """Bytes that filled the GPU, by what held them; all parts together are the GPU. Empty: the failure comes without
     figures."""
     findings: list[str]
-    """What the failure says by itself, the most important sentence first."""
+    """Sentences that follow from the failure alone, the most important first."""
     compared: list[str]
-    """What it says beside the job's budget; empty without a job."""
+    """Sentences that compare the failure with the job's budget; empty without a job."""
     place: Annotated[dict[str, Any], FieldsOf(PredictedPlace)] | None
-    """Where the failed allocation stands on the predicted step; null: no job, or unknown."""
+    """Point of the predicted step at which the allocation failed; null: no job, or unknown."""
     least_bytes: int | None
     """Bytes that the process needed at least, as NVML counts it; null: unknown."""
     snapshot: MemorySnapshotJson | None
-    """What the memory snapshot holds; null: the failure is from a log."""
+    """Contents of the memory snapshot; null: the failure is from a log."""

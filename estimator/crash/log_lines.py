@@ -34,7 +34,7 @@ class LogLine:
     """Without the prefix of its rank."""
     rank: int | None
     stream: str
-    """What stands before the line: lines of one stream follow each other."""
+    """Prefix of the line, which names its stream: lines of one stream follow each other."""
     goes_on: bool = False
     """It is a further piece of a long line; its first ``OVERLAP`` characters are the last ones of the piece before."""
 

@@ -33,7 +33,7 @@ _PROGRESS = re.compile(
     r"^(?P<what>[^%|]{0,60}?)\d{1,3}%\|[^|]{0,400}\|\s*(?P<done>\d{1,9})/(?P<all>\d{1,9}) \[\d+:\d\d"
 )
 _TRAINING_BAR = re.compile(r"\s*(?:(?i:train|step|epoch|iter)[^|]*)?")
-"""What stands before the bar of a training loop; the Trainer writes nothing there, loading and tokenizing say so."""
+"""Text before the progress bar of a training loop; the Trainer writes none, loading and tokenizing do."""
 _LAUNCH = re.compile(
     r"(?:^|\s)(?:\++ |\$ |cmd ?[=:] |command: |Running: |Executing: )"
     r"((?:[\w./-]*/)?(?:torchrun|accelerate|deepspeed|python[\d.]*|srun|mpirun|litgpt|axolotl|llamafactory-cli|tune|uv)\s\S.*)$",
@@ -44,10 +44,10 @@ _MAX_LAUNCH = 8000
 
 @dataclass(slots=True)
 class _Stream:
-    """What is known of the lines that follow each other in the log, such as those of one rank."""
+    """State of reading one stream of the log, such as the lines of one rank."""
 
     frames: deque[StackFrame] = field(default_factory=lambda: deque(maxlen=_MAX_FRAMES))
-    """Of the latest traceback, outermost first."""
+    """Frames of the latest traceback, outermost first."""
     message: list[str] = field(default_factory=list)
     """Lines of a message that may go on; empty: none."""
     begun: LogLine | None = None

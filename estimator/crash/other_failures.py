@@ -48,7 +48,7 @@ _HOST_BYTES = re.compile(r"you tried to allocate (\d{1,18}) bytes|Unable to allo
 
 @dataclass(frozen=True, slots=True)
 class OtherFailure:
-    """What kind of failure a line reports."""
+    """Kind of failure that a line reports."""
 
     kind: FailureKind
     sure: bool

@@ -1,4 +1,4 @@
-"""Where a failed allocation stands on the predicted step."""
+"""Finds the point of the predicted step at which an allocation failed."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,11 +17,11 @@ class PredictedPlace:
     """On the traced timeline, the first moment of that phase at which as much is allocated as was held and asked for
     at the failure; None: the step was not traced, or the phase never holds as much."""
     share: float | None
-    """How far into the step's allocations that moment is, from 0 to 1; None: likewise."""
+    """Position of that moment among the step's allocations, from 0 to 1; None: unknown."""
     predicted_bytes: int
     """The most that the prediction allocates in that phase."""
     held_bytes: int
-    """What was allocated when it failed, with the allocation that failed."""
+    """Allocated bytes when it failed, including the allocation that failed."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the place for ``--json``."""

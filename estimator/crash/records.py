@@ -1,4 +1,4 @@
-"""What a log says about a failure of memory, as plain records."""
+"""Records of a failure of memory, as a log describes it."""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -56,21 +56,21 @@ class OutOfMemory:
 
     @property
     def reserved_bytes(self) -> int | None:
-        """What torch's allocator holds."""
+        """Bytes that torch's allocator holds."""
         if self.allocated_bytes is None or self.unallocated_bytes is None:
             return None
         return self.allocated_bytes + self.unallocated_bytes
 
     @property
     def outside_bytes(self) -> int | None:
-        """What the process holds outside torch's allocator: CUDA context, libraries, NCCL."""
+        """Bytes that the process holds outside torch's allocator: CUDA context, libraries, NCCL."""
         if self.process_bytes is None or self.reserved_bytes is None:
             return None
         return max(0, self.process_bytes - self.reserved_bytes)
 
     @property
     def beside_bytes(self) -> int | None:
-        """What neither is free nor belongs to this process: other processes, the driver. None: not known."""
+        """Bytes of other processes and of the driver. None: not known."""
         if self.process_bytes is None or self.total_bytes is None or self.free_bytes is None:
             return sum(other.used_bytes for other in self.others) or None
         rest = self.total_bytes - self.free_bytes - self.process_bytes
@@ -135,7 +135,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashLog:
-    """What a log says about failures of memory."""
+    """Failures of memory that a log reports."""
 
     failures: tuple[Failure, ...]
     """In their order, each once per rank."""

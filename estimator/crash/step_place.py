@@ -1,4 +1,4 @@
-"""Where in a training step a stack stands: its phase, and its innermost line of the user's or a model's own code."""
+"""Finds the phase of the training step of a stack, and its innermost line of the user's or a model's code."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

@@ -119,12 +119,12 @@ def closed_form(
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
-    """What an estimate needs besides the micro-batch and the sequence length."""
+    """All that an estimate needs besides the micro-batch and the sequence length."""
 
     plan: Plan
-    """Of the first job."""
+    """Plan of the first job."""
     ranks: tuple[RankMemory, ...]
-    """Of its distinct stages."""
+    """Memory of a rank of each distinct pipeline stage."""
     trainable_parameters: int
     saved_state_bytes: int
     host: HostNeed | None

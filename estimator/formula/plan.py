@@ -17,9 +17,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     stages: tuple[Stage, ...]
     """Parameters of a rank of each pipeline stage; stages that are alike are one object."""
     placement: Placement | None
-    """Where modules are; None: the job has no device map."""
+    """Devices of the modules; None: the job has no device map."""
     trained: TrainedParameters | None
-    """Which of the model's own parameters train; None: the job does not say, so all or the adapters."""
+    """The model's own parameters that train; None: the job does not say, so all or the adapters."""
     gpu: Gpu | None
     """None: not known, so a Hopper GPU."""
     generation: Generation

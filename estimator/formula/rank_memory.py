@@ -52,12 +52,12 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
     generation_cache: int
     """Key-value cache of the text that is generated during training."""
     vllm: ColocatedVllm
-    """What a vLLM in the same process takes."""
+    """Memory of a vLLM in the same process."""
     context: int
     bare_context: int
     """CUDA context before a step has loaded its kernels."""
     workspace: int
-    """What libraries allocate once: cuBLAS's and TransformerEngine's workspaces, Megatron's buffer of gathers."""
+    """Bytes that libraries allocate once: cuBLAS's and TransformerEngine's workspaces, Megatron's buffer of gathers."""
     batch_mask: int
     """The attention mask that comes with the batch, which exists until the end of the forward pass."""
     vocabulary: int
@@ -69,11 +69,11 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
     casts: int
     """Autocast's copies of the weights of the blocks' linear layers, all of them."""
     trained_casts: int
-    """Those of weights that train."""
+    """Casts of weights that train."""
     head_casts: int
     """Autocast's copies of weights outside of the blocks."""
     preparation_doubt: tuple[int, int]
-    """How much less, and how much more, a quantized model takes that is prepared otherwise than is assumed."""
+    """Bytes less, and bytes more, of a quantized model that is prepared otherwise than is assumed."""
     step_gradients: int
     """Gradients that exist while the optimizer steps: ZeRO 1 has freed those of other ranks' parts."""
     accumulated_gradients: int

@@ -21,7 +21,7 @@ _LIBRARIES_BYTES = 250 * MIB
 """Buffers of NCCL, cuBLAS and attention kernels: 0.16 to 0.35 GiB in vLLM's logs (#12126, #13061, #10517)."""
 _LARGE_GPU_BYTES = 70 * GIB
 _UNKNOWN_VERSION_DOUBT = 0.02
-"""Of the GPU: the difference of the default shares of versions before and since 0.20."""
+"""Share of the GPU by which the defaults of versions before and since 0.20 differ."""
 
 
 def serving_budget(plan: Plan, *, method: Method) -> Budget:

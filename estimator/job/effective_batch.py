@@ -7,7 +7,7 @@ from .job import Job
 
 
 class EffectiveBatchJson(TypedDict):
-    """What one optimizer step works on: micro-batch x accumulation x data-parallel ranks."""
+    """Sequences and tokens of one optimizer step: micro-batch x accumulation x data-parallel ranks."""
 
     micro_batch: int
     """Sequences (or pairs of them) per rank in one forward pass."""

@@ -1,4 +1,4 @@
-"""What each key of the job file means, in one sentence, with its choices and its default: from ``Job``'s docstrings."""
+"""Help for each key of the job file, in one sentence, with choices and default: from the docstrings of ``Job``."""
 
 import ast
 import inspect
@@ -39,15 +39,15 @@ class FieldHelp:
     key: str
     """Dotted: ``training.micro_batch``."""
     sentence: str
-    """What the key sets, with a full stop; empty if it has no docstring, or the source is not installed."""
+    """Meaning of the key, with a full stop; empty if it has no docstring, or the source is not installed."""
     choices: tuple[str, ...] = ()
     """The words that it may have; empty if it is no choice of words."""
     default: Any = None
     """None: the key is absent by default."""
     when_absent: str | None = None
-    """What applies while the key is absent, in words; None: the docstring does not say."""
+    """Meaning of its absence, in words; None: the docstring does not say."""
     placeholder: str = "NAME"
-    """What stands for its value in a usage line: ``N``, ``NAME``, ``FOLDER``."""
+    """Placeholder of its value in a usage line: ``N``, ``NAME``, ``FOLDER``."""
 
     @property
     def default_text(self) -> str | None:

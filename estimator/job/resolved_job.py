@@ -68,7 +68,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Ranks over which they are sharded."""
 
     trainable: TrainableRules | None
-    """Which of the model's own parameters train; None: without adapters all, else none."""
+    """The model's own parameters that train; None: without adapters all, else none."""
     trains: bool
     """It trains; otherwise it runs inference."""
     is_served: bool
@@ -127,7 +127,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     prompt_length: int
     """Tokens of a prompt on one rank."""
     scored_tokens: int
-    """Those of them whose logits are computed."""
+    """Tokens of a prompt on one rank whose logits are computed."""
 
     fused_kernels: frozenset[str]
     """Parts of the model that fused kernels compute, if there are such kernels for it."""
@@ -142,7 +142,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     keeps_outputs: bool
     """A variable of the loop holds logits through the backward pass."""
     keeps_between_steps: bool
-    """That variable is only overwritten by the next forward pass's outputs."""
+    """The variable that holds the logits is only overwritten by the next forward pass's outputs."""
     last_block_stays: bool
     """FSDP2 keeps the last block gathered."""
     checkpoints_parts: bool

@@ -26,11 +26,11 @@ class TrainableRules:
     """Patterns as regular expressions, in their order."""
 
     patterns: tuple[str, ...]
-    """As they are written."""
+    """Patterns as they are written."""
     rules: tuple[tuple[str, bool], ...]
     """Regular expressions that are searched in a dotted name, and whether a parameter that matches trains."""
     otherwise: bool
-    """Whether a parameter that matches none trains."""
+    """True if a parameter that matches none trains."""
     optional: bool = False
     """A pattern may match no parameter: the job does not name them itself."""
 

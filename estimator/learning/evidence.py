@@ -20,7 +20,7 @@ _AGE_HALF_LIFE_DAYS = 45.0
 _COUNT_SHARE = 0.002
 _LEAST_STEP_SHARE = 0.01
 _LEAST_SLACK_SHARE = 0.005
-"""Of the allocated bytes."""
+"""Least share of the allocated bytes."""
 _ALLOCATOR_NOISE = (8 * MIB, 0.002)
 """Bytes, and share of the figure, by which two runs of one job differ: batches differ in what they pad and route."""
 _DEVICE_NOISE = (16 * MIB, 0.004)
@@ -31,7 +31,7 @@ _SAME_STEP: dict[Method, Method] = {"exact": "formula", "formula": "exact"}
 _OUTSIDE = frozenset[Mechanism](("context", "nccl"))
 """Mechanisms whose figures do not depend on the method."""
 _NCCL_SHARE = 3.0
-"""How much more doubtful a byte of NCCL is than one of CUDA's context (``ranges.calibration``)."""
+"""Error of a byte of NCCL relative to one of CUDA's context (``ranges.calibration``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class _Typical:
     spread: float
     """Standard deviation of a run from it, odd ones left out; 0: one run."""
     whole: float
-    """The same with the odd ones, as the next run may be one of them."""
+    """Variance with the outliers, as the next run may be one of them."""
     count: float
     """Runs that it counts as."""
 

@@ -10,7 +10,7 @@ Matrix = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """What observations say about some unknowns, and how well the assumed covariance explains them."""
+    """Estimate of some unknowns from observations, and how well the assumed covariance explains these."""
 
     means: tuple[float, ...]
     variances: tuple[float, ...]

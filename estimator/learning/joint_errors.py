@@ -37,21 +37,21 @@ def _each(shared: Mapping[float, float], own: Mapping[float, float]) -> tuple[_P
 
 
 _FIXED = _each({1.0: 0.8, 40.0: 0.2}, {0.0: 1.0})
-"""Of ``fixed``: a run may hold a whole copy of the weights that the prediction does not have, which no calibrated range
-allows for."""
+"""Prior of ``fixed``: a run may hold a whole copy of the weights that the prediction does not have; no calibrated range
+allows for that."""
 _TOKENS = _each({0.3: 0.2, 1.0: 0.46, 3.0: 0.32, 10.0: 0.02}, {0.1: 0.25, 0.7: 0.25, 2.0: 0.25, 4.0: 0.25})
-"""Of ``tokens``: nothing says how large the own part of a job is, so that each size has the same chance."""
+"""Prior of ``tokens``: nothing says how large the own part of a job is, so each size has the same chance."""
 _OTHERS = _each({1.0: 0.75, 3.0: 0.25}, {0.1: 0.5, 0.7: 0.5})
-"""Of the other mechanisms."""
+"""Prior of the other mechanisms."""
 _CALIBRATED = (_Parts(1.0, 0.0),)
-"""Of mechanisms of which nothing was seen, nothing but the calibration is known."""
+"""Prior of mechanisms of which nothing was seen: nothing but the calibration is known."""
 _KNOWN_SHARE = 0.3
 _WRONG, _WRONG_SAME = 0.3, 0.05
 """Probability that the runs of one job are of another job than they seemed, and that one run of the very job is."""
 _WRONG_SHARE = 1.0
 """Standard deviation of the step of such a job, as a share of what was predicted: it may be anything."""
 _WRONG_OTHERS = 2.0
-"""The same of its allocator and context, as a share of what the calibrated ranges say: these are of the machine."""
+"""Standard deviation of its allocator and context, as a share of the calibrated ranges: these are of the machine."""
 _FIGURES: tuple[tuple[Mechanism, ...], ...] = (STEP, (*STEP, "slack"), MECHANISMS)
 """The mechanisms whose errors add up in the allocated, the reserved and the device's bytes."""
 _UNKNOWNS: tuple[tuple[Mechanism, ...], ...] = (*((each,) for each in MECHANISMS), *_FIGURES)

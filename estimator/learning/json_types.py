@@ -12,7 +12,7 @@ class _Measurement(TypedDict):
     time: float
     """Unix seconds at which its figures were last seen."""
     state: RunState
-    """What the figures are the peaks of: a run at its final level of memory, still running (`steady`) or over
+    """State of the run whose peaks these are: at its final level of memory, still running (`steady`) or over
     (`ended`); one that ended before it reached that level (`short`); one that leaked (`growing`), or that failed
     (`out_of_memory`)."""
     model: str
@@ -22,7 +22,7 @@ class _Measurement(TypedDict):
     observed: Annotated[dict[str, Any], FieldsOf(Observed, only_known=True)]
     """The highest memory that was seen."""
     predicted: list[Annotated[dict[str, Any], FieldsOf(Predicted, only_known=True)]]
-    """What each method predicted that estimated the job."""
+    """Prediction of each method that estimated the job."""
     job: PlainJob
     """The job without names of the user's: the tables of a job file."""
 

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from .subject import Subject
 
 Mechanism = Literal["fixed", "tokens", "slack", "context", "nccl"]
-"""What makes an error.
+"""Mechanism that makes an error.
 
 ``fixed``: tensors that no rule knows, whatever the batch (a copy of weights, a buffer of the loop); ``tokens``: what a
 token takes in activations, logits and temporary tensors; ``slack``: what the allocator keeps; ``context``: CUDA
@@ -23,7 +23,7 @@ MECHANISMS: tuple[Mechanism, ...] = get_args(Mechanism)
 STEP: tuple[Mechanism, ...] = ("fixed", "tokens")
 """The mechanisms of the allocated bytes."""
 _Shares = tuple[float, float, float, float, float]
-"""Of the mechanisms in their order."""
+"""Shares of the mechanisms, in their order."""
 _ALL: _Shares = (1, 1, 1, 1, 1)
 _ELSE: _Shares = (0, 0, 0, 1, 0)
 """A setting of the step without a row: what it changes is not known."""

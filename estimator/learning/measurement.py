@@ -9,10 +9,10 @@ from ..budget import Budget, Components, Method, PhaseName, Span
 from ..job import Job
 
 RunState = Literal["steady", "ended", "short", "growing", "out_of_memory"]
-"""What the figures are the peaks of: a run at its final level of memory, still running (``steady``) or over
+"""State of the run whose peaks these are: at its final level of memory, still running (``steady``) or over
 (``ended``); one that ended before it reached that level (``short``); one that leaked (``growing``), or that failed."""
 DeviceSource = Literal["probe", "accounting", "readings", "measure"]
-"""Who knew the memory of the process: torch's counters and a reading of NVML (``probe``), the driver's accounting,
+"""Source of the memory of the process: torch's counters and a reading of NVML (``probe``), the driver's accounting,
 readings of NVML alone, which miss a peak between two of them, or ``vramtop measure``."""
 AllocatorSource = Literal["probe", "measure"]
 
@@ -28,9 +28,9 @@ class Observed:
     device_bytes: int | None = None
     """Memory of the process in NVML."""
     allocator_source: AllocatorSource | None = None
-    """Who knew the allocator's figures."""
+    """Source of the allocator's figures."""
     device_source: DeviceSource | None = None
-    """Who knew the memory of the process."""
+    """Source of the memory of the process."""
 
     def joined(self, other: "Observed") -> "Observed":
         """Return the higher figures of two observations of one run."""
@@ -49,7 +49,7 @@ class Predicted:
     """The peak that one method predicted, as it was before any correction; sizes are bytes."""
 
     method: Method
-    """How it was estimated."""
+    """Method of the estimate."""
     version: str
     """Version of vramtop."""
     phase: PhaseName

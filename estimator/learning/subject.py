@@ -1,4 +1,4 @@
-"""What an estimate or a measurement is about: the job without names, and the place in which it runs."""
+"""Subject of an estimate or a measurement: the job without names, and the machine on which it runs."""
 
 import re
 from collections.abc import Mapping

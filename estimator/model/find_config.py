@@ -183,7 +183,7 @@ def _from_built_in(name: str, environ: Mapping[str, str]) -> ResolvedModel:
     found = find_built_in(name)
     if found is not None:
         return ResolvedModel(config=found.config, source="built-in", where=found.id, label=name.rpartition("/")[2])
-    near = search_models(_lookup_keys(name)[-1])
+    near = dict.fromkeys(search_models(_lookup_keys(name)[-1]))
     hint = f"did you mean {', '.join(near)}?" if near else f"built in are {', '.join(_example_names())}, and others"
     raise InputError(
         f"no model {name!r}: not a folder with a config.json, not in the Hugging Face cache ({hub_cache(environ)}), "

@@ -108,7 +108,7 @@ class QuantizedLayers:
     """The layers of a model that a job quantizes."""
 
     kind: str | None
-    """As in a job file: ``nf4``, ``int8``, ...; None: nothing is quantized."""
+    """Storage format, named as in a job file: ``nf4``, ``int8``, ...; None: nothing is quantized."""
     head: bool
     """The head too."""
     experts: bool

@@ -1,4 +1,4 @@
-"""Which of a model's parameters train, block by block: the job's patterns applied to the names of an inventory.
+"""Parameters of a model that train, block by block: the job's patterns applied to the names of an inventory.
 
 Blocks are numbered through the model, an encoder's before a decoder's. Where the inventory does not say in which blocks
 a group's parameters are (dense and MoE blocks of one model, counted from the shape), the first blocks are dense.

@@ -24,6 +24,8 @@ class Rule:
     """As in the Prometheus rules."""
     title: str
     """In a few words."""
+    condition: str
+    """What must hold, for the documentation."""
     severity: Severity
     fires_after: float
     """Seconds for which the condition must hold."""
@@ -31,17 +33,58 @@ class Rule:
     """Seconds for which it must be gone; Prometheus has no such time here."""
 
 
-OVER_BUDGET = Rule(name="VramtopJobOverBudget", title="over its budget", severity="warning", fires_after=300)
-GROWING = Rule(name="VramtopJobGrowing", title="growing", severity="warning", fires_after=300, clears_after=300)
-CANNOT_FIT = Rule(name="VramtopPendingJobCannotFit", title="does not fit", severity="info", fires_after=1800)
+OVER_BUDGET = Rule(
+    name="VramtopJobOverBudget",
+    title="over its budget",
+    condition="a run is above the upper bound of its budget on some rank",
+    severity="warning",
+    fires_after=300,
+)
+GROWING = Rule(
+    name="VramtopJobGrowing",
+    title="growing",
+    condition="a run that should be steady grows, and fills its GPU within 4 hours",
+    severity="warning",
+    fires_after=300,
+    clears_after=300,
+)
+CANNOT_FIT = Rule(
+    name="VramtopPendingJobCannotFit",
+    title="does not fit",
+    condition="a pending job does not fit",
+    severity="info",
+    fires_after=1800,
+)
 UNATTRIBUTED = Rule(
-    name="VramtopUnattributedMemory", title="memory of no visible process", severity="warning", fires_after=900
+    name="VramtopUnattributedMemory",
+    title="memory of no visible process",
+    condition="more than 2 GiB of a GPU belong to no visible process",
+    severity="warning",
+    fires_after=900,
 )
-GPU_LOST = Rule(name="VramtopGpuLost", title="GPU lost", severity="critical", fires_after=120)
+GPU_LOST = Rule(
+    name="VramtopGpuLost",
+    title="GPU lost",
+    condition="a GPU cannot be read, or is not listed any more; one that sleeps is not lost",
+    severity="critical",
+    fires_after=120,
+)
 NO_READINGS = Rule(
-    name="VramtopSamplerStale", title="no recent reading", severity="critical", fires_after=60, clears_after=10
+    name="VramtopSamplerStale",
+    title="no recent reading",
+    condition="there is no recent reading",
+    severity="critical",
+    fires_after=60,
+    clears_after=10,
 )
-HOST_SILENT = Rule(name="VramtopHostSilent", title="host silent", severity="critical", fires_after=60, clears_after=10)
+HOST_SILENT = Rule(
+    name="VramtopHostSilent",
+    title="host silent",
+    condition="over many hosts, in place of the one before: a host is silent or unreachable",
+    severity="critical",
+    fires_after=60,
+    clears_after=10,
+)
 """In place of ``NO_READINGS`` over many hosts; its times are the same."""
 RULES = (OVER_BUDGET, GROWING, CANNOT_FIT, UNATTRIBUTED, GPU_LOST, NO_READINGS)
 

@@ -115,10 +115,29 @@ def test_what_the_documentation_prints_is_printed(tmp_path: Path) -> None:
             assert line == "..." or line in said, f"{page}: {command}: {line}"
 
 
+def keys_of(table: str) -> set[str]:
+    """Return the keys in the first column of tables."""
+    cells = re.findall(r"^\| ([^|]*`[^|]*) \|", table, flags=re.MULTILINE)
+    return {key for cell in cells for key in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_keys_of_the_how_tos_are_those_of_the_program() -> None:
+    """A table of keys begins with ``| key |``; the page of all keys is written from the code."""
+    known = keys_of(PAGES["docs/reference/keys.md"])
+    tables = {
+        page: "".join(re.findall(r"^\| key \|[^\n]*\n(?:\|.*\n)+", text, flags=re.MULTILINE))
+        for page, text in PAGES.items()
+        if "/how-to/" in page
+    }
+    assert sum(map(len, map(keys_of, tables.values()))) > 15
+    assert {page: keys_of(table) - known for page, table in tables.items() if keys_of(table) - known} == {}
+
+
 def test_settings_of_the_documentation_are_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A mistake in the file would be a sentence."""
     for block in blocks("docs/how-to/settings.md", "toml"):
-        (tmp_path / "config.toml").write_text(block, encoding="utf-8")
+        here = block.replace("/opt/conda/bin/python", sys.executable)
+        (tmp_path / "config.toml").write_text(here, encoding="utf-8")
         assert main(["--config", str(tmp_path / "config.toml"), "config"]) == 0
         told = capsys.readouterr()
         assert (told.err, "config.toml:2" in told.out) == ("", True)

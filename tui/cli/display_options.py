@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vramtop.monitor.board import DisplayFilter
+    from vramtop.monitor.storage.settings import SettingsInForce
 
 _ONLY_HELP = (
     "display only processes that are all of this: running (ran kernels in the last minute), diverging (over or under "
@@ -52,11 +53,18 @@ def display_filter(options: argparse.Namespace) -> DisplayFilter | None:
     if "mine" in words:
         users = {_viewer()} if users is None else users & {_viewer()}
     return DisplayFilter(
-        text=" ".join(f"--{name} {value}" for name, value in typed.items()),
+        text=" ".join(f"{_said_by(options, name)} {value}" for name, value in typed.items()),
         users=None if users is None else frozenset(users),
         devices=parse_devices(typed["gpu"]) if "gpu" in typed else None,
         only=frozenset(word for word in ONLY_WORDS if word in words),
     )
+
+
+def _said_by(options: argparse.Namespace, name: str) -> str:
+    """Return the flag that hides something, or the setting."""
+    setting = f"dashboard.{name}"
+    settings: SettingsInForce | None = getattr(options, "settings", None)
+    return f"--{name}" if settings is None or settings.origins[setting].startswith("--") else setting
 
 
 def require_none_typed(options: argparse.Namespace) -> None:

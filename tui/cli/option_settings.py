@@ -21,6 +21,8 @@ DASHBOARD, RECORDING, ONCE, FLEET, FLEET_ONCE = "dashboard", "recording", "once"
 """What runs where there is no command."""
 _SHOW_KEYS = (DASHBOARD, RECORDING, FLEET, "config")
 """What is concerned by the user's keys."""
+_MAX_NOTICES = 3
+"""Notices cover the dashboard."""
 _QUIET = ("config", "completion", "stream")
 """Commands that say nothing of wrong settings: ``config`` shows them, and errors of ``stream`` are read elsewhere."""
 
@@ -124,6 +126,15 @@ def _with_colours(settings: SettingsInForce, runs: str) -> SettingsInForce:
         chosen = settings.mapping(COLOURS)
         use_colours({name: str(colour) for name, colour in chosen.items() if "." not in name})
     return settings
+
+
+def settings_notices(settings: SettingsInForce) -> list[str]:
+    """Return what a dashboard says of wrong settings when it opens: a few sentences, and how many more there are."""
+    sentences = [displayed(problem.sentence) for problem in settings.problems]
+    more = len(sentences) - _MAX_NOTICES
+    if more <= 0:
+        return sentences
+    return [*sentences[:_MAX_NOTICES], f"{more} more wrong in the settings: vramtop config says what."]
 
 
 def _name_file(options: argparse.Namespace) -> None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .cell_text import CellText as CellText, Tone as Tone, status_tone as status_tone
     from .colours import (
         DEFAULT_COLOURS as DEFAULT_COLOURS,
-        MEANINGS as MEANINGS,
         SAME_AS as SAME_AS,
         chosen_colour as chosen_colour,
         colour_of as colour_of,
@@ -108,6 +107,7 @@ if TYPE_CHECKING:
         Mark as Mark,
         MemoryKind as MemoryKind,
         blend as blend,
+        colour_meaning as colour_meaning,
         component_mark as component_mark,
         ink_on as ink_on,
         on_colour as on_colour,
@@ -138,7 +138,7 @@ else:
             "process_figures": "figure_reason figure_text",
             "terminal_capabilities": "colour_depth ColourDepth is_dumb_terminal TEXTUAL_COLOUR_SYSTEMS",
             "cell_text": "CellText status_tone Tone",
-            "colours": "chosen_colour colour_of colours_on DEFAULT_COLOURS MEANINGS SAME_AS use_colours weak_colours",
+            "colours": "chosen_colour colour_of colours_on DEFAULT_COLOURS SAME_AS use_colours weak_colours",
             "contrast": (
                 "BLACK luminance MIN_DRAWING_CONTRAST MIN_TEXT_CONTRAST nearest_of_16 nearest_of_256 readable "
                 "readable_of_16 readable_of_256 Rgb rgb_of_256 VGA WHITE XTERM"
@@ -158,8 +158,8 @@ else:
                 "timeline_cells timeline_marks TimelineMark TimeMark"
             ),
             "palette": (
-                "ASCII_SIGNS blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS ink_on Mark "
-                "MemoryKind on_colour OTHER_MEMORY peak_place phase_place PHASES status_mark STATUSES "
+                "ASCII_SIGNS blend CHECK_RUNNING CHECK_UNKNOWN CHECKS colour_meaning component_mark COMPONENTS ink_on "
+                "Mark MemoryKind on_colour OTHER_MEMORY peak_place phase_place PHASES status_mark STATUSES "
                 "unattributed_label VERDICTS"
             ),
             "text_output": "detect_output format_table printable TextOutput truncate",

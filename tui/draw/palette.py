@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
-from .colours import colour_of
+from .colours import MEANINGS, colour_of
 from .contrast import WHITE, contrast, parse_hex
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ STATUSES: dict[Status, Mark] = {
 }
 
 _MARKS_BY_NAME: dict[str, Mark] = dict(STATUSES.items())
+_COMPONENT_WORDS: dict[str, str] = {name: mark.word for name, mark in COMPONENTS.items()}
 
 PHASES: dict[RunPhase, str] = {
     "started": "start",
@@ -126,6 +127,13 @@ CHECK_RUNNING = Mark("…", "running", "neutral")
 
 ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·≥▸▾▏│╱", "+x^v/#.x-->+-||/")
 """ASCII characters for the signs above, and for the lines and hatching of bars."""
+
+
+def colour_meaning(name: str) -> str:
+    """Return what a colour stands for: ``the component optimizer``."""
+    if name in _COMPONENT_WORDS:
+        return f"the component {_COMPONENT_WORDS[name]}"
+    return MEANINGS.get(name) or f"the status {_MARKS_BY_NAME[name].word.lower()}"
 
 
 def component_mark(name: ComponentName, budget: Budget) -> Mark:

@@ -300,11 +300,14 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
         if wrong:
             raise InputError(f"{refused[first]}; correct it, or give it {example}")
         unread = next((f" ({each.rstrip('.')})" for each in loaded.notes if _UNREAD in each), "")
-        raise InputError(f"{source} does not set {', '.join(loaded.missing)}{unread}; add it {example}")
+        add = "add it" if len(loaded.missing) == 1 else "add each"
+        raise InputError(f"{source} does not set {', '.join(loaded.missing)}{unread}; {add} {example}")
     findings = loaded.reading.findings if loaded.reading else ()
     guessed = [f"{f.key} = {f.value_text} ({f.origin})" for f in findings if not f.written]
     return (
-        replace(loaded, notes=(*loaded.notes, f"Not saved, because it has no key: {'; '.join(guessed)}."))
+        replace(
+            loaded, notes=(*loaded.notes, f"Not set where the job was read from, so assumed: {'; '.join(guessed)}.")
+        )
         if guessed
         else loaded
     )

@@ -30,7 +30,12 @@ _ALWAYS_AVAILABLE = ("name", "uuid")
 
 
 def doctor_lines(
-    report: DoctorReport, terminal: TerminalFacts, issues: Sequence[Issue], output: TextOutput
+    report: DoctorReport,
+    terminal: TerminalFacts,
+    issues: Sequence[Issue],
+    output: TextOutput,
+    *,
+    changed_settings: Sequence[str] = (),
 ) -> list[str]:
     """Return the issues, and then all facts.
 
@@ -39,6 +44,7 @@ def doctor_lines(
         terminal: facts about the terminal.
         issues: the worst first.
         output: what the output can show.
+        changed_settings: names of the settings that are not at their defaults.
     """
     lines = [output.paint("vramtop doctor", None, bold=True), ""]
     for issue in issues:
@@ -48,7 +54,8 @@ def doctor_lines(
     if not issues:
         lines.append(output.text("✓ no problems found"))
     lines.append("")
-    for label, text in _entries(report, terminal):
+    changed = (("settings", f"not at their defaults: {', '.join(changed_settings)}"),) if changed_settings else ()
+    for label, text in (*_entries(report, terminal), *changed):
         lines += output.wrapped(f"{label:<{_LABEL_WIDTH}}{text}", further=" " * _LABEL_WIDTH)
     return lines
 
@@ -64,7 +71,7 @@ def _entries(report: DoctorReport, terminal: TerminalFacts) -> Iterator[tuple[st
         yield "torch", _python(python)
     yield "files", _files(report.files)
     if report.system.environment:
-        yield "settings", ", ".join(f"{name}={value}" for name, value in report.system.environment.items())
+        yield "variables", ", ".join(f"{name}={value}" for name, value in report.system.environment.items())
 
 
 def _system(system: SystemFacts) -> Iterator[tuple[str, str]]:

@@ -122,7 +122,7 @@ def _in_words(kind: types.Type, choices: tuple[str, ...]) -> str:
         case types.BoolType():
             return "true or false"
         case types.LiteralType(values=values):
-            words = [word for word in choices if word in values] or list(values)
+            words = [word for word in choices if word in values] or list(map(str, values))
             return f"one of {codes(words)}" if len(words) > 1 else codes(words)
         case types.IntType() | types.FloatType():
             return _number(kind)

@@ -1,5 +1,6 @@
 """The page of the keys: each with its id in the settings file, what it does, and where it works."""
 
+import re
 from itertools import groupby
 
 from vramtop.tui.screens.key_places import KeyRow, all_keys
@@ -27,6 +28,7 @@ _GROUPS = {
     "gpu": "GPU screen",
     "process": "Process screen",
     "alerts": "Alerts",
+    "settings": "Settings",
     "preflight": "Preflight",
     "crash": "Out of memory",
     "step": "Step",
@@ -66,4 +68,4 @@ def _where(row: KeyRow) -> str:
 
 
 def _keys(shown: str) -> str:
-    return codes(shown.split(", "))
+    return codes(re.split(r", (?!\()", shown))  # the comma itself is shown as ", (comma)"

@@ -10,7 +10,7 @@ from .job_file import job_file_page
 from .json_pages import json_page, schema_files, stream_fields
 from .keys import keys_page
 from .markdown import part_between
-from .metrics import metrics_table, states_table
+from .metrics import alerts_table, metrics_table, states_table
 from .preflight import preflight_page
 from .settings import settings_page
 from .software import frameworks_page, models_page, optimizer_names
@@ -31,6 +31,7 @@ WHOLE: Mapping[str, Callable[[], str]] = {
 }
 """Pages by their names below docs/reference/."""
 PARTS: Mapping[tuple[str, str], Callable[[], str]] = {
+    ("alerts.md", "table"): alerts_table,
     ("metrics.md", "table"): metrics_table,
     ("metrics.md", "states"): states_table,
     ("optimizers.md", "names"): optimizer_names,

@@ -11,7 +11,7 @@ class BlockGroupJson(TypedDict):
     """Tensors that were allocated at one place for one purpose."""
 
     component: StackComponent
-    """What they are counted as."""
+    """Component that they are counted as."""
     place: str | None
     """Line that allocated them: `file:line function`; null: its stack was not recorded, or is torch's own."""
     module: str | None
@@ -19,7 +19,7 @@ class BlockGroupJson(TypedDict):
     module_class: str | None
     """Class of that module; null: likewise."""
     part: ModelPart | None
-    """What that module is for; null: likewise."""
+    """Part of the model that the module belongs to; null: unknown."""
     bytes: int
     """Sum of their sizes in bytes."""
     blocks: int
@@ -36,7 +36,7 @@ class FailedAllocationJson(TypedDict):
     free_bytes: int | None
     """Free on the GPU then, as CUDA counted it; null: unknown."""
     component: StackComponent
-    """What it would have been counted as."""
+    """Component that it would have been counted as."""
     phase: PhaseName | None
     """Part of the step; null: unknown."""
     place: str | None
@@ -44,7 +44,7 @@ class FailedAllocationJson(TypedDict):
 
 
 class MemorySnapshotJson(TypedDict):
-    """What torch's allocator held on one GPU."""
+    """Memory of torch's allocator on one GPU."""
 
     device: int
     """GPU, by its number in the process."""
@@ -57,7 +57,7 @@ class MemorySnapshotJson(TypedDict):
     unallocated_bytes: int
     """Reserved, but held by no tensor."""
     waiting_bytes: int
-    """Of blocks that are freed once another stream has finished with them."""
+    """Bytes of blocks that are freed once another stream has finished with them."""
     free_blocks: int
     """Number of blocks that no tensor holds."""
     largest_free_bytes: int

@@ -1,4 +1,4 @@
-"""Which module of the model a stack stands in: its class, its path as far as the source says it, and its part."""
+"""Finds the module of the model in which a stack was recorded: class, path as far as the source tells, and part."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from ..step_place import is_torch_file
 from .source_files import SourceFiles, SourceFunction
 
 ModelPart = Literal["attention", "MLP", "experts", "norms", "embedding", "head", "rest"]
-"""What a module is for; ``rest``: what its names do not say, such as the residual stream of a block."""
+"""Part of a model; ``rest``: none that its names tell, such as the residual stream of a block."""
 _PARTS: tuple[tuple[ModelPart, re.Pattern[str]], ...] = (
     # of the innermost name that says something; the first row with a match
     ("norms", re.compile(r"norm|^ln(_|\d|$)")),

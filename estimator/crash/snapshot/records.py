@@ -63,16 +63,16 @@ class FailedAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySnapshot:
-    """What torch's allocator held on one GPU."""
+    """Memory of torch's allocator on one GPU."""
 
     device: int
     devices: tuple[int, ...]
     """All GPUs in the file, on which the process has allocated."""
     reserved_bytes: int
     allocated_bytes: int
-    """Of blocks that tensors hold."""
+    """Bytes of blocks that tensors hold."""
     waiting_bytes: int
-    """Of blocks that are freed once another stream has finished with them."""
+    """Bytes of blocks that are freed once another stream has finished with them."""
     free_blocks: int
     largest_free_bytes: int
     """The largest of them: an allocation must fit into one."""
@@ -86,7 +86,7 @@ class MemorySnapshot:
     components: dict[StackComponent, int]
     """Bytes of the tensors by component."""
     parts: dict[StackComponent, dict[ModelPart, int]]
-    """The same by part of the model, as far as the source of its modules is on this machine."""
+    """Bytes by component and part of the model, as far as the source of its modules is on this machine."""
     failed: FailedAllocation | None
     """The last allocation that failed; None: none did, or no history was recorded."""
     timeline: Timeline | None

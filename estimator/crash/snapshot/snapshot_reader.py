@@ -28,7 +28,7 @@ _MAX_BYTES = 2**50
 _MAX_GROUPS = 200
 _START_BYTES = 4096
 EXTRA_KEY = "vramtop"
-"""What vramtop adds to the snapshots that it makes: the GPU's capacity, and whose snapshot it is."""
+"""Key of the facts that vramtop adds to its snapshots: the GPU's capacity, and whose snapshot it is."""
 
 
 def is_snapshot(start: bytes) -> bool:

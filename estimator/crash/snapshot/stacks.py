@@ -1,4 +1,4 @@
-"""What a recorded stack allocated: the budget's component, the phase of the step, and the line that asked for it.
+"""Assigns a recorded stack to a component of the budget, a phase of the step, and the line that allocated.
 
 The rules name functions of torch 2.4 to 2.13, transformers 4.45 to 5, accelerate, DeepSpeed and bitsandbytes.
 """
@@ -40,7 +40,7 @@ _LOSS_FUNCTIONS = ("cross_entropy", "nll_loss", "log_softmax", "logsumexp", "sel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """What a stack says; stacks are shared by all allocations made there."""
+    """Origin of allocations, as their stack tells it; all allocations made there share it."""
 
     component: StackComponent
     phase: PhaseName | None

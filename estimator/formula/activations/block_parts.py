@@ -44,7 +44,7 @@ class TrainedParts(Struct, frozen=True, kw_only=True, eq=False):
     readers: Mapping[LinearInput, int]
     """Per input: linear layers that read it and train their own weight."""
     unnamed: int
-    """The same for an input that is not among them."""
+    """Bytes per element of an input that is not among them."""
     norms: float
     """Share of the block's norms that train their scales."""
     query_norms: bool

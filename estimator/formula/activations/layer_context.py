@@ -76,7 +76,7 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     fused: frozenset[str] = frozenset()
     """Parts that fused kernels compute: norm, mlp, rope."""
     rms_norm: NormKind
-    """What computes an RMSNorm in eager mode."""
+    """Implementation of an RMSNorm in eager mode."""
     compiled: bool = False
     """torch.compile has made kernels of the block: it saves what fused kernels save, but not in place.
 

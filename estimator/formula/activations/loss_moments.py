@@ -23,7 +23,7 @@ class LossBytes(Struct, frozen=True, kw_only=True):
     retained_bytes: int = 0
     """Held by the script's variables while the blocks run backward."""
     retained_in_step_bytes: int = 0
-    """Of these, what is held while the optimizer steps."""
+    """Part of these bytes that is held while the optimizer steps."""
     retained_before_bytes: int = 0
     """Held by them from the previous micro-batch while the blocks run forward."""
 

@@ -63,7 +63,7 @@ class SavedActivations(Struct, frozen=True, kw_only=True):
     order: BackwardOrder | None = None
     """The blocks that run backward, where they differ; None: all do, and are alike."""
     unfused_bytes: int = 0
-    """What the blocks save more if fused kernels are assumed and do not exist."""
+    """Additional bytes that the blocks save if fused kernels are assumed and do not exist."""
     no_graph_bytes: int = 0
     """Temporary memory of a block that saves nothing, as nothing before it or in it trains; 0: there is none."""
 

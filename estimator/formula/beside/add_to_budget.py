@@ -33,7 +33,7 @@ class _Sum:
     retained: int
     """Logits that exist until the loss is computed."""
     doubtful: int
-    """What a program may make besides: fp32 logits, and keys and values."""
+    """Bytes that a program may make besides: fp32 logits, and keys and values."""
 
 
 def with_other_models(budget: Budget, held: Sequence[HeldModel]) -> Budget:

@@ -38,7 +38,7 @@ class HeldBytes:
     logits: int
     """Logits of one of them in the compute type, until the loss is computed from them."""
     wide_logits: int
-    """The same in fp32, which the loss may make."""
+    """Bytes of the logits in fp32, which the loss may make."""
     cache: int
     """Keys and values that a forward pass keeps unless it is told not to (``use_cache``)."""
     gathered: int

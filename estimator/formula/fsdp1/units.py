@@ -27,7 +27,7 @@ _CLASSES = (
 
 
 class UnitRule(Struct, frozen=True, kw_only=True):
-    """What becomes a unit beside the root."""
+    """Rule by which modules become units besides the root."""
 
     minimum: int | None = None
     """Parameters from which on a module becomes a unit; None: by name."""
@@ -55,7 +55,7 @@ class FlatUnits(Struct, frozen=True, kw_only=True):
     inner: tuple[tuple[Part, ...], ...]
     """Units inside of a block."""
     left: tuple[Part, ...]
-    """What a block leaves to the unit around the blocks, or to the root's."""
+    """Parts of a block that belong to the unit around the blocks, or to the root's."""
 
 
 def unit_rule(job: ResolvedJob) -> UnitRule:

@@ -20,19 +20,19 @@ class MegatronUnits(Struct, frozen=True, kw_only=True):
     block: Unit
     """The largest block."""
     outside: Unit
-    """What is around the blocks."""
+    """Unit of the modules around the blocks."""
     model: Unit
     """All of it."""
     elements: float
-    """Of the block, with the padding that makes a bucket larger than its parameters."""
+    """Elements of the block, with the padding that makes a bucket larger than its parameters."""
     trained: float
-    """Those of them that train."""
+    """Elements that train."""
     largest: int
     """Bytes of the block's largest gradient as autograd makes it."""
     head: int
-    """The same of the head."""
+    """Elements of the head."""
     embedding: int
-    """The same of the embedding."""
+    """Elements of the embedding."""
 
 
 @lru_cache(maxsize=256)

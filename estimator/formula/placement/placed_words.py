@@ -1,4 +1,4 @@
-"""What a device map means for a job, in sentences."""
+"""Sentences about what a device map means for a job."""
 
 from collections.abc import Iterator
 

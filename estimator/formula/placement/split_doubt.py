@@ -1,4 +1,4 @@
-"""What the user's own tensor-parallel plan leaves open: layers that it does not split, or that it cannot be read."""
+"""The doubt about the user's own tensor-parallel plan: layers that it does not split, or that it cannot be read."""
 
 from collections.abc import Callable, Iterator
 

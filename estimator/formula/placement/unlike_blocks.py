@@ -1,4 +1,4 @@
-"""What is not known of a device map whose GPUs have unlike blocks: each is counted with blocks of the average kind."""
+"""The doubt about a device map whose GPUs have unlike blocks: each is counted with blocks of the average kind."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from ...budget import Peak
 from ..plan import Plan
 
 _SHARE = 0.5
-"""Of what is beside the weights, either way: a judgment. Such prompts were up to 88 % off traced ones."""
+"""Share of the memory beside the weights, either way: a judgment. Such prompts were up to 88 % off traced ones."""
 
 
 def with_unlike_blocks(peak: Peak, plan: Plan) -> Peak:

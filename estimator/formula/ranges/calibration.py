@@ -13,7 +13,7 @@ COUNT_SHARE = 0.002
 APPROXIMATE_COUNT_SHARE = 0.1
 """Relative error upwards of an approximate count; downwards it is ``UNKNOWN_FAMILY_ERROR``."""
 SMALL_BYTES = 24 * MIB
-"""What no estimate is finer than: rounding of the allocator, small tensors, buffers of the data."""
+"""Resolution of every estimate: rounding of the allocator, small tensors, buffers of the data."""
 
 
 NCCL_SHARE = 1.0
@@ -32,13 +32,13 @@ class Calibration:
     """Shares of the bytes in doubt by which a figure may be wrong, either way, nine times in ten."""
 
     step: dict[StepDoubt, float]
-    """Of activations, logits, temporary tensors and communication buffers."""
+    """Error of activations, logits, temporary tensors and communication buffers."""
     allocator: dict[AllocatorDoubt, float]
-    """Of what the allocator keeps beyond the allocated bytes, and of 3 % of these."""
+    """Error of the bytes that the allocator keeps beyond the allocated ones, and of 3 % of these."""
     context: float
-    """Of the CUDA context and libraries."""
+    """Error of the CUDA context and libraries."""
     nccl: float
-    """Of NCCL's buffers."""
+    """Error of NCCL's buffers."""
 
 
 FORMULA = Calibration(

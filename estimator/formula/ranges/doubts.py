@@ -7,7 +7,7 @@ from msgspec import Struct
 from ...job import ResolvedJob
 
 StepDoubt = Literal["checked", "adapters", "framework", "compiled", "shape", "recurrent"]
-"""How well a step's tensors are known.
+"""Reason for the range of a step's tensors.
 
 ``checked``: they were compared with what autograd saves, as those of transformers and LitGPT were; ``adapters``:
 likewise, but what adapted and quantized layers save depends on dtypes and dropout, which few jobs state; ``framework``:

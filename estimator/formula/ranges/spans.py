@@ -21,7 +21,7 @@ class DoubtfulBytes(Struct, frozen=True, kw_only=True):
     step: int
     """Activations, logits, temporary tensors and communication buffers in torch's allocator."""
     allocator: int
-    """What the allocator keeps beyond the allocated bytes, and a share of these."""
+    """Bytes that the allocator keeps beyond the allocated ones, and a share of these."""
     context: int
     """CUDA context and libraries."""
     nccl: int

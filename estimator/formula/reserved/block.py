@@ -60,7 +60,7 @@ class BlockProgram:
     casts: tuple[int, ...]
     """Slots of autocast's casts, which stay until the forward pass is over."""
     saved_bytes: int
-    """What the forward pass leaves allocated, without casts."""
+    """Bytes that the forward pass leaves allocated, without casts."""
     begins: int = 0
     """Operations of ``backward`` before its first layer runs backward: those of the loss."""
     held: int | None = None

@@ -1,4 +1,4 @@
-"""What data parallelism allocates around blocks: buckets, gathered weights, gradients under reduction.
+"""Allocations of data parallelism around blocks: buckets, gathered weights, gradients under reduction.
 
 A strategy is a subclass of ``Communication``, whose methods are called at the moments of a step; FSDP's units, DDP's
 buckets and the constant buffers of other strategies are here and beside.
@@ -34,7 +34,7 @@ class Communication:
         self.waiting: list[int] = []
         """Gradients that are not reduced yet."""
         self.stepped: Sequence[StoredParameter] = ()
-        """What the optimizer steps, where that is not the parameters one by one."""
+        """Tensors that the optimizer steps, where these are not the parameters one by one."""
         self.states_made = 0
         """Bytes of the optimizer states that exist before the first step."""
         self.steps_before = False

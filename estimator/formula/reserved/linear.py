@@ -32,7 +32,7 @@ class Writer:
     gradient_width: int
     """Bytes per element of a weight's gradient when the backward pass has computed it."""
     graph: bool = True
-    """What is recorded has a graph: it saves tensors for a backward pass."""
+    """The recorded operations have a graph: they save tensors for a backward pass."""
     casts: list[Tensor] = field(default_factory=list)
     """Autocast's casts of trained weights, which it keeps until the forward pass is over."""
     gradients: list[tuple[int, int]] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Writer:
     passes: bool = False
     """Weights come from CPU RAM while their layer runs."""
     held: list[Tensor] = field(default_factory=list)
-    """What variables of the block hold until it returns."""
+    """Tensors that variables of the block hold until it returns."""
     selected: set[int] = field(default_factory=set)
     """Slots of what selective checkpointing keeps: attention's output, and every second matrix product."""
 

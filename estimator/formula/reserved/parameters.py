@@ -19,7 +19,7 @@ class StoredParameter(Struct, frozen=True, kw_only=True):
 
     weight: int
     gradient: int
-    """What stays of its gradient until the step."""
+    """Bytes of its gradient that stay until the step."""
     states: tuple[int, ...]
     """Its optimizer states, a tensor each."""
     step: int
@@ -29,7 +29,7 @@ class StoredParameter(Struct, frozen=True, kw_only=True):
     block: int
     """Number of its block; -1: it comes before the blocks, -2: after them."""
     counted: int = 1
-    """How many of the parts into which it is sharded the rank keeps."""
+    """Number of its shards that the rank keeps."""
 
 
 def stored_parameters(job: ResolvedJob, stage: Stage) -> tuple[StoredParameter, ...]:

@@ -1,4 +1,4 @@
-"""What follows the blocks as a program: final norm, head and loss."""
+"""Allocations behind the blocks as a program: final norm, head and loss."""
 
 from collections.abc import Callable
 

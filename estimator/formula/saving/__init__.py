@@ -1,4 +1,4 @@
-"""What saving a checkpoint takes: state dicts that ranks gather on the GPU, and copies of them in host memory.
+"""Memory of saving a checkpoint: state dicts that ranks gather on the GPU, and copies of them in host memory.
 
 Lives here: what a checkpoint holds, the bytes of it that are gathered at once, by strategy, and the host's copies.
 Callers: ``peak_moments`` and ``host_memory``.

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of one pipeline stage: parameters as they are stored, and their optimizer states."""
+"""The part of a checkpoint of one pipeline stage: parameters as they are stored, and their optimizer states."""
 
 from collections.abc import Iterator
 from math import prod

@@ -1,4 +1,4 @@
-"""What a job leaves open and memory depends on: versions of libraries, units of FSDP, and lengths of batches.
+"""Settings that a job leaves open and memory depends on: versions of libraries, units of FSDP, lengths of batches.
 
 Lives here: the other sides of such a choice, each as a changed job, how far they lie from it by the closed form, and
 the range and the sentences that allow for them.

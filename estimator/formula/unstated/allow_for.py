@@ -9,15 +9,15 @@ from ...budget import Budget, Peak, RankPeak, Span
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """How far another side lies from what is counted, in bytes."""
+    """Difference of another setting from the one that is counted, in bytes."""
 
     source: str
-    """What is left open; the other sides of one source exclude each other."""
+    """Setting that is left open; the alternatives of one source exclude each other."""
     allocated: int
     reserved: int
     device: int
     sentence: str
-    """What is counted, and how much less or more the other side takes."""
+    """Sentence that says what is counted, and how much less or more the alternative takes."""
     is_warning: bool
 
     @property

@@ -1,4 +1,4 @@
-"""How far a job lies from those that it may be instead, by the closed form."""
+"""Differences of a job from those that it may be instead, by the closed form."""
 
 from ...budget import Peak
 from ...common import CannotTellError, InputError, format_gib

@@ -1,4 +1,4 @@
-"""What a job leaves open, as far as the closed form tells: the same for a budget made by any method."""
+"""Settings that a job leaves open, as the closed form tells them: alike for budgets made by any method."""
 
 from dataclasses import replace
 
@@ -16,10 +16,10 @@ _UNKNOWN_LENGTHS = "Whether batches differ in length from step to step is not kn
 
 
 class LeftOpen(Struct, frozen=True, kw_only=True):
-    """What the closed form finds for it, at the cost of several replays; it can be kept as JSON."""
+    """Findings of the closed form about a job, at the cost of several replays; they can be kept as JSON."""
 
     changes: tuple[Change, ...]
-    """How far the job lies from those that it may be instead."""
+    """Differences of the job from those that it may be instead."""
     lengths_cache: int
     """Bytes that the allocator keeps besides if batches differ in length."""
 

@@ -9,9 +9,9 @@ class OtherSide(Struct, frozen=True, kw_only=True):
     """Another job that the job may be, and what to say of it."""
 
     source: str
-    """What is left open; the other sides of one source exclude each other."""
+    """Setting that is left open; the alternatives of one source exclude each other."""
     job: Job
     sentence: str
-    """What is counted, without a full stop; ``{change}`` stands for ``takes 2.1 GiB more``."""
+    """Sentence about what is counted, without a full stop; ``{change}`` stands for ``takes 2.1 GiB more``."""
     is_warning: bool = False
     """The job says something that is not understood; otherwise it says nothing."""

@@ -18,7 +18,7 @@ from .other_side import OtherSide
 _LATEST = date(2026, 8, 1)
 """About the time of the newest versions whose sources the rules follow."""
 _IN_USE, _IN_USE_UNSTATED = timedelta(days=365), timedelta(days=2 * 365)
-"""How long a version is taken to be in use after a newer one changed the rule."""
+"""Time for which a version is taken to be in use after a newer one has changed the rule."""
 _RELEASES = (
     ("torch", ((2, 0), date(2023, 3, 15)), ((2, 2), date(2024, 1, 30)), ((2, 4), date(2024, 7, 24))),
     ("torch", ((2, 5), date(2024, 10, 17)), ((2, 6), date(2025, 1, 29)), ((2, 7), date(2025, 4, 23))),

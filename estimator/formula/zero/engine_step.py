@@ -1,4 +1,4 @@
-"""What DeepSpeed's optimizer step takes: gradients of the rank's part, and copies of them."""
+"""Memory of DeepSpeed's optimizer step: gradients of the rank's part, and copies of them."""
 
 from ...job import ResolvedJob
 from ...model import Stage

@@ -17,7 +17,7 @@ from .strategies import Precision, Strategy
 from .version_rules import older
 
 Prepared = Literal["none", "norms", "all"]
-"""What is fp32 of the parameters that are not quantized: nothing, the norms (TRL), or all (peft)."""
+"""Parameters that are fp32 although not quantized: none, the norms (TRL), or all (peft)."""
 _WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
@@ -27,7 +27,7 @@ class AdapterRules(Struct, frozen=True, kw_only=True):
     prepared: Prepared = "none"
     """Parameters that were cast to fp32 for training on quantized weights."""
     assumed: bool = False
-    """Whether the model is prepared is assumed: neither the job nor its versions say it."""
+    """``prepared`` is assumed: neither the job nor its versions tell."""
     autocasts: bool = False
     """Autocast is on although the weights have 16 bits: a prepared model runs under the trainer's ``bf16``."""
     width: int | None = None

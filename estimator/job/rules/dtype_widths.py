@@ -36,7 +36,7 @@ class Widths(Struct, frozen=True, kw_only=True):
     mixed: bool
     """Autocast is on, whether it or FSDP casts the weights: norms, powers and losses run in fp32."""
     projected: int
-    """What the linear layers of a block return: quantized ones give back the dtype that they read."""
+    """Width of the results of a block's linear layers: quantized ones give back the dtype that they read."""
 
 
 def dtype_widths(

@@ -15,7 +15,7 @@ ChunkedLoss = Literal["one-by-one", "at-once", "without-logits"]
 """``one-by-one``: all logits exist, the loss of a chunk at a time; ``at-once``: a chunk runs forward and backward;
 ``without-logits``: TRL's, which makes the logits of a part at a time, and again in the backward pass."""
 LIGER_KERNELS = frozenset(("norm", "mlp", "rope"))
-"""What Liger-Kernel patches by default beside the loss (``apply_liger_kernel_to_*``)."""
+"""Parts that Liger-Kernel patches by default beside the loss (``apply_liger_kernel_to_*``)."""
 AvailableLoss = Literal["chunked", "fused-linear"]
 
 
@@ -98,7 +98,7 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     keeps_outputs: bool = False
     """A variable of the training loop holds the model's outputs until the backward pass is over."""
     frees_outputs_after_backward: bool = False
-    """That variable belongs to a function that returns before the optimizer steps."""
+    """The variable that holds the logits belongs to a function that returns before the optimizer steps."""
     chunked_head: bool = False
     """Under LoRA the head runs by chunks of positions."""
     casts_logits: bool = False
@@ -141,7 +141,7 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
 
     # --- the allocator
     allocator_conf: str | None = None
-    """What its launch script sets ``PYTORCH_CUDA_ALLOC_CONF`` to; None: it leaves torch's defaults."""
+    """``PYTORCH_CUDA_ALLOC_CONF`` of its launch script; None: it leaves torch's defaults."""
 
     # --- uncertainty
     slack: float = 0.0

@@ -1,4 +1,4 @@
-"""What computes an RMSNorm in eager mode, by framework and versions."""
+"""Implementations of an RMSNorm in eager mode, by framework and versions."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from .frameworks import Framework
 from .version_rules import VersionRules
 
 NormKind = Literal["autograd", "fused", "litgpt", "torch"]
-"""As ``RmsNorm``; ``torch``: torch's own chain of operations, which multiplies by the scale in fp32."""
+"""Named as in ``RmsNorm``; ``torch``: torch's own chain of operations, which multiplies by the scale in fp32."""
 
 
 def norm_kind(framework: Framework, versions: VersionRules) -> NormKind:

@@ -38,7 +38,7 @@ class Rollout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     """
 
     engine: Literal["transformers", "vllm"] = "transformers"
-    """What generates text during training; ``vllm``: vLLM in the training process (TRL calls this ``colocate``)."""
+    """Engine that generates text in training; ``vllm``: vLLM in the training process (TRL calls this ``colocate``)."""
     micro_batches: Positive = 1
     """Micro-batches whose sequences a rank generates at once (TRL's ``steps_per_generation``)."""
     prompt_length: Positive | None = None

@@ -14,11 +14,11 @@ class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     id: str | None = None
     """Built-in name, hub id (in the local cache), folder with a config.json, or ``module:callable`` of your own."""
     task: Task = "causal-lm"
-    """What the head on top of the model is for."""
+    """Purpose of the head on top of the model."""
     num_labels: Positive | None = None
     """Number of outputs of a classification head; absent: as many as the config says, else 2."""
     attention: Attention = "sdpa"
-    """How attention is computed, as transformers names it."""
+    """Implementation of attention, as transformers names it."""
     config: dict[str, Any] | None = None
     """The fields of a Hugging Face config.json, in place of ``id``."""
     trust_remote_code: bool = False
@@ -49,13 +49,13 @@ class OtherModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """A model that is held in memory beside the trained one, with frozen weights: no gradients, no optimizer state."""
 
     role: Literal["reference", "teacher", "reward", "critic", "ema", "other"] = "other"
-    """What the model is for; ``ema`` is a moving average of the trained model's weights."""
+    """Purpose of the model; ``ema`` is a moving average of the trained model's weights."""
     id: str | None = None
     """The model, as for ``model.id``; absent: a model like the trained one."""
     config: dict[str, Any] | None = None
     """The fields of a Hugging Face config.json, in place of ``id``."""
     task: Task | None = None
-    """What the head on top of the model is for; absent: the same as the trained model's."""
+    """Purpose of the head on top of the model; absent: the same as the trained model's."""
     dtype: Dtype | None = None
     """Type of its weights; absent: that of the trained model's weights."""
     quantization: Quantization = "none"

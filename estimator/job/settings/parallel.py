@@ -18,7 +18,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Parallelism: the ranks over which the job is split, and the way it is split."""
 
     strategy: StrategyName = "none"
-    """How the job uses several GPUs: copies of the model (ddp), or shards of it (FSDP, ZeRO)."""
+    """Data parallelism: copies of the model (ddp), or shards of it (FSDP, ZeRO)."""
     data_shard: Positive = 1
     """GPUs that share one copy of what FSDP or ZeRO shards."""
     data_replicate: Positive = 1
@@ -42,7 +42,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     reshard_after_forward: bool = True
     """FSDP frees the gathered parameters after the forward pass, and gathers them again for the backward pass."""
     fsdp_units: Literal["blocks", "model"] | None = None
-    """What FSDP gathers at once: one block, or the whole model; absent: as the framework does."""
+    """Unit that FSDP gathers at once: one block, or the whole model; absent: as the framework does."""
     param_dtype: Dtype | None = None
     """Type in which FSDP2 gathers parameters and computes; absent: as the precision says."""
     fsdp_min_unit_parameters: Positive | None = None
@@ -50,7 +50,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     fsdp_wrap_classes: list[str] | None = None
     """Classes of modules that become FSDP units; absent: the model's blocks."""
     fsdp_backward_prefetch: Literal["pre", "post", "none"] | None = None
-    """When FSDP1's backward pass gathers the next unit: before or after this one's gradients; absent: pre."""
+    """Moment when FSDP1's backward pass gathers the next unit: before or after this one's gradients; absent: pre."""
     limit_all_gathers: bool | None = None
     """FSDP1 lets the CPU run ahead of the GPU by two gathered units at most; absent: true."""
     original_parameters: bool | None = None
@@ -71,7 +71,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     sharding: Literal[
         "full", "grad_op", "hybrid", "hybrid_grad_op", "none", "optim", "optim_grads", "optim_grads_params"
     ] = "full"
-    """What is sharded: full, grad_op, hybrid, hybrid_grad_op or none for FSDP1; Megatron-FSDP has names of its own."""
+    """Sharded states: full, grad_op, hybrid, hybrid_grad_op or none for FSDP1; Megatron-FSDP has its own names."""
     double_buffer: bool = False
     """Megatron-FSDP keeps its communication buffers between steps."""
     outer_sharding: Literal["none", "optim"] = "none"
@@ -106,7 +106,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
     @property
     def without_tables(self) -> "Parallel":
-        """The same without tables, so that it can be hashed; a device map makes no pipeline."""
+        """These settings without tables, so that they can be hashed; a device map makes no pipeline."""
         if self.device_map is None and self.max_memory is None and self.tensor_plan is None:
             return self
         pipeline = 1 if self.device_map is not None else self.pipeline  # one process, without a schedule

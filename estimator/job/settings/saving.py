@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Saving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a checkpoint holds, and how ranks put it together."""
+    """Contents of a checkpoint, and how ranks put it together."""
 
     weights: Literal["full", "sharded", "adapters", "none"] | None = None
     """Weights that are saved; absent: the adapters alone with LoRA, else the full model.
@@ -15,6 +15,6 @@ class Saving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     ``save_consolidated``); ``sharded``: each rank saves its shard (SHARDED_STATE_DICT).
     """
     to_cpu: bool = True
-    """What is gathered moves to CPU RAM a parameter at a time; false: it stays on the GPU until all is there."""
+    """Gathered parameters move to CPU RAM one at a time; false: they stay on the GPU until all are there."""
     optimizer: bool = False
     """Optimizer states are saved with the weights, in the same way."""

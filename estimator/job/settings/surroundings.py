@@ -1,4 +1,4 @@
-"""What surrounds a training step: library versions, the GPU, folders and keys, and what is not known."""
+"""Surroundings of a training step: library versions, the GPU, folders and keys, and what is not known."""
 
 from typing import Annotated, Literal
 
@@ -35,26 +35,26 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     sglang: Version | None = None
     """Version of SGLang."""
     module_loading: Literal["lazy", "eager"] | None = None
-    """When CUDA loads kernels (``CUDA_MODULE_LOADING``); absent: the versions' default."""
+    """Moment at which CUDA loads kernels (``CUDA_MODULE_LOADING``); absent: the versions' default."""
     cublas_workspace: Annotated[str, Meta(pattern=r"^(:[0-9]{1,9}:[0-9]{1,9}){1,9}$")] | None = None
     """cuBLAS workspace (``CUBLAS_WORKSPACE_CONFIG``), such as ``:4096:8``; absent: the GPU's default."""
 
 
 class Uncertainties(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a range allows for, by components of a budget: missing (``less``), twice as large (``more``), or both."""
+    """Errors that a range allows for, by component: missing (``less``), twice as large (``more``), or both."""
 
     weights: UncertaintyDirection = "no"
-    """How weights may differ from what is counted."""
+    """Possible error of the weights."""
     gradients: UncertaintyDirection = "no"
-    """How gradients may differ from what is counted."""
+    """Possible error of the gradients."""
     optimizer: UncertaintyDirection = "no"
-    """How optimizer state may differ from what is counted."""
+    """Possible error of the optimizer state."""
     activations: UncertaintyDirection = "no"
-    """How activations may differ from what is counted."""
+    """Possible error of the activations."""
     logits: UncertaintyDirection = "no"
-    """How logits and loss may differ from what is counted."""
+    """Possible error of logits and loss."""
     communication: UncertaintyDirection = "no"
-    """How communication buffers may differ from what is counted."""
+    """Possible error of the communication buffers."""
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -74,7 +74,7 @@ class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     logging_dir: str | None = None
     """Folder for logs; absent: ``output_dir``."""
     report_to: list[str] = field(default_factory=list)
-    """Where metrics go, by the names that transformers uses: wandb, tensorboard, mlflow, ..."""
+    """Services that metrics are reported to, as transformers names them: wandb, tensorboard, mlflow, ..."""
     inference_endpoint: str | None = None
     """URL of an inference service that the run calls, to judge or to generate text."""
     inference_key: EnvironmentName = "NSS_INFERENCE_KEY"

@@ -41,7 +41,7 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     compile: bool = False
     """The model runs under torch.compile."""
     loss: Literal["full", "chunked", "fused-linear", "log-probs", "fused-log-probs", "divergence"] = "full"
-    """How the loss is computed from the logits.
+    """Computation of the loss from the logits.
 
     ``full``: from all logits at once; ``chunked``: from a part of them at a time; ``fused-linear``: without storing
     them (Liger-Kernel); ``log-probs``: log-probabilities of the given tokens, from all logits (DPO, GRPO);

@@ -1,4 +1,4 @@
-"""Where a model's modules are: tensor-parallel plans, and the devices of a device map.
+"""Placement of a model's modules: tensor-parallel plans, and the devices of a device map.
 
 Lives here: plans as data, the reading of plans in Python files without running them, and accelerate's rules by which
 modules are placed on GPUs, CPU and disk.

@@ -35,11 +35,11 @@ class Placement:
     """In CPU RAM: accelerate's hooks copy one layer at a time to the first GPU, which runs it."""
     disk: tuple[PlacedModule, ...]
     refused: tuple[PlacedModule, ...] = ()
-    """What no GPU has room for in a job that trains: accelerate trains no offloaded weights. The last GPU has them."""
+    """Modules without room on any GPU, if the job trains: accelerate offloads none then. The last GPU has them."""
 
     @property
     def offloaded(self) -> tuple[PlacedModule, ...]:
-        """What no GPU holds."""
+        """Modules that no GPU holds."""
         return (*self.host, *self.disk)
 
 

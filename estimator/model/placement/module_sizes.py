@@ -11,7 +11,7 @@ class PlacedModule:
     """A module that is placed as a whole: a block, or a module outside of the blocks."""
 
     name: str
-    """Of a block with its number: ``model.layers.3``."""
+    """Path of the module, of a block with its number: ``model.layers.3``."""
     size: int
     """Bytes of its weights as they are loaded."""
     largest: int
@@ -22,7 +22,7 @@ class PlacedModule:
     head: bool
     """It computes the outputs; a tied head is where its embedding is. The final norm is neither."""
     number: int = 0
-    """Of a block, from 0."""
+    """Number of a block, from 0."""
 
 
 @lru_cache(maxsize=256)

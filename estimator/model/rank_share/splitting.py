@@ -1,4 +1,4 @@
-"""How a job splits parameter groups over tensor- and expert-parallel ranks, and what else decides a rank's part."""
+"""Splits parameter groups over tensor- and expert-parallel ranks, and says what else decides a rank's part."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Partitioning:
     quantized: QuantizedLayers
     trains: bool
     trained: TrainedParameters | None
-    """Which of the model's own parameters train; None: without adapters all, else none."""
+    """The model's own parameters that train; None: without adapters all, else none."""
     by_plan: bool
     """True if tensor parallelism follows the plan in a transformers model."""
     plan: Plan | None

@@ -1,4 +1,4 @@
-"""What one rank holds: its part of each parameter group, of one pipeline stage or one GPU of a device map."""
+"""The share of one rank: its part of each parameter group, of one pipeline stage or one GPU of a device map."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

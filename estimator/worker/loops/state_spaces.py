@@ -29,17 +29,25 @@ def kernel_versions(modules: Iterable[str] | None = None) -> dict[str, str]:
         modules: Python modules that may call the kernel; None: all that are imported.
     """
     names = [name for name in sys.modules if ".models." in name] if modules is None else modules
-    if not any(hasattr(sys.modules.get(name), KERNEL) for name in names):
+    if not any(_has_kernel(name) for name in names):
         return {}
     if not all(importlib.util.find_spec(library) for library in _LIBRARIES):
         return {}
     return {library: importlib.metadata.version(library) for library in _LIBRARIES}
 
 
+def _has_kernel(name: str) -> bool:
+    """Return True if the module has imported the kernel; a module that imports what it is asked for is not asked.
+
+    The aliases of image processors in transformers 5.20 do so, and need torchvision then.
+    """
+    return KERNEL in getattr(sys.modules.get(name), "__dict__", ())
+
+
 @contextlib.contextmanager
 def fused_state_spaces(modules: Iterable[str]) -> Iterator[None]:
     """Make the blocks in these modules allocate as with the fused kernel."""
-    before = {name: getattr(sys.modules[name], KERNEL) for name in modules if hasattr(sys.modules.get(name), KERNEL)}
+    before = {name: getattr(sys.modules[name], KERNEL) for name in modules if _has_kernel(name)}
     for name in before:
         setattr(sys.modules[name], KERNEL, split_conv1d_scan)
     try:

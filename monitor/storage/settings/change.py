@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from .old_file import TAKEN_OVER, read_old_file
 from .places import NO_FILE, config_file, old_settings_file
 from .schema import find_setting, mapping_of
 from .setting import Value
+from .template import default_line
 from .toml_text import read_toml, shown
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 _LOCK_TIMEOUT_SECONDS = 2.0
 _PERMISSIONS = 0o777
+_HEADER = re.compile(r"\[([\w.]+)\]")
+_COMMENTED = re.compile(r"# (\w+) = ")
 _HEADING = "# Settings of vramtop; vramtop config --template prints all of them with their meaning.\n"
 Changes = Mapping[str, Value | None]
 """New values by dotted name, also of an entry of a mapping (``keys.sort``); None: the setting is removed."""
@@ -105,14 +109,10 @@ def _change(file: Path, changes: Changes, old: str | None) -> None:
     every = {**taken, **changes}
     expected = _expected(before.values, every)
     if dict(before.values) != expected or (None in changes.values()):
-        import tomlkit
-
-        document = tomlkit.parse(text or _HEADING)
-        for name, value in every.items():
-            _put(document, name, value)
-        new = tomlkit.dumps(document)
-        after = read_toml(new, str(file))
-        if after.is_broken or dict(after.values) != expected:
+        ways = (_uncommented(text, before.values, every), (text, every))
+        texts = (_changed(start or _HEADING, left) for start, left in ways)
+        new = next((each for each in texts if dict(read_toml(each, str(file)).values) == expected), None)
+        if new is None:
             wanted = ", ".join(f"{name} = {shown(value)}" for name, value in changes.items() if value is not None)
             raise CannotTellError(f"{file} cannot be changed without damage; write into it yourself: {wanted}.")
         if new != text:
@@ -120,6 +120,30 @@ def _change(file: Path, changes: Changes, old: str | None) -> None:
             write_whole(file, new.encode(), mode)
     if kept is not None and old is not None and not kept.is_broken and is_file(Path(old)):
         Path(old).replace(Path(old).with_name(TAKEN_OVER))
+
+
+def _changed(text: str, changes: Changes) -> str:
+    import tomlkit
+
+    document = tomlkit.parse(text)
+    for name, value in changes.items():
+        _put(document, name, value)
+    return tomlkit.dumps(document)
+
+
+def _uncommented(text: str, present: Mapping[str, Value], changes: Changes) -> tuple[str, Changes]:
+    """Set what stands in the text as a comment, as in the template; return the text and the other changes."""
+    lines, table, left = text.splitlines(keepends=True), "", dict(changes)
+    for at, line in enumerate(lines):
+        header, found = _HEADER.match(line), _COMMENTED.match(line)
+        table = header[1] if header else table
+        name = f"{table}.{found[1]}" if found else ""
+        setting, value = find_setting(name), left.get(name)
+        if value is None or name in present or setting is None or line.rstrip() != default_line(setting):
+            continue
+        lines[at] = f"{name.rpartition('.')[2]} = {shown(value)}\n"
+        del left[name]
+    return "".join(lines), left
 
 
 def _expected(before: Mapping[str, Value], changes: Changes) -> dict[str, Value]:

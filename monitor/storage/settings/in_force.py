@@ -12,7 +12,7 @@ from vramtop.estimator.common import read_file
 from .old_file import read_old_file
 from .places import NO_FILE, config_file, old_settings_file
 from .schema import SETTINGS, find_setting
-from .toml_text import FileSettings, Problem, read_toml
+from .toml_text import FileSettings, Problem, lines_of, read_toml
 
 if TYPE_CHECKING:
     from .setting import Value
@@ -72,8 +72,14 @@ class SettingsInForce(NamedTuple):
         return self.origins[name] != DEFAULT
 
     def where(self, name: str) -> str:
-        """Return the place that a setting is from, for sentences: the file, or what its origin says."""
-        return self.file if self.origins[name] == FILE else self.origins[name]
+        """Return the place that a setting is from, for sentences: file and line, or what its origin says."""
+        if self.origins[name] != FILE:
+            return self.origins[name]
+        try:
+            line = lines_of(read_settings_file(self.file)[0]).get(name)
+        except OSError:
+            line = None
+        return f"{self.file}, line {line}" if line else self.file
 
     def without(self, problem: Problem) -> SettingsInForce:
         """Return these settings with one at its default, as there is something wrong with what it was set to."""

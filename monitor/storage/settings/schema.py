@@ -41,7 +41,25 @@ ALERTS = ("over_budget", "growing", "does_not_fit", "unattributed", "gpu_lost", 
 SIGNALS = ("none", "bell", "desktop")
 METHODS = ("auto", "formula", "exact", "traced")
 _DAY = 86_400
-_ADDRESS = r"\S*"
+_ADDRESS = r"((\[[^\]\s]+\]|[^:\s\[\]]*):)?\d{1,5}"
+_GPU = r"[0-9]{1,4}(-[0-9]{1,4}|(:[0-9]{1,4}){0,2})|(?i:GPU|MIG)-[0-9A-Za-z/-]{4,}"
+
+
+def _is_backwards(gpus: tuple[str, ...]) -> str | None:
+    """Return what is wrong with a range of GPUs whose end is before its start."""
+    for gpu in gpus:
+        first, dash, last = gpu.partition("-")
+        if dash and first.isdigit() and int(first) > int(last):
+            return f'"{gpu}" is no range; give "{last}-{first}"'
+    return None
+
+
+def _is_no_time(hours: str) -> str | None:
+    """Return what is wrong with quiet hours that end when they begin."""
+    times = [[int(number) for number in time.split(":")] for time in hours.split("-") if ":" in time]
+    same = bool(times) and times[:1] == times[1:]
+    return "quiet hours end at another time than they begin; give off for none" if same else None
+
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -89,7 +107,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="dashboard.gpu", kind="list", default=(), flag="--gpu", example=("0", "2-3"),
-        expects='a list of GPUs, such as ["0", "2-3", "0:3", "GPU-5a3f"]',
+        pattern=_GPU, check=_is_backwards, expects='a list of GPUs, such as ["0", "2-3", "0:3", "GPU-5a3f"]',
         about="Display only these GPUs; --gpu '' displays all again",
     ),
     Setting(
@@ -133,7 +151,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name=QUIET_HOURS, kind="text", default="off", flag="--quiet-hours", example="22:00-07:00",
         pattern=r"(?i:off)|\s*([01]?\d|2[0-3]):[0-5]\d\s*-\s*([01]?\d|2[0-3]):[0-5]\d\s*",
-        expects="HH:MM-HH:MM, such as 22:00-07:00, or off",
+        expects="HH:MM-HH:MM, such as 22:00-07:00, or off", check=_is_no_time,
         about="Hours of the day, local time, in which nobody is told of alerts",
     ),
     Setting(

@@ -90,7 +90,9 @@ class Setting(NamedTuple):
         """
         found = self._typed(value)
         if found is None or not self._is_allowed(found):
-            raise ValueError(f"give {self.allowed}")
+            words = found if isinstance(found, tuple) else ()
+            wrong = next((word for word in words if not self._is_word(word)), None)
+            raise ValueError(f"give {self.allowed}" if wrong is None else f'"{wrong}" is wrong; give {self.allowed}')
         if self.check is not None and (problem := self.check(found)):
             raise ValueError(problem)
         return found

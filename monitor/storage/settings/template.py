@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from .schema import SETTINGS, TABLES
+from .schema import SETTINGS, TABLES, find_setting
 from .toml_text import shown, shown_name
 
 if TYPE_CHECKING:
@@ -24,10 +24,11 @@ def settings_template() -> str:
         "# vramtop config prints what is in force, and from where.",
     ]
     for table, heading in TABLES.items():
-        lines += ["", f"[{table}]", *_comment(f"{heading}.")]
+        is_mapping = find_setting(table) is not None
+        lines += ["", f"[{table}]", *([] if is_mapping else _comment(f"{heading}."))]
         for setting in SETTINGS:
             if setting.table == table:
-                lines += ["", *_setting(setting)]
+                lines += [*([] if is_mapping else [""]), *_setting(setting)]
     return "\n".join(lines) + "\n"
 
 
@@ -40,7 +41,12 @@ def _setting(setting: Setting) -> Iterator[str]:
         return
     if setting.example is not None:
         yield f"#   for example: {key} = {shown(setting.example)}"
-    yield f"# {key} = {shown(setting.default)}"
+    yield default_line(setting)
+
+
+def default_line(setting: Setting) -> str:
+    """Return the line that has a setting's default as a comment."""
+    return f"# {setting.name.rpartition('.')[2]} = {shown(setting.default)}"
 
 
 def _instead(setting: Setting) -> str:

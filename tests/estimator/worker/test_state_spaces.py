@@ -1,6 +1,7 @@
 """The stand-in for Mamba 2's fused kernel: what a real block saves with it, counted by autograd's hooks."""
 
 import sys
+import types
 from typing import Any
 
 import pytest
@@ -67,3 +68,17 @@ def test_it_stands_in_only_where_the_kernels_are_installed(mixer: Any, monkeypat
     monkeypatch.setattr(state_spaces.importlib.metadata, "version", lambda _name: "2.3")
     assert state_spaces.kernel_versions([module]) == {"mamba_ssm": "2.3", "causal_conv1d": "2.3"}
     assert state_spaces.kernel_versions([sys.__name__]) == {}
+
+
+def test_modules_that_import_what_they_are_asked_for_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As transformers 5.20 has aliases of its image processors, which need torchvision."""
+
+    def load(name: str) -> Any:
+        raise ModuleNotFoundError("No module named 'torchvision'")
+
+    alias = types.ModuleType("transformers.models.made_up.image_processing_made_up_fast")
+    monkeypatch.setattr(alias, "__getattr__", load, raising=False)
+    monkeypatch.setitem(sys.modules, alias.__name__, alias)
+    assert state_spaces.kernel_versions() == {}
+    with state_spaces.fused_state_spaces([alias.__name__]):
+        pass

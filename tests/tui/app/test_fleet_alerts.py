@@ -155,3 +155,23 @@ def test_many_alerts_of_one_kind_take_few_lines_and_others_stay_in_sight() -> No
     assert shown(2)[3].startswith("host silent   since ")
     assert shown(150)[-1] == "and 120 more"
     assert len(shown(150)) == 1 + 2 + (1 + 30 + 1)
+
+
+def test_settings_choose_the_alerts_and_what_is_wrong_with_them_is_said_at_the_start() -> None:
+    kept: list[tuple[str, object]] = []
+
+    async def check(app: FleetApp, pilot: Any, passes: Any) -> None:
+        assert notices(app) == ["something is wrong"]
+        await passes(pilot, 10)
+        await passes(pilot, 85, (host("node1"), GONE))
+        assert app.feed.alerts == 0
+        assert notices(app) == ["something is wrong"]
+        app.theme = "nord"
+        await until_shown(pilot, lambda: kept == [("dashboard.theme", "nord")])
+
+    drive(
+        check,
+        settings={"alerts.off": ("no_readings",)},
+        startup_notices=["something is wrong"],
+        save_setting=lambda *setting: kept.append(setting),
+    )

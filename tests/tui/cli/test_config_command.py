@@ -206,6 +206,14 @@ def test_a_broken_file_opens_the_dashboard_with_defaults_and_a_notice(
     assert app.settings["dashboard.sort"] == "USER"
     (notice,) = app._options.startup_notices
     assert notice.startswith(f"{file}, line 2: dashboard.interval = ")
+    write(file, "[dashboard]\na = 1\nb = 1\nc = 1\nd = 1\ne = 1\n")
+    assert run()[0] == 0
+    assert len(opened[1]._options.startup_notices) == 4
+    assert opened[1]._options.startup_notices[-1] == "2 more wrong in the settings: vramtop config says what."
+    write(file, '[dashboard]\ngpu = ["3-2"]\n[alerts]\nquiet_hours = "07:00-7:00"\n')  # refused where they are typed
+    assert run()[0] == 0
+    assert len(opened[2]._options.startup_notices) == 2
+    assert opened[2].watchlist.display_filter is None
 
 
 def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dashboard(
@@ -230,6 +238,7 @@ def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dash
     filters = [app.watchlist.display_filter for app in opened]
     assert filters[0] is not None
     assert filters[0].users == {"ann"}
+    assert filters[0].text == "dashboard.user ann"
     assert filters[1] is None
 
 
@@ -251,7 +260,7 @@ def test_a_python_that_is_not_there_is_said_and_one_that_is_typed_is_refused(run
     write(file, '[estimates]\npython = "/nowhere/python"\n')
     code, _, err = run("estimate", "gpt2", "--method", "formula")
     assert code == 0
-    assert "there is no such program" in err
+    assert err.startswith(f'vramtop: {file}, line 2: estimates.python = "/nowhere/python": there is no such program')
 
 
 def test_a_group_of_hosts_stands_for_its_hosts(run: Run, file: Path, tmp_path: Path) -> None:

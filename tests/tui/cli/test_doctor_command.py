@@ -61,13 +61,28 @@ def test_json_has_all_sections(doctor):
     done = doctor("--json")
     page = valid_json("doctor", done.stdout)
     assert list(page) == [
-        "schema", "findings", "system", "driver", "gpus", "access", "terminal", "pythons", "files"
+        "schema", "findings", "system", "driver", "gpus", "access", "terminal", "pythons", "files",
+        "changed_settings",
     ]  # fmt: skip
     assert page["schema"] == 1
     assert done.returncode == (3 if page["driver"]["problem"] else 0)
     assert {finding["severity"] for finding in page["findings"]} <= {"error", "warning", "note"}
     assert page["pythons"][0]["named_by"] == "VIRTUAL_ENV"
     assert page["system"]["packages"]["psutil"]
+
+
+def test_settings_are_named_without_their_values(doctor, tmp_path):
+    (tmp_path / "config.toml").write_text('[dashboard]\nsort = "PID"\n[alerts]\ncommand = "curl zaphods-host"\n')
+    (tmp_path / "config.toml").chmod(0o600)
+    given = {"VRAMTOP_CONFIG": str(tmp_path / "config.toml"), "XDG_CONFIG_HOME": str(tmp_path)}
+    assert valid_json("doctor", doctor("--json", **given).stdout)["changed_settings"] == [
+        "alerts.command",
+        "dashboard.sort",
+    ]
+    shown = doctor(**given).stdout
+    assert "settings  not at their defaults: alerts.command, dashboard.sort" in shown
+    assert "zaphods-host" not in shown
+    assert "not at their defaults" not in doctor(**given | {"VRAMTOP_CONFIG": str(tmp_path / "none.toml")}).stdout
 
 
 def test_without_utf8_the_report_is_ascii_in_80_columns(doctor):

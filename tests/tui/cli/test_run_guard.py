@@ -115,7 +115,7 @@ def test_wrong_flags_are_errors_and_nothing_starts(run: Answer) -> None:
         assert (code, err) == (2, f"vramtop: {flags[0]} needs --fit\n")
     code, _, err = run("--fit", "--set", "training.micro_btach=2")
     assert code == 2
-    assert "did you mean 'micro_batch'" in err
+    assert "did you mean 'training.micro_batch'" in err
     code, _, err = run("--fit", "--gpu", "7")
     assert code == 2
     assert "there is no GPU 7 here" in err

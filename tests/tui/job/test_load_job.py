@@ -1,7 +1,10 @@
+import json
+
 import pytest
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec, Training
+from vramtop.tui.cli.main import main
 from vramtop.tui.job.load_job import load_from_text
 
 LINE = (
@@ -56,3 +59,11 @@ def test_a_model_name_is_loaded_as_a_job_with_its_usual_task():
 def test_input_that_cannot_be_loaded_is_reported_in_one_sentence(text, sentence):
     with pytest.raises(InputError, match=sentence):
         load_from_text(text)
+
+
+def test_defaults_of_the_tool_are_named_as_assumed(capsys):
+    """They are no loss: nothing is saved by a fit check."""
+    assert main(["fit", "--gpu-type", "h100", "--method", "formula", "--json", "--", *LINE.split()]) == 1
+    (note,) = [each for each in json.loads(capsys.readouterr().out)["notes"] if "training.optimizer" in each]
+    assert note.startswith("Not set where the job was read from, so assumed: ")
+    assert "training.micro_batch" not in note

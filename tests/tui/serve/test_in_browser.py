@@ -114,7 +114,7 @@ async def test_a_key_that_changes_something_is_refused(server: Server, page: Bro
 async def test_nothing_without_the_token(server: Server, page: Browser) -> None:
     for path in ("/", "/static/js/textual.js", f"/{server.token[:-1]}/"):
         await page.open(server.root + path)
-        await page.until(lambda: any("needs the token" in text for text in page.texts))
+        await page.until(lambda: any("needs its token" in text for text in page.texts))
         page.texts.clear()
     address = f"{server.root.replace('http', 'ws', 1)}/ws"
     assert await page.run(OPEN_SOCKET.replace("ADDRESS", json.dumps(address))) == "refused"

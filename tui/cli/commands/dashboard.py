@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError, displayed, require_threads
+from vramtop.estimator.common import InputError, require_threads
 from vramtop.monitor.attach.automatic import AutomaticAttach, IdleTracing, LeftAlone
 from vramtop.monitor.history import RunRecorder
 from vramtop.monitor.snapshot import CurrentDemand, Demand, ProcessFigure
@@ -22,6 +22,7 @@ from ...tty.is_served import is_served
 from ..crash_report import crash_sentence, save_fault
 from ..display_options import display_filter
 from ..estimators import Estimators
+from ..option_settings import settings_notices
 
 if TYPE_CHECKING:
     import argparse
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         leave_files_unchanged()
     jobs = _jobs(options)
     settings = options.settings
-    notices = [displayed(problem.sentence) for problem in settings.problems]
+    notices = settings_notices(settings)
     chosen = display_filter(options)
     figures = chosen.figures if chosen else frozenset[ProcessFigure]()
     demand = CurrentDemand(Demand(host=settings.switch(HOST_LINE)), always=figures)

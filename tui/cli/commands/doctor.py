@@ -11,6 +11,7 @@ import msgspec
 
 from vramtop.estimator.common import ExitCode, InputError
 from vramtop.monitor.doctor import DoctorReport, Issue, collect_report, find_issues
+from vramtop.monitor.storage.settings import DEFAULT
 
 from ...draw import detect_output
 from ...reports import doctor_lines
@@ -20,6 +21,8 @@ from ..json_text import json_text
 from ..progress import Progress
 
 if TYPE_CHECKING:
+    from vramtop.monitor.storage.settings import SettingsInForce
+
     from ..json_types import DoctorJson
 
 _MAX_WIDTH = 80
@@ -39,12 +42,13 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         progress("examining the driver and the Python interpreters")
         page = collect_report(os.environ, python=options.python)
     terminal = terminal_facts(os.environ, page.system, output)
+    changed = _changed_settings(options.settings)
     problems = (*find_issues(page), *terminal_issues(terminal), *_settings_issues(len(options.settings.problems)))
     if options.json:
-        print(json_text(_to_json(page, terminal, problems)))
+        print(json_text(_to_json(page, terminal, problems, changed)))
     else:
         narrow = replace(output, width=min(output.width, _MAX_WIDTH))
-        print("\n".join(doctor_lines(page, terminal, problems, narrow)))
+        print("\n".join(doctor_lines(page, terminal, problems, narrow, changed_settings=changed)))
     sys.stdout.flush()
     return ExitCode.CANNOT_TELL if page.driver.problem or page.driver.hangs else ExitCode.DONE
 
@@ -57,7 +61,14 @@ def _settings_issues(count: int) -> tuple[Issue, ...]:
     return (Issue("warning", f"{what} wrong in the settings; vramtop config says what"),)
 
 
-def _to_json(page: DoctorReport, terminal: TerminalFacts, problems: Sequence[Issue]) -> "DoctorJson":
+def _changed_settings(settings: "SettingsInForce") -> list[str]:
+    """Return the names of settings that are not at their defaults; their values may name hosts."""
+    return sorted(name for name, origin in settings.origins.items() if origin != DEFAULT)
+
+
+def _to_json(
+    page: DoctorReport, terminal: TerminalFacts, problems: Sequence[Issue], changed: list[str]
+) -> "DoctorJson":
     facts = msgspec.to_builtins(page)
     gpus = facts["driver"].pop("gpus")
     return {
@@ -70,4 +81,5 @@ def _to_json(page: DoctorReport, terminal: TerminalFacts, problems: Sequence[Iss
         "terminal": msgspec.to_builtins(terminal),
         "pythons": facts["pythons"],
         "files": facts["files"],
+        "changed_settings": changed,
     }

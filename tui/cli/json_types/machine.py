@@ -50,3 +50,5 @@ class DoctorJson(TypedDict):
     """Interpreters that could run vramtop's workers."""
     files: Annotated[dict[str, Any], FieldsOf(DataFolderFacts)]
     """The data folder."""
+    changed_settings: list[str]
+    """Names of the settings that are not at their defaults; their values may name hosts."""

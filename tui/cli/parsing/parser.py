@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from vramtop.estimator.common import mask_line
 
-_ARGUMENT = re.compile(r"^argument (-[-\w]+)(/-[-\w]+)*")
+_ARGUMENT = re.compile(r"^argument (-[-\w]+|[A-Z]+)(/-[-\w]+)*")
 
 
 class Parser(argparse.ArgumentParser):

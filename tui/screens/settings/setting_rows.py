@@ -11,7 +11,7 @@ from textual.content import Content
 
 from vramtop.monitor.storage.settings import COLOURS, DEFAULT, FILE, KEYS, SETTINGS, TABLES, THEME, shown
 
-from ...draw import COMPONENTS, DEFAULT_COLOURS, MEANINGS, MUTED, SAME_AS, colour_of, printable, shorten
+from ...draw import DEFAULT_COLOURS, MUTED, SAME_AS, colour_meaning, colour_of, printable, shorten
 from ...keys import KEYS as KEY_TABLE, key_name, keys_in_force
 
 if TYPE_CHECKING:
@@ -148,8 +148,6 @@ def _key_row(setting: Setting, key_id: str, entries: Mapping[str, object]) -> Se
 def _colour_row(setting: Setting, name: str, entries: Mapping[str, object]) -> SettingRow:
     theme, _, colour = name.rpartition(".")
     default = DEFAULT_COLOURS.get(colour) or f"that of {SAME_AS[colour]}"
-    marks = {each: mark.word for each, mark in COMPONENTS.items()}
-    about = MEANINGS.get(colour) or (f"the component: {marks[colour]}" if colour in marks else f"the status: {colour}")
     value = entries.get(name)
     return SettingRow(
         setting=setting,
@@ -159,7 +157,7 @@ def _colour_row(setting: Setting, name: str, entries: Mapping[str, object]) -> S
         typed=value if isinstance(value, str) else "",
         default="not set" if theme else default,
         origin=FILE if name in entries else DEFAULT,
-        about=f"Colour of {about}" + (f", on {theme}" if theme else ""),
+        about=f"Colour of {colour_meaning(colour)}" + (f", on {theme}" if theme else ""),
         swatch=(value if isinstance(value, str) else DEFAULT_COLOURS.get(colour) or colour_of(colour)),
     )
 

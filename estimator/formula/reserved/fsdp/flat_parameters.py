@@ -59,7 +59,7 @@ class FlatParameter:
 
     @property
     def takes_gradients(self) -> bool:
-        """Whether anything in its module trains."""
+        """True if a parameter of its module trains."""
         return bool(self.trained or self.adapters)
 
     def own_gradients(self, gradients: Sequence[int], size_of: Callable[[int], int], width: int) -> list[int]:
@@ -91,11 +91,11 @@ class FlatParameters(Struct, frozen=True, kw_only=True):
     head: FlatParameter
     blocks: dict[int, FlatParameter]
     inner: dict[int, tuple[FlatParameter, ...]]
-    """Of modules inside of blocks, in the order of the forward pass."""
+    """Flat parameters of modules inside of blocks, in the order of the forward pass."""
 
     @property
     def backward_order(self) -> list[FlatParameter]:
-        """Those that are gathered in the backward pass, in its order."""
+        """Flat parameters that the backward pass gathers, in its order."""
         inside = [
             unit
             for at in sorted(self.blocks, reverse=True)

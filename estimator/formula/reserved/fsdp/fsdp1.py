@@ -57,14 +57,14 @@ class FlatUnits(Communication):
         self._blocks, self._inner = units.blocks, units.inner
         self._backward_order = units.backward_order
         self._gradients: list[int] = []
-        """Of parameters whose unit's gradient does not exist yet."""
+        """Gradients of parameters whose unit's gradient does not exist yet."""
         self._clock = 0
         self._freed: deque[tuple[int, int]] = deque()
         """Units that were freed, and gathered before that, in positions of the order of issue."""
         self._waiting: deque[tuple[int, int]] = deque()
-        """What the main stream uses until a position, and its key."""
+        """Positions until which the main stream uses a buffer, each with the buffer's key."""
         self._reducing: deque[tuple[int, int]] = deque()
-        """What the post-backward stream uses until a position, and its key."""
+        """Positions until which the post-backward stream uses a buffer, each with the buffer's key."""
 
     def load(self, weights: Sequence[int]) -> None:  # noqa: ARG002 - flat parameters have other sizes
         """Load the rank's shards, one for each flat parameter, and the adapters' one by one."""

@@ -58,7 +58,7 @@ class MegatronUnits(Communication):
         self._frees_outside = job.versions.frees_outside_units
         self._whole_modules = job.versions.reduces_whole_modules and not self._own_kernels
         self._gradients: list[int] = []
-        """Of the module that runs backward, until all of them exist."""
+        """Gradients of the module that runs backward, until all of them exist."""
         self._running: _Unit = self._root
         """The unit that runs backward."""
         self._has_run_backward = False

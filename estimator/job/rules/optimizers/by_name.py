@@ -46,9 +46,9 @@ class OptimizerChoice(Struct, frozen=True, kw_only=True):
     in_backward: bool = False
     """It applies each gradient as it appears: ``training.optimizer_in_backward``."""
     sentence: str | None = None
-    """What is uncertain about it; None: nothing."""
+    """Sentence about what is uncertain; None: nothing is."""
     direction: Literal["no", "less", "more", "either"] = "no"
-    """How the states may differ from the row's: for ``findings.mark_uncertain``; the row ``unknown`` has a range."""
+    """Direction in which the states may differ from the row's, for ``findings.mark_uncertain``."""
 
     def __repr__(self) -> str:
         return self.name

@@ -13,7 +13,7 @@ LLAMA = ModelSpec(id="llama-3.1-8b")
     ("training", "sentence"),
     [
         (Training(precision="pure-bf16"), r"training\.precision = 'pure-bf16' is not one of .*bf16.*did you mean"),
-        (Training(micro_batch=0), r"training\.micro_batch = 0: "),
+        (Training(micro_batch=0), r"training\.micro_batch = 0 is not a whole number of at least 1"),
         (Training(optimizer="adamx"), r"training\.optimizer = 'adamx' .*did you mean 'adam"),
     ],
 )

@@ -12,6 +12,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.storage.settings.change import change_settings, save_setting
 from vramtop.monitor.storage.settings.in_force import DEFAULT, FILE, OLD_FILE, SettingsInForce, settings_in_force
 from vramtop.monitor.storage.settings.places import config_file, old_settings_file
+from vramtop.monitor.storage.settings.template import settings_template
 
 COMMENTED = """\
 # mine
@@ -82,7 +83,9 @@ def test_what_is_wrong_is_said_with_its_line_and_the_rest_is_used(folders: Path)
     assert settings.values["dashboard.columns"] == ()
     first, second, third = said(settings)
     assert first == f"{file}, line 2: there is no setting dashboard.intervall; did you mean dashboard.interval?"
-    assert second.startswith(f'{file}, line 6: dashboard.columns = ["PID", "NO"]: give a list of: "PID", ')
+    assert second.startswith(
+        f'{file}, line 6: dashboard.columns = ["PID", "NO"]: "NO" is wrong; give a list of: "PID", '
+    )
     assert second.endswith("until then [] is used")
     assert third.startswith(f"{file}, line 10: keys.sort = 1: give ")
 
@@ -200,3 +203,26 @@ def test_the_device_null_is_no_file(folders: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("VRAMTOP_CONFIG", os.devnull)
     assert set(settings_in_force().origins.values()) == {DEFAULT}
     assert not settings_in_force().problems
+
+
+def test_in_a_filled_in_template_a_setting_takes_the_place_of_its_comment(folders: Path) -> None:
+    file = write(settings_template())
+    lines = file.read_text().splitlines()
+    change_settings({"dashboard.theme": "nord", "alerts.off": ("growing",), "prometheus.interval": 10.0})
+    after = file.read_text().splitlines()
+    assert len(after) == len(lines)
+    changed = [(old, new) for old, new in zip(lines, after, strict=True) if old != new]
+    assert changed == [
+        ('# theme = "vramtop-dark"', 'theme = "nord"'),
+        ("# off = []", 'off = ["growing"]'),
+        ("# interval = 5", "interval = 10"),
+    ]
+    settings = settings_in_force()
+    assert settings.values["prometheus.interval"] == 10
+    assert settings_in_force().origins["dashboard.interval"] == DEFAULT
+
+
+def test_a_comment_of_the_user_is_never_taken_for_one_of_the_template(folders: Path) -> None:
+    file = write('[dashboard]\n# view = nothing for me\nuser = [\n  "# view",\n]\n')
+    change_settings({"dashboard.view": "tree"})
+    assert file.read_text() == '[dashboard]\n# view = nothing for me\nuser = [\n  "# view",\n]\nview = "tree"\n'

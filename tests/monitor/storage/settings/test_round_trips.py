@@ -31,7 +31,8 @@ def values_of(setting: Setting) -> st.SearchStrategy[Value]:
         case "choice":
             return st.sampled_from(setting.choices)
         case "list":
-            words = st.sampled_from(setting.choices) if setting.choices else NAMES.filter(lambda name: "," not in name)
+            choices = setting.choices or (("0", "2-3", "GPU-5a3f") if setting.pattern else ())
+            words = st.sampled_from(choices) if choices else NAMES.filter(lambda name: "," not in name)
             return st.lists(words.map(str.strip).filter(bool), max_size=4).map(tuple)
         case "mapping":
             entries = st.sampled_from(("n1", "n[01-16]")) if setting.pattern else WORDS

@@ -3,9 +3,12 @@ import sys
 from typing import get_args
 
 import pytest
+from hypothesis import given, strategies as st
 
+from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.alerts.chosen_alerts import RULES_BY_WORD
-from vramtop.monitor.board.display_filter import ONLY_WORDS
+from vramtop.monitor.alerts.quiet_hours import QuietHours
+from vramtop.monitor.board.display_filter import ONLY_WORDS, parse_devices
 from vramtop.monitor.export.listen_address import DEFAULT_PORT, ListenAddress
 from vramtop.monitor.history.history import MAX_RUNS
 from vramtop.monitor.storage.settings.schema import (
@@ -74,9 +77,13 @@ def test_words_are_those_of_the_program() -> None:
         ("dashboard.interval", float("nan"), "a number"),
         ("dashboard.mouse", "yes", "true or false"),
         ("dashboard.view", "list", '"runs", "tree", "processes"'),
-        ("dashboard.columns", ["PID", "NO"], "a list of"),
+        ("dashboard.columns", ["PID", "NO"], '"NO" is wrong; give a list of'),
         ("dashboard.theme", "a\nb", "the name of a theme"),
         ("alerts.quiet_hours", "22-7", "22:00-07:00"),
+        ("alerts.quiet_hours", "07:00-7:00", "another time"),
+        ("dashboard.gpu", ["GPU 0"], '"GPU 0" is wrong; give a list of GPUs'),
+        ("dashboard.gpu", ["3-2"], 'give "2-3"'),
+        ("export.listen", "host:http", "HOST:PORT"),
         ("prometheus.url", "prometheus:9090", "http://"),
         ("keys", {"sort": 1}, "names of actions"),
         ("colours", {"over": 12}, "names and colours"),
@@ -133,3 +140,36 @@ def test_the_template_is_valid_sets_nothing_and_each_of_its_lines_can_be_used() 
             assert checked in (setting.default, setting.example)
             seen.add(setting.name)
     assert seen == set(BY_NAME)
+
+
+@given(st.lists(st.from_regex(r"[0-9GPUMIgpumi:a-f-]{0,8}", fullmatch=True).filter(bool), min_size=1, max_size=3))
+def test_gpus_that_a_setting_allows_can_be_displayed(gpus: list[str]) -> None:
+    try:
+        allowed = BY_NAME["dashboard.gpu"].checked(gpus)
+    except ValueError:
+        return
+    assert isinstance(allowed, tuple)
+    parse_devices(",".join(allowed))
+
+
+@pytest.mark.parametrize("text", ["0", "0,2-3", "0:3", "0:3:1", "GPU-5a3f", "MIG-5a3f-0b", "gpu-5A3f"])
+def test_gpus_that_can_be_displayed_are_allowed(text: str) -> None:
+    parse_devices(text)
+    assert BY_NAME["dashboard.gpu"].parsed(text) == tuple(text.split(","))
+
+
+@given(st.from_regex(r"[0-9]{1,2}:[0-9]{2} ?- ?[0-9]{1,2}:[0-9]{2}|off|OFF", fullmatch=True))
+def test_quiet_hours_that_a_setting_allows_can_be_kept(text: str) -> None:
+    try:
+        BY_NAME["alerts.quiet_hours"].checked(text)
+    except ValueError:
+        with pytest.raises(InputError):
+            QuietHours.parse(text)
+    else:
+        QuietHours.parse(text)
+
+
+@pytest.mark.parametrize("text", ["8000", ":8000", "0.0.0.0:0", "[::1]:10440", "host-1.example:9"])
+def test_addresses_are_those_that_can_be_listened_on(text: str) -> None:
+    ListenAddress.parse(text)
+    assert BY_NAME["serve.listen"].checked(text) == text

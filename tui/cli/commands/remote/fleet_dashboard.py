@@ -8,12 +8,13 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError, displayed, require_threads
+from vramtop.estimator.common import InputError, require_threads
 from vramtop.monitor.history import Corrections
 from vramtop.monitor.storage.settings import THEME, save_setting, take_over_old_file
 
 from ....draw import TEXTUAL_COLOUR_SYSTEMS, colour_depth, detect_output, is_dumb_terminal
 from ...crash_report import crash_sentence
+from ...option_settings import settings_notices
 
 if TYPE_CHECKING:
     import argparse
@@ -76,7 +77,7 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
             settings=dict(options.settings.values),
             origins=dict(options.settings.origins),
             settings_file=options.settings.file,
-            startup_notices=[displayed(problem.sentence) for problem in options.settings.problems],
+            startup_notices=settings_notices(options.settings),
             save_setting=lambda name, value: save_setting(name, value, app.show_notice),
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,8 @@ _MAX_WIDTH = 80
 def config_lines(settings: SettingsInForce, chosen: Sequence[Setting], output: TextOutput) -> Iterator[str]:
     """Yield the settings by table: name, value, and where it is from."""
     lines = _lines(settings)
-    yield output.text(f"{settings.file}{'' if settings.has_file else ' (not there)'}")
+    file = "no settings file" if settings.file == os.devnull else settings.file
+    yield output.text(f"{file}{'' if settings.has_file or file != settings.file else ' (not there)'}")
     for table in TABLES:
         of_table = [setting for setting in chosen if setting.table == table]
         if not of_table:
