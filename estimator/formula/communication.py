@@ -1,5 +1,7 @@
 """Buffers of a job's strategy in torch's allocator: chooses between the rules of DDP, FSDP, ZeRO and Megatron-FSDP."""
 
+from msgspec.structs import replace
+
 from ..job import ResolvedJob
 from ..model import Stage
 from .buffers import Buffers, root_buffers, unit_buffers, whole_model_buffers
@@ -25,7 +27,8 @@ def communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buff
         if parallel.gradient_as_bucket_view and waits:  # no_sync: gradients are tensors of their own until the last one
             return _constant_buffers(forward=bucket, backward=bucket, step=0)
         if parallel.gradient_as_bucket_view:  # the buckets are the gradients, beside the one that is being computed
-            return _constant_buffers(forward=0, backward=largest_gradient(stage, widths), step=0)
+            computed = _constant_buffers(forward=0, backward=largest_gradient(stage, widths), step=0)
+            return replace(computed, loss_backward=0)
         return _constant_buffers(forward=bucket, backward=bucket, step=bucket)
     if job.deepspeed and ranks > 1:
         return zero_buffers(job, stage)

@@ -83,41 +83,45 @@ class ReplicaBuckets:
     Args:
         model: whose gradients are reduced.
         tracker: learns what the buckets are.
-        views: gradients are views of the buckets (``gradient_as_bucket_view``): one that autograd has just made is
-            copied there and freed, and later ones are added in place. Under ``no_sync`` they are tensors of their own
-            until the micro-batch that is reduced (``autograd_hook`` in torch/csrc/distributed/c10d/reducer.cpp).
+        viewing: the model that runs, which may have fewer layers, if its gradients are views of the buckets
+            (``gradient_as_bucket_view``): one that autograd has just made is copied there and freed, and later ones are
+            added in place. Under ``no_sync`` they are tensors of their own until the micro-batch that is reduced
+            (``autograd_hook`` in torch/csrc/distributed/c10d/reducer.cpp). None: gradients are tensors of their own.
     """
 
-    def __init__(self, model: Any, tracker: StorageTracker, *, views: bool = False) -> None:
+    def __init__(self, model: Any, tracker: StorageTracker, *, viewing: Any = None) -> None:
         self.syncs = True
         """This micro-batch's gradients are reduced."""
-        self._views = views
         self._buckets: list[Any] = []
         limit, filled = FIRST_BUCKET_BYTES, 0
         waiting: dict[Any, list[Any]] = {}
-        with tracker.labelling("communication"):
+        with tracker.labelling("communication" if viewing is None else "gradients"):
             for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
                 waiting.setdefault(parameter.dtype, []).append(parameter)
                 filled += parameter.numel() * parameter.element_size()
                 if filled >= limit:
-                    self._buckets += [self._make_bucket(each) for each in waiting.values()]
+                    self._buckets += [_make_bucket(each) for each in waiting.values()]
                     limit, filled, waiting = BUCKET_BYTES, 0, {}
-            self._buckets += [self._make_bucket(each) for each in waiting.values()]
+            self._buckets += [_make_bucket(each) for each in waiting.values()]
+        for parameter in () if viewing is None else viewing.parameters():
+            if parameter.requires_grad:
+                view = self._view_like(parameter)
+                parameter.register_post_accumulate_grad_hook(lambda p, view=view: self._move_gradient(p, view))
 
-    def _make_bucket(self, parameters: list[Any]) -> Any:
-        """Return the bucket of parameters of one dtype, into which their gradients go."""
-        bucket = torch.empty(sum(parameter.numel() for parameter in parameters), dtype=parameters[0].dtype)
-        offset = 0
-        for parameter in parameters if self._views else ():
-            view = bucket[offset : offset + parameter.numel()].view(parameter.shape)
-            parameter.register_post_accumulate_grad_hook(lambda p, view=view: self._move_gradient(p, view))
-            offset += parameter.numel()
-        return bucket
+    def _view_like(self, parameter: Any) -> Any:
+        """Return a view of a bucket for a gradient: of any that is large enough, as fake tensors have no values."""
+        buckets = [bucket for bucket in self._buckets if bucket.dtype == parameter.dtype]
+        return max(buckets, key=lambda bucket: bucket.numel())[: parameter.numel()].view(parameter.shape)
 
     def _move_gradient(self, parameter: Any, view: Any) -> None:
         if self.syncs and parameter.grad is not view:
             view.copy_(parameter.grad)
             parameter.grad = view
+
+
+def _make_bucket(parameters: list[Any]) -> Any:
+    """Return the bucket of parameters of one dtype, into which their gradients go."""
+    return torch.empty(sum(parameter.numel() for parameter in parameters), dtype=parameters[0].dtype)
 
 
 def _blocks(model: Any) -> list[Any]:

@@ -56,7 +56,7 @@ class TracedSteps:
     gradients: int
     """Tensors that train, of which the rank holds a part."""
     gpu: int | None = None
-    """Of a process with several GPUs the one with the highest peak, which the history is about."""
+    """GPU that the history is about: of a process with several GPUs, the one with the highest peak."""
 
 
 def trace_steps(request: Request, *, whole: Any = None) -> TracedSteps:
@@ -234,8 +234,8 @@ def _train(
     tracker.begin_phase(1, "wrapping")
     fsdp = parallel.sharded or parallel.flat_sharded
     replicated = parallel.data_replicate > 1 and not fsdp and zero is None
-    views = parallel.gradient_as_bucket_view
-    buckets = data_parallel.ReplicaBuckets(whole, tracker, views=views) if replicated else None
+    viewing = model if parallel.gradient_as_bucket_view else None
+    buckets = data_parallel.ReplicaBuckets(whole, tracker, viewing=viewing) if replicated else None
     optimizer, variables = _make_optimizer(request, trained, tracker, zero), [None]
     for step in (1, 2):
         accumulate_gradients(model, request, tracker, optimizer, step, variables=variables, buckets=buckets)

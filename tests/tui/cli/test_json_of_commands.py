@@ -1,11 +1,14 @@
 """JSON of commands, held to the published schemas: many kinds of jobs and readings, and errors, which print none."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from json_schemas import require_valid, valid_json
 
@@ -15,9 +18,11 @@ from vramtop.monitor.fleet.board_reading import reading_of_board
 from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.host_reading import RankFacts
 from vramtop.monitor.fleet.stream_line import stream_line
+from vramtop.monitor.probe.probe_reader import DeviceCounters, ProbeSample
 from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, ProcessCounters, Snapshot, WatchedJob
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
+from vramtop.tui.cli.commands import attach
 from vramtop.tui.cli.commands.once import board_json
 from vramtop.tui.cli.commands.remote.fleet_text import fleet_json
 from vramtop.tui.cli.main import main
@@ -48,7 +53,9 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return call
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in ("experts", "fsdp") else name for name in JOBS]
+)
 def test_estimates_of_many_kinds(run: Run, name: str) -> None:
     found = valid_json("estimate", run("estimate", *JOBS[name], "--method", "formula"))
     assert found["peak"]["low_bytes"] <= found["peak"]["device_bytes"] <= found["peak"]["high_bytes"]
@@ -56,7 +63,7 @@ def test_estimates_of_many_kinds(run: Run, name: str) -> None:
     assert ("effective_batch" in found) == (found["job"]["training"]["mode"] == "train")
 
 
-@pytest.mark.parametrize("name", ["served", "qlora"])
+@pytest.mark.parametrize("name", ["served", pytest.param("qlora", marks=pytest.mark.slow)])
 def test_fits_on_a_described_machine(run: Run, name: str) -> None:
     words = ("--method", "formula", "--gpu-memory", "24GiB", "--host-memory", "1GiB")
     found = valid_json("fit", run("fit", *JOBS[name], *words, code=None))
@@ -65,6 +72,7 @@ def test_fits_on_a_described_machine(run: Run, name: str) -> None:
     assert found["cards"] is None
 
 
+@pytest.mark.slow
 def test_of_many_gpus_the_first_are_listed(run: Run) -> None:
     words = ("gpt2", "--strategy", "ddp", "--set", "parallel.data_replicate=2000", "--gpu-type", "2000xh100")
     found = valid_json("fit", run("fit", *words, "--method", "formula", code=None))
@@ -155,6 +163,75 @@ def test_the_same_over_hosts_and_as_a_line_of_a_stream(machine: Snapshot, watchl
         found = json.loads(json.dumps(fleet_json(Fleet(time=2_000.0, hosts=hosts))))
         require_valid("once-hosts", found)
         assert (found["totals"]["free_bytes"] is None) == (live not in hosts)
+
+
+def test_waiting_ends_with_the_verdict(
+    run: Run, monkeypatch: pytest.MonkeyPatch, make_gpu: Any, make_snapshot: Any, scripted_source: Any
+) -> None:
+    words = ("wait", "gpt2", "--method", "formula")
+    for free, code, verdict in ((70, 0, "fits"), (1, 1, "does_not_fit")):
+        looks = [make_snapshot([make_gpu(0, free_bytes=free * 2**30)])]
+        monkeypatch.setattr(
+            "vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda looks=looks: scripted_source(looks)
+        )
+        more = () if code == 0 else ("--timeout", "0.1")
+        assert valid_json("fit", run(*words, *more, code=code))["verdict"] == verdict
+
+
+def test_a_recording_and_an_export(
+    run: Run, machine: Snapshot, monkeypatch: pytest.MonkeyPatch, scripted_source: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("vramtop.tui.cli.commands.record.NvmlSource", lambda: scripted_source([machine]))
+    file = str(tmp_path / "run.jsonl")
+    recorded = valid_json("record", run("record", file, "--interval", "0.1", "--seconds", "0.5", "--no-attach"))
+    assert recorded["file"] == file
+    assert len(Path(file).read_bytes().splitlines()) == recorded["snapshots"] + 1
+    exported = str(tmp_path / "runs.csv")
+    assert valid_json("history-export", run("history", "--export", exported)) == {
+        "schema": 1,
+        "file": exported,
+        "runs": 0,
+    }
+
+
+def test_a_run_with_the_probe_that_is_over_its_budget(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    make_gpu: Any,
+    make_process: Any,
+    make_snapshot: Any,
+    scripted_source: Any,
+    tmp_path: Path,
+) -> None:
+    device = DeviceCounters(index=0, uuid="a", allocated_bytes=2**30, reserved_bytes=2**31, retries=0)
+    sample = ProbeSample(
+        pid=1,
+        time=2_000.0,
+        torch="2.13.0",
+        devices=(device,),
+        steps=7,
+        step_began=None,
+        step_ended=None,
+        step_seconds=0.5,
+    )
+    read = attach.read_run
+    monkeypatch.setattr(attach, "read_run", lambda *args, **more: replace(read(*args, **more), probe=sample))
+    (tmp_path / "train.py").write_text("print('up', flush=True)\ninput()\n")
+    flags = ("--model_name_or_path", "gpt2", "--per_device_train_batch_size", "4", "--bf16", "--max_length", "512")
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "train.py"), *flags], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout
+        child.stdout.readline()
+        held = make_process(child.pid, 30, start_time=psutil.Process(child.pid).create_time())
+        looks = [make_snapshot([make_gpu(0, [held])])]
+        monkeypatch.setattr(attach, "NvmlSource", lambda: scripted_source(looks))
+        words = ("--set", "training.sequence_length=512", "--method", "formula")
+        found = valid_json("attach", run("attach", str(child.pid), *words))
+        child.kill()
+    assert (found["probe"], found["counters"][0]["reserved_bytes"], found["status"]) == (True, 2**31, "over")
+    assert found["observed_bytes"] == 30 * 2**30
+    assert found["explanation"][0]["changes"]
 
 
 def test_lines_of_recordings(machine: Snapshot, watchlist: Watchlist, tmp_path: Path) -> None:

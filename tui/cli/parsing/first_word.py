@@ -1,4 +1,4 @@
-"""What the first word of a command line means: a command, a process, a job, or a mistake."""
+"""Interprets the first word of a command line: a command, a process, a job, or a mistake."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What a GPU does now: utilisation, memory bandwidth, memory, power and temperature, as bars with their history."""
+"""Lines about a GPU's activity: utilisation, memory bandwidth, memory, power and temperature, with their history."""
 
 from __future__ import annotations
 

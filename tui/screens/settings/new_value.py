@@ -1,4 +1,4 @@
-"""What was typed, chosen or pressed for a setting, as a value, or why it is not allowed."""
+"""Turns what was typed, chosen or pressed for a setting into a value, or says why it is not allowed."""
 
 from __future__ import annotations
 

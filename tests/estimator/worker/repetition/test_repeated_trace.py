@@ -70,6 +70,17 @@ def test_repeated_layers_give_the_full_trace(name: str) -> None:
     assert plain(repeated) == plain(trace_steps(request))
 
 
+def test_gradients_are_views_of_buckets_where_few_layers_are_traced() -> None:
+    parallel = {"strategy": "ddp", "data_replicate": 2, "gradient_as_bucket_view": True}
+    request = request_of(LLAMA | {"num_hidden_layers": 12}, training={"precision": "bf16"}, parallel=parallel)
+    repeated = trace_repeated(request)
+    assert repeated is not None
+    assert plain(repeated) == plain(trace_steps(request))
+    held = [record.component for record in repeated.history.records]
+    assert "gradients" in held
+    assert "communication" not in held
+
+
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", sorted(CELLS)[::12])  # all of them take hours
