@@ -20,9 +20,9 @@ no such file: every setting has a default.
 
 _ABOUT_COLOURS = """\
 A colour is `#e5534b`, or a name of CSS such as `orange`. With `dark.`, `light.` or a theme before its name it holds
-only there: `"light.over" = "#b31d28"`. One whose contrast with the ground of the theme is below 3 is a warning. Terminals
-with 16 or 256 colours get the nearest one, those with `NO_COLOR` none; the signs of statuses and the letters of
-components stay in each case. Reports in HTML have colours of their own."""
+only there: `"light.over" = "#b31d28"`. One whose contrast with the ground of the theme is below 3 is a warning.
+Terminals with 16 or 256 colours get the nearest one, those with `NO_COLOR` none; the signs of statuses and the letters
+of components stay in each case. Reports in HTML have colours of their own."""
 
 
 def settings_page() -> str:
