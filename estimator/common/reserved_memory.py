@@ -1,4 +1,4 @@
-"""How estimates of a search find reserved memory: replaying a step takes much longer than the rest.
+"""Chooses how estimates of a search find reserved memory: replaying a step takes much longer than the rest.
 
 They may find what torch's allocator reserves without a replay, and need not replay what the job may be instead.
 """

@@ -108,7 +108,7 @@ def find_built_in(name: str) -> BuiltInModel | None:
 
 def search_models(text: str, *, most: int = 3) -> tuple[str, ...]:
     """Return the built-in models that a text may mean, by names as people type them, the likeliest first."""
-    return similar_names(text, _models_by_name(), most=most)
+    return tuple(dict.fromkeys(similar_names(text, _models_by_name(), most=most)))
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
@@ -183,7 +183,7 @@ def _from_built_in(name: str, environ: Mapping[str, str]) -> ResolvedModel:
     found = find_built_in(name)
     if found is not None:
         return ResolvedModel(config=found.config, source="built-in", where=found.id, label=name.rpartition("/")[2])
-    near = dict.fromkeys(search_models(_lookup_keys(name)[-1]))
+    near = search_models(_lookup_keys(name)[-1])
     hint = f"did you mean {', '.join(near)}?" if near else f"built in are {', '.join(_example_names())}, and others"
     raise InputError(
         f"no model {name!r}: not a folder with a config.json, not in the Hugging Face cache ({hub_cache(environ)}), "

@@ -22,7 +22,7 @@ class Alert:
     """One alert, keyed by what it is about."""
 
     condition: Condition
-    """As it was when it held last."""
+    """The condition as it was when it held last."""
     since: float
     """Unix seconds at which the condition was first seen."""
     fires_after: float = 0.0

@@ -79,7 +79,7 @@ class Condition:
     job: str = ""
     user: str = ""
     pids: tuple[int, ...] = ()
-    """Of the ranks that it is true of, the worst first."""
+    """Processes of the ranks that it is true of, the worst first."""
     value_bytes: int | None = None
     """Bytes above the prediction, or of no visible process."""
     full_seconds: float | None = None

@@ -21,7 +21,7 @@ class Rule:
     """One kind of alert."""
 
     name: str
-    """As in the Prometheus rules."""
+    """Name of the rule, as in the Prometheus rules."""
     title: str
     """In a few words."""
     condition: str

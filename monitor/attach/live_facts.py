@@ -1,4 +1,4 @@
-"""What the running program reports of its model and its optimizers takes precedence over what was read elsewhere."""
+"""Facts that the running program reports of its model and optimizers; they precede what was read elsewhere."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

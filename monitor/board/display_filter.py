@@ -1,4 +1,4 @@
-"""Which processes and GPUs are displayed, by user, GPU and what they do; figures of a GPU stay those of all of it."""
+"""Filters the displayed processes and GPUs by user, GPU and activity; figures of a GPU stay those of all of it."""
 
 from __future__ import annotations
 

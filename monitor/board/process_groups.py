@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .board import Board, ProcessRow, RunRow
 
 GroupKey = tuple[Hashable, ...]
-"""The same on every board for the same run, program or process."""
+"""Key of a run, program or process, equal on every board."""
 
 _STARTS_ANYTHING = frozenset(
     (

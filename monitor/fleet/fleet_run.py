@@ -67,7 +67,7 @@ class FleetRun:
     """One run: the processes that train one job together, on one host or several."""
 
     key: tuple[Hashable, ...]
-    """The same in every fleet for the same run."""
+    """Key of the run, equal in every fleet."""
     ranks: tuple[FleetRank, ...]
     """By rank, as far as the ranks are known. A rank on several GPUs is listed once per GPU."""
 

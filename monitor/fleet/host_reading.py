@@ -194,7 +194,7 @@ class HostReading(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=Tr
     faults: tuple[str, ...] = ()
     """Sentences about what cannot be read."""
     unlisted: tuple[str, ...] = ()
-    """Those of them about GPUs that the driver no longer lists."""
+    """Faults about GPUs that the driver no longer lists."""
     driver_version: str | None = None
     """Version of the host's driver."""
     vramtop_version: str | None = None

@@ -1,4 +1,4 @@
-"""Which journal SQLite keeps: a write-ahead log, except on file systems that several machines share."""
+"""Chooses SQLite's journal: a write-ahead log, except on file systems that several machines share."""
 
 import os
 from pathlib import Path

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..snapshot import GpuProcess, ProcessKey, Snapshot
 
 MAX_IDLE_CPU_SHARE = 0.002
-"""Of one core: a process that uses less is idle. An idle Jupyter kernel uses 0.0002 (ipykernel 7.4: 28 ms in two
+"""Share of one core: a process that uses less is idle. An idle Jupyter kernel uses 0.0002 (ipykernel 7.4: 28 ms in two
 minutes); a process that waits for its GPU spins, unless it asked CUDA not to (cudaDeviceScheduleAuto)."""
 MAX_WAITING_SHARE = 5.0
 """Per cent of the last ten seconds in which some process waited for a processor: with less, there are some to spare."""

@@ -52,7 +52,7 @@ class ProcessInfo:
     """Unix seconds; with the pid it identifies the process."""
     argv: tuple[str, ...]
     environ: Mapping[str, str] | None
-    """As it was when the program started."""
+    """Environment as it was when the program started."""
     cwd: Path | None
     exe: Path | None
     user: str | None

@@ -186,7 +186,7 @@ class TerminationBatch:
 
     @property
     def running(self) -> list[ProcessTermination]:
-        """Those that can be signalled and have not ended."""
+        """Processes that can be signalled and have not ended."""
         return [member for member in self.members if member.process.key not in self.refused and not member.ended]
 
     @property

@@ -24,7 +24,7 @@ Seconds = Annotated[float, Meta(ge=0, le=MAX_UNIX_SECONDS)]
 Degrees = Annotated[int, Meta(ge=-1000, le=1_000_000)]
 Watts = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 Percent = Annotated[float, Meta(ge=0, le=1_000_000)]
-"""Of one core: a process with many threads uses thousands."""
+"""Percent of one core: a process with many threads uses thousands."""
 Load = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 
 _ANNOTATION_NAMES: dict[str, Any] = {

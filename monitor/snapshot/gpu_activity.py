@@ -1,4 +1,4 @@
-"""How busy a GPU was: the recent samples of its utilisation, power and temperature; bounded in size."""
+"""Activity of a GPU: the recent samples of its utilisation, power and temperature; bounded in size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How busy the host is: processors, RAM, swap and load, within the limits of vramtop's container."""
+"""Load of the host: processors, RAM, swap and load, within the limits of vramtop's container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process does beside holding GPU memory: its share of the GPU and of the processors, RAM and threads.
+"""Activity of a process beside its GPU memory: its share of the GPU and of the processors, RAM and threads.
 
 These figures are in a snapshot only where a screen asked for them (``demand``).
 """

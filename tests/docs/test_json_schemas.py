@@ -14,7 +14,9 @@ from referencing import Registry, Resource
 from vramtop.estimator import Job, estimate
 from vramtop.estimator.job.job import ModelSpec
 from vramtop.tui.cli.json_types.outputs import OUTPUTS
-from vramtop.tui.cli.main import COMMANDS
+from vramtop.tui.cli.main import COMMANDS, build_parser
+from vramtop.tui.cli.parsing import flag_groups
+from vramtop.tui.cli.shell.words import subcommands
 
 NAMES = sorted(OUTPUTS)
 TESTS = Path(__file__).parents[1]
@@ -42,6 +44,17 @@ def test_each_output_has_a_schema_and_each_schema_an_output() -> None:
 def test_every_command_has_an_output() -> None:
     printed = {line.split()[1] for output in OUTPUTS.values() for line in output.commands}
     assert set(COMMANDS) - WITHOUT_JSON <= printed
+
+
+def test_command_lines_of_outputs_are_those_of_the_program() -> None:
+    """Each flag is one of its command, or of the dashboard."""
+    parser = build_parser()
+    parsers = {"": parser, **{name: sub for name, _, sub in subcommands(parser)}}
+    for line in (line for output in OUTPUTS.values() for line in output.commands):
+        words = line.partition(" -- ")[0].split()[1:]
+        command = words[0] if words[0] in COMMANDS else ""
+        flags = {name for group in flag_groups(parsers[command]) for flag in group.flags for name in flag.names}
+        assert {word for word in words if word.startswith("-")} - {"-"} <= flags, line
 
 
 def test_every_output_is_held_to_its_schema_by_a_test_that_runs_the_command() -> None:

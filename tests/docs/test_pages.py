@@ -153,5 +153,16 @@ def test_the_readme_tells_the_accuracy_that_is_measured() -> None:
         assert f"| {figure} {figures}" in (traced if method == "traced" else closed_form)
 
 
+def test_links_of_the_readme_lead_to_files_and_headings() -> None:
+    """The site's own links are followed in a test of the site."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES["README.md"]):
+        path, _, heading = target.partition("#")
+        assert (ROOT / path).is_file(), target
+        headings = [
+            re.sub(r"[^\w\- ]", "", line.lower()) for line in (ROOT / path).read_text(encoding="utf-8").splitlines()
+        ]
+        assert not heading or any(line.strip().replace(" ", "-") == heading for line in headings), target
+
+
 def test_the_readme_is_short() -> None:
     assert len(PAGES["README.md"].splitlines()) < 150

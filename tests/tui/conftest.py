@@ -20,11 +20,13 @@ COMMAND = (sys.executable, "-m", "vramtop.tui.cli")
 
 
 @pytest.fixture(autouse=True)
-def default_keys() -> Iterator[None]:
-    """Leave no keys of one test's app to texts of the next test."""
+def default_keys_and_colours() -> Iterator[None]:
+    """Leave no keys and colours of one test's app to the next test."""
     yield
     if (loaded := sys.modules.get("vramtop.tui.keys.in_force")) is not None:
         loaded.use_keys({})
+    if (loaded := sys.modules.get("vramtop.tui.draw.colours")) is not None:
+        loaded.use_colours({})
 
 
 class TerminalProgram:

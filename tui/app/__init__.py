@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .app import VramtopApp as VramtopApp
     from .fleet_app import FleetApp as FleetApp, FleetOptions as FleetOptions
     from .options import AppOptions as AppOptions
+    from .themes import theme_names as theme_names
     from .view_only_app import ViewOnlyApp as ViewOnlyApp
 else:
     __getattr__, __all__ = lazy_exports(
@@ -20,6 +21,7 @@ else:
             "app": "VramtopApp",
             "fleet_app": "FleetApp FleetOptions",
             "options": "AppOptions",
+            "themes": "theme_names",
             "view_only_app": "ViewOnlyApp",
         },
     )

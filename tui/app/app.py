@@ -14,7 +14,7 @@ from vramtop.estimator.common import VramtopError
 from vramtop.monitor.host import refusal_reason
 from vramtop.monitor.snapshot import Demand
 from vramtop.monitor.sources import EarlySampler, Sampler
-from vramtop.monitor.storage.settings import COLUMNS, HOST_LINE, INTERVAL, KEYS, SORT, THEME, VIEW
+from vramtop.monitor.storage.settings import COLOURS, COLUMNS, HOST_LINE, INTERVAL, KEYS, SORT, THEME, VIEW
 
 from ..keys import APP_KEYS
 from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard, is_complete, preload_screens
@@ -68,6 +68,7 @@ class VramtopApp(KeepsSettings, BoardApp):
         self.attachments = self.attach.known if self.attach else {}
         self.choose_theme(options.theme)
         self.choose_keys(options.settings.get(KEYS))
+        self.choose_colours(options.settings.get(COLOURS))
         self._signals = UserSignals(self, options)
         self._board_at: float | None = None
         """Arrival of the latest board, by the clock of the options."""
@@ -124,7 +125,7 @@ class VramtopApp(KeepsSettings, BoardApp):
             self._take_over(self._early_sampler)
         else:
             self._sampler.start()
-        for sentence in self._options.startup_notices:
+        for sentence in (*self._options.startup_notices, *self.weak_colours.values()):
             self.notify(sentence, severity="warning", markup=False)
         if self._options.preload_after is not None:
             self.set_timer(self._options.preload_after, preload_screens)

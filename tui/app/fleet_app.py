@@ -11,7 +11,7 @@ from textual.message import Message
 
 from vramtop.estimator.common import VramtopError, start_thread
 from vramtop.monitor.fleet import MemoryHistorySource
-from vramtop.monitor.storage.settings import KEYS, THEME
+from vramtop.monitor.storage.settings import COLOURS, KEYS, THEME
 
 from ..keys import FLEET_APP_KEYS
 from ..screens import is_complete
@@ -101,6 +101,7 @@ class FleetApp(KeepsSettings):
         self._fleet_source, self._options, self._kept = source, options, options
         self.choose_theme(options.theme)
         self.choose_keys(options.settings.get(KEYS))
+        self.choose_colours(options.settings.get(COLOURS))
         self.fleet: Fleet | None = None
         """The latest fleet."""
         self._alerts = FleetAlerts(self, options)
@@ -136,7 +137,7 @@ class FleetApp(KeepsSettings):
         start_thread(self._reader)
         self.call_after_refresh(self._show)
         self.theme_changed_signal.subscribe(self, self._keep_theme)
-        for sentence in self._options.startup_notices:
+        for sentence in (*self._options.startup_notices, *self.weak_colours.values()):
             self.notify(sentence, severity="warning", markup=False)
         if self._options.job:
             self.call_after_refresh(self._open_fit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from vramtop.monitor.storage.settings import ASCII, KEYS, QUIET_HOURS, THEME, find_setting, mapping_of
+from vramtop.monitor.storage.settings import ASCII, COLOURS, KEYS, QUIET_HOURS, THEME, find_setting, mapping_of
 
 from ..screens import AlertsApp
 from .themes import ThemedApp
@@ -83,7 +83,7 @@ class KeepsSettings(ThemedApp, AlertsApp):
 
     def applies_at_once(self, name: str) -> bool:
         """Return True if a changed setting is in force at once."""
-        return name in (THEME, ASCII, QUIET_HOURS) or name.startswith(f"{KEYS}.")
+        return name in (THEME, ASCII, QUIET_HOURS) or name.startswith((f"{KEYS}.", f"{COLOURS}."))
 
     def apply_setting(self, name: str) -> None:
         """Put a changed setting in force, if that is possible while vramtop runs."""
@@ -94,3 +94,8 @@ class KeepsSettings(ThemedApp, AlertsApp):
             self.action_toggle_ascii()
         elif name.startswith(f"{KEYS}."):
             self.choose_keys(self.settings.get(KEYS))
+        elif name.startswith(f"{COLOURS}."):
+            self.choose_colours(self.settings.get(COLOURS))
+            self.draw_again()
+            if sentence := self.weak_colours.get(name.rpartition(".")[2]):
+                self.notify(sentence, severity="warning", markup=False)

@@ -1,4 +1,4 @@
-"""What the user is told beside the screens: a notice, a bell or a desktop notification, and commands of their own.
+"""Signals to the user beside the screens: a notice, a bell or a desktop notification, and commands of their own.
 
 In their quiet hours they are told nothing; a command for a job that fits is started all the same.
 """

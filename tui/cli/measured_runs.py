@@ -1,4 +1,4 @@
-"""What ``--no-history`` turns off: estimates corrected by the runs that were measured, and keeping such runs."""
+"""Corrections of estimates by measured runs, and keeping such runs; ``--no-history`` turns both off."""
 
 from __future__ import annotations
 

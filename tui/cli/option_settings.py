@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vramtop.estimator.common import InputError, displayed, expand_user, is_file, is_folder
-from vramtop.monitor.storage.settings import CONFIG_VARIABLE, KEYS, Problem, settings_in_force, shown
+from vramtop.monitor.storage.settings import COLOURS, CONFIG_VARIABLE, KEYS, Problem, settings_in_force, shown
 
 from ..draw import printable
 
@@ -107,10 +107,25 @@ def fill_in_settings(options: argparse.Namespace) -> None:
         from ..screens.settings import with_checked_choices  # with Textual
 
         settings = with_checked_choices(settings)
+    if settings.mapping(COLOURS):
+        settings = _with_colours(settings, runs)
     options.settings = settings
     if runs not in (*_QUIET, DASHBOARD, RECORDING, FLEET):
         for problem in settings.problems:
             print(f"vramtop: {printable(displayed(problem.sentence))}", file=sys.stderr)
+
+
+def _with_colours(settings: SettingsInForce, runs: str) -> SettingsInForce:
+    """Return the settings with checked colours; those for all themes are in force in printed text, too."""
+    from ..app import theme_names
+    from ..draw import use_colours
+    from ..screens.settings import with_checked_colours
+
+    settings = with_checked_colours(settings, theme_names())
+    if runs != "report":  # has colours of its own for paper
+        chosen = settings.mapping(COLOURS)
+        use_colours({name: str(colour) for name, colour in chosen.items() if "." not in name})
+    return settings
 
 
 def settings_notices(settings: SettingsInForce) -> list[str]:

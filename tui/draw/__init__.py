@@ -20,6 +20,15 @@ if TYPE_CHECKING:
         split_beyond as split_beyond,
     )
     from .cell_text import CellText as CellText, Tone as Tone, status_tone as status_tone
+    from .colours import (
+        DEFAULT_COLOURS as DEFAULT_COLOURS,
+        SAME_AS as SAME_AS,
+        chosen_colour as chosen_colour,
+        colour_of as colour_of,
+        colours_on as colours_on,
+        use_colours as use_colours,
+        weak_colours as weak_colours,
+    )
     from .contrast import (
         BLACK as BLACK,
         MIN_DRAWING_CONTRAST as MIN_DRAWING_CONTRAST,
@@ -52,11 +61,11 @@ if TYPE_CHECKING:
         reason_badge as reason_badge,
     )
     from .labels import (
-        ALARM as ALARM,
         FAINT as FAINT,
         MUTED as MUTED,
         SEPARATOR as SEPARATOR,
         WORST_FIRST as WORST_FIRST,
+        alarm as alarm,
         badge as badge,
         difference_label as difference_label,
         format_duration as format_duration,
@@ -87,22 +96,18 @@ if TYPE_CHECKING:
     )
     from .palette import (
         ASCII_SIGNS as ASCII_SIGNS,
-        BAD as BAD,
         CHECK_RUNNING as CHECK_RUNNING,
         CHECK_UNKNOWN as CHECK_UNKNOWN,
         CHECKS as CHECKS,
         COMPONENTS as COMPONENTS,
-        NEUTRAL as NEUTRAL,
-        NO_JOB as NO_JOB,
         OTHER_MEMORY as OTHER_MEMORY,
         PHASES as PHASES,
         STATUSES as STATUSES,
-        UNCERTAIN as UNCERTAIN,
         VERDICTS as VERDICTS,
-        WARNING as WARNING,
         Mark as Mark,
         MemoryKind as MemoryKind,
         blend as blend,
+        colour_meaning as colour_meaning,
         component_mark as component_mark,
         ink_on as ink_on,
         on_colour as on_colour,
@@ -133,6 +138,7 @@ else:
             "process_figures": "figure_reason figure_text",
             "terminal_capabilities": "colour_depth ColourDepth is_dumb_terminal TEXTUAL_COLOUR_SYSTEMS",
             "cell_text": "CellText status_tone Tone",
+            "colours": "chosen_colour colour_of colours_on DEFAULT_COLOURS SAME_AS use_colours weak_colours",
             "contrast": (
                 "BLACK luminance MIN_DRAWING_CONTRAST MIN_TEXT_CONTRAST nearest_of_16 nearest_of_256 readable "
                 "readable_of_16 readable_of_256 Rgb rgb_of_256 VGA WHITE XTERM"
@@ -143,7 +149,7 @@ else:
             ),
             "gpu_figures": "gpu_figure_parts hardware_cell power_words reason_badge",
             "labels": (
-                "ALARM badge difference_label FAINT format_duration gpu_labels gpu_status high_water_label "
+                "alarm badge difference_label FAINT format_duration gpu_labels gpu_status high_water_label "
                 "join_to_width left_and_right MUTED process_name run_moments SEPARATOR severity_rank "
                 "shorten signed_gib WORST_FIRST worst_row"
             ),
@@ -152,9 +158,9 @@ else:
                 "timeline_cells timeline_marks TimelineMark TimeMark"
             ),
             "palette": (
-                "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS ink_on Mark "
-                "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY peak_place phase_place PHASES status_mark STATUSES "
-                "UNCERTAIN unattributed_label VERDICTS WARNING"
+                "ASCII_SIGNS blend CHECK_RUNNING CHECK_UNKNOWN CHECKS colour_meaning component_mark COMPONENTS ink_on "
+                "Mark MemoryKind on_colour OTHER_MEMORY peak_place phase_place PHASES status_mark STATUSES "
+                "unattributed_label VERDICTS"
             ),
             "text_output": "detect_output format_table printable TextOutput truncate",
         },

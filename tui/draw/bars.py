@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import format_gib
 
-from .palette import BEYOND_BUDGET, COMPONENTS, OTHER_MEMORY, MemoryKind, component_mark, ink_on
+from .colours import colour_of
+from .palette import COMPONENTS, OTHER_MEMORY, MemoryKind, component_mark, ink_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -162,7 +163,7 @@ def split_beyond(segments: Iterable[BarSegment], limit_bytes: int, end_label: st
 
 def beyond_segment(size_bytes: int, end_label: str = "") -> BarSegment:
     """Return memory beyond a budget, with its size at its end."""
-    return BarSegment(size_bytes=size_bytes, colour=BEYOND_BUDGET, end_label=end_label, min_one_cell=True)
+    return BarSegment(size_bytes=size_bytes, colour=colour_of("beyond_budget"), end_label=end_label, min_one_cell=True)
 
 
 _colours = attrgetter("colour", "ground")

@@ -25,8 +25,9 @@ from .bars import (
     draw_bar,
     memory_segment,
 )
+from .colours import colour_of
 from .labels import process_name, signed_gib, worst_row
-from .palette import GOOD, NO_JOB, STATUSES, ink_on
+from .palette import STATUSES, ink_on
 from .text_output import printable
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def held_cells(gpu: GpuRow, width: int, *, figures: bool = True, label_end: int 
     segments = [_process_segment(row, less_bytes=more, figures=figures) for row, more in zip(jobs, beyond, strict=True)]
     segments.append(beyond_segment(sum(beyond), words))
     segments += [_process_segment(row, figures=figures) for row in seen]
-    segments.append(BarSegment(size_bytes=small, colour=NO_JOB))
+    segments.append(BarSegment(size_bytes=small, colour=colour_of("no_budget")))
     rest = (reading.used_bytes if reading.processes is None else reading.remaining_bytes) or 0
     segments.append(memory_segment("unattributed", rest, min_one_cell=rest * 100 >= total))
     segments.append(memory_segment("reserved", _unavailable_bytes(reading)))
@@ -162,8 +163,8 @@ def _process_segment(row: ProcessRow, *, figures: bool, less_bytes: int = 0) -> 
 def held_colour(row: ProcessRow) -> str:
     """Return the calm colour of what a process holds within its budget."""
     if row.comparison is None or row.comparison.status == "incomplete":
-        return NO_JOB
-    return GOOD if row.comparison.diverges else STATUSES[row.comparison.status].colour
+        return colour_of("no_budget")
+    return colour_of("good") if row.comparison.diverges else STATUSES[row.comparison.status].colour
 
 
 def _difference(gpu: GpuRow) -> tuple[str, str | None]:

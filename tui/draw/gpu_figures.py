@@ -11,7 +11,7 @@ from textual.content import Content
 
 from vramtop.monitor.snapshot import MigDevice
 
-from .labels import ALARM, MUTED
+from .labels import MUTED, alarm
 
 if TYPE_CHECKING:
     from vramtop.monitor.snapshot import ClockReason, GpuReading
@@ -72,7 +72,7 @@ def slowing_reason(reading: GpuReading) -> ClockReason | None:
 def reason_badge(reason: ClockReason) -> Content:
     """Return the reason in a word or two; one that is no everyday limit stands out."""
     if reason.kind == "slowed":
-        return Content.styled(f" ! {reason.word} ", ALARM)
+        return Content.styled(f" ! {reason.word} ", alarm())
     return Content.styled(reason.word, "$text-warning" if reason.kind == "limit" else MUTED)
 
 

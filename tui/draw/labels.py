@@ -14,8 +14,9 @@ from vramtop.estimator.common import format_gib
 from vramtop.monitor.host import duration_text
 from vramtop.monitor.host.kinds import kind_label, program_of
 
+from .colours import colour_of
 from .memory_graph import TimeMark
-from .palette import PHASES, STATUSES, VERDICTS, WARNING, Mark, on_colour
+from .palette import PHASES, STATUSES, VERDICTS, Mark, on_colour
 from .text_output import printable
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ WORST_FIRST: tuple[Status, ...] = (
 SEPARATOR = " · "
 MUTED = "$foreground 65%"
 FAINT = "$foreground 35%"
-ALARM = f"bold {on_colour(WARNING)}"
 _GPU_FAULTS = {
     "GPU_IS_LOST": "lost",
     "RESET_REQUIRED": "reset required",
@@ -44,6 +44,11 @@ _GPU_FAULTS = {
 """A word for each fault of a whole GPU, by its code."""
 _CALM_STYLES = {"on_budget": "$text-success", "fits": "bold $text-success"}
 _BADGE_WORDS = {mark.word for mark in (*STATUSES.values(), *VERDICTS.values()) if mark.word.isupper()}
+
+
+def alarm() -> str:
+    """Return the style of what needs attention."""
+    return f"bold {on_colour(colour_of('warning'))}"
 
 
 def shorten(text: str, width: int) -> str:
@@ -139,7 +144,7 @@ def gpu_status(gpu: GpuRow, width: int) -> Content:
     """Return the GPU's state by its worst job: sign, word, and at the right the difference; or why there is no job."""
     for fault in gpu.reading.faults:
         if fault.field is None:
-            return Content.styled(f" ! {_GPU_FAULTS.get(fault.code, 'cannot be read')} ", ALARM)
+            return Content.styled(f" ! {_GPU_FAULTS.get(fault.code, 'cannot be read')} ", alarm())
     row = worst_row(gpu.rows)
     if row and row.comparison:
         mark, difference = STATUSES[row.comparison.status], difference_label(row.comparison)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from vramtop.estimator.common import GIB
 
 from .bars import Cell
-from .palette import NEUTRAL
+from .colours import colour_of
 
 Readings = Sequence[tuple[float, int | None]]
 """(Unix seconds, bytes or None), oldest first."""
@@ -157,7 +157,7 @@ def timeline_cells(marks: Sequence[TimelineMark], width: int, *, empty: str = " 
         line = "▏" if end - mark.column > 1 else ""
         label = next((label for label in mark.labels if len(label) <= end - mark.column - len(line)), "")
         for at, char in enumerate(f"{line}{label}", start=mark.column):
-            cells[at], taken[at] = Cell(char, NEUTRAL), True
+            cells[at], taken[at] = Cell(char, colour_of("neutral")), True
     return cells
 
 

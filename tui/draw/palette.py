@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from .colours import MEANINGS, colour_of
 from .contrast import WHITE, contrast, parse_hex
 
 if TYPE_CHECKING:
@@ -36,10 +37,15 @@ class Mark:
 
     letter: str
     word: str
-    colour: str
-    """A hexadecimal RGB colour that stands out from dark and light ground; letters on it are of ``ink_on``."""
+    colour_name: str
+    """Name of its colour."""
     short: str = ""
     """A shorter word for where there is little room; empty: the word is short enough."""
+
+    @property
+    def colour(self) -> str:
+        """Its colour in force; letters on it are of ``ink_on``."""
+        return colour_of(self.colour_name)
 
     @property
     def short_word(self) -> str:
@@ -47,23 +53,18 @@ class Mark:
         return self.short or self.word
 
 
-GOOD, BAD, WARNING, NEUTRAL, UNCERTAIN = "#207346", "#cb1a16", "#c4770d", "#7c7f8e", "#2c8be4"
 DARK_INK, LIGHT_INK = "#0b1220", "#ffffff"
 """Letters that stand on one of the palette's colours."""
-BEYOND_BUDGET = BAD
-"""Memory above the upper bound of a budget."""
-NO_JOB = "#4f79a8"
-"""Memory of processes without a budget."""
 
 COMPONENTS: dict[ComponentName, Mark] = {
-    "weights": Mark("W", "weights", "#3e86f1"),
-    "gradients": Mark("G", "gradients", "#2a6d5f", "grad"),
-    "optimizer": Mark("O", "optimizer", "#7a45d1", "optim"),
-    "activations": Mark("A", "activations", "#b06f0b", "act"),
-    "logits": Mark("L", "logits and loss", "#b12788", "logits"),
-    "temporary": Mark("T", "temporary", "#558d57", "temp"),
-    "communication": Mark("M", "communication", "#706212", "comm"),
-    "context": Mark("C", "CUDA context", "#87898d", "CUDA"),
+    "weights": Mark("W", "weights", "weights"),
+    "gradients": Mark("G", "gradients", "gradients", "grad"),
+    "optimizer": Mark("O", "optimizer", "optimizer", "optim"),
+    "activations": Mark("A", "activations", "activations", "act"),
+    "logits": Mark("L", "logits and loss", "logits", "logits"),
+    "temporary": Mark("T", "temporary", "temporary", "temp"),
+    "communication": Mark("M", "communication", "communication", "comm"),
+    "context": Mark("C", "CUDA context", "context", "CUDA"),
 }
 
 _SERVER_WORDS: dict[ComponentName, tuple[str, str]] = {
@@ -74,28 +75,29 @@ _SERVER_WORDS: dict[ComponentName, tuple[str, str]] = {
 """What a server holds in place of a training step's memory."""
 
 OTHER_MEMORY: dict[MemoryKind, Mark] = {
-    "held": Mark("█", "in use", NEUTRAL),
-    "committed": Mark("▒", "committed", NEUTRAL),
-    "slack": Mark("·", "slack", NEUTRAL),
-    "unattributed": Mark("▓", "unattributed", NEUTRAL),
-    "reserved": Mark("░", "reserved", NEUTRAL),
+    "held": Mark("█", "in use", "neutral"),
+    "committed": Mark("▒", "committed", "neutral"),
+    "slack": Mark("·", "slack", "neutral"),
+    "unattributed": Mark("▓", "unattributed", "neutral"),
+    "reserved": Mark("░", "reserved", "neutral"),
 }
 """Memory that is no component of a budget; slack is what PyTorch's allocator reserves beyond the components."""
 
 STATUSES: dict[Status, Mark] = {
-    "loading": Mark("…", "loading", NEUTRAL),
-    "warming_up": Mark("…", "warming up", NEUTRAL),
-    "on_budget": Mark("✓", "within budget", GOOD, "in budget"),
-    "over": Mark("▲", "OVER", BAD),
-    "under": Mark("▼", "UNDER", WARNING),
-    "growing": Mark("↗", "GROWING", BAD),
-    "incomplete": Mark("?", "incomplete", UNCERTAIN),
-    "ended": Mark("■", "ended", NEUTRAL),
-    "out_of_memory": Mark("✗", "OUT OF MEMORY", BAD),
-    "unknown": Mark("?", "unknown", NEUTRAL),
+    "loading": Mark("…", "loading", "loading"),
+    "warming_up": Mark("…", "warming up", "warming_up"),
+    "on_budget": Mark("✓", "within budget", "on_budget", "in budget"),
+    "over": Mark("▲", "OVER", "over"),
+    "under": Mark("▼", "UNDER", "under"),
+    "growing": Mark("↗", "GROWING", "growing"),
+    "incomplete": Mark("?", "incomplete", "incomplete"),
+    "ended": Mark("■", "ended", "ended"),
+    "out_of_memory": Mark("✗", "OUT OF MEMORY", "out_of_memory"),
+    "unknown": Mark("?", "unknown", "unknown"),
 }
 
 _MARKS_BY_NAME: dict[str, Mark] = dict(STATUSES.items())
+_COMPONENT_WORDS: dict[str, str] = {name: mark.word for name, mark in COMPONENTS.items()}
 
 PHASES: dict[RunPhase, str] = {
     "started": "start",
@@ -107,24 +109,31 @@ PHASES: dict[RunPhase, str] = {
 """Name of each phase of a run."""
 
 VERDICTS: dict[Verdict, Mark] = {
-    "fits": Mark("✓", "FITS", GOOD),
-    "tight": Mark("!", "TIGHT", WARNING),
-    "does_not_fit": Mark("✗", "DOES NOT FIT", BAD),
-    "unknown": Mark("?", "CANNOT TELL", NEUTRAL),
+    "fits": Mark("✓", "FITS", "good"),
+    "tight": Mark("!", "TIGHT", "warning"),
+    "does_not_fit": Mark("✗", "DOES NOT FIT", "bad"),
+    "unknown": Mark("?", "CANNOT TELL", "neutral"),
 }
 
 CHECKS: dict[CheckStatus, Mark] = {
-    "pass": Mark("✓", "pass", GOOD),
-    "warning": Mark("!", "warning", WARNING),
-    "failure": Mark("✗", "FAILURE", BAD),
-    "skipped": Mark("·", "skipped", NEUTRAL),
+    "pass": Mark("✓", "pass", "good"),
+    "warning": Mark("!", "warning", "warning"),
+    "failure": Mark("✗", "FAILURE", "bad"),
+    "skipped": Mark("·", "skipped", "neutral"),
 }
-CHECK_UNKNOWN = Mark("?", "unknown", WARNING)
+CHECK_UNKNOWN = Mark("?", "unknown", "warning")
 """A check that could not be made, whatever its status."""
-CHECK_RUNNING = Mark("…", "running", NEUTRAL)
+CHECK_RUNNING = Mark("…", "running", "neutral")
 
 ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·≥▸▾▏│╱", "+x^v/#.x-->+-||/")
 """ASCII characters for the signs above, and for the lines and hatching of bars."""
+
+
+def colour_meaning(name: str) -> str:
+    """Return what a colour stands for: ``the component optimizer``."""
+    if name in _COMPONENT_WORDS:
+        return f"the component {_COMPONENT_WORDS[name]}"
+    return MEANINGS.get(name) or f"the status {_MARKS_BY_NAME[name].word.lower()}"
 
 
 def component_mark(name: ComponentName, budget: Budget) -> Mark:
@@ -158,7 +167,7 @@ def peak_place(budget: Budget) -> str:
 
 def status_mark(status: str) -> Mark:
     """Return the mark of a status that another host's vramtop gives, which may know statuses that this one does not."""
-    return _MARKS_BY_NAME.get(status) or Mark("?", status, NEUTRAL)
+    return _MARKS_BY_NAME.get(status) or Mark("?", status, "neutral")
 
 
 @lru_cache(maxsize=256)

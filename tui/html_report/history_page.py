@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import format_gib
 
-from ..draw import BAD, COMPONENTS, NEUTRAL, NO_JOB
+from ..draw import COMPONENTS, colour_of
 from .markup import add, node, table
 from .page import page, section
 from .plots import Bar, BarPlot, Segment
@@ -81,7 +81,7 @@ def history_plot(found: Sequence[Measurement]) -> BarPlot:
             Segment(label=COMPONENTS[name].word, colour=COMPONENTS[name].colour, bytes=size)
             for name, size in predicted.components.items()
         ]
-        parts.append(Segment(label="allocator slack", colour=NEUTRAL, bytes=slack))
+        parts.append(Segment(label="allocator slack", colour=colour_of("neutral"), bytes=slack))
         bars.append(
             Bar(
                 label=f"{each.run[:_SHOWN_RUN_DIGITS]} {_job_words(each)}",
@@ -93,7 +93,7 @@ def history_plot(found: Sequence[Measurement]) -> BarPlot:
         )
         outside = not span.low_bytes <= seen <= span.high_bytes
         word = "seen, outside of the range" if outside else "seen"
-        segment = Segment(label=word, colour=BAD if outside else NO_JOB, bytes=seen)
+        segment = Segment(label=word, colour=colour_of("bad") if outside else colour_of("no_budget"), bytes=seen)
         text = f"{format_gib(seen)} GiB ({_error(predicted.device_bytes, seen)})"
         bars.append(Bar(label="seen", segments=(segment,), figure=text))
     title = "Measured runs: predicted components, and what was seen"

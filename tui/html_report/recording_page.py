@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import format_gib
 
-from ..draw import NO_JOB, STATUSES, WARNING, component_mark, format_duration
+from ..draw import STATUSES, colour_of, component_mark, format_duration
 from .markup import add, node, table
 from .page import page, section
 from .recording_plots import EVENT_MARKS, component_plot, gpu_plot, process_label, process_lines, run_name, run_plot
@@ -125,8 +125,10 @@ def _event_row(number: int, event: Event, recorded: Recorded) -> tuple[Element |
 
 def _gpus(recorded: Recorded) -> Element:
     found = section("GPUs", name="gpus")
-    entries = [("expected of its jobs", WARNING, "dashed")] if any(gpu.expected for gpu in recorded.gpus) else []
-    add(found, legend({"in use": NO_JOB}, tuple(entries)))
+    entries = (
+        [("expected of its jobs", colour_of("warning"), "dashed")] if any(gpu.expected for gpu in recorded.gpus) else []
+    )
+    add(found, legend({"in use": colour_of("no_budget")}, tuple(entries)))
     plots = node("div", class_="plots many" if len(recorded.gpus) > 2 else "plots")
     for gpu in recorded.gpus:
         plot = gpu_plot(gpu, recorded)

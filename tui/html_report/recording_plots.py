@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import format_gib
 
-from ..draw import BAD, COMPONENTS, NEUTRAL, NO_JOB, STATUSES, UNCERTAIN, WARNING, component_mark, process_name
+from ..draw import COMPONENTS, STATUSES, colour_of, component_mark, process_name
 from .plots import Band, Bar, BarPlot, Gap, Line, Moment, Segment, TimePlot
 from .scale import clock_text
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from .plots import Plot
 
 EVENT_MARKS: dict[EventKind, tuple[str, str, str]] = {
-    "started": ("▸", "started", NEUTRAL),
-    "ended": (STATUSES["ended"].letter, "ended", NEUTRAL),
-    "out_of_memory": (STATUSES["out_of_memory"].letter, "OUT OF MEMORY", BAD),
-    "diverged": (STATUSES["over"].letter, "diverged", BAD),
+    "started": ("▸", "started", colour_of("neutral")),
+    "ended": (STATUSES["ended"].letter, "ended", colour_of("neutral")),
+    "out_of_memory": (STATUSES["out_of_memory"].letter, "OUT OF MEMORY", colour_of("bad")),
+    "diverged": (STATUSES["over"].letter, "diverged", colour_of("bad")),
     "back_in_budget": (STATUSES["on_budget"].letter, "in budget", STATUSES["on_budget"].colour),
-    "gpu_lost": ("✗", "GPU lost", BAD),
+    "gpu_lost": ("✗", "GPU lost", colour_of("bad")),
     "gpu_back": ("✓", "GPU back", STATUSES["on_budget"].colour),
-    "gap": ("…", "no reading", WARNING),
-    "cut": ("…", "cut off", WARNING),
+    "gap": ("…", "no reading", colour_of("warning")),
+    "cut": ("…", "cut off", colour_of("warning")),
 }
 """Sign, word and colour of each kind of event."""
 _RANK_COLOURS = tuple(
@@ -52,10 +52,12 @@ def gpu_plot(gpu: RecordedGpu, recorded: Recorded) -> TimePlot:
     high = gpu.used.high_bytes
     total = f" of {format_gib(gpu.total_bytes)}" if gpu.total_bytes else ""
     most = "memory unknown" if high is None else f"at most {format_gib(high)}{total} GiB in use"
-    lines = [Line(label="in use", colour=NO_JOB, stretches=gpu.used.stretches(), style="area")]
+    lines = [Line(label="in use", colour=colour_of("no_budget"), stretches=gpu.used.stretches(), style="area")]
     if gpu.expected:
         expected = gpu.expected.stretches()
-        lines.append(Line(label="expected of its jobs", colour=WARNING, stretches=expected, style="dashed"))
+        lines.append(
+            Line(label="expected of its jobs", colour=colour_of("warning"), stretches=expected, style="dashed")
+        )
     sizes = (gpu.total_bytes, high, gpu.expected.high_bytes)
     return TimePlot(
         name=f"gpu-{gpu.label.replace(':', '-')}",
@@ -79,7 +81,7 @@ def run_plot(run: RecordedRun, recorded: Recorded, number: int) -> TimePlot:
         peak, guess = run.budget.peak, bool(run.missing)
         band = Band(
             label="budget, with guessed settings" if guess else "budget",
-            colour=UNCERTAIN if guess else STATUSES["on_budget"].colour,
+            colour=colour_of("uncertain") if guess else STATUSES["on_budget"].colour,
             low_bytes=peak.low_bytes,
             expected_bytes=run.budget.steady_device_bytes,
             high_bytes=peak.shown_high_bytes,
@@ -105,7 +107,7 @@ def process_lines(run: RecordedRun) -> list[Line]:
     return [
         Line(
             label=process_label(process),
-            colour=_RANK_COLOURS[at % len(_RANK_COLOURS)] if len(run.processes) > 1 else NO_JOB,
+            colour=_RANK_COLOURS[at % len(_RANK_COLOURS)] if len(run.processes) > 1 else colour_of("no_budget"),
             stretches=process.used.stretches(),
             style="line" if few or process is highest else "thin",
         )
@@ -127,7 +129,10 @@ def component_plot(run: RecordedRun, budget: Budget, number: int) -> BarPlot:
     peak = budget.peak
     figure = f"{format_gib(peak.device_bytes)} GiB ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)})"
     slack = max(0, peak.device_bytes - peak.components.total_bytes)
-    segments = (*_segments(budget, peak.components), Segment(label="allocator slack", colour=NEUTRAL, bytes=slack))
+    segments = (
+        *_segments(budget, peak.components),
+        Segment(label="allocator slack", colour=colour_of("neutral"), bytes=slack),
+    )
     bars.append(
         Bar(
             label=f"predicted peak, {peak.phase}",
@@ -171,7 +176,7 @@ def _gib(components: Components) -> str:
 
 def _seen(run: RecordedRun, size: int) -> tuple[Segment, ...]:
     """Return the parts of the highest memory that was seen, as far as torch's counters divide it."""
-    whole = Segment(label="seen", colour=NO_JOB, bytes=size)
+    whole = Segment(label="seen", colour=colour_of("no_budget"), bytes=size)
     highest = run.highest
     counters = highest.row.process.counters if highest else None
     if counters is None or counters.allocated_peak_bytes is None or counters.reserved_peak_bytes is None:
@@ -181,8 +186,8 @@ def _seen(run: RecordedRun, size: int) -> tuple[Segment, ...]:
     if min(cached, outside) < 0:  # of different moments
         return (whole,)
     return (
-        Segment(label="allocated by torch, at most", colour=NO_JOB, bytes=allocated),
-        Segment(label="allocator slack", colour=NEUTRAL, bytes=cached),
+        Segment(label="allocated by torch, at most", colour=colour_of("no_budget"), bytes=allocated),
+        Segment(label="allocator slack", colour=colour_of("neutral"), bytes=cached),
         replace(whole, label="outside of torch", colour=COMPONENTS["context"].colour, bytes=outside),
     )
 

@@ -46,7 +46,7 @@ class BudgetsByCard:
         self._wanted = find_gpu(wanted) if wanted else None
         self._first: tuple[Gpu | None, Budget] | None = None
         self.by_card: dict[Card, Budget] = {}
-        """Those that were asked for so far."""
+        """Budgets that were asked for so far."""
 
     @property
     def method(self) -> Method | None:

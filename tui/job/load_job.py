@@ -301,6 +301,8 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
             raise InputError(f"{refused[first]}; correct it, or give it {example}")
         unread = next((f" ({each.rstrip('.')})" for each in loaded.notes if _UNREAD in each), "")
         add = "add it" if len(loaded.missing) == 1 else "add each"
+        if unread:
+            add = f"correct that, or {add}"
         raise InputError(f"{source} does not set {', '.join(loaded.missing)}{unread}; {add} {example}")
     findings = loaded.reading.findings if loaded.reading else ()
     guessed = [f"{f.key} = {f.value_text} ({f.origin})" for f in findings if not f.written]

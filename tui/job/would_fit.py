@@ -1,4 +1,4 @@
-"""What would have fitted where a run ran out of memory: the GPU as it was, and the job as it turned out to be."""
+"""Inputs of suggestions for a run that ran out of memory: the GPU as it was, and the job as it turned out to be."""
 
 from dataclasses import replace
 

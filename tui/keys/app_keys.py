@@ -16,6 +16,6 @@ FLEET_APP_KEYS: list[BindingType] = [
     bind("dashboard.settings", "settings", "Settings", show=False),
     *APP_KEYS,
 ]
-"""Of the dashboard over many hosts."""
+"""Keys of the dashboard over many hosts."""
 TERMINAL_KEYS: list[BindingType] = [bind("app.repaint", "repaint")]
-"""Of both apps: what they do to the terminal."""
+"""Keys of both apps that act on the terminal."""

@@ -24,7 +24,7 @@ class FixedKey:
     """What always has the same keys."""
 
     keys: str
-    """As they are shown: ``1-9``."""
+    """Keys as they are shown: ``1-9``."""
     names: tuple[str, ...]
     """Textual's names of them."""
     does: str

@@ -4,14 +4,12 @@ from collections.abc import Iterable, Iterator
 
 from vramtop.monitor.anomalies import Anomaly
 
-from ..draw import WARNING, TextOutput
-
-ANOMALY_COLOUR = WARNING
+from ..draw import TextOutput, colour_of
 
 
 def anomaly_lines(anomalies: Iterable[Anomaly], output: TextOutput, *, indent: str = "     ") -> Iterator[str]:
     """Yield the sentence of each anomaly with a mark, and below it what to do."""
     for anomaly in anomalies:
         sentence = output.wrapped(f"! {anomaly.sentence}", indent=indent, further=f"{indent}  ")
-        yield from (output.paint(line, ANOMALY_COLOUR) for line in sentence)
+        yield from (output.paint(line, colour_of("warning")) for line in sentence)
         yield from output.wrapped(anomaly.advice, indent=f"{indent}  ")

@@ -11,11 +11,11 @@ from vramtop.monitor.snapshot import gpu_list
 
 from ..draw import (
     COMPONENTS,
-    NEUTRAL,
     VERDICTS,
     BarRange,
     BarSegment,
     TextOutput,
+    colour_of,
     component_mark,
     component_segments,
     draw_bar,
@@ -150,7 +150,7 @@ def _gpu_lines(alike: Sequence[DeviceVerdict], budget: Budget, result: FitResult
         return
     held, committed = device.total_bytes - device.free_bytes, device.committed_bytes
     labels = (f"committed {format_gib(committed)}", "committed", "c")
-    taken = [memory_segment("held", held), BarSegment(size_bytes=committed, colour=NEUTRAL, labels=labels)]
+    taken = [memory_segment("held", held), BarSegment(size_bytes=committed, colour=colour_of("neutral"), labels=labels)]
     low, high = held + committed + budget.peak.low_bytes, held + committed + budget.peak.high_bytes
     cells = draw_bar(
         [*taken, *component_segments(budget.peak.components, budget=budget)],

@@ -13,12 +13,10 @@ from vramtop.monitor.attach import Attachment
 from vramtop.monitor.board.divergence import Comparison
 from vramtop.monitor.snapshot import Snapshot, device_of
 
-from ..draw import STATUSES, WARNING, TextOutput, format_table
-from .anomaly_text import ANOMALY_COLOUR
+from ..draw import STATUSES, TextOutput, colour_of, format_table
 from .budget_text import budget_lines, closing_lines
 
 _MAX_VALUE_LENGTH = 60
-_MISSING_COLOUR = WARNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +88,16 @@ def _warning_lines(run: RunReport, output: TextOutput) -> Iterator[str]:
     refused = run.attachment.reading.refused
     for key in run.missing:
         why = f"wrong: {refused[key]}" if key in refused else f"missing: {key}"
-        yield output.paint(f"{why}; give it with --set {key}=VALUE", _MISSING_COLOUR)
+        yield output.paint(f"{why}; give it with --set {key}=VALUE", colour_of("warning"))
     for warning in run.attachment.warnings:
         if warning.removesuffix(".") not in refused.values():
             yield output.text(f"warning: {warning}")
     for sentence in run.faults:
         yield from output.wrapped(f"warning: {sentence}", indent="", further="  ")
     for anomaly in run.anomalies:
-        yield output.paint(f"warning: GPU {anomaly.gpu_index}: {anomaly.sentence}; {anomaly.advice}", ANOMALY_COLOUR)
+        yield output.paint(
+            f"warning: GPU {anomaly.gpu_index}: {anomaly.sentence}; {anomaly.advice}", colour_of("warning")
+        )
 
 
 def _status_lines(run: RunReport, output: TextOutput) -> Iterator[str]:

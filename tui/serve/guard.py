@@ -1,4 +1,4 @@
-"""Who may ask the server: those who know the token, at an address of this machine, from the server's own pages."""
+"""Admits requests: of those who know the token, at an address of this machine, from the server's own pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this process is a dashboard in the browser: ``vramtop serve`` starts it, and there is no terminal."""
+"""Tells whether this process is a dashboard in the browser: ``vramtop serve`` starts it, and there is no terminal."""
 
 import os
 

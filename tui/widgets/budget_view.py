@@ -16,13 +16,13 @@ from ..draw import (
     MUTED,
     OTHER_MEMORY,
     VERDICTS,
-    WARNING,
     BarRange,
     BarSegment,
     Cell,
     MemoryKind,
     badge,
     bar_content,
+    colour_of,
     component_mark,
     component_segments,
     draw_bar,
@@ -120,7 +120,7 @@ def phase_table(budget: Budget) -> list[Content]:
 def remark_lines(budget: Budget) -> list[Content]:
     """Return the correction by measured runs, the warnings, then the assumptions."""
     learned = [Content.assemble(("= ", "bold"), budget.learned.sentence)] if budget.learned else []
-    warnings = [Content.assemble(("! ", f"bold {WARNING}"), sentence) for sentence in budget.warnings]
+    warnings = [Content.assemble(("! ", f"bold {colour_of('warning')}"), sentence) for sentence in budget.warnings]
     return learned + warnings + [Content.assemble((f"- {sentence}", "dim")) for sentence in budget.assumptions]
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from ..draw import CellText, Tone, shorten
+from ..draw import CellText, Tone, chosen_colour, shorten
 
 _TONE_STYLES: dict[Tone, tuple[str, str]] = {
     "plain": ("", ""),
@@ -14,6 +14,12 @@ _TONE_STYLES: dict[Tone, tuple[str, str]] = {
     "under": ("bold #fbbf24", "bold #92400e"),
 }
 """Styles on dark and on light ground, by tone."""
+_NAMES: dict[Tone, tuple[str, str]] = {
+    "good": ("on_budget", "good"),
+    "over": ("over", "bad"),
+    "under": ("under", "warning"),
+}
+"""Names of the user's colours that a tone has in place of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,4 +36,7 @@ class TableCell:
 def table_cell(cell: CellText, width: int, *, right: bool, dark: bool) -> TableCell:
     """Return the cell for a column of this width, on dark or light ground."""
     text = shorten(cell.text, width)
-    return TableCell(f"{text:>{width}}" if right else text, _TONE_STYLES[cell.tone][not dark])
+    style = _TONE_STYLES[cell.tone][not dark]
+    if chosen := chosen_colour(*_NAMES.get(cell.tone, ())):
+        style = f"{style.rpartition(' ')[0]} {chosen}".strip()
+    return TableCell(f"{text:>{width}}" if right else text, style)

@@ -132,13 +132,13 @@ async def open_cluster(size: tuple[int, int]) -> AsyncIterator[Program]:
 
 
 @asynccontextmanager
-async def clean_machine() -> AsyncIterator[None]:
-    """Hide the user's files, models and time zone."""
+async def clean_machine() -> AsyncIterator[str]:
+    """Hide the user's files, models and time zone; give an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         names = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "HF_HOME")
         os.environ.update({**dict.fromkeys(names, folder), "TZ": "UTC", "LANG": "C.UTF-8"})
         time.tzset()
-        yield
+        yield folder
 
 
 def trace(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
@@ -152,7 +152,7 @@ def folder_and_names() -> tuple[Path, list[str]]:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parents[2] / "pictures")
     options = parser.parse_args()
-    return options.folder, options.names
+    return options.folder.resolve(), options.names
 
 
 def text_of(screen: Screen) -> str:

@@ -33,7 +33,8 @@ _FILES = """\
 `vramtop export --json` and `vramtop serve --json` print their line when they listen, and go on. `vramtop stream`,
 recordings and exports of the history are JSON lines: one object per line, each by its own schema. `vramtop measure`
 with a file of several jobs prints one line per job. With `--out -`, `vramtop report` prints the HTML file itself, and
-its JSON on standard error.
+its JSON on standard error. `vramtop run --fit` and `vramtop wait --exec` print JSON if they do not start the
+command. `vramtop completion` prints the script for the shell in any case.
 
 The examples are what real commands printed, on a simulated machine with two GPUs. They are shortened: lists keep their
 first entries, and an estimate (`budget`) and a job within another output keep their most important fields."""

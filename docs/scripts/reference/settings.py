@@ -1,6 +1,8 @@
 """The page of the settings file: every setting with its values, its default, and what takes precedence over it."""
 
 from vramtop.monitor.storage.settings import SETTINGS, TABLES, Setting, settings_template, shown
+from vramtop.tui.draw.colours import DEFAULT_COLOURS, SAME_AS
+from vramtop.tui.draw.palette import colour_meaning
 
 from .markdown import block, code, page, prose, sentence, table
 
@@ -16,6 +18,13 @@ no such file: every setting has a default.
 - **`VRAMTOP_CONFIG=FILE`** or `--config FILE` names another file; `--config ''` none."""
 
 
+_ABOUT_COLOURS = """\
+A colour is `#e5534b`, or a name of CSS such as `orange`. With `dark.`, `light.` or a theme before its name it holds
+only there: `"light.over" = "#b31d28"`. One whose contrast with the ground of the theme is below 3 is a warning.
+Terminals with 16 or 256 colours get the nearest one, those with `NO_COLOR` none; the signs of statuses and the letters
+of components stay in each case. Reports in HTML have colours of their own."""
+
+
 def settings_page() -> str:
     """Return the page."""
     parts = [part for name, heading in TABLES.items() for part in _table(name, heading)]
@@ -23,6 +32,7 @@ def settings_page() -> str:
         "Settings",
         _INTRODUCTION,
         *parts,
+        *_colours(),
         "## The whole file",
         "`vramtop config --template` prints it:",
         block(settings_template(), "toml"),
@@ -42,7 +52,16 @@ def _table(name: str, heading: str) -> list[str]:
         if setting.table == name
     ]
     head = ("key", "value", "default", "meaning", "flag and variable that count more")
-    return [f"## `[{name}]`", prose(sentence(heading)), table(head, rows)] if rows else []
+    if not rows:
+        return []
+    return [f"## `[{name}]`", prose(sentence(heading)), table(head, rows)]
+
+
+def _colours() -> list[str]:
+    """Return the names of the colours."""
+    rows = [(code(name), code(colour), prose(colour_meaning(name))) for name, colour in DEFAULT_COLOURS.items()]
+    rows += [(code(name), f"that of {code(same)}", prose(colour_meaning(name))) for name, same in SAME_AS.items()]
+    return ["## Names of colours", _ABOUT_COLOURS, table(("name", "default", "colour of"), rows)]
 
 
 def _key(setting: Setting) -> str:

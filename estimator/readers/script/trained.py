@@ -1,4 +1,4 @@
-"""What a script trains: the model that a trainer has, else an optimizer, else the first that is loaded."""
+"""Finds the model that a script trains: the one of a trainer, else an optimizer, else the first that is loaded."""
 
 from dataclasses import dataclass, field
 

@@ -62,7 +62,7 @@ class _World:
     parent: "_World | None" = None
     """The reading whose answers it shares but for one condition."""
     condition: Undecided | None = None
-    """That condition."""
+    """Condition that was assumed."""
 
 
 def _read(script: Script, decisions: Decisions, imports: Imports) -> tuple[_World, int]:

@@ -1,4 +1,4 @@
-"""What a script does to its models: a changed config, frozen parameters, models beside the trained one."""
+"""Facts about what a script does to its models: a changed config, frozen parameters, models beside the trained one."""
 
 import os
 from collections.abc import Mapping

@@ -62,7 +62,7 @@ class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
 
     device: Device
     ranks: tuple[MeasuredRank, ...]
-    """Of a run that ended out of memory, those that reported their figures."""
+    """Figures of the ranks; of a run that ended out of memory, those of ranks that reported any."""
     versions: dict[str, str]
 
     @property

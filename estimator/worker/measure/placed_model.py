@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..request.request import Request
 
 STANDARD_DEVIATION = 0.02
-"""Of random weights: transformers' usual ``initializer_range``."""
+"""Standard deviation of random weights: transformers' usual ``initializer_range``."""
 
 
 def placed_model(request: Request, device: Any) -> Any:

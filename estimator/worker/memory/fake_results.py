@@ -30,7 +30,7 @@ _UNSURE_TAGS = {_TAGS.data_dependent_output, _TAGS.dynamic_output_shape, _TAGS.i
 _FRESH, _VIEW, _WRITTEN, _UNTOUCHED, _UNKNOWN = range(5)
 
 _KINDS: dict[Any, int] = {}
-"""Of each operation: how its results relate to its arguments."""
+"""Kind of each operation: how its results relate to its arguments."""
 _ENTRIES: dict[tuple[Any, ...], Any] = {}
 """Shape, stride, dtype and offset of each result, by operation and arguments; None: not kept."""
 

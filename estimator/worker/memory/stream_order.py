@@ -1,4 +1,4 @@
-"""How far the streams of a GPU are known to have got, while the CPU issues work ahead of them.
+"""Tracks how far the streams of a GPU are known to have got, while the CPU issues work ahead of them.
 
 The caching allocator gives a block that another stream uses (``record_stream``) back to its pool when the events that
 it recorded at the release have passed, which it looks up at the next allocation (``free_block``, ``insert_events``

@@ -1,4 +1,4 @@
-"""Which parameters of a built model train, by rules for their names."""
+"""Parameters of a built model that train, by rules for their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where accelerate places the modules of a model that is built without weights.
+"""Places the modules of a model that is built without weights, as accelerate does.
 
     {"rule": "auto", "limits": {"0": bytes, "cpu": bytes}, "dtype": "bf16", "quantization": "nf4" or null}
         -> {module: GPU number, "cpu" or "disk"}

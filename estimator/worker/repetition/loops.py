@@ -1,4 +1,4 @@
-"""What one more layer inserts into a sequence of tokens: one more round of each loop over layers or parameters."""
+"""Finds what one more layer adds to a sequence of tokens: one more round of each loop over layers or parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Loop:
     at: int
     """Index in the shallowest sequence before which its rounds are inserted."""
     tokens: tuple[int, ...]
-    """Of one round."""
+    """Tokens of one round."""
 
 
 def find_loops(before: list[int], after: list[int]) -> list[Loop] | None:

@@ -38,9 +38,9 @@ MAX_PERIOD = 8
 MIN_ROUNDS = 2
 """Rounds of the shallowest model: the first and the last often differ."""
 MIN_ROUNDS_OF = {"fsdp2": 3, "fsdp1": 4}
-"""The same under FSDP, which gathers a unit ahead; FSDP1 has up to two unsharded ones wait for the GPU besides."""
+"""Rounds under FSDP, which gathers a unit ahead; FSDP1 has up to two unsharded ones wait for the GPU besides."""
 MIN_WAITING_ROUNDS = 7
-"""The same where FSDP1 reduces each block's gradient: each of three streams has blocks that wait for the GPU."""
+"""Rounds where FSDP1 reduces each block's gradient: each of three streams has blocks that wait for the GPU."""
 EXTRA_TRACES = 1
 """Deeper models that are traced where the first ones prove nothing."""
 WORTHWHILE = 0.75

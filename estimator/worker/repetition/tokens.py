@@ -68,7 +68,7 @@ class Sequence:
 
     tokens: list[int]
     numbers: list[tuple[int, ...]]
-    """Of each token: those in the module's name, or the number of the record that it frees or returns."""
+    """Numbers of each token: those in the module's name, or that of the record that it frees or returns."""
 
 
 def read_tokens(history: AllocationHistory, vocabulary: Vocabulary, gradients: int) -> Sequence:

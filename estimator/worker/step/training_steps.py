@@ -56,7 +56,7 @@ class TracedSteps:
     gradients: int
     """Tensors that train, of which the rank holds a part."""
     gpu: int | None = None
-    """Of a process with several GPUs the one with the highest peak, which the history is about."""
+    """GPU that the history is about: of a process with several GPUs, the one with the highest peak."""
 
 
 def trace_steps(request: Request, *, whole: Any = None) -> TracedSteps:

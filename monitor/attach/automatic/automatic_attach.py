@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ENDED_RUN_SECONDS = 600.0
 """An ended run that was attached by itself stays on the board for this time, unless it ran out of memory."""
 MAX_ENDED_RUNS = 16
-"""Of those, also of such that ran out of memory; the latest stay."""
+"""Limit of ended runs on the board, of those that ran out of memory too; the latest stay."""
 _NOTIFY_SECONDS = 0.25
 """Boards are not rebuilt more often than this while runs are read."""
 _RETRY_START_SECONDS = 30.0

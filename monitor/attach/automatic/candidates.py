@@ -25,7 +25,7 @@ YOUNG_SECONDS = 30.0
 SETTLED_SECONDS = 60.0
 """A process younger than the first is read once more after the second: by then it has logged its settings."""
 MAX_READINGS = 2 * (len(RETRY_SECONDS) + 1)
-"""Of one process in its life, whatever programs it executes."""
+"""Limit of readings of one process in its life, whatever programs it executes."""
 MAX_RUNS = 256
 """Runs that are attached by themselves, largest first."""
 _SPARE_CANDIDATES = 1000
@@ -44,9 +44,9 @@ class Candidate:
     command: str | None
     """Command line that was decided about: another one means that the process executes another program now."""
     group: Hashable
-    """The same for all ranks of a run that a launcher started."""
+    """Key of the run that a launcher started, shared by all of its ranks."""
     kin: Hashable
-    """The same for processes whose commands differ in numbers only: what one is not, none is."""
+    """Key shared by processes whose commands differ in numbers only: what one is not, none is."""
     used_bytes: int
     """Memory that it held on one GPU when it was seen last while it waited."""
     gpu_name: str | None
@@ -62,11 +62,11 @@ class Candidate:
     cpu_seconds: float | None = None
     """Processor time that it had used on the latest board, while it is to be read."""
     cpu_seconds_when_read: float | None = None
-    """The same when it was read last."""
+    """Processor time that it had used when it was read last."""
     run: WatchedJob | None = None
     """The run that was added for it."""
     run_shown: bool = False
-    """That run has been on a board."""
+    """``run`` has been on a board."""
 
     @property
     def waits(self) -> bool:

@@ -20,7 +20,7 @@ from ..saved_answers import SavedAnswers, with_saved_answers
 from .run_answer import NoBudgetReason, ReadRequest, RunAnswer, TraceRequest
 
 _MAX_TRACING_BYTES = 6 * 2**30
-"""Of RAM for the processes that trace a step."""
+"""RAM that the processes which trace a step may take."""
 _WATCH_SECONDS = 0.5
 _TREE_SECONDS = 1.0
 """Age of the tree of processes that several readings share; ranks that are younger are read when a board has them."""

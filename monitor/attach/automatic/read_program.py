@@ -12,7 +12,7 @@ import resource
 import sys
 
 _MAX_BYTES = 4 * 2**30
-"""Of address space for reading: a hostile script ends as a MemoryError."""
+"""Address space for reading: a hostile script ends as a MemoryError."""
 _TRACING_NICE = 19
 """The lowest priority; reading is over in a second, and somebody waits for it."""
 _ROOM = "vramtop.monitor.attach.automatic"

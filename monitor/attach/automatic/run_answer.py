@@ -1,4 +1,4 @@
-"""What is asked of the worker process about one process, and what it answers."""
+"""Request to the worker process about one process, and its answer."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class RunAnswer:
     reason: NoBudgetReason | None = None
     """Why there is no budget."""
     sentence: str | None = None
-    """The same in full."""
+    """Sentence that says why there is no budget."""
     too_early: bool = False
     """It was read so early that a later reading may find more."""
     traceback: str | None = None
-    """Of a bug that the reading ran into."""
+    """Traceback of a bug that the reading ran into."""
 
 
 def encode(message: ReadRequest | TraceRequest | RunAnswer) -> dict[str, Any]:

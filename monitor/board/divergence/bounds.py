@@ -1,4 +1,4 @@
-"""When memory is above or below the bounds of a budget, so that a figure that wobbles at a bound changes nothing twice.
+"""Compares memory with the bounds of a budget, so that a figure that wobbles at a bound does not flicker.
 
 - Above the upper bound: by at least what is displayed as 0.1 GiB. It stays so until the memory is below the bound by as
   much, or by one per cent of it if that is more.

@@ -23,7 +23,7 @@ _LOADED_FRACTION = 0.9
 _UNCHANGED_SECONDS = 240.0
 """Time without a change after which a job that holds its weights is past its first steps."""
 _SHORT_UNCHANGED_SECONDS = 60.0
-"""The same for a job that has run long enough for most jobs to be past their first steps."""
+"""Shorter time for a job that has run long enough for most jobs to be past their first steps."""
 _MAX_START_SECONDS = 1200.0
 """Most jobs have read their data, loaded their weights and made a step within this time."""
 _MAX_LOAD_SECONDS = 3600.0

@@ -21,7 +21,7 @@ class Metric:
     """Name of the family: without ``_total`` and ``_info``."""
     type: MetricType
     labels: tuple[str, ...]
-    """Those that its samples have, besides the state of a stateset."""
+    """Labels of its samples, besides the state of a stateset."""
     help: str
     states: tuple[str, ...] = ()
     """All states of a stateset; its samples have the family's name as one more label, with the state."""

@@ -35,9 +35,9 @@ class FleetFit:
     """``fits``, ``tight``: it can be started; ``unknown``: it cannot on the hosts with figures of now, and there are
     others; ``does_not_fit``: on none."""
     later: Verdict
-    """Likewise, once the running jobs have ended."""
+    """Verdict once the running jobs have ended."""
     empty: Verdict
-    """Likewise, if nothing else ran anywhere."""
+    """Verdict if nothing else ran anywhere."""
     ranks: int
     hosts_needed: int
     """1, or for a job of more ranks than any host has GPUs the number over which it is spread."""

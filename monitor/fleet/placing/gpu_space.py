@@ -26,7 +26,7 @@ class Card:
     """A type of GPU; estimates depend on it."""
 
     name: str | None
-    """As the driver reports it."""
+    """Name as the driver reports it."""
     total_bytes: int | None
     is_mig: bool = False
     """A MIG device of such a GPU."""

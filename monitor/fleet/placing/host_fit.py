@@ -1,4 +1,4 @@
-"""Whether one host can take ranks of a job, and on which of its GPUs."""
+"""Judges whether one host can take ranks of a job, and on which of its GPUs."""
 
 from __future__ import annotations
 

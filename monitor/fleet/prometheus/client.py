@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_SECONDS = 20.0
 _MAX_ANSWER_BYTES = 256 * 1024**2
-"""Of one answer: 8,000 GPUs are some 3 MB."""
+"""Limit of one answer: 8,000 GPUs are some 3 MB."""
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_TOKEN_BYTES = 64 * 1024
 _T = TypeVar("_T")

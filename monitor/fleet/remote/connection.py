@@ -27,7 +27,7 @@ BACKOFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 _CHUNK_BYTES = 1 << 16
 _MAX_ERROR_BYTES = 4096
 _MAX_GREETING_BYTES = 1 << 16
-"""Of lines that the shell there prints before the first reading."""
+"""Limit of the lines that the shell there prints before the first reading."""
 _SILENT_INTERVALS = 3
 _LEAST_SILENCE_SECONDS = 5.0
 PATIENCE_SECONDS = 1.0

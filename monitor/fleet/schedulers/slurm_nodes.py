@@ -51,7 +51,7 @@ class NodeGpus:
     """Name that the cluster gave them; None: none."""
     count: int
     used: int | None
-    """How many of them jobs have; None: Slurm does not say."""
+    """GPUs that jobs have; None: Slurm does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class SlurmNode:
     memory_bytes: int | None
     """RAM that jobs may have."""
     free_memory_bytes: int | None
-    """What of it no job has."""
+    """RAM that no job has."""
 
     @property
     def is_gone(self) -> bool:

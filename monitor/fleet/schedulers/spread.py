@@ -1,4 +1,4 @@
-"""How the ranks of a job spread over nodes: the same number on each, and on as few nodes as possible."""
+"""Spreads the ranks of a job over nodes: the same number on each, and on as few nodes as possible."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

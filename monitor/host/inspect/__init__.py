@@ -1,4 +1,4 @@
-"""What is read of a process only while a screen shows it: figures at each reading, and everything about one process.
+"""Details of processes, read only while a screen shows them: figures at each reading, and all about one process.
 
 Lives here: processor time, RAM and threads; environment, open files, parents, limits and control group; the tree.
 Callers: the NVML source, the process screen, and the tree view.

@@ -76,7 +76,7 @@ class ProcessDetails:
     program: str | None
     """Path of the program."""
     environment: Mapping[str, str] | None
-    """As it was when the program started."""
+    """Environment as it was when the program started."""
     parents: tuple[Parent, ...]
     """Its parent, its parent's parent and so on."""
     containers: tuple[str, ...]

@@ -22,7 +22,7 @@ class Limit:
     """A limit of the kernel; None: unlimited."""
 
     name: str
-    """As in ``/proc/PID/limits``, without "Max": ``open files``."""
+    """Name as in ``/proc/PID/limits``, without "Max": ``open files``."""
     soft: int | None
     hard: int | None
     unit: str

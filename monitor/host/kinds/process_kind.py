@@ -1,4 +1,4 @@
-"""What a process is, from its command line and its type in NVML's lists: nothing is read for it.
+"""Tells what a process is from its command line and its type in NVML's lists: nothing is read for it.
 
 The tables of programs are searched once per command line; the rows of later boards find the answer by it.
 """

@@ -22,7 +22,7 @@ class WrittenSnapshot:
     """A snapshot that a process has written."""
 
     file: str
-    """As it is reached from here: for a process in a container through its root in ``/proc``."""
+    """Path as it is reached from here: for a process in a container through its root in ``/proc``."""
     bytes: int
 
 

@@ -1,4 +1,4 @@
-"""What happened in a recording: runs that start, end, fail and diverge, GPUs that are lost, and gaps."""
+"""Events of a recording: runs that start, end, fail and diverge, GPUs that are lost, and gaps."""
 
 from __future__ import annotations
 

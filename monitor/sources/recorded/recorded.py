@@ -1,4 +1,4 @@
-"""What is kept of a recording: its GPUs, its runs, and its events."""
+"""Summary of a recording: its GPUs, its runs, and its events."""
 
 from __future__ import annotations
 

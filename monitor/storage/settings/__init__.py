@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .places import CONFIG_VARIABLE as CONFIG_VARIABLE
     from .schema import (
         ASCII as ASCII,
+        COLOURS as COLOURS,
         COLUMNS as COLUMNS,
         HOST_LINE as HOST_LINE,
         INTERVAL as INTERVAL,
@@ -49,8 +50,8 @@ else:
             "in_force": "DEFAULT FILE read_settings_file settings_in_force SettingsInForce",
             "places": "CONFIG_VARIABLE",
             "schema": (
-                "ASCII COLUMNS HOST_LINE INTERVAL KEYS QUIET_HOURS SETTINGS SORT TABLES THEME VIEW find_setting "
-                "mapping_of nearest_name"
+                "ASCII COLOURS COLUMNS HOST_LINE INTERVAL KEYS QUIET_HOURS SETTINGS SORT TABLES THEME VIEW "
+                "find_setting mapping_of nearest_name"
             ),
             "setting": "Setting Value",
             "template": "settings_template",

@@ -51,7 +51,7 @@ def change_settings(changes: Changes, environ: Mapping[str, str] = os.environ) -
     if not os.path.isabs(named):  # noqa: PTH117 - no home is known
         raise CannotTellError("Settings are kept nowhere: set HOME, XDG_CONFIG_HOME or VRAMTOP_CONFIG.")
     if named == NO_FILE:
-        raise CannotTellError(f"Settings are kept nowhere: VRAMTOP_CONFIG is {NO_FILE}.")
+        raise CannotTellError(f"Settings are kept nowhere: vramtop was told to use no file (VRAMTOP_CONFIG={NO_FILE}).")
     folder = Path(named).parent
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -66,14 +66,15 @@ def change_settings(changes: Changes, environ: Mapping[str, str] = os.environ) -
 
 
 def save_setting(name: str, value: Value | None, notify: Callable[[str], None]) -> None:
-    """Save one setting on a thread of its own, as a disk may hang.
+    """Save one setting on a thread of its own, as a disk may hang; without a word if the user wants no file.
 
     Args:
         name: dotted; also of an entry of a mapping.
         value: as ``Setting.checked`` returns it; None: it is removed, and its default holds.
         notify: called on that thread with a sentence if it could not be saved.
     """
-    _in_background({name: value}, notify)
+    if config_file() != NO_FILE:
+        _in_background({name: value}, notify)
 
 
 def take_over_old_file() -> None:

@@ -1,21 +1,17 @@
 """The settings in force: flag, else environment, else settings file, else default; with the origin of each."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from vramtop.estimator.common import read_file
 
 from .old_file import read_old_file
 from .places import NO_FILE, config_file, old_settings_file
 from .schema import SETTINGS, find_setting
+from .setting import Value
 from .toml_text import FileSettings, Problem, lines_of, read_toml
-
-if TYPE_CHECKING:
-    from .setting import Value
 
 DEFAULT, FILE, OLD_FILE = "default", "file", "settings.json"
 """Origins; the others are an environment variable, and a flag with its dashes."""
@@ -81,7 +77,7 @@ class SettingsInForce(NamedTuple):
             line = None
         return f"{self.file}, line {line}" if line else self.file
 
-    def without(self, problem: Problem) -> SettingsInForce:
+    def without(self, problem: Problem) -> "SettingsInForce":
         """Return these settings with one at its default, as there is something wrong with what it was set to."""
         return self._replace(
             values={**self.values, problem.name: self.default(problem.name)},
@@ -89,7 +85,7 @@ class SettingsInForce(NamedTuple):
             problems=(*self.problems, problem),
         )
 
-    def with_flag(self, name: str, value: Value, flag: str) -> SettingsInForce:
+    def with_flag(self, name: str, value: Value, flag: str) -> "SettingsInForce":
         """Return these settings with one from the command line."""
         return self._replace(values={**self.values, name: value}, origins={**self.origins, name: flag})
 
@@ -149,6 +145,8 @@ def read_settings_file(file: str) -> tuple[str, FileSettings]:
 
 def _read_file(file: str) -> tuple[FileSettings, bool, bool]:
     """Return what the file says, whether there is one, and whether nobody else may write it."""
+    if not os.path.isabs(file):  # noqa: PTH117 - of no known home: whoever made the current folder may have put it there
+        return FileSettings(), False, True
     try:
         found = os.stat(file)  # noqa: PTH116 - pathlib need not be loaded where there is no file
     except OSError as error:

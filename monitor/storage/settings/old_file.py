@@ -33,7 +33,7 @@ def read_old_file(file: str) -> FileSettings:
 
     Values that mean nothing any more are left out without a word: screens wrote them, not the user.
     """
-    if not os.path.isfile(file):  # noqa: PTH113 - pathlib is not needed where there is none
+    if not os.path.isabs(file) or not os.path.isfile(file):  # noqa: PTH113, PTH117 - most often there is none
         return FileSettings()
     import json
 

@@ -1,4 +1,4 @@
-"""Where the settings file is."""
+"""Finds the settings file."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 CONFIG_VARIABLE = "VRAMTOP_CONFIG"
 """Names the settings file; ``--config`` takes precedence and sets it, so that started processes have the same one."""
 NO_FILE = os.devnull
-"""As the name of the settings file: there is none."""
+"""Name that stands for no settings file."""
 
 
 def config_file(environ: Mapping[str, str] = os.environ) -> str:

@@ -43,7 +43,6 @@ METHODS = ("auto", "formula", "exact", "traced")
 _DAY = 86_400
 _ADDRESS = r"((\[[^\]\s]+\]|[^:\s\[\]]*):)?\d{1,5}"
 _GPU = r"[0-9]{1,4}(-[0-9]{1,4}|(:[0-9]{1,4}){0,2})|(?i:GPU|MIG)-[0-9A-Za-z/-]{4,}"
-_COLOUR = r"#[0-9A-Fa-f]{3}|#[0-9A-Fa-f]{6}|[a-z][a-z0-9_]*(?:-[a-z0-9_]+)*"
 
 
 def _is_backwards(gpus: tuple[str, ...]) -> str | None:
@@ -238,9 +237,9 @@ SETTINGS: tuple[Setting, ...] = (
         about="Keys by action, in place of the usual ones; the settings screen and docs/reference/keys.md list them",
     ),
     Setting(
-        name=COLOURS, kind="mapping", default={}, pattern=_COLOUR, example={"over": "#e5534b"},
-        expects='names and colours: over = "#e5534b"',
-        about="Colours by what they stand for, in place of the theme's",
+        name=COLOURS, kind="mapping", default={}, example={"over": "#e5534b"},
+        expects='names and colours: over = "#e5534b"; for some themes: "light.over" = "orange"',
+        about="Colours by what they stand for, in place of vramtop's; the settings screen lists the names",
     ),
 )  # fmt: skip
 """All settings. Tables stand together and in the order of ``TABLES``."""

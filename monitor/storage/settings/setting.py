@@ -1,7 +1,5 @@
 """One setting: its name, type, default, meaning, and the check of its values."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple

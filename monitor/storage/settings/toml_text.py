@@ -1,25 +1,19 @@
 """The text of a settings file: its values by dotted name, the line of each, and what is wrong with them."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from vramtop.estimator.common import check_nesting
 
 from .schema import COLOURS, KEYS, TABLES, find_setting, mapping_of, nearest_name
+from .setting import Setting, Value
 
-if TYPE_CHECKING:
-    from .setting import Setting, Value
-
-_HEADER = re.compile(r"\s*\[")
 _WITH_GROUPS = (f"{KEYS}.", f"{COLOURS}.")
 """Settings whose entries have dots in their names."""
-_LINE = re.compile(r"line (\d+)")
 
 
 class Problem(NamedTuple):
@@ -52,7 +46,7 @@ def read_toml(text: str, file: str) -> FileSettings:
         tables = _decoded(text)
         check_nesting(tables)
     except ValueError as error:
-        found = _LINE.search(str(error))
+        found = re.search(r"line (\d+)", str(error))
         line = int(found[1]) if found else None
         where = f"{file}, line {line}" if line else file
         reason = str(error).partition(" (at ")[0]
@@ -93,7 +87,7 @@ def lines_of(text: str) -> dict[str, int]:
             continue
         begin = begin or number
         statement += line
-        is_header = _HEADER.match(statement) is not None
+        is_header = statement.lstrip().startswith("[")
         try:
             tables = _decoded(statement if is_header else header + statement)
         except ValueError:

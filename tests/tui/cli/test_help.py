@@ -3,6 +3,7 @@
 import os
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +102,7 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
         (["torchrun", "train.py"], "vramtop fit -- torchrun ... checks a launch line"),
         (["frobnicate"], "there is no command, model or job file 'frobnicate'"),
         (["nosuch.toml"], "nosuch.toml: no such file"),
+        (["fit", "gpt3"], "not built in; did you mean gpt-2, gpt2?"),
         (["fit", "gpt2", "--bathc-size", "4"], "there is no flag --bathc-size; did you mean --batch-size?"),
         (["fit", "gpt2", "--gpu-ty", "4090"], "there is no flag --gpu-ty; did you mean --gpu-type?"),
         (["fit", "gpt2", "--precison", "bf16"], "there is no flag --precison; did you mean --precision?"),
@@ -120,6 +122,18 @@ def test_a_mistake_is_one_sentence_that_says_what_may_be_meant(
     assert printed.out == ""
     assert sentence in printed.err
     assert len(printed.err.splitlines()) == 1
+
+
+def test_a_file_that_is_no_job_is_told_what_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.log").write_text("loss 1.0\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["train.log"]) == 2
+    assert capsys.readouterr().err == (
+        "vramtop: train.log is neither a recording nor a job file, which ends in .toml, .yaml, .yml or .json; "
+        "vramtop explain train.log reads a log or a memory snapshot\n"
+    )
 
 
 def test_the_rest_of_the_line_after_exec_is_left_as_it_is() -> None:

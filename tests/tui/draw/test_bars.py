@@ -11,7 +11,8 @@ from vramtop.tui.draw.bars import (
     draw_bar,
     split_beyond,
 )
-from vramtop.tui.draw.palette import BEYOND_BUDGET, COMPONENTS, ink_on
+from vramtop.tui.draw.colours import colour_of
+from vramtop.tui.draw.palette import COMPONENTS, ink_on
 from vramtop.tui.draw.text_output import TextOutput
 
 FULL = Components(weights=15 * GIB, gradients=15 * GIB, optimizer=30 * GIB)
@@ -116,7 +117,7 @@ def test_what_is_beyond_the_limit_is_one_red_segment_with_the_difference_at_its_
     parts = split_beyond(component_segments(FULL), 40 * GIB, "+20.0")
     assert [part.size_bytes // GIB for part in parts if part.size_bytes] == [15, 15, 10, 20]
     cells = draw_bar(parts, scale_bytes=80 * GIB, width=80)
-    red = [cell.char for cell in cells if cell.ground == BEYOND_BUDGET]
+    red = [cell.char for cell in cells if cell.ground == colour_of("beyond_budget")]
     assert len(red) == 20
     assert "".join(red).endswith("+20.0")
     assert split_beyond(component_segments(FULL), 60 * GIB) == component_segments(FULL)

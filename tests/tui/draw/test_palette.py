@@ -10,21 +10,9 @@ from math import dist
 
 import pytest
 
+from vramtop.tui.draw.colours import colour_of
 from vramtop.tui.draw.contrast import contrast, nearest_of_16, nearest_of_256, parse_hex, rgb_of_256
-from vramtop.tui.draw.palette import (
-    BAD,
-    BEYOND_BUDGET,
-    CHECKS,
-    COMPONENTS,
-    GOOD,
-    NEUTRAL,
-    NO_JOB,
-    STATUSES,
-    UNCERTAIN,
-    VERDICTS,
-    WARNING,
-    ink_on,
-)
+from vramtop.tui.draw.palette import CHECKS, COMPONENTS, STATUSES, VERDICTS, ink_on
 from vramtop.tui.screens.step.step_graph_rows import STACK_ORDER
 
 Matrix = tuple[tuple[float, float, float], ...]
@@ -58,7 +46,13 @@ TO_OKLAB: Matrix = (
 )
 LEAST_BETWEEN_NEIGHBOURS = 0.09
 LEAST_BETWEEN_ANY = 0.055
-MEANINGS = {"good": GOOD, "bad": BAD, "warning": WARNING, "neutral": NEUTRAL, "uncertain": UNCERTAIN}
+MEANINGS = {
+    "good": colour_of("good"),
+    "bad": colour_of("bad"),
+    "warning": colour_of("warning"),
+    "neutral": colour_of("neutral"),
+    "uncertain": colour_of("uncertain"),
+}
 BAR_ORDER = tuple(COMPONENTS)
 
 
@@ -98,8 +92,8 @@ def test_meanings_differ_for_everyone(vision):
 
 def test_memory_beyond_the_budget_stands_out_from_the_memory_before_it():
     for vision in VISION:
-        for before in (GOOD, NO_JOB, NEUTRAL):
-            assert distance(BEYOND_BUDGET, before, vision) >= LEAST_BETWEEN_NEIGHBOURS
+        for before in (colour_of("good"), colour_of("no_budget"), colour_of("neutral")):
+            assert distance(colour_of("beyond_budget"), before, vision) >= LEAST_BETWEEN_NEIGHBOURS
 
 
 @pytest.mark.parametrize("order", [BAR_ORDER, STACK_ORDER], ids=["bar", "graph"])
@@ -117,13 +111,13 @@ def test_meanings_differ_in_16_and_in_256_colours():
 
 
 def test_no_component_is_red():
-    red = nearest_of_16(parse_hex(BEYOND_BUDGET))
+    red = nearest_of_16(parse_hex(colour_of("beyond_budget")))
     assert red not in {nearest_of_16(parse_hex(mark.colour)) for mark in COMPONENTS.values()}
 
 
 @pytest.mark.parametrize("marks", [COMPONENTS, STATUSES, VERDICTS, CHECKS])
 def test_colours_stand_out_from_dark_and_light_grounds_and_letters_on_them_are_readable(marks):
-    for colour in (*(mark.colour for mark in marks.values()), NO_JOB):
+    for colour in (*(mark.colour for mark in marks.values()), colour_of("no_budget")):
         rgb = parse_hex(colour)
         assert contrast(rgb, parse_hex(ink_on(colour))) >= 4.5, colour
         assert contrast(rgb, (18, 18, 18)) >= 3, colour

@@ -52,7 +52,7 @@ class _SlurmFacts(TypedDict):
     partitions: list[str]
     """Partitions that can take the job, the best first."""
     partitions_now: list[str]
-    """Those that can start it now, as far as it is known."""
+    """Partitions that can start it now, as far as it is known."""
     nodes_not_counted: int
     """Nodes with GPUs that are down, drained or do not answer."""
     request: list[str] | None

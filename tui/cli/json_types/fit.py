@@ -39,7 +39,7 @@ class _Suggestion(TypedDict):
     sources: list[str]
     """Where the costs are from."""
     edits: list[Annotated[dict[str, Any], FieldsOf(Edit)]]
-    """The same changes in the user's command line or file."""
+    """Edits of the user's command line or file that make the changes."""
 
 
 class SuggestionJson(_Suggestion, total=False):

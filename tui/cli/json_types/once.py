@@ -43,7 +43,7 @@ class ProcessJson(TypedDict):
     kind: ProcessKind
     """What it is; `unknown`: its command line cannot be read."""
     program: str | None
-    """The same in words, with the program's name if it is known; null: nothing to say."""
+    """Kind in words, with the program's name if it is known; null: nothing to say."""
     elapsed_seconds: float | None
     """Time since it started."""
     runs_in: str | None

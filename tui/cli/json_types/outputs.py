@@ -44,7 +44,7 @@ OUTPUTS = {
             "vramtop fit JOB --json",
             "vramtop fit JOB --gpu-type NAME --json",
             "vramtop wait JOB --json",
-            "vramtop run --fit JOB --json -- COMMAND",
+            "vramtop run --fit --json -- COMMAND",
         ),
     ),
     "fit-hosts": Output(

@@ -16,7 +16,7 @@ class CauseJson(TypedDict):
     changes: dict[str, Any]
     """Values by dotted job key."""
     words: str
-    """The same in words."""
+    """Changes in words."""
     device_bytes: int
     """What the job would take with them, as NVML counts the process."""
 

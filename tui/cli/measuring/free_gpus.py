@@ -16,7 +16,7 @@ ADVICE = "--cpu runs a tiny model on the CPU instead, and --predict only predict
 KEPT_BYTES = 512 * MIB
 """Stays free beside other programs: kernels that CUDA loads later, and small allocations of theirs."""
 KEPT_BYTES_OF_RANKS = 1536 * MIB
-"""The same for one of several ranks, whose NCCL allocates outside of torch."""
+"""Bytes kept for one of several ranks, whose NCCL allocates outside of torch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class OutsideFigures:
     device_bytes: int | None = None
     """Memory that came to the GPU since the start; known only if nothing else ran there."""
     context_bytes: int | None = None
-    """The same before the model was built, without torch's own."""
+    """Bytes before the model was built, without torch's own."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class FreeGpus:
     devices: Sequence[DeviceCapacity]
     snapshot: Snapshot
     figures: list[OutsideFigures] = field(default_factory=list)
-    """Of each rank, as the stages were reached."""
+    """Figures of each rank, as the stages were reached."""
 
     @property
     def available_bytes(self) -> int:

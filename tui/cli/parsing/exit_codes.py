@@ -1,4 +1,4 @@
-"""What each command's exit codes mean, in words: for help, the manual page and the documentation."""
+"""Meanings of each command's exit codes, for help, the manual page and the documentation."""
 
 from collections.abc import Mapping
 

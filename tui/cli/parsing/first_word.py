@@ -1,4 +1,4 @@
-"""What the first word of a command line means: a command, a process, a job, or a mistake."""
+"""Interprets the first word of a command line: a command, a process, a job, or a mistake."""
 
 import os
 import re
@@ -92,6 +92,11 @@ def _mistake(words: Sequence[str], commands: Sequence[str]) -> str:
     word, text = words[0], " ".join(words)
     if word.rpartition("/")[2] in _LAUNCHERS:
         return f"vramtop fit -- {word} ... checks a launch line; vramtop run -- {word} ... starts it with the probe"
+    if os.path.isfile(word):  # noqa: PTH113
+        return (
+            f"{word} is neither a recording nor a job file, which ends in .toml, .yaml, .yml or .json; "
+            f"vramtop explain {word} reads a log or a memory snapshot"
+        )
     import difflib  # not at start-up
 
     near = difflib.get_close_matches(word, commands, n=1, cutoff=0.6)

@@ -1,4 +1,4 @@
-"""Where a job could run that is not this machine: requests to Slurm and Kubernetes, and instance types of clouds.
+"""Places for a job beyond this machine: requests to Slurm and Kubernetes, and instance types of clouds.
 
 Lives here: ``vramtop fit`` with ``--slurm``, ``--kubernetes`` or ``--cloud``.
 Callers: ``commands``.

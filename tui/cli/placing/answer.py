@@ -1,4 +1,4 @@
-"""What ``fit --slurm``, ``--kubernetes`` and ``--cloud`` answer, as text that a scheduler takes, and as JSON."""
+"""Answers of ``fit --slurm``, ``--kubernetes`` and ``--cloud``, as text that a scheduler takes, and as JSON."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What can be completed: the commands, their flags, and the words that may follow each."""
+"""Words that can be completed: the commands, their flags, and what may follow each."""
 
 import argparse
 from collections.abc import Mapping

@@ -69,7 +69,7 @@ class FormState:
         self.origins = origins
         self.missing = missing
         self._first_missing = missing
-        """Those at first: their fields stay where they are."""
+        """Settings that were missing at first: their fields stay where they are."""
         self._read_model = base.model.id
         """The model with which the values were read."""
         self._edited: set[str] = set()

@@ -1,4 +1,4 @@
-"""Which fields everyone sets, and the groups below which the others are folded."""
+"""Fields that everyone sets, and the groups below which the others are folded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

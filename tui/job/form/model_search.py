@@ -10,7 +10,7 @@ class ModelChoice:
     """A model that can be chosen."""
 
     name: str
-    """As it is written into the field."""
+    """Name as it is written into the field."""
     note: str
     """Where the name comes from: recent, in the cache, or the built-in model's publisher."""
     other_names: tuple[str, ...] = ()

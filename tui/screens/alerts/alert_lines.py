@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from ...draw import ALARM, BAD, MUTED, UNCERTAIN, format_duration, on_colour, printable
+from ...draw import MUTED, alarm, colour_of, format_duration, on_colour, printable
 from ...keys import shown_key
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.alerts import Alert, AlertWatch, FleetWatch
 
-_BADGES = {"critical": f"bold {on_colour(BAD)}", "warning": ALARM, "info": "bold reverse"}
 _INDENT = 3
 _MAX_LISTED = 30
 """Alerts of one kind that are listed: a thousand hosts may be silent at once."""
@@ -79,7 +78,7 @@ def quiet_line(hours: str | None, *, quiet: bool) -> Content:
         return Content.styled(f"no quiet hours: you are told of an alert at any time ({key} sets some)", MUTED)
     words = f"quiet hours {printable(hours)}: alerts are listed here, and you are told afterwards of those that last"
     if quiet:
-        return Content.assemble((" QUIET NOW ", f"bold {on_colour(UNCERTAIN)}"), f" {words}")
+        return Content.assemble((" QUIET NOW ", f"bold {on_colour(colour_of('uncertain'))}"), f" {words}")
     return Content.styled(words, MUTED)
 
 
@@ -105,7 +104,7 @@ def _listed(
         kinds.setdefault(alert.condition.rule.name, []).append(alert)
     for same in kinds.values():
         rule, is_many = same[0].condition.rule, len(same) > _MAX_APART
-        heading = (f" {rule.title} ", _BADGES[rule.severity] if is_firing else "bold")
+        heading = (f" {rule.title} ", _badge_style(rule.severity) if is_firing else "bold")
         if is_many:
             yield Content.assemble(heading, f"  {len(same)} {times}")
         for alert in same[:_MAX_LISTED]:
@@ -121,3 +120,9 @@ def _listed(
 
 def _clock(seconds: float) -> str:
     return time.strftime("%H:%M", time.localtime(seconds))
+
+
+def _badge_style(severity: str) -> str:
+    if severity == "critical":
+        return f"bold {on_colour(colour_of('bad'))}"
+    return alarm() if severity == "warning" else "bold reverse"

@@ -20,6 +20,7 @@ from ...draw import (
     badge,
     bar_content,
     beyond_budget_bytes,
+    colour_of,
     difference_label,
     draw_bar,
     format_duration,
@@ -32,7 +33,7 @@ from ...draw import (
 )
 from ...keys import shown_key
 from ...widgets import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
-from ..step import GPU_TOTAL, GPU_TOTAL_COLOUR
+from ..step import GPU_TOTAL
 from .run_graph_rows import BOUND, EXPECTED, LevelLine, RunGraphData, graph_top_bytes
 
 _LABEL_WIDTH, _FIGURES_WIDTH = 10, 28
@@ -44,7 +45,7 @@ def run_graph_data(row: ProcessRow, history: Readings, *, span_seconds: float, n
     budget, total = row.budget, row.gpu.total_bytes
     most = max((size for _, size in history if size is not None), default=None)
     top = graph_top_bytes(total, most, row.process.used_bytes, budget.peak.high_bytes if budget else None)
-    lines = [LevelLine(total, GPU_TOTAL, GPU_TOTAL_COLOUR)] if total is not None and total <= top else []
+    lines = [LevelLine(total, GPU_TOTAL, colour_of("bad"))] if total is not None and total <= top else []
     if budget is not None:
         lines += [LevelLine(budget.peak.low_bytes, BOUND), LevelLine(budget.peak.high_bytes, BOUND)]
         lines.append(LevelLine(budget.steady_device_bytes, EXPECTED))

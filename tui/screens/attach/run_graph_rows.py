@@ -11,17 +11,15 @@ from itertools import accumulate
 from vramtop.estimator.budget import Components
 
 from ...draw import (
-    BAD,
     COMPONENTS,
     EIGHTHS,
-    NEUTRAL,
-    NO_JOB,
     OTHER_MEMORY,
     Cell,
     Readings,
     TimelineMark,
     TimeMark,
     blend,
+    colour_of,
     column_sizes,
     component_segments,
     ink_on,
@@ -101,10 +99,10 @@ def run_graph_rows(
     levels = [level_of(size, height * _STEPS, data.top_bytes) for size in sizes]
     bands = _bands(data, height, ground=ground, patterns=patterns, full=full)
     lines = {_row_of(line.size_bytes, height, data.top_bytes): line for line in data.lines}
-    marks = {mark.column: mark.colour or NEUTRAL for mark in _marks(data, width) if mark.column}
-    calm, rows = data.colour or NO_JOB, []
+    marks = {mark.column: mark.colour or colour_of("neutral") for mark in _marks(data, width) if mark.column}
+    calm, rows = data.colour or colour_of("no_budget"), []
     for y in range(height - 1, -1, -1):
-        curve = BAD if _is_beyond(data, y, height) else calm
+        curve = colour_of("bad") if _is_beyond(data, y, height) else calm
         row = [_cell(level - y * _STEPS, bands[y], curve, full, mark=marks.get(x)) for x, level in enumerate(levels)]
         rows.append(_with_line(row, levels, y, bands[y], lines.get(y)))
     _write_labels(rows, levels, data)
@@ -220,8 +218,8 @@ def _with_line(row: list[Cell], levels: Sequence[int], y: int, band: _Band, line
 
 def _bands(data: RunGraphData, height: int, *, ground: str, patterns: bool, full: str) -> list[_Band]:
     """Return the look of each row, from the bottom."""
-    calm = data.colour or NO_JOB
-    curves = [BAD if _is_beyond(data, y, height) else calm for y in range(height)]
+    calm = data.colour or colour_of("no_budget")
+    curves = [colour_of("bad") if _is_beyond(data, y, height) else calm for y in range(height)]
     if data.layers is None:
         return [_Band(Cell(full, curve), Cell(" "), None) for curve in curves]
     unit = data.top_bytes / (height * _STEPS)

@@ -11,8 +11,8 @@ from vramtop.monitor.snapshot import ProcessKey, gpu_list
 from ...draw import (
     MUTED,
     STATUSES,
-    WARNING,
     badge,
+    colour_of,
     format_duration,
     gpu_labels,
     printable,
@@ -80,7 +80,7 @@ def process_header(rows: Sequence[ProcessRow]) -> Content:
 def warnings_content(attachment: Attachment) -> Content:
     """Return the warnings about what could not be read or understood."""
     return Content("\n").join(
-        Content.assemble(("! ", f"bold {WARNING}"), printable(text)) for text in attachment.warnings
+        Content.assemble(("! ", f"bold {colour_of('warning')}"), printable(text)) for text in attachment.warnings
     )
 
 

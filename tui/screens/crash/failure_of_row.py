@@ -1,4 +1,4 @@
-"""What the last reading of a process says of its failure: figures as torch's message has them, as far as known."""
+"""Failure of a process, from its last reading: figures as torch's message has them, as far as known."""
 
 from vramtop.estimator.crash import Failure, OtherProcess, OutOfMemory
 from vramtop.monitor.board import ProcessRow

@@ -14,15 +14,14 @@ from vramtop.estimator.common import format_gib
 from vramtop.monitor.snapshot import gpu_list
 
 from ...draw import (
-    ALARM,
-    BAD,
     MUTED,
     SEPARATOR,
     STATUSES,
-    UNCERTAIN,
     VERDICTS,
     WORST_FIRST,
+    alarm,
     badge,
+    colour_of,
     format_duration,
     gpu_labels,
     join_to_width,
@@ -63,14 +62,16 @@ def header_line(board: Board | None, feed: FeedStatus, width: int) -> Content:
     left: list[Content | str] = [Content.styled("vramtop", "bold")]
     right: list[Content | str] = []
     if feed.recording:
-        right.append(Content.styled(f" ● recording {printable(feed.recording)} ", f"bold {on_colour(BAD)}"))
+        right.append(
+            Content.styled(f" ● recording {printable(feed.recording)} ", f"bold {on_colour(colour_of('bad'))}")
+        )
     if feed.paused:
-        right.append(Content.styled(" paused ", ALARM))
+        right.append(Content.styled(" paused ", alarm()))
     if feed.age_seconds is not None:
-        right.append(Content.styled(f" ! figures are {format_duration(feed.age_seconds)} old ", ALARM))
+        right.append(Content.styled(f" ! figures are {format_duration(feed.age_seconds)} old ", alarm()))
     if feed.alerts:
         words = f"{feed.alerts} alert{'' if feed.alerts == 1 else 's'}"
-        right.append(Content.styled(f" {words} ({shown_key('dashboard.alerts')}) ", ALARM))
+        right.append(Content.styled(f" {words} ({shown_key('dashboard.alerts')}) ", alarm()))
     if board:
         source = board.snapshot.source
         left += [printable(source.host or "this machine")]
@@ -93,7 +94,9 @@ def notices(board: Board | None, feed: FeedStatus, width: int) -> list[Content]:
     if board and not banner and board.snapshot.source.kind != "nvml":
         banner = "a recording, not this machine now"
     if banner:
-        lines.append(Content.assemble((" REPLAY ", f"bold {on_colour(UNCERTAIN)}"), f" {printable(banner)}"))
+        lines.append(
+            Content.assemble((" REPLAY ", f"bold {on_colour(colour_of('uncertain'))}"), f" {printable(banner)}")
+        )
     if feed.failure:
         lines += _alarm_lines(feed.failure, width)
     elif board is None:
@@ -118,14 +121,14 @@ def _filter_line(board: Board, hidden: Hidden) -> Content:
         words.append(f"hidden: {hidden.processes} with {format_gib(hidden.used_bytes)} GiB")
     words += [f"GPU {gpu_list(hidden.labels, most=4)} hidden"] if hidden.labels else []
     words += [f"no GPU {', '.join(map(printable, hidden.missing))} here"] if hidden.missing else []
-    tag = Content.styled(" ONLY ", f"bold {on_colour(UNCERTAIN)}")
+    tag = Content.styled(" ONLY ", f"bold {on_colour(colour_of('uncertain'))}")
     return Content.assemble(tag, (f" {printable(hidden.by)}: ", "bold"), SEPARATOR.join(words))
 
 
 def _alarm_lines(sentence: str, width: int) -> list[Content]:
     """Return a warning in full: it also says what to do."""
     words = wrap(printable(sentence), max(20, width - 4))
-    return [Content.assemble((" ! ", ALARM) if not at else "   ", f" {line}") for at, line in enumerate(words)]
+    return [Content.assemble((" ! ", alarm()) if not at else "   ", f" {line}") for at, line in enumerate(words)]
 
 
 def _planning_lines(board: Board) -> list[Content]:
@@ -134,7 +137,7 @@ def _planning_lines(board: Board) -> list[Content]:
     lines = [] if faults else _alarm_lines("no GPU was found here", 80)
     if board.snapshot.source.kind == "nvml":
         words = f" press {shown_key('dashboard.fit_check')} to check a job against any GPU; --demo plays a recording"
-        lines.append(Content.assemble((" PLANNING ", f"bold {on_colour(UNCERTAIN)}"), words))
+        lines.append(Content.assemble((" PLANNING ", f"bold {on_colour(colour_of('uncertain'))}"), words))
     return lines
 
 
@@ -158,12 +161,12 @@ def _anomaly_lines(board: Board) -> list[Content]:
     """Return the anomalies on the GPUs, the one with the most memory first."""
     anomalies = sorted(board.anomalies, key=lambda anomaly: -anomaly.held_bytes)
     shown = anomalies if len(anomalies) <= _MAX_ANOMALY_LINES else anomalies[: _MAX_ANOMALY_LINES - 1]
-    lines = [Content.assemble((" ! ", ALARM), f" GPU {each.gpu_index}: {printable(each.sentence)}") for each in shown]
+    lines = [Content.assemble((" ! ", alarm()), f" GPU {each.gpu_index}: {printable(each.sentence)}") for each in shown]
     if len(anomalies) > len(shown):
         rest = anomalies[len(shown) :]
         gpus = gpu_list(sorted({each.gpu_index for each in rest}))
         lines.append(
-            Content.assemble((" ! ", ALARM), f" {len(rest)} more on GPU {gpus}: vramtop --once shows all of them")
+            Content.assemble((" ! ", alarm()), f" {len(rest)} more on GPU {gpus}: vramtop --once shows all of them")
         )
     return lines
 

@@ -8,7 +8,7 @@ from textual.content import Content
 
 from vramtop.estimator.common import format_gib
 
-from ...draw import ALARM, MUTED, join_to_width
+from ...draw import MUTED, alarm, join_to_width
 
 if TYPE_CHECKING:
     from vramtop.monitor.snapshot import HostLoad
@@ -49,4 +49,4 @@ def _ram(load: HostLoad) -> Content:
     if used is None or total is None:
         return Content("RAM n/a")
     words = f"RAM {format_gib(used)} of {format_gib(total)} GiB{' (container)' if load.ram_limited else ''}"
-    return Content.styled(f" ! {words} ", ALARM) if used >= _HIGH_RAM * total else Content(words)
+    return Content.styled(f" ! {words} ", alarm()) if used >= _HIGH_RAM * total else Content(words)

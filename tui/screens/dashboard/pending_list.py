@@ -7,7 +7,7 @@ from textual.content import Content
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.board import PendingRow
 
-from ...draw import ALARM, MUTED, VERDICTS, badge, printable
+from ...draw import MUTED, VERDICTS, alarm, badge, printable
 from ...widgets import StaticLines
 
 _HIGHLIGHT_SECONDS = 60.0
@@ -36,6 +36,6 @@ def pending_line(row: PendingRow, width: int, now: float) -> Content:
         if row.budget is not None and row.budget.learned is not None:
             reason = f"{reason} · corrected, was {format_gib(row.budget.learned.uncorrected.device_bytes)}"
     is_new = row.fits_changed_at is not None and now - row.fits_changed_at < _HIGHLIGHT_SECONDS
-    head = Content.styled(" NOW ", ALARM) if is_new else Content.styled("pending", MUTED)
+    head = Content.styled(" NOW ", alarm()) if is_new else Content.styled("pending", MUTED)
     name = Content.styled(printable(row.job.label), "bold")
     return Content.assemble(head, " ", name, " ", verdict, " ", printable(reason)).truncate(width, ellipsis=True)

@@ -34,7 +34,7 @@ class FleetRow:
     """One row; its cells are made when it comes into sight."""
 
     key: Hashable
-    """The same in every fleet for the same host, GPU or run."""
+    """Key of a host, GPU or run, equal in every fleet."""
     severity: float
     """Place of its worst status; 0 is the worst."""
     host: str

@@ -10,7 +10,7 @@ from textual.content import Content
 
 from vramtop.estimator.common import TIB, format_gib, format_size
 
-from ...draw import ALARM, BAD, MUTED, format_duration, join_to_width, left_and_right, on_colour, printable
+from ...draw import MUTED, alarm, colour_of, format_duration, join_to_width, left_and_right, on_colour, printable
 from ...keys import shown_key
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ def header_line(fleet: Fleet | None, feed: FleetFeed, width: int) -> Content:
     """Return the source at the left, and interval and time of the readings at the right."""
     right: list[Content | str] = []
     if feed.paused:
-        right.append(Content.styled(" paused ", ALARM))
+        right.append(Content.styled(" paused ", alarm()))
     if feed.age_seconds is not None:
-        right.append(Content.styled(f" ! figures are {format_duration(feed.age_seconds)} old ", ALARM))
+        right.append(Content.styled(f" ! figures are {format_duration(feed.age_seconds)} old ", alarm()))
     if feed.alerts:
         words = f"{feed.alerts} alert{'' if feed.alerts == 1 else 's'}"
-        right.append(Content.styled(f" {words} ({shown_key('dashboard.alerts')}) ", ALARM))
+        right.append(Content.styled(f" {words} ({shown_key('dashboard.alerts')}) ", alarm()))
     if fleet is not None:
         right += [f"every {feed.interval:g} s", time.strftime("%H:%M:%S", time.localtime(fleet.time))]
     shown = join_to_width(right, width)
@@ -69,10 +69,12 @@ def _sums(fleet: Fleet, *, short: bool) -> list[Content | str]:
     parts: list[Content | str] = []
     if totals.silent_hosts:
         every = "" if short else f" of {totals.hosts} hosts"
-        parts.append(Content.styled(f" {totals.silent_hosts}{every} silent ", ALARM))
+        parts.append(Content.styled(f" {totals.silent_hosts}{every} silent ", alarm()))
     if totals.diverging_runs:
         every = "" if short else f" of {totals.runs} runs"
-        parts.append(Content.styled(f" {totals.diverging_runs}{every} diverging ", f"bold {on_colour(BAD)}"))
+        parts.append(
+            Content.styled(f" {totals.diverging_runs}{every} diverging ", f"bold {on_colour(colour_of('bad'))}")
+        )
     parts += [f"{totals.connecting_hosts} connecting"] if totals.connecting_hosts else []
     if not gpus.gpus:
         return [*parts, Content.styled("no GPU could be read yet", MUTED)]
@@ -93,4 +95,4 @@ def _sums(fleet: Fleet, *, short: bool) -> list[Content | str]:
 def notice_lines(fleet: Fleet | None, feed: FleetFeed) -> list[Content]:
     """Return what is wrong with the source as a whole."""
     sentences = [feed.failure, fleet.notice if fleet else None]
-    return [Content.assemble((" ! ", ALARM), f" {printable(sentence)}") for sentence in sentences if sentence]
+    return [Content.assemble((" ! ", alarm()), f" {printable(sentence)}") for sentence in sentences if sentence]

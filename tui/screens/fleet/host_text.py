@@ -10,10 +10,10 @@ from textual.content import Content
 from vramtop.estimator.common import UNSEEN_BYTES, format_gib
 
 from ...draw import (
-    ALARM,
     MUTED,
     SEPARATOR,
     VERDICTS,
+    alarm,
     format_duration,
     printable,
     shorten,
@@ -62,15 +62,15 @@ def process_line(process: FleetProcess, width: int) -> str:
 def _lines(fleet: Fleet, host: HostReading, width: int, graph: Callable[[FleetGpu, int], str]) -> Iterator[Content]:
     yield Content(printable(SEPARATOR.join(_facts(host))))
     if not host.is_live:
-        yield Content.assemble((f" {host.state} ", ALARM), f" {gone_text(fleet, host)}")
+        yield Content.assemble((f" {host.state} ", alarm()), f" {gone_text(fleet, host)}")
         age = fleet.age_seconds(host)
         if host.gpus and age is not None:
             yield Content("")
             yield Content.styled(f"Figures of {format_duration(age)} ago, not of now:", "bold")
     for fault in host.faults:
-        yield Content.assemble((" ! ", ALARM), f" {printable(fault)}")
+        yield Content.assemble((" ! ", alarm()), f" {printable(fault)}")
     for anomaly in host.anomalies:
-        yield Content.assemble((" ! ", ALARM), f" {printable(anomaly)}")
+        yield Content.assemble((" ! ", alarm()), f" {printable(anomaly)}")
     lines = (line for gpu in host.gpus for line in _gpu_lines(gpu, width, graph))
     yield from lines if host.is_live else (line.stylize(MUTED) for line in lines)
     if host.pending and host.is_live:
@@ -119,7 +119,7 @@ def _gpu_lines(gpu: FleetGpu, width: int, graph: Callable[[FleetGpu, int], str])
         yield Content.assemble(_INDENT, (_GRAPH_LABEL, MUTED), bars)
     if gpu.fault:
         words = "its driver hangs, the figures are of an earlier reading: " if gpu.is_stale else ""
-        yield Content.assemble(_INDENT, (" ! ", ALARM), f" {words}{printable(gpu.fault)}")
+        yield Content.assemble(_INDENT, (" ! ", alarm()), f" {words}{printable(gpu.fault)}")
     for device in gpu.devices:
         free = f"{format_gib(device.used_bytes)} of {format_gib(device.total_bytes)} GiB in use"
         yield Content(

@@ -10,7 +10,7 @@ from textual.content import Content
 
 from vramtop.estimator.common import format_gib, format_size
 
-from ...draw import ALARM, MUTED, SEPARATOR, format_duration, format_table, printable, status_mark
+from ...draw import MUTED, SEPARATOR, alarm, format_duration, format_table, printable, status_mark
 from .fleet_row import severity
 from .run_rows import ranks_text, run_name
 
@@ -49,15 +49,15 @@ def _lines(fleet: Fleet, run: FleetRun) -> Iterator[Content]:
     for rank in run.diverging:
         mark = status_mark(rank.process.status or "")
         sentence = f": {rank.process.sentence}" if rank.process.sentence else ""
-        yield Content.assemble((f" {mark.letter} {mark.word} ", ALARM), printable(f" {rank.label}{sentence}"))
+        yield Content.assemble((f" {mark.letter} {mark.word} ", alarm()), printable(f" {rank.label}{sentence}"))
     for rank in run.stragglers:
-        yield Content.assemble((" behind ", ALARM), printable(f" {rank.label}{_steps(rank)}"))
+        yield Content.assemble((" behind ", alarm()), printable(f" {rank.label}{_steps(rank)}"))
     for host in run.hosts:
         if not host.is_live:
             age = fleet.age_seconds(host)
             last = "" if age is None else f", last read {format_duration(age)} ago"
             words = f" {host.host} is {host.state}{last}; its ranks are not in the sums"
-            yield Content.assemble((" ! ", ALARM), printable(words))
+            yield Content.assemble((" ! ", alarm()), printable(words))
     if run.unseen_ranks:
         words = (
             f"{run.unseen_ranks} of its {run.world_size} ranks are on hosts that are not listed, or not found there."

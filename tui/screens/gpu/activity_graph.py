@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...draw import Cell, graph_levels, level_rows
+from ...draw import Cell, colour_of, graph_levels, level_rows
 from ...widgets import CellRows
-from .activity_lines import BANDWIDTH_COLOUR, COMPUTE_COLOUR
 
 if TYPE_CHECKING:
     from vramtop.monitor.snapshot import GpuFigure, GpuReading
@@ -27,7 +26,7 @@ class _Graph:
     figure: GpuFigure
     name: str
     meaning: str
-    colour: str
+    colour_name: str
 
     def rows(self, gpu: GpuReading, histories: Histories, *, width: int, height: int) -> list[list[Cell]]:
         """Return title, graph with its scale, and time axis as cells, each row as wide as asked."""
@@ -43,7 +42,7 @@ class _Graph:
         scale = {height // 2: " 50 %", height - 1: "  0 %", 0: "100 %"}
         rows = [
             [*_text(f"{scale.get(at, ''):{_AXIS_WIDTH - 1}}{'┤' if at in scale else '│'}", _AXIS_WIDTH), *row]
-            for at, row in enumerate(level_rows(levels, height, self.colour))
+            for at, row in enumerate(level_rows(levels, height, colour_of(self.colour_name)))
         ]
         before = f"{histories.span_seconds / 60:.0f} min ago"
         axis = f"{'':{_AXIS_WIDTH}}{before}{'now':>{max(3, inner - len(before))}}"
@@ -52,10 +51,8 @@ class _Graph:
 
 
 _GRAPHS = (
-    _Graph("utilisation_percent", "compute", "share of time in which a kernel ran", COMPUTE_COLOUR),
-    _Graph(
-        "memory_utilisation_percent", "bandwidth", "share of time in which memory was read or written", BANDWIDTH_COLOUR
-    ),
+    _Graph("utilisation_percent", "compute", "share of time in which a kernel ran", "compute"),
+    _Graph("memory_utilisation_percent", "bandwidth", "share of time in which memory was read or written", "bandwidth"),
 )
 
 

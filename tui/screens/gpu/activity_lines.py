@@ -1,4 +1,4 @@
-"""What a GPU does now: utilisation, memory bandwidth, memory, power and temperature, as bars with their history."""
+"""Lines about a GPU's activity: utilisation, memory bandwidth, memory, power and temperature, with their history."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from vramtop.monitor.snapshot import MigDevice
 from ...draw import (
     MUTED,
     bar_content,
+    colour_of,
     held_cells_with_budget_mark,
     power_words,
 )
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
     from ...draw import Readings
 
-COMPUTE_COLOUR = "#4d85cb"
-BANDWIDTH_COLOUR = "#0e9385"
-_CALM_COLOUR = "#788497"
-_HOT_COLOUR = "#c96c04"
 _HOT_MARGIN_C = 3
 """Degrees below the temperature at which a GPU slows down from which on it counts as hot."""
 _SCALE_C = 100
@@ -63,8 +60,8 @@ def activity_lines(gpu: GpuRow, whole: GpuReading, histories: Histories, width: 
     return [
         lines.memory(gpu),
         *([labelled("", remark)] if part else []),
-        lines.percent("compute", "utilisation_percent", COMPUTE_COLOUR),
-        lines.percent("bandwidth", "memory_utilisation_percent", BANDWIDTH_COLOUR),
+        lines.percent("compute", "utilisation_percent", colour_of("compute")),
+        lines.percent("bandwidth", "memory_utilisation_percent", colour_of("bandwidth")),
         lines.power(),
         lines.temperature(),
     ]
@@ -93,7 +90,7 @@ class _Lines:
             _known(f"{format_gib(used)} of {format_gib(total)} GiB"), f", free {format_gib(reading.free_bytes)}"
         )
         bar = bar_content(held_cells_with_budget_mark(gpu, self.shape.bar))
-        graph = self._graph(self.histories.history.gpu(reading.key), total, _CALM_COLOUR)
+        graph = self._graph(self.histories.history.gpu(reading.key), total, colour_of("activity"))
         return bar_line("memory", bar, words, graph, self.shape)
 
     def power(self) -> Content:
@@ -103,13 +100,13 @@ class _Lines:
         if share is not None:
             words = Content.assemble(words, f" ({100 * share:.0f} %)")
         top = limit or max((watts or 0 for _, watts in self.histories.figure(self.gpu, "power_w")), default=0)
-        graph = self._graph(self.histories.figure(self.gpu, "power_w"), top, _CALM_COLOUR)
-        return bar_line("power", share_bar(share, self.shape.bar, _CALM_COLOUR), words, graph, self.shape)
+        graph = self._graph(self.histories.figure(self.gpu, "power_w"), top, colour_of("activity"))
+        return bar_line("power", share_bar(share, self.shape.bar, colour_of("activity")), words, graph, self.shape)
 
     def temperature(self) -> Content:
         degrees, limit = self.gpu.temperature_c, self._slowdown_c
         hot = limit is not None and degrees is not None and degrees >= limit - _HOT_MARGIN_C
-        colour, scale = _HOT_COLOUR if hot else _CALM_COLOUR, limit or _SCALE_C
+        colour, scale = colour_of("hot") if hot else colour_of("activity"), limit or _SCALE_C
         parts = [_known(None if degrees is None else f"{degrees} °C")]
         if limit is not None:
             parts.append(Content(f"slows at {limit}"))

@@ -10,7 +10,7 @@ from textual.content import Content
 
 from vramtop.estimator.common import format_gib
 
-from ...draw import ALARM, MUTED, SEPARATOR, printable
+from ...draw import MUTED, SEPARATOR, alarm, printable
 from .bar_line import LABEL_WIDTH, labelled
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _board(details: GpuDetails) -> list[Content]:
 
 
 def _alarm(words: str) -> Content:
-    return Content.styled(f" ! {words} ", ALARM)
+    return Content.styled(f" ! {words} ", alarm())
 
 
 def _of(figure: int | None, most: int | None, unit: str) -> str | None:

@@ -12,7 +12,7 @@ from textual.content import Content
 from vramtop.monitor.snapshot.clock_reasons import clock_reasons
 from vramtop.monitor.storage.settings import COLUMNS, SORT
 
-from ...draw import ALARM, MUTED, format_duration, join_to_width, left_and_right, printable, reason_badge
+from ...draw import MUTED, alarm, format_duration, join_to_width, left_and_right, printable, reason_badge
 from ...keys import shown_key
 from ...widgets import ContentLines, KeysLine, StaticLines
 from ..base import is_complete
@@ -157,7 +157,7 @@ class GpuScreen(ProcessScreen):
         title, state = self.query_one("#title", StaticLines), self.query_one("#state", StaticLines)
         if self._gpu is None:
             title.show(Content.styled("GPU", "bold"))
-            state.show(Content.styled(" ! this GPU is no longer listed ", ALARM))
+            state.show(Content.styled(" ! this GPU is no longer listed ", alarm()))
             return
         gpu, whole = self._gpu, _whole_gpu(board, self._gpu)
         age = stale_seconds(gpu, board, self._feed)
@@ -210,7 +210,7 @@ def _title(gpu: GpuReading, board: Board, age: float | None, width: int) -> Cont
     name = printable(gpu.name or "GPU").removeprefix("NVIDIA ")
     left = Content.assemble((f"GPU {gpu.label}", "bold"), f" · {name}")
     source, shown = board.snapshot.source, len(board.displayed_gpus)
-    right: list[Content | str] = [] if age is None else [Content.styled(f" ! {format_duration(age)} old ", ALARM)]
+    right: list[Content | str] = [] if age is None else [Content.styled(f" ! {format_duration(age)} old ", alarm())]
     right += [f"one of {shown}"] if shown > 1 else []
     right += [printable(source.host or "this machine")] if width >= 90 else []
     right += [f"driver {printable(source.driver_version)}"] if source.driver_version and width >= 100 else []
@@ -222,7 +222,7 @@ def _state(gpu: GpuReading, board: Board, width: int, *, paused: bool) -> Conten
     """Return the most important sentence: a fault of the GPU, what slows it down, or why that is unknown."""
     fault = next((fault for fault in gpu.faults if fault.field is None), None)
     if fault is not None:
-        return Content.assemble((" ! ", ALARM), f" {printable(fault.message)}").truncate(width, ellipsis=True)
+        return Content.assemble((" ! ", alarm()), f" {printable(fault.message)}").truncate(width, ellipsis=True)
     details = gpu.details
     if details is None or details.level != "full":
         if board.snapshot.source.kind != "nvml":

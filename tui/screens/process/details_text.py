@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot import GpuProcess
 
 MAX_LINES = 1000
-"""Of one part: a process may have a million files open."""
+"""Limit of one part: a process may have a million files open."""
 _MAX_COMMAND_WIDTH = 100
 """A longer command line has a line for each option."""
 _MAX_PARENT_WIDTH = 140
-"""Of the command of a parent: only this process's own is shown whole."""
+"""Limit of the command of a parent: only this process's own is shown whole."""
 _TRAINING_VARIABLES = (
     *("CUDA_", "NVIDIA_", "NCCL_", "TORCH", "PYTORCH_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "ACCELERATE_"),
     *("DEEPSPEED_", "DS_", "FSDP_", "XFORMERS_", "VLLM_", "SGLANG_", "TRITON_", "TOKENIZERS_", "WANDB_", "MLFLOW_"),

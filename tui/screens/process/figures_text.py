@@ -1,4 +1,4 @@
-"""What a process does now, as a few lines: its memory and utilisation on each GPU, processors, RAM and threads."""
+"""Lines about what a process does now: its memory and utilisation on each GPU, processors, RAM and threads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NO_SAMPLE = "·"
 """In a graph: the figure was not read, or is unknown."""
 _NARROW_COLUMNS = 100
 _FIXED_COLUMNS = 61
-"""Of a line about a GPU, without its two graphs."""
+"""Width of a line about a GPU, without its two graphs."""
 _ASCII_LEVELS = " .:-=+*#@"
 
 

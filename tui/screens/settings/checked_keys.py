@@ -20,7 +20,7 @@ def with_checked_choices(settings: SettingsInForce) -> SettingsInForce:
     found = check_keys(settings.mapping(KEYS), key_places())
     if not found.problems and not found.chosen:
         return settings
-    lines = _lines(settings.file) if found.problems else {}
+    lines = lines_of_file(settings.file) if found.problems else {}
     problems = []
     for key_id, sentence in found.problems.items():
         name = f"{KEYS}.{key_id}"
@@ -43,7 +43,7 @@ def refusal_of_key(name: str, value: object, chosen: Mapping[str, object]) -> st
     return check_keys({**others, key_id: value}, key_places()).problems.get(key_id)  # of two, the earlier one counts
 
 
-def _lines(file: str) -> Mapping[str, int]:
+def lines_of_file(file: str) -> Mapping[str, int]:
     """Return the lines of the settings file by name; nothing if it cannot be read."""
     try:
         return lines_of(read_settings_file(file)[0])

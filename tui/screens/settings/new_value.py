@@ -1,13 +1,14 @@
-"""What was typed, chosen or pressed for a setting, as a value, or why it is not allowed."""
+"""Turns what was typed, chosen or pressed for a setting into a value, or says why it is not allowed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vramtop.monitor.storage.settings import KEYS
+from vramtop.monitor.storage.settings import COLOURS, KEYS
 
 from ...keys import split_keys
+from .checked_colours import check_colours
 from .checked_keys import refusal_of_key
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ def new_value(row: SettingRow, text: str | list[str], values: Mapping[str, Value
         if refusal is not None:
             return None, refusal.removeprefix(f"{row.name}: ")
         return keys[0] if len(keys) == 1 else tuple(keys), None
+    if row.swatch:
+        short = row.name.removeprefix(f"{COLOURS}.")
+        found = check_colours({short: str(text)}, [short.rpartition(".")[0]])
+        problem = found.problems.get(short)
+        return found.chosen.get(short), problem and problem.removeprefix(f"{row.name}: ")
     words = text if isinstance(text, str) else ", ".join(text)
     try:
         if row.setting.kind != "mapping":

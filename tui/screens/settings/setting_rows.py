@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from textual.content import Content
 
-from vramtop.monitor.storage.settings import DEFAULT, FILE, KEYS, SETTINGS, TABLES, THEME, shown
+from vramtop.monitor.storage.settings import COLOURS, DEFAULT, FILE, KEYS, SETTINGS, TABLES, THEME, shown
 
-from ...draw import MUTED, printable, shorten
+from ...draw import DEFAULT_COLOURS, MUTED, SAME_AS, colour_meaning, colour_of, printable, shorten
 from ...keys import KEYS as KEY_TABLE, key_name, keys_in_force
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _NAME_COLUMN, _ORIGIN_COLUMN = 28, 14
 _FILE_WORD = "config.toml"
+_KEY_ALLOWED = "a key, or several with commas"
+_COLOUR_ALLOWED = "a colour: #e5534b, or a name such as orange"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,8 @@ class SettingRow:
     default: str
     origin: str
     about: str
+    swatch: str = ""
+    """The colour in force, of a colour."""
     choices: tuple[str, ...] = ()
     """All values that there are; empty: it is typed."""
 
@@ -74,6 +78,9 @@ def setting_rows(
         entries = value if isinstance(value, Mapping) else {}
         if setting.name == KEYS:
             yield from (_key_row(setting, key_id, entries) for key_id in KEY_TABLE)
+        elif setting.name == COLOURS:
+            names = dict.fromkeys((*DEFAULT_COLOURS, *SAME_AS, *entries))
+            yield from (_colour_row(setting, name, entries) for name in names)
         elif setting.kind == "mapping":
             yield from (_entry_row(setting, name, entries[name], origin) for name in entries)
         else:
@@ -108,8 +115,8 @@ def detail_lines(row: SettingRow, *, at_once: bool, saved: str | None) -> list[C
         at_once: a change is in force at once.
         saved: what the file says, if a flag or a variable takes precedence and it was changed in this run.
     """
-    allowed = "a key, or several with commas" if row.is_key else row.setting.allowed
-    others = " · ".join(filter(None, (row.setting.flag, row.setting.variable if not row.is_key else "")))
+    allowed = _KEY_ALLOWED if row.is_key else _COLOUR_ALLOWED if row.swatch else row.setting.allowed
+    others = " · ".join(filter(None, (row.setting.flag, row.setting.variable)))
     first = Content.assemble((f"{row.name}  ", "bold"), f"{row.about}.")
     second = Content.styled(f"{allowed}; default: {row.default}" + (f" · {others}" if others else ""), MUTED)
     if row.is_overridden:
@@ -135,6 +142,23 @@ def _key_row(setting: Setting, key_id: str, entries: Mapping[str, object]) -> Se
         default=_key_names(key.keys.split(",")),
         origin=FILE if key_id in entries else DEFAULT,
         about=f"{key.does[:1].upper()}{key.does[1:]}",
+    )
+
+
+def _colour_row(setting: Setting, name: str, entries: Mapping[str, object]) -> SettingRow:
+    theme, _, colour = name.rpartition(".")
+    default = DEFAULT_COLOURS.get(colour) or f"that of {SAME_AS[colour]}"
+    value = entries.get(name)
+    return SettingRow(
+        setting=setting,
+        name=f"{COLOURS}.{name}",
+        label=name,
+        text=value if isinstance(value, str) else default,
+        typed=value if isinstance(value, str) else "",
+        default="not set" if theme else default,
+        origin=FILE if name in entries else DEFAULT,
+        about=f"Colour of {colour_meaning(colour)}" + (f", on {theme}" if theme else ""),
+        swatch=(value if isinstance(value, str) else DEFAULT_COLOURS.get(colour) or colour_of(colour)),
     )
 
 
@@ -176,11 +200,13 @@ def _typed(value: Value) -> str:
 
 def _line(row: SettingRow, width: int) -> Content:
     room = max(8, width - _NAME_COLUMN - _ORIGIN_COLUMN - 4)
-    name, text = shorten(row.label, _NAME_COLUMN), shorten(row.text, room)
+    sample = "██ " if row.swatch else ""
+    name, text = shorten(row.label, _NAME_COLUMN), shorten(row.text, room - len(sample))
     origin = _FILE_WORD if row.origin == FILE else row.origin
-    gap = " " * max(1, room + 1 - cell_len(text))
+    gap = " " * max(1, room + 1 - cell_len(sample + text))
     return Content.assemble(
         f"  {name:<{_NAME_COLUMN}} ",
+        (sample, row.swatch),
         (text, "" if row.origin == DEFAULT else "bold"),
         gap,
         (shorten(origin, _ORIGIN_COLUMN), MUTED if row.origin == DEFAULT else ""),

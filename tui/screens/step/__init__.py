@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from .open_screen import show_step as show_step
     from .step_graph_rows import (
         GPU_TOTAL as GPU_TOTAL,
-        GPU_TOTAL_COLOUR as GPU_TOTAL_COLOUR,
         MAX_GPU_TO_PEAK as MAX_GPU_TO_PEAK,
         STACK_ORDER as STACK_ORDER,
     )
@@ -25,6 +24,6 @@ else:
             "live_step": "LiveStepScreen",
             "open_file": "OpenedFile OpenFileScreen",
             "open_screen": "show_step",
-            "step_graph_rows": "GPU_TOTAL GPU_TOTAL_COLOUR MAX_GPU_TO_PEAK STACK_ORDER",
+            "step_graph_rows": "GPU_TOTAL MAX_GPU_TO_PEAK STACK_ORDER",
         },
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from vramtop.estimator.budget import Budget, ComponentName, Components, PhaseMark
 from vramtop.estimator.common import format_gib
 
-from ...draw import BAD, COMPONENTS, PAINTED, Cell, Mark, ink_on
+from ...draw import COMPONENTS, PAINTED, Cell, Mark, colour_of, ink_on
 from .step_areas import AreaLabel, label_areas, outline_areas
 
 STACK_ORDER: tuple[ComponentName, ...] = (
@@ -25,7 +25,6 @@ STACK_ORDER: tuple[ComponentName, ...] = (
 )
 """Components from bottom to top: permanent memory lies below memory that comes and goes."""
 RESERVED, GPU_TOTAL = "─", "═"
-GPU_TOTAL_COLOUR = BAD
 _EIGHTHS = " ▁▂▃▄▅▆▇"
 _STEPS = 8
 MAX_GPU_TO_PEAK = 2.0
@@ -129,7 +128,7 @@ def step_rows(
         rows[y][x] = _lined(rows[y][x], RESERVED)
     if gpu_bytes is not None and gpu_bytes <= top:
         y = _row(int(gpu_bytes / unit), height)
-        rows[y] = [Cell(GPU_TOTAL, GPU_TOTAL_COLOUR, cell.ground) for cell in rows[y]]
+        rows[y] = [Cell(GPU_TOTAL, colour_of("bad"), cell.ground) for cell in rows[y]]
         taken += [(y, x) for x in range(width)]
     for owners in (unshared, largest):
         for y, x in taken:

@@ -5,7 +5,7 @@ This module needs no terminal library.
 
 from vramtop.monitor.board.fit import Verdict
 
-from ...draw import BAD, EIGHTHS, NEUTRAL, VERDICTS, Cell, ink_on, level_of
+from ...draw import EIGHTHS, VERDICTS, Cell, colour_of, ink_on, level_of
 from .sweep import GpuLimits, Sweep, SweepPoint
 
 _ASCII_FILL: dict[Verdict, str] = {"fits": "+", "tight": "!", "does_not_fit": "x", "unknown": "?"}
@@ -99,8 +99,8 @@ def _lines(limits: GpuLimits, height: int, top: int, *, ascii_only: bool) -> dic
     """Return sign and colour of each limit by row, counted from the bottom; the available bytes take precedence."""
     found: dict[int, tuple[str, str]] = {}
     signs = (
-        (limits.gpu_bytes, "-" if ascii_only else _GPU_TOTAL, NEUTRAL),
-        (limits.available_bytes, "=" if ascii_only else _LIMIT, BAD),
+        (limits.gpu_bytes, "-" if ascii_only else _GPU_TOTAL, colour_of("neutral")),
+        (limits.available_bytes, "=" if ascii_only else _LIMIT, colour_of("bad")),
     )
     for size, sign, colour in signs:
         if size is not None and size <= top:

@@ -26,7 +26,7 @@ _MODEL: Mapping[str, Any] = {
     "lora_modules_to_save": None,
     "model_revision": "main",
 }
-"""Of TRL's ModelConfig, beside what the readers of TRL know."""
+"""Defaults of TRL's ModelConfig, beside those that the readers of TRL know."""
 
 
 def class_defaults(name: str, versions: Mapping[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a script's parsers return: an object with the options, or one object for each class."""
+"""Results of a script's parsers: an object with the options, or one object for each class."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What libraries do in a script: optimizers, trainers, accelerators, sharding, and the settings stated to them.
+"""Effects of library calls in a script: optimizers, trainers, accelerators, sharding, and the settings stated to them.
 
 Lives here: torch, transformers, peft, accelerate and TRL as far as memory depends on them; nothing is imported of them.
 Callers: ``readers.script``, which follows a script with them.

@@ -1,4 +1,4 @@
-"""What functions of torch, transformers, peft, accelerate and TRL do in a script, as far as memory depends on it."""
+"""Effects of calls into torch, transformers, peft, accelerate and TRL in a script, as far as memory depends on them."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What one reading of a script finds out: models, optimizers, trainers, settings, and doubts."""
+"""Findings of one reading of a script: models, optimizers, trainers, settings, and doubts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

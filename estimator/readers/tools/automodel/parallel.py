@@ -1,4 +1,4 @@
-"""How a recipe spreads its job over ranks: the ``distributed`` section, by strategy.
+"""Reads how a recipe spreads its job over ranks: the ``distributed`` section, by strategy.
 
 Sources: ``DistributedSetup``, ``FSDP2Manager``, ``MegatronFSDPManager``, ``DDPManager`` and ``parallelizer.py`` of
 Automodel's components/distributed; ``fully_shard_model`` and ``MegatronFSDP`` of Megatron-LM's megatron_fsdp.

@@ -1,4 +1,4 @@
-"""How LitGPT spreads a job: ``devices`` and ``num_nodes`` decide; the number of visible GPUs counts for ``auto`` only.
+"""Reads how LitGPT spreads a job, from ``devices`` and ``num_nodes``; visible GPUs count for ``auto`` only.
 
 Read from ``finetune/*.py``, ``pretrain.py`` and ``utils.py`` (``parse_devices``) of LitGPT 0.5.4 to 0.5.13.
 """

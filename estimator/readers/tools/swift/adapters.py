@@ -1,4 +1,4 @@
-"""What ms-swift's adapters adapt: its names for groups of layers, a regular expression, other tuners and tasks.
+"""Reads the layers that ms-swift adapts: its names for groups of layers, a regular expression, other tuners and tasks.
 
 Read from ``swift/pipelines/train/tuner.py`` and ``swift/arguments/tuner_args.py`` of ms-swift 4.6.
 """

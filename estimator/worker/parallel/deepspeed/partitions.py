@@ -1,4 +1,4 @@
-"""What all stages share: parameter groups, flat tensors, the fp32 partition's optimizer, norms of gradients."""
+"""Parts that all stages share: parameter groups, flat tensors, the fp32 partition's optimizer, norms of gradients."""
 
 from __future__ import annotations
 

@@ -7,8 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from platformdirs import user_config_dir, user_data_dir
 
-from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.monitor.storage.settings.change import change_settings, save_setting
 from vramtop.monitor.storage.settings.in_force import DEFAULT, FILE, OLD_FILE, SettingsInForce, settings_in_force
 from vramtop.monitor.storage.settings.places import config_file, old_settings_file
@@ -203,6 +204,10 @@ def test_the_device_null_is_no_file(folders: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("VRAMTOP_CONFIG", os.devnull)
     assert set(settings_in_force().origins.values()) == {DEFAULT}
     assert not settings_in_force().problems
+    save_setting("dashboard.view", "tree", pytest.fail)
+    assert not [thread for thread in threading.enumerate() if thread.name == "save settings"]
+    with pytest.raises(CannotTellError, match="no file"):
+        change_settings({"dashboard.view": "tree"})
 
 
 def test_in_a_filled_in_template_a_setting_takes_the_place_of_its_comment(folders: Path) -> None:
@@ -226,3 +231,29 @@ def test_a_comment_of_the_user_is_never_taken_for_one_of_the_template(folders: P
     file = write('[dashboard]\n# view = nothing for me\nuser = [\n  "# view",\n]\n')
     change_settings({"dashboard.view": "tree"})
     assert file.read_text() == '[dashboard]\n# view = nothing for me\nuser = [\n  "# view",\n]\nview = "tree"\n'
+
+
+def test_nothing_is_read_from_the_current_folder_where_no_home_is_known(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folders)
+    monkeypatch.setenv("XDG_CONFIG_HOME", "here")
+    monkeypatch.setenv("XDG_DATA_HOME", "here")
+    planted = folders / "here" / "vramtop"
+    planted.mkdir(parents=True)
+    (planted / "config.toml").write_text('[dashboard]\nview = "tree"\n')
+    (planted / "settings.json").write_text('{"version": 1, "content": {"theme": "nord"}}')
+    assert set(settings_in_force().origins.values()) == {DEFAULT}
+    with pytest.raises(CannotTellError, match="HOME"):
+        change_settings({"dashboard.view": "runs"})
+
+
+def test_the_files_are_where_platformdirs_has_them(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        for value in (str(folders / "x"), "", None):
+            if value is None:
+                monkeypatch.delenv(name)
+            else:
+                monkeypatch.setenv(name, value)
+            assert Path(config_file()) == Path(user_config_dir("vramtop")) / "config.toml"
+            assert Path(old_settings_file() or "") == Path(user_data_dir("vramtop")) / "settings.json"

@@ -5,8 +5,9 @@ from textual.app import App, ComposeResult
 from vramtop.estimator.budget.budget import Components
 from vramtop.estimator.common.sizes import GIB
 from vramtop.tui.draw.bars import Cell
+from vramtop.tui.draw.colours import colour_of
 from vramtop.tui.draw.memory_graph import Readings, TimeMark
-from vramtop.tui.draw.palette import BAD, COMPONENTS
+from vramtop.tui.draw.palette import COMPONENTS
 from vramtop.tui.screens.attach.run_graph import RunGraph
 from vramtop.tui.screens.attach.run_graph_rows import (
     EXPECTED,
@@ -104,10 +105,10 @@ def test_a_phase_that_began_before_the_graph_is_named_at_its_left():
 
 def test_what_is_beyond_the_budget_is_red_and_what_is_within_it_is_not():
     rows = run_graph_rows(picture(steady(80 * GIB), layers=STACKED, high_bytes=60 * GIB), width=20, height=8)
-    assert [row[-1].colour for row in rows[:1]] == [BAD]
+    assert [row[-1].colour for row in rows[:1]] == [colour_of("bad")]
     within = picture(steady(55 * GIB), layers=STACKED, high_bytes=60 * GIB)
-    assert BAD not in {cell.colour for row in run_graph_rows(within, width=20, height=8) for cell in row}
-    left = TimeMark(10.0, ("▲ over since 20:28:01", "▲ 20:28:01", "▲"), BAD)
+    assert colour_of("bad") not in {cell.colour for row in run_graph_rows(within, width=20, height=8) for cell in row}
+    left = TimeMark(10.0, ("▲ over since 20:28:01", "▲ 20:28:01", "▲"), colour_of("bad"))
     axis = axis_rows(picture(marks=[left]), width=60)[0]
     assert "▲ over since 20:28:01" in "".join(cell.char for cell in axis)
 

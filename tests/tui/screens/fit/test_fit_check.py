@@ -516,6 +516,7 @@ async def test_sweeps_that_arrive_before_the_what_if_screen_is_composed_are_plot
         assert "sequence length 2,048" in str(what_if.query_one("#facts").render())
 
 
+@pytest.mark.slow
 async def test_a_plot_of_the_settings_before_says_so(watchlist, estimate, board, monkeypatch):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 60)) as pilot:

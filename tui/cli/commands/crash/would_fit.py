@@ -1,4 +1,4 @@
-"""What would have fitted where a run ran out of memory: the suggestions of ``vramtop fit``, on the GPU as it was."""
+"""Suggestions for a run that ran out of memory: those of ``vramtop fit``, on the GPU as it was."""
 
 import argparse
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the dashboards over many hosts share: options that they refuse, and one reading as text or JSON."""
+"""Common parts of the dashboards over many hosts: options that they refuse, and one reading as text or JSON."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError, displayed, displayed_data
 from vramtop.monitor.storage.settings import (
+    COLOURS,
     KEYS,
     SETTINGS,
     TABLES,
@@ -104,6 +105,13 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
             from ....screens.settings import refusal_of_key  # with Textual
 
             if refusal := refusal_of_key(name, value, settings.mapping(KEYS)):
+                raise InputError(refusal)
+        if setting.name == COLOURS:
+            from ....app import theme_names
+            from ....screens.settings import check_colours
+
+            entry = name[len(COLOURS) + 1 :]
+            if refusal := check_colours({entry: value}, theme_names()).problems.get(entry):
                 raise InputError(refusal)
     change_settings({name: value})
     if options.json:

@@ -9,15 +9,13 @@ from vramtop.estimator.common import format_gib
 from vramtop.monitor.board import GpuRow
 
 from ....draw import (
-    BAD,
     BUDGET_LINE,
     MUTED,
-    NEUTRAL,
-    NO_JOB,
     Cell,
     Readings,
     TimelineMark,
     bar_content,
+    colour_of,
     graph_levels,
     held_colour,
     ink_on,
@@ -57,14 +55,14 @@ def graph_lines(gpu: GpuRow, history: Readings, shape: PanelShape, now: float) -
         height=height,
         top_bytes=top,
         span_seconds=span,
-        colour=held_colour(row) if row else NO_JOB,
+        colour=held_colour(row) if row else colour_of("no_budget"),
         expected_bytes=None if gpu.expected_bytes is None else gpu.expected_bytes + beside,
         high_bytes=gpu.high_bytes + beside if judged and gpu.high_bytes is not None else None,
         seen_bytes=max((size for _, size in history if size is not None), default=None),
         marks=timeline_marks(run_moments(row), width=shape.bar_width, span_seconds=span, now=now) if row else (),
         timeline=timeline,
     )
-    return list(_drawn(graph, shape))
+    return list(_drawn(graph, shape, colour_of("bad"), colour_of("neutral")))
 
 
 def graph_span(history: Readings, now: float) -> float:
@@ -97,14 +95,14 @@ class _Graph:
 
 
 @lru_cache(maxsize=64)
-def _drawn(graph: _Graph, shape: PanelShape) -> tuple[Content, ...]:
+def _drawn(graph: _Graph, shape: PanelShape, beyond: str, bound_colour: str) -> tuple[Content, ...]:
     """Return the lines; cached, as a column spans several readings and rarely changes."""
     rows = level_rows(graph.levels, graph.height, graph.colour)
     if graph.high_bytes is not None and graph.high_bytes < graph.top_bytes:
         bound = graph.row_of(graph.high_bytes)
         for row in rows[:bound]:
-            row[:] = [Cell(cell.char, BAD) if cell.colour else cell for cell in row]
-        rows[bound] = [Cell(_UPPER_BOUND, NEUTRAL) if cell.char == " " else cell for cell in rows[bound]]
+            row[:] = [Cell(cell.char, beyond) if cell.colour else cell for cell in row]
+        rows[bound] = [Cell(_UPPER_BOUND, bound_colour) if cell.char == " " else cell for cell in rows[bound]]
     for mark in (mark for mark in graph.marks if mark.colour):
         for row in rows:
             if row[mark.column].char == " ":

@@ -10,11 +10,11 @@ from vramtop.monitor.board import GpuRow, ProcessRow
 from vramtop.monitor.snapshot import GpuReading, MigDevice
 
 from ....draw import (
-    ALARM,
     FAINT,
     MUTED,
     STATUSES,
     Readings,
+    alarm,
     badge,
     bar_content,
     budget_cells,
@@ -115,7 +115,7 @@ def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Co
         Content.styled(shorten(used_words(reading, "GiB in use" if width >= _IN_USE_WIDTH else "GiB"), width), "bold")
     ]
     if stale_seconds is not None:
-        parts.insert(0, Content.styled(f" ! {format_duration(stale_seconds)} old ", ALARM))
+        parts.insert(0, Content.styled(f" ! {format_duration(stale_seconds)} old ", alarm()))
     parts.append(f"free {format_gib(reading.free_bytes)}")
     return join_to_width([*parts, *gpu_figure_parts(reading)], width)
 

@@ -10,9 +10,9 @@ from vramtop.monitor.board import GpuRow
 from vramtop.monitor.snapshot import GpuReading, MigDevice
 
 from ....draw import (
-    ALARM,
     FAINT,
     MUTED,
+    alarm,
     bar_content,
     format_duration,
     gpu_status,
@@ -131,7 +131,7 @@ def _is_shared(gpu: GpuRow) -> bool:
 def _status(gpu: GpuRow, stale_seconds: float | None) -> Content:
     status = gpu_status(gpu, _STATUS_WIDTH)
     if stale_seconds is not None:
-        status = Content.styled(f" ! {format_duration(stale_seconds)} old ", ALARM)
+        status = Content.styled(f" ! {format_duration(stale_seconds)} old ", alarm())
     status = status.truncate(_STATUS_WIDTH)
     return Content.assemble(status, " " * (_STATUS_WIDTH - status.cell_length))
 

@@ -1,4 +1,4 @@
-"""Where each GPU's panel stands and how high it is: the room goes to the jobs that diverge."""
+"""Arranges the panels of the GPUs: the jobs that diverge get the room."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

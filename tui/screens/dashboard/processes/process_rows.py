@@ -49,9 +49,9 @@ class TableRow:
     """A row of the table: a process on a GPU, a group of such rows, or memory that no process accounts for."""
 
     key: RowKey
-    """The same on every board for the same thing."""
+    """Key of the row, equal on every board for the same thing."""
     gpu: GpuReading
-    """Of a group: the first of its GPUs."""
+    """GPU of the process; of a group, the first of its GPUs."""
     row: ProcessRow | None
     """The process; None: a group, or memory that no process accounts for."""
     group: ProcessGroup | None = None
@@ -59,15 +59,15 @@ class TableRow:
     fold: Fold | None = None
     """Whether the rows of a group are shown below it."""
     lead: str | None = None
-    """Of a process below its group: the lines that connect both, and its rank."""
+    """Lines that connect a process with its group above, and its rank; None: it stands below none."""
     rest_bytes: int | None = None
     """Bytes of memory that no process accounts for."""
     parts: tuple["TableRow", ...] = ()
-    """Of a row for such memory on several GPUs: the rows of each."""
+    """Rows of each GPU, of a row for such memory on several GPUs."""
     ancestor: Ancestor | None = None
     """A process that holds no GPU memory, and has started some that do."""
     below: tuple[ProcessRow, ...] = ()
-    """Of an ancestor: the processes that it has started, directly or not."""
+    """Processes that an ancestor has started, directly or not."""
 
     @property
     def rows(self) -> tuple[ProcessRow, ...]:
@@ -78,7 +78,7 @@ class TableRow:
 
     @property
     def present(self) -> tuple[ProcessRow, ...]:
-        """Those of them that have not ended."""
+        """Its processes that have not ended, one per GPU."""
         return tuple(row for row in self.rows if row.ended_at is None)
 
     @property

@@ -1,4 +1,4 @@
-"""What the rows of the process table are: runs, a tree or single processes; and which runs are unfolded."""
+"""Views of the process table: runs, a tree or single processes; and which runs are unfolded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ class TableView:
         self.name: ViewName = "runs"
         self._board: Board | None = None
         self._groups: Sequence[ProcessGroup] | None = None
-        """Of the board; None: not needed yet."""
+        """Groups of the board; None: not needed yet."""
         self._unfolded: set[GroupKey] = set()
         self._ancestors: Mapping[int, Ancestor] = {}
 

@@ -12,7 +12,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.board.fit import FitResult
 
-from ....draw import MUTED, WARNING
+from ....draw import MUTED, colour_of
 from ....keys import shown_key
 from ....widgets import (
     METHOD_LABELS,
@@ -155,7 +155,7 @@ class VerdictView(VerticalScroll):
         self.query_one("#answer", StaticLines).show(Content("\n").join(head), layout=True)
         self._draw_suggestions(budget, fit)
         self._draw_comparison(budget, width=width)
-        notes = [Content.assemble(("! ", f"bold {WARNING}"), sentence) for sentence in self._notes]
+        notes = [Content.assemble(("! ", f"bold {colour_of('warning')}"), sentence) for sentence in self._notes]
         details = [
             *(words if is_said else ()),
             *model_lines(budget),
@@ -235,5 +235,7 @@ def verdict_lines(
         ]
     lines = gpu_lines(fit, budget, width=width, placed_only=compact)
     if fit.host is not None and (fit.host.sentence not in fit.sentence or compact):
-        lines.append(Content.styled(f"host: {fit.host.sentence}", MUTED if fit.host.verdict == "fits" else WARNING))
+        lines.append(
+            Content.styled(f"host: {fit.host.sentence}", MUTED if fit.host.verdict == "fits" else colour_of("warning"))
+        )
     return (lines if compact else [*lines, gpu_legend()]), [verdict_line(fit), peak_line(budget)]

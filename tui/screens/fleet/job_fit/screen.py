@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input, Label
 
-from ....draw import ALARM, MUTED, SEPARATOR, VERDICTS, badge, format_duration, printable, shorten
+from ....draw import MUTED, SEPARATOR, VERDICTS, alarm, badge, format_duration, printable, shorten
 from ....job import LaunchInput
 from ....keys import shown_key
 from ....reports import fleet_fit_sentence
@@ -283,7 +283,7 @@ class FleetFitScreen(Screen[str]):
         if not self.field.value.strip():
             return Content.styled(_NO_JOB, MUTED)
         if self._problem is not None:
-            return Content.assemble((" ! ", ALARM), f" {printable(self._problem)}")
+            return Content.assemble((" ! ", alarm()), f" {printable(self._problem)}")
         stale = self._stale_reason()
         if stale is not None:
             return Content.assemble(badge(VERDICTS["unknown"], "unknown"), f" {stale}")

@@ -12,8 +12,9 @@ from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.board.divergence.run_phases import PhaseStart
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import HOST_MEMORY, Fault, GpuProcess, GpuReading, WatchedJob
+from vramtop.tui.draw.colours import colour_of
 from vramtop.tui.draw.gpu_bars import budget_cells, held_cells
-from vramtop.tui.draw.palette import BAD, GOOD, NO_JOB, unattributed_label
+from vramtop.tui.draw.palette import unattributed_label
 from vramtop.tui.screens.base import FeedStatus
 from vramtop.tui.screens.dashboard.gpus.gpu_panel_text import panel_lines
 from vramtop.tui.screens.dashboard.gpus.gpu_row_text import gpu_row_line, gpu_row_titles
@@ -68,7 +69,7 @@ def test_a_job_without_a_model_has_the_name_of_its_process(make_snapshot, make_g
 def test_job_with_a_budget_is_drawn_first_so_that_both_bars_start_together(make_row, make_gpu, make_process):
     row = make_row(make_gpu(0, [make_process(2, 50), make_process(1, 20)]), need=20)
     cells, budget = held_cells(row, 70), budget_cells(row, 70)
-    second = next(at for at, cell in enumerate(cells) if cell.ground == NO_JOB)
+    second = next(at for at, cell in enumerate(cells) if cell.ground == colour_of("no_budget"))
     assert abs(second - [cell.char for cell in budget].index("├")) <= 3
 
 
@@ -182,12 +183,12 @@ def painted(row: GpuRow, colour: str, *, at: int = 1, shape: PanelShape = SHAPE,
 
 def test_only_what_is_held_beyond_the_upper_bound_is_red(make_row, make_gpu, make_process):
     over = make_row(make_gpu(0, [make_process(1, 60)]), need=30)
-    red = painted(over, f"on {BAD}")
+    red = painted(over, f"on {colour_of('bad')}")
     assert red.endswith("+30.0")
     width = SHAPE.bar_width
     assert abs(len(red) - (60 - 30 * 17 / 16) * width / 80) <= 1
-    assert painted(over, f"on {GOOD}").strip() == "tune 60.0"
-    assert painted(make_row(make_gpu(0, [make_process(1, 30)]), need=30), f"on {BAD}") == ""
+    assert painted(over, f"on {colour_of('good')}").strip() == "tune 60.0"
+    assert painted(make_row(make_gpu(0, [make_process(1, 30)]), need=30), f"on {colour_of('bad')}") == ""
 
 
 def test_a_job_below_its_budget_says_by_how_much_where_the_bar_ends(make_row, make_gpu, make_process):
@@ -195,7 +196,7 @@ def test_a_job_below_its_budget_says_by_how_much_where_the_bar_ends(make_row, ma
     comparison = replace(row.rows[0].comparison, status="under")
     row = replace(row, rows=(replace(row.rows[0], comparison=comparison),))
     assert "−40.0" in drawn(row)[1]
-    assert painted(row, f"on {BAD}") == ""
+    assert painted(row, f"on {colour_of('bad')}") == ""
 
 
 def test_a_budget_with_guessed_settings_is_hatched_and_never_red(make_row, make_gpu, make_process):
@@ -205,7 +206,7 @@ def test_a_budget_with_guessed_settings_is_hatched_and_never_red(make_row, make_
     held, budget = panel_lines(row, (), SHAPE, now=2_000.0)[1:3]
     assert "╱" in budget.plain
     assert " on #" not in "".join(str(span.style) for span in budget.spans)
-    assert BAD not in "".join(str(span.style) for span in held.spans)
+    assert colour_of("bad") not in "".join(str(span.style) for span in held.spans)
     assert panel_need(row) == "calm"
 
 
@@ -225,8 +226,8 @@ def test_the_graph_shows_phases_and_the_moment_and_memory_at_which_a_job_left_it
     assert "▏steady" in timeline
     assert f"▲ over since {time.strftime('%H:%M:%S', time.localtime(1_850.0))}" in timeline
     assert abs(timeline.index("▲") - (10 + 150 / 300 * shape.bar_width)) <= 1
-    assert "█" in painted(row, BAD, at=6, shape=shape, history=history)
-    assert "█" not in painted(row, BAD, at=len(lines) - 3, shape=shape, history=history)
+    assert "█" in painted(row, colour_of("bad"), at=6, shape=shape, history=history)
+    assert "█" not in painted(row, colour_of("bad"), at=len(lines) - 3, shape=shape, history=history)
     assert any("┄┄ at most 32.9" in line for line in lines)
 
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _USER_WIDTH = 9
 _MAX_GPU_PARTS = 3
-"""Of GPUs in more ranges than this, only the first are named."""
+"""Maximum of ranges of GPUs that are named; of more, only the first are."""
 STATUS_WIDTH = 12
 _PYTHON = re.compile(r"(python|pypy)[\d.]*t?")
 _PYTHON_OPTION = re.compile(r"-([bBdEiIOPqsSuvx]+|[WX].*)")
-"""Those before the script that say nothing about what runs."""
+"""Options before the script that say nothing about what runs."""
 
 
 def process_user(row: ProcessRow) -> str:
