@@ -7,11 +7,10 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
+from pinned_versions import other_version
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -75,12 +74,8 @@ def test_every_picture_is_known_here() -> None:
 
 def check_versions(names: Sequence[str]) -> None:
     """Skip where a library is not the one with which the pictures are drawn."""
-    lines = (ROOT / "tests" / "constraints.txt").read_text().splitlines()
-    newest_last = [Requirement(line) for line in reversed(lines) if "==" in line]
-    wanted = {line.name: line.specifier for line in newest_last}
-    for name in names:
-        if version(name).partition("+")[0] not in wanted[name]:
-            pytest.skip(f"pictures are drawn with {name} {wanted[name]}, not {version(name)}")
+    if other := other_version(names):
+        pytest.skip(f"pictures are drawn {other}")
 
 
 def check_same(committed: Path, drawn: Path) -> None:

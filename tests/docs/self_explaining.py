@@ -65,7 +65,7 @@ RULES = (
     ),
     Rule(
         "It adds a place to another message, which has an entry or needs none.",
-        r"^(\{\}|\W|line |keys\.|its default stays)+$",
+        r"^(\{\}|\W|line |keys\.|its default stays|it is left out)+$",
     ),
     Rule("It is caught where it arises, and what was read is left out.", r"^not a count$", hows=("ValueError",)),
     Rule("Nobody waits for the answer any more, so nobody reads it.", hows=("CancelledError",)),

@@ -11,7 +11,7 @@ from tests.docs.self_explaining import RULES
 from tests.docs.user_messages import Message, messages
 
 PAGES = Path(__file__).parents[2] / "docs" / "troubleshooting"
-_BLOCK = re.compile(r"^```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^```\{ \.text \.messages \}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COVERS = re.compile(r"^<!-- covers: (.*?) -->$", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"<[a-z ]+>")
 
@@ -60,7 +60,7 @@ def unexplained(found: tuple[Message, ...]) -> list[Message]:
 def test_every_message_has_an_entry_or_needs_none() -> None:
     missing = unexplained(messages())
     assert not missing, (
-        "add each of these to a page below docs/troubleshooting, in a ```text block, with what to do below it; "
+        "add each of these to a page below docs/troubleshooting, in a block of messages, with what to do below it; "
         "or let the sentence itself say what to do:\n"
         + "\n".join(f"{each.place}:{each.line}: {each.text}" for each in missing)
     )

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 import torch
 import transformers
+from pinned_versions import needs_pinned_transformers
 from transformers.models.auto import modeling_auto
 
 from vramtop.estimator.common.errors import CannotTellError
@@ -108,6 +109,7 @@ def variant(head: tuple[str, str]) -> Any:
     return pytest.param(*head, marks=() if head in QUICK_HEADS else pytest.mark.slow)
 
 
+@needs_pinned_transformers
 def test_every_auto_class_is_a_task() -> None:
     exported = set(dir(transformers))  # a lazy module: each call makes the list again
     known = {name for name in vars(modeling_auto) if name.startswith("Auto") and name in exported}
@@ -131,6 +133,7 @@ def test_the_built_models_head_is_counted(ask_worker: AskWorker, family: str, ta
     )
 
 
+@needs_pinned_transformers
 @pytest.mark.parametrize(("family", "task"), [variant(head) for head in TRACED])
 def test_a_step_is_traced_with_inputs_of_the_configs_size(ask_worker: AskWorker, family: str, task: str) -> None:
     training = {"micro_batch": 2, "sequence_length": 32, "precision": "fp32"}

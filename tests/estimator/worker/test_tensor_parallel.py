@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from pinned_versions import needs_pinned_transformers
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
 from transformers import AutoConfig
@@ -104,6 +105,7 @@ def by_hand(listed: dict[str, Any], ways: int, width: int, whole: tuple[str, ...
     return total
 
 
+@needs_pinned_transformers
 @pytest.mark.parametrize("family", variants(CONFIGS, quick=("llama", "mixtral", "deepseek_v3")))
 def test_a_ranks_shards_are_those_of_splitting_by_hand(trace: Trace, inventory: Any, family: str) -> None:
     listed = inventory(CONFIGS[family])
@@ -118,6 +120,7 @@ def test_a_ranks_shards_are_those_of_splitting_by_hand(trace: Trace, inventory: 
     assert step["optimizer"] == pytest.approx(2 * parameters, rel=0.01)
 
 
+@needs_pinned_transformers
 @pytest.mark.parametrize("family", variants(("llama", "mixtral", "qwen3_moe"), quick=("mixtral",)))
 def test_fsdp2_shards_what_tensor_parallelism_has_split(trace: Trace, inventory: Any, family: str) -> None:
     parallel = {"tensor": 2, "strategy": "fsdp2", "data_shard": 2}
@@ -128,6 +131,7 @@ def test_fsdp2_shards_what_tensor_parallelism_has_split(trace: Trace, inventory:
     assert answer["phases"]["backward"]["components"]["communication"] > 0
 
 
+@needs_pinned_transformers
 @pytest.mark.parametrize("family", variants(("llama", "phi3", "mixtral", "deepseek_v2"), quick=("mixtral",)))
 def test_sequence_parallelism_shards_norms_and_residuals(trace: Trace, family: str) -> None:
     """With every block recomputed, only the tensors between the blocks are saved: a shard on each rank."""
@@ -194,6 +198,7 @@ def test_the_plan_of_gpt_oss_splits_its_head_only() -> None:
         assert any("splits only its head" in warning for warning in warnings) == warns
 
 
+@needs_pinned_transformers
 def test_every_style_of_transformers_has_a_style_of_torch() -> None:
     class Config:
         qk_rope_head_dim = 16

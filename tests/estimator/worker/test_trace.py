@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from accelerate.utils.operations import convert_outputs_to_fp32
+from pinned_versions import needs_pinned_transformers
 from storage_counter import StorageCounter
 
 from vramtop.estimator.job.rules.optimizers import OPTIMIZERS, Optimizer
@@ -322,6 +323,7 @@ def test_ddp_has_a_bucket_element_for_every_gradient(trace: Trace) -> None:
     assert answer["phases"]["loading"]["components"]["communication"] == 0
 
 
+@needs_pinned_transformers
 def test_tensor_parallelism_splits_as_the_models_plan_says(trace: Trace) -> None:
     single, split = (trace(LLAMA, {"precision": "bf16"}, parallel={"tensor": n}) for n in (1, 2))
     both = trace(LLAMA, {"precision": "bf16"}, parallel={"tensor": 2, "strategy": "fsdp2", "data_shard": 2})

@@ -118,7 +118,7 @@ def test_one_setting_is_printed_changed_and_removed(run: Run, file: Path) -> Non
         (["dashboard", "1"], "dashboard is a table of settings, such as dashboard.interval"),
         (["--unset", "nonsense.at.all"], "there is no setting nonsense.at.all"),
         (["theme", "--path"], "take no other setting"),
-        (["colours.over", "#12"], "names and colours"),
+        (["colours.over", "#12"], "'#12' is not a colour"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_changes_nothing(run: Run, file: Path, words: list[str], says: str) -> None:

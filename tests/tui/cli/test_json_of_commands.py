@@ -22,6 +22,7 @@ from vramtop.monitor.probe.probe_reader import DeviceCounters, ProbeSample
 from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, ProcessCounters, Snapshot, WatchedJob
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
+from vramtop.monitor.storage.reservations import Reservations
 from vramtop.tui.cli.commands import attach
 from vramtop.tui.cli.commands.once import board_json
 from vramtop.tui.cli.commands.remote.fleet_text import fleet_json
@@ -166,8 +167,12 @@ def test_the_same_over_hosts_and_as_a_line_of_a_stream(machine: Snapshot, watchl
 
 
 def test_waiting_ends_with_the_verdict(
-    run: Run, monkeypatch: pytest.MonkeyPatch, make_gpu: Any, make_snapshot: Any, scripted_source: Any
+    run: Run, monkeypatch: pytest.MonkeyPatch, make_gpu: Any, make_snapshot: Any, scripted_source: Any, tmp_path: Path
 ) -> None:
+    for module in ("machine_gpus", "waiting"):  # all users of the machine share the folder of reservations
+        monkeypatch.setattr(
+            f"vramtop.tui.cli.fitting.{module}.Reservations", lambda: Reservations(tmp_path / "promises")
+        )
     words = ("wait", "gpt2", "--method", "formula")
     for free, code, verdict in ((70, 0, "fits"), (1, 1, "does_not_fit")):
         looks = [make_snapshot([make_gpu(0, free_bytes=free * 2**30)])]

@@ -112,7 +112,7 @@ def test_an_unknown_decisive_check_is_exit_code_3(preflight: Preflight) -> None:
     [
         ((), "no job"),
         (("absent.toml",), "absent.toml: no such file"),
-        (("job.toml", "--set", "run.outptu_dir=x"), "'output_dir'"),
+        (("job.toml", "--set", "run.outptu_dir=x"), "'run.output_dir'"),
         (("job.toml", "--gpu-type", "h1000"), "h100"),
         (("job.toml", "--python", "/no/such/python"), "/no/such/python"),
         (("job.toml", "--lora-targets", "nope"), "nope"),

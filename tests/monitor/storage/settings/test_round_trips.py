@@ -81,7 +81,7 @@ def written(chosen: Mapping[str, Value], style: str) -> tuple[str, list[str]]:
     return "\n".join(lines), comments
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(CHOSEN, STYLES, CHOSEN, st.sets(st.sampled_from(sorted(BY_NAME)), max_size=6))
 def test_a_change_changes_what_it_names_and_keeps_everything_else(
     before: dict[str, Value], style: str, changes: dict[str, Value], removed: set[str]
@@ -117,6 +117,7 @@ def test_a_change_changes_what_it_names_and_keeps_everything_else(
         assert written_key or style == "inline"
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=200) | st.binary(max_size=200))
 def test_any_file_is_read_without_a_failure_and_never_changed_if_it_is_broken(content: str | bytes) -> None:
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ):

@@ -3,7 +3,7 @@ import sys
 from typing import get_args
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.alerts.chosen_alerts import RULES_BY_WORD
@@ -142,6 +142,7 @@ def test_the_template_is_valid_sets_nothing_and_each_of_its_lines_can_be_used() 
     assert seen == set(BY_NAME)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.from_regex(r"[0-9GPUMIgpumi:a-f-]{0,8}", fullmatch=True).filter(bool), min_size=1, max_size=3))
 def test_gpus_that_a_setting_allows_can_be_displayed(gpus: list[str]) -> None:
     try:
@@ -158,6 +159,7 @@ def test_gpus_that_can_be_displayed_are_allowed(text: str) -> None:
     assert BY_NAME["dashboard.gpu"].parsed(text) == tuple(text.split(","))
 
 
+@settings(max_examples=40)
 @given(st.from_regex(r"[0-9]{1,2}:[0-9]{2} ?- ?[0-9]{1,2}:[0-9]{2}|off|OFF", fullmatch=True))
 def test_quiet_hours_that_a_setting_allows_can_be_kept(text: str) -> None:
     try:
