@@ -68,7 +68,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name=VIEW, kind="choice", default="runs", choices=PROCESS_VIEWS,
-        about="View of the process table; v switches it, and it is remembered",
+        about="View of the process table; the one that you switch to is remembered",
     ),
     Setting(
         name=COLUMNS, kind="list", default=(), choices=PROCESS_COLUMNS,
@@ -82,7 +82,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name=THEME, kind="text", default="vramtop-dark", pattern=r"[\w-]{1,60}", also="TEXTUAL_THEME",
         example="vramtop-light", expects="the name of a theme, such as vramtop-light or vramtop-high-contrast",
-        about="Theme; the command palette (ctrl+p) has the list, and what you choose there is remembered",
+        about="Theme; the command palette has the list, and what you choose there is remembered",
     ),
     Setting(
         name=HOST_LINE, kind="switch", default=True,

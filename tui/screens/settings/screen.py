@@ -152,6 +152,7 @@ class SettingsScreen(Screen[None]):
         self.query_one("#editor").display = True
         box.value = row.typed
         box.focus()
+        self.call_after_refresh(self.settings_list.show_cursor)
         self._show_details()
         self.refresh_bindings()
 

@@ -84,6 +84,10 @@ class SettingList(ContentLines, can_focus=True):
         if at < len(self._rows) and self._rows[at] is not None:
             self._put_cursor(at)
 
+    def show_cursor(self) -> None:
+        """Scroll the cursor into sight: the list has become lower."""
+        scroll_to_row(self, self._cursor, page=self.size.height)
+
     def _from(self, at: int, step: int, *, otherwise: int = 0) -> int:
         """Return the first line with a setting from this one on."""
         while 0 <= at < len(self._rows):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.storage.settings import Setting, Value
 
-_NAME_COLUMN, _ORIGIN_COLUMN = 28, 14
+_NAME_COLUMN, _ORIGIN_COLUMN, _MAX_VALUE = 28, 24, 50
 _FILE_WORD = "config.toml"
 _KEY_ALLOWED = "a key, or several with commas"
 _COLOUR_ALLOWED = "a colour: #e5534b, or a name such as orange"
@@ -199,7 +199,7 @@ def _typed(value: Value) -> str:
 
 
 def _line(row: SettingRow, width: int) -> Content:
-    room = max(8, width - _NAME_COLUMN - _ORIGIN_COLUMN - 4)
+    room = max(8, min(_MAX_VALUE, width - _NAME_COLUMN - _ORIGIN_COLUMN - 4))
     sample = "██ " if row.swatch else ""
     name, text = shorten(row.label, _NAME_COLUMN), shorten(row.text, room - len(sample))
     origin = _FILE_WORD if row.origin == FILE else row.origin
