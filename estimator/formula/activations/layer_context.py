@@ -189,6 +189,11 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
     eager = uses_eager_attention(job.model.attention, arch)
     compiled = job.training.compile and not job.framework.transformer_engine
     masks = compiled and job.framework.trainer and job.model.attention == "sdpa"
+    repeats_keys = (
+        job.framework.repeats_keys
+        or ("torchtitan" in job.framework.libraries and job.versions.repeats_keys)
+        or masks  # a mask keeps sdpa from sharing keys itself
+    )
     return LayerContext(
         arch=arch,
         framework=job.framework,
@@ -202,7 +207,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         asks_flash=job.model.attention in ("flash_attention_2", "flash_attention_3"),
         asks_sdpa=job.model.attention == "sdpa",
         eager_attention=eager,
-        math_attention=_uses_math_attention(job.model.attention, arch, job.widths),
+        math_attention=not repeats_keys and _uses_math_attention(job.model.attention, arch, job.widths),
         masked_layers=_masked_layers(job, arch) if not eager else 0.0,
         tensor_parallel=parallel.tensor,
         residual_ranks=parallel.tensor if parallel.sequence_parallel else 1,
@@ -211,9 +216,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         fused=COMPILED_PARTS if compiled else job.fused_kernels & LIGER_PATCHES.get(arch.family, frozenset()),
         rms_norm=norm_kind(job.framework, job.versions),
         compiled=compiled,
-        repeats_keys=job.framework.repeats_keys
-        or ("torchtitan" in job.framework.libraries and job.versions.repeats_keys)
-        or masks,  # a mask keeps sdpa from sharing keys itself
+        repeats_keys=repeats_keys,
         masks_compiled=masks,
         masks_apart=masks and job.masks_blocks_apart,
         lora_rank=lora.rank if lora else None,

@@ -159,7 +159,8 @@ def _full_loss(logits: _Logits, framework: Framework, *, split: bool) -> LossByt
         )
     if split:
         return _vocabulary_parallel_loss(logits)
-    returned, low = (0 if framework.casts_logits else c), c * n if copy else 0
+    replaced = framework.casts_logits and copy > 0  # the loop's variable holds the fp32 copy only
+    returned, low = (0 if replaced else c), c * n if copy else 0
     if logits.copies_shifted:
         copy += wide
         returned = 0 if logits.casts_in_model else c

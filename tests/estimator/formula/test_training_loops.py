@@ -118,3 +118,15 @@ def test_compiled_blocks_save_less(budget_of: Estimate, tiny_llama: dict[str, An
     # in fp32; the norm behind them is not compiled
     norms = 2 * LAYERS * (4 if framework == "torchtitan" else 6) * HIDDEN
     assert eager - compiled == TOKENS * (2 * LAYERS * 1408 + norms)
+
+
+def test_torchtune_expands_keys_so_that_fp32_attention_has_a_fused_kernel(
+    budget_of: Estimate, tiny_llama: dict[str, Any]
+) -> None:
+    """Its keys and values are those of all heads (``MultiHeadAttention``), so that sdpa writes no scores."""
+    fp32 = {"training.framework": "torchtune", "training.precision": "fp32", "training.micro_batch": 1}
+    once, twice = (
+        phase(budget_of(tiny_llama, fp32 | {"training.sequence_length": n}), "forward") for n in (1024, 2048)
+    )
+    assert twice.activations == 2 * once.activations
+    assert once.logits == 1024 * VOCABULARY * (4 + 4)  # the logits are fp32 already

@@ -27,6 +27,8 @@ LOOPS: list[Any] = [
             ({"framework": "automodel", **FULL}, SHARDED),
             ({"framework": "automodel", "loss": "fused-linear", **FULL}, SHARDED),
             ({"framework": "torchtune"}, {}),
+            ({"framework": "torchtune", "precision": "fp32"}, {}),
+            ({"framework": "torchtitan", "precision": "fp32"}, SHARDED),
             ({"framework": "torchtune", "compile": True}, {}),
             ({"framework": "torchtune", "loss": "chunked", "compile": True}, SHARDED),
             ({"framework": "torchtitan"}, SHARDED),
