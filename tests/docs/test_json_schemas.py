@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import tomlkit
 from json_schemas import SCHEMAS, closed, require_valid, schema
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
 from vramtop.estimator import Job, estimate
+from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import ModelSpec
+from vramtop.estimator.job.job_file import load_job
 from vramtop.tui.cli.json_types.outputs import OUTPUTS
 from vramtop.tui.cli.main import COMMANDS, build_parser
 from vramtop.tui.cli.parsing import flag_groups
@@ -38,7 +42,7 @@ def fields(part: Any, path: str = "$") -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_each_output_has_a_schema_and_each_schema_an_output() -> None:
-    assert {path.name for path in SCHEMAS.iterdir()} == {f"{name}.json" for name in NAMES}
+    assert {path.name for path in SCHEMAS.iterdir()} == {f"{name}.json" for name in [*NAMES, "job-file"]}
 
 
 def test_every_command_has_an_output() -> None:
@@ -152,3 +156,27 @@ def test_examples_are_of_this_version(path: Path) -> None:
 
 def test_nearly_every_output_has_an_example() -> None:
     assert set(NAMES) - {path.stem for path in EXAMPLES.iterdir()} == {"history", "history-run", "snapshot", "job"}
+
+
+def job_files() -> list[Any]:
+    text = (SCHEMAS.parent / "job-file.md").read_text(encoding="utf-8")
+    return [msgspec.toml.decode(block) for block in re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+
+
+def test_the_schema_of_a_job_file_takes_what_the_program_takes(tmp_path: Path) -> None:
+    validator, files = Draft202012Validator(schema("job-file")), job_files()
+    assert len(files) >= 3
+    for file in files:
+        validator.validate(file)
+        refused = [
+            {**file, "trianing": {}},
+            {**file, "training": {"micro_btach": 1}},
+            {**file, "training": {"micro_batch": 0}},
+            {**file, "training": {"precision": "bf17"}},
+        ]
+        for number, wrong in enumerate(refused):
+            assert not validator.is_valid(wrong)
+            path = tmp_path / f"{number}.toml"
+            path.write_text(tomlkit.dumps(wrong))
+            with pytest.raises(InputError):
+                load_job(path)

@@ -13,7 +13,7 @@ from tests.docs.user_messages import Message, messages
 PAGES = Path(__file__).parents[2] / "docs" / "troubleshooting"
 _BLOCK = re.compile(r"^```\{ \.text \.messages \}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COVERS = re.compile(r"^<!-- covers: (.*?) -->$", re.MULTILINE)
-_PLACEHOLDER = re.compile(r"<[a-z ]+>")
+_PLACEHOLDER = re.compile(r" ?<[a-z ]+>")
 
 
 class Entry(NamedTuple):

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from textual.theme import BUILTIN_THEMES, Theme
 
 from ..draw import colours_on, use_colours, weak_colours
+from ..keys import shown_key
 from ..tty import TEXT_CONTRAST_VARIABLE, TerminalApp
 
 DEFAULT_THEME = "vramtop-dark"
@@ -112,5 +113,6 @@ class ThemedApp(TerminalApp):
     def on_mount(self) -> None:
         """Say that there is no theme of the name that was asked for; an app's own ``on_mount`` runs as well."""
         if self._unknown_theme:
-            sentence = f"There is no theme {self._unknown_theme}; the command palette (ctrl+p) has the list."
+            palette = f"the command palette ({shown_key('app.palette')})"
+            sentence = f"There is no theme {self._unknown_theme}; {palette} has the list."
             self.notify(sentence, severity="warning", markup=False)

@@ -25,6 +25,8 @@ default. An unknown key and a wrong value are errors, which name the key and the
   counts more than the file.
 - **Paths**: a model folder beside the file is found by its relative name. `run.output_dir` is relative to the folder in
   which the job is started.
+- **Editors**: the [schema](schemas/job-file.json) lets an editor complete and check keys: Taplo (Even Better TOML)
+  takes its path in the first line of the file, `#:schema /path/to/job-file.json`.
 - **Dashboard**: `F2` in the fit check saves the form as a job file, and keeps the comments of one that exists."""
 _UNITS = """\
 - Sizes in bytes are whole numbers (`inference.cache_bytes`). In `parallel.max_memory` they may have a unit: `"20GiB"`,

@@ -47,7 +47,22 @@ def _schema(name: str) -> dict[str, Any]:
 
 def schema_files() -> dict[str, str]:
     """Return the text of each schema, by its file's name."""
-    return {f"{name}.json": f"{indented(_schema(name))}\n" for name in OUTPUTS}
+    found = {name: _schema(name) for name in OUTPUTS} | {"job-file": _job_file()}
+    return {f"{name}.json": f"{indented(schema)}\n" for name, schema in found.items()}
+
+
+def _job_file() -> dict[str, Any]:
+    """Return the schema of a job file, for editors: that of a job, but unknown keys are errors."""
+    return {**_closed(_schema("job")), "$id": "urn:vramtop:json:job-file", "title": "A job file"}
+
+
+def _closed(part: Any) -> Any:
+    if isinstance(part, list):
+        return [_closed(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    shut = {"additionalProperties": False} if part.get("type") == "object" and "properties" in part else {}
+    return {key: _closed(each) for key, each in part.items()} | shut
 
 
 def stream_fields(record: str | None) -> str:

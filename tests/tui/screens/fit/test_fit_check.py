@@ -330,6 +330,24 @@ async def test_lines_of_the_verdict_stay_as_wide_when_its_scrollbar_appears(watc
         assert view.scrollable_content_region.width == width, "lines drawn before are broken in two"
 
 
+@pytest.mark.slow
+async def test_suggestions_for_the_settings_before_say_so(watchlist, estimate, board, large, monkeypatch):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until_shown(pilot, lambda: suggested(screen))
+        assert "1-9 applies" in text_of(screen, "Suggestions")
+        search, asked = screen._check.estimates.search_advice, []
+        monkeypatch.setattr(screen._check.estimates, "search_advice", lambda *words: asked.append(words))
+        screen.query_one(JobForm).fill(with_changes(large, {"training.micro_batch": 12}))
+        await until_shown(pilot, lambda: "of the settings before" in text_of(screen, "Suggestions"))
+        await until_shown(pilot, lambda: bool(asked) and asked[-1][0].job.training.micro_batch == 12)
+        search(*asked[-1])
+        await until_shown(pilot, lambda: "1-9 applies" in text_of(screen, "Suggestions"))
+        assert "before" not in text_of(screen, "Suggestions")
+
+
 async def test_a_suggestion_can_be_applied_in_four_ways_and_undone(watchlist, estimate, board, large):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:

@@ -33,6 +33,7 @@ _KEYS_HINTS = (
     " · 1-9 applies",
     "",
 )
+_OUTDATED_HINTS = (" · for the settings before; searching again", " · of the settings before", " · of before", "")
 _SAME_RESULT = "same result"
 _MARK_CELLS, _NEED_CELLS = 4, 6
 
@@ -59,18 +60,20 @@ class Suggestions(StaticLines, can_focus=True):
         self.suggestions: tuple[Suggestion, ...] = ()
         """The suggestions that are shown."""
         self._width = 0
+        self._outdated = False
         self._cursor = 0
         self._contents: list[Content] = []
         """The heading, and one text per suggestion, of one or more lines."""
 
-    def show_suggestions(self, suggestions: Sequence[Suggestion], *, width: int) -> None:
+    def show_suggestions(self, suggestions: Sequence[Suggestion], *, width: int, outdated: bool = False) -> None:
         """Show these suggestions as a table.
 
         Args:
             suggestions: in display order.
             width: of a line, in cells.
+            outdated: they are for settings that have changed since, which the heading says.
         """
-        self.suggestions, self._width = tuple(suggestions), width
+        self.suggestions, self._width, self._outdated = tuple(suggestions), width, outdated
         self._cursor = min(self._cursor, max(0, len(suggestions) - 1))
         if self.display != bool(suggestions):
             self.display = bool(suggestions)
@@ -110,6 +113,7 @@ class Suggestions(StaticLines, can_focus=True):
         cursor = self._cursor if (self.has_focus if focused is None else focused) else None
         heading = HEADINGS[self.suggestions[0].verdict]
         hints = [hint.format(undo=shown_key("fit.undo")) for hint in _KEYS_HINTS]
+        hints = list(_OUTDATED_HINTS) if self._outdated else hints
         hint = next((hint for hint in hints if len(heading) + len(hint) <= self._width), "")
         title = Content.assemble((heading, "bold"), (hint, MUTED))
         self._contents = [Content("\n").join([title, table_head(self._width)])]

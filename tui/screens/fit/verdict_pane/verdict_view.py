@@ -169,12 +169,14 @@ class VerdictView(VerticalScroll):
         self._draw_plot()
 
     def _draw_suggestions(self, budget: Budget, fit: FitResult | None) -> None:
-        """Show the suggestions; those for earlier settings stay until there are new ones, to avoid flicker."""
+        """Show the suggestions; those for earlier settings stay until there are new ones, and say so."""
         is_needed = fit is not None and fit.verdict in ("tight", "does_not_fit") and not self.is_invalid
         advice = self.advice if self.advice is not None and self.advice.budget.job == budget.job else None
+        table, width = self.query_one(Suggestions), self.scrollable_content_region.width
         if advice is not None or not is_needed:
-            suggestions = advice.suggestions if advice is not None and is_needed else ()
-            self.query_one(Suggestions).show_suggestions(suggestions, width=self.scrollable_content_region.width)
+            table.show_suggestions(advice.suggestions if advice is not None and is_needed else (), width=width)
+        else:
+            table.show_suggestions(table.suggestions, width=width, outdated=True)
 
     def _draw_comparison(self, budget: Budget, *, width: int) -> None:
         table = self.query_one("#comparison", StaticLines)
