@@ -59,7 +59,10 @@ def trained_assumptions(job: ResolvedJob, trained: TrainedParameters | None) -> 
     if job.lora and trained.count:
         yield "What trains beside the adapters is a copy of the frozen module, as peft makes for modules_to_save."
     first = 0 if trained.before_blocks or job.lora else trained.first_block
-    if first and job.checkpoints_with_gradient:
+    outside = any(".*." not in name for name in trained.names)
+    if first and job.flattens and outside and not job.parallel.fsdp_wrap_classes:
+        yield "FSDP1's root unit has the embedding beside what trains: gradients pass through frozen blocks too."
+    elif first and job.checkpoints_with_gradient:
         yield "Gradient checkpointing passes gradients through frozen blocks too, as transformers 5 asks for them."
     elif first:
         where = "the head" if first == trained.blocks else f"block {first + 1} of {trained.blocks}"
