@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -78,8 +79,6 @@ class Corrections:
             near = tuple(each for each in near if each.state != "steady")
         if not near:
             return budget
-        import os
-
         from vramtop.estimator.learning import Subject, corrected
         from vramtop.estimator.learning.private_job import private_job
         from vramtop.estimator.model import resolve_model

@@ -30,6 +30,18 @@ _MIN_RISE = 1.005
 THREAD = "keep measured run"
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The figures of a run that were handed to the thread that keeps them."""
+
+    time: float
+    """Unix seconds of their reading."""
+    peak_bytes: int
+    state: RunState
+    method: str
+    """Method of the estimate beside them."""
+
+
 @dataclass(slots=True)
 class _Followed:
     """A run while it is followed."""
@@ -40,10 +52,8 @@ class _Followed:
     """It belongs to this user."""
     was_steady: bool = False
     grew: bool = False
-    kept_at: float | None = None
-    kept_bytes: int = 0
-    kept_state: str = ""
-    kept_method: str = ""
+    kept: _Kept | None = None
+    """What was kept last; None: nothing yet."""
 
 
 @dataclass(slots=True)
@@ -99,17 +109,11 @@ class RunRecorder:
         state = _state(run, row, followed)
         if state is None:
             return
-        peak, method = _peak_bytes(row), budget.method
-        ended = run.ended_at is not None
-        rose = peak > _MIN_RISE * followed.kept_bytes
-        if state == followed.kept_state and method == followed.kept_method and not rose:
-            return
         now = board.snapshot.time
-        if not ended and followed.kept_at is not None and now - followed.kept_at < MIN_SECONDS:
+        found = _Kept(time=now, peak_bytes=_peak_bytes(row), state=state, method=budget.method)
+        if followed.kept is not None and not _adds_to(found, followed.kept, ended=run.ended_at is not None):
             return
-        followed.kept_at, followed.kept_bytes = now, peak
-        followed.kept_state, followed.kept_method = state, method
-        facts = next((found for key in run.pids if (found := self.facts(key)) is not None), None)
+        facts = next((known for key in run.pids if (known := self.facts(key)) is not None), None)
         driver = board.snapshot.source.driver_version
 
         def keep() -> None:
@@ -137,6 +141,15 @@ class RunRecorder:
 
         with contextlib.suppress(ProcessLimitError):  # the next board tries again
             start_thread(threading.Thread(target=keep, name=THREAD))  # not a daemon: the program waits for it at exit
+            followed.kept = found
+
+
+def _adds_to(found: _Kept, before: _Kept, *, ended: bool) -> bool:
+    """Return True if figures are worth another measurement: there is something new, and not too soon."""
+    rose = found.peak_bytes > _MIN_RISE * before.peak_bytes
+    if (found.state, found.method) == (before.state, before.method) and not rose:
+        return False
+    return ended or found.time - before.time >= MIN_SECONDS
 
 
 def _follow(run: RunRow) -> _Followed:

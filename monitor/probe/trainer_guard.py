@@ -111,9 +111,15 @@ class TrainerMemory:
 
     def ask(self) -> None:
         """Have this process predicted, on a thread; does nothing if the prediction is known."""
-        if not self.predicted and self.asking is None:
-            self.asking = threading.Thread(target=self._attach, name="vramtop-prediction", daemon=True)
-            self.asking.start()
+        if self.predicted or self.asking is not None:
+            return
+        asking = threading.Thread(target=self._attach, name="vramtop-prediction", daemon=True)
+        try:
+            asking.start()
+        except RuntimeError as error:  # the limit of threads; training goes on
+            LOGGER.warning("vramtop has no prediction of this training: %s", error)
+        else:
+            self.asking = asking
 
     def logs(self) -> dict[str, float]:
         """Return the figures for the logs, in GiB; what is not known is not among them."""
@@ -132,7 +138,7 @@ class TrainerMemory:
         if limit is None:
             return None
         for device in self._devices():
-            peak, most = device.get("reserved_peak_bytes"), self._limit_bytes(device)
+            peak, most = device.get("reserved_peak_bytes"), self._bytes_of(limit, device)
             if peak is not None and most is not None and peak > most:
                 return (
                     f"torch has reserved {peak / GIB:.2f} GiB on GPU {device['index']}, more than the "
@@ -146,9 +152,8 @@ class TrainerMemory:
             self._warned = True
             LOGGER.warning("stop_when_over has no effect: this process has no memory on a GPU")
 
-    def _limit_bytes(self, device: Mapping[str, Any]) -> float | None:
-        limit = self._limit
-        assert limit is not None  # noqa: S101 - the caller has asked
+    def _bytes_of(self, limit: Limit, device: Mapping[str, Any]) -> float | None:
+        """Return a limit in bytes on one device; None: it is a share of a prediction that is not known."""
         if limit.kind == "bytes":
             return limit.number
         if limit.kind == "gpu":

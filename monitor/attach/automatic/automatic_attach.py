@@ -32,7 +32,6 @@ MAX_ENDED_RUNS = 16
 """Limit of ended runs on the board, of those that ran out of memory too; the latest stay."""
 _NOTIFY_SECONDS = 0.25
 """Boards are not rebuilt more often than this while runs are read."""
-_RETRY_START_SECONDS = 30.0
 _MAX_BUGS = 20
 
 

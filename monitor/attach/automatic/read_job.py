@@ -6,7 +6,7 @@ from functools import partial
 
 import psutil
 
-from vramtop.estimator.common import CannotTellError, InputError, VramtopError
+from vramtop.estimator.common import CannotTellError, InputError, VramtopError, start_thread
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job import match_nvml_name, replaces_model
 from vramtop.estimator.readers.source import Finding
@@ -108,8 +108,7 @@ def _trace(request: TraceRequest) -> RunAnswer:
     """Estimate by the most accurate method, and end the attempt when it takes too much of the machine's RAM."""
     keep_idle_workers()  # another job may wait to be traced
     done = threading.Event()
-    watch = threading.Thread(target=_end_when_large, args=(done,), daemon=True)
-    watch.start()
+    start_thread(threading.Thread(target=_end_when_large, args=(done,), daemon=True))
     try:
         budget = estimate(request.job, method="auto", gpu=request.gpu, python=request.python, environ=request.environ)
     finally:

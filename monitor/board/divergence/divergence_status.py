@@ -18,6 +18,8 @@ Status = Literal[
 ]
 """``incomplete``: settings of the job are guessed, so what the process holds says nothing about its budget."""
 
+_LevelStatus = Literal["loading", "warming_up", "on_budget", "over", "under", "unknown"]
+"""The statuses that follow from how much memory a process holds, without its trend and its end."""
 _MIN_DEVIATIONS_STILL_GROWING = 2.3
 """Threshold for a job that was growing at the reading before, so that the status does not flicker: one in a hundred."""
 _MIN_GROWTH_BYTES = 64 * MIB
@@ -79,8 +81,9 @@ def compare_with_budget(
         previous: status at the reading before, which a small change does not alter.
     """
     observed = history[-1][1] if history else None
-    status = _status(tracker, observed, previous)
-    sentence = _sentence(status, observed, tracker)
+    level = _status(tracker, observed, previous)
+    status: Status = level
+    sentence = _sentence(level, observed, tracker)
     trend = None
     if status in ("on_budget", "over"):
         trend = _trend(tracker.budget, history, process, was_growing=previous == "growing")
@@ -127,7 +130,7 @@ def _incomplete(comparison: Comparison, reason: str) -> Comparison:
     return replace(comparison, status="incomplete", sentence=f"{held}{reason}", trend=None, left_budget_at=None)
 
 
-def _status(tracker: PhaseTracker, observed: int | None, previous: Status | None) -> Status:
+def _status(tracker: PhaseTracker, observed: int | None, previous: Status | None) -> _LevelStatus:
     """Return the status before growth is considered."""
     if observed is None:
         return "unknown"
@@ -156,7 +159,7 @@ def _trend(
     )
 
 
-def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> str:
+def _sentence(status: _LevelStatus, observed: int | None, tracker: PhaseTracker) -> str:
     low, high = tracker.budget.peak.low_bytes, tracker.budget.peak.shown_high_bytes
     span = f"{format_gib(low)} to {format_gib(high)} GiB"
     match status:
@@ -178,14 +181,6 @@ def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> st
             return f"reached {reached} ({span}), holds less now"
         case "on_budget":
             return f"expected {span}"
-        case "growing":
-            return "is growing although it should be steady"
-        case "ended":
-            return "has ended"
-        case "out_of_memory":
-            return "has run out of memory"
-        case "incomplete":
-            return "cannot be judged: settings of its job are missing"
         case "unknown":
             return "its memory cannot be read"
 

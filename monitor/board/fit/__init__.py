@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .fit_check import check_fit as check_fit, with_host_memory as with_host_memory
     from .fit_result import DeviceVerdict as DeviceVerdict, FitResult as FitResult
     from .json_types import FitResultJson as FitResultJson
-    from .verdict import Verdict as Verdict
+    from .verdict import VERDICTS_BEST_FIRST as VERDICTS_BEST_FIRST, Verdict as Verdict
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -28,6 +28,6 @@ else:
             "fit_check": "check_fit with_host_memory",
             "fit_result": "DeviceVerdict FitResult",
             "json_types": "FitResultJson",
-            "verdict": "Verdict",
+            "verdict": "Verdict VERDICTS_BEST_FIRST",
         },
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from ...board.fit import VERDICTS_BEST_FIRST
 from .gpu_space import spaces_of
 from .host_fit import HostFit, judge_host
 from .packing import best_first
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from .gpu_space import Card, GpuSpace
     from .json_types import FleetFitJson
 
-_BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 _MAX_RANKS_PER_HOST = 64
 _Groups = dict[str, dict["Card", list["GpuSpace"]]]
 """GPUs that the job can use, by host and type."""
@@ -103,7 +103,9 @@ def place_job(fleet: Fleet, ranks: int, budget_on: Callable[[Card], Budget | Non
             tried.append(_on_several_hosts(groups, card, budget, each, absent, unjudged=unjudged))
             if tried[-1].now == "fits":  # fewer ranks on each host take more hosts
                 break
-    return min(tried, key=lambda fit: (*map(_BEST_FIRST.index, (fit.now, fit.later, fit.empty)), fit.hosts_needed))
+    return min(
+        tried, key=lambda fit: (*map(VERDICTS_BEST_FIRST.index, (fit.now, fit.later, fit.empty)), fit.hosts_needed)
+    )
 
 
 def _usable(spaces: Iterable[GpuSpace], ranks: int) -> dict[Card, list[GpuSpace]]:
@@ -168,7 +170,7 @@ def _on_several_hosts(
     now = _best([fit.now for fit in placed], len(parts), unjudged=unjudged)
     everyone = [*placed, *fits]
     later, empty = (
-        _best(sorted(map(verdict, everyone), key=_BEST_FIRST.index), len(parts), unjudged=unjudged)
+        _best(sorted(map(verdict, everyone), key=VERDICTS_BEST_FIRST.index), len(parts), unjudged=unjudged)
         for verdict in (_later, _empty)
     )
     return FleetFit(
@@ -184,7 +186,7 @@ def _on_several_hosts(
 
 def _best(verdicts: Sequence[Verdict], hosts: int, *, unjudged: bool) -> Verdict:
     """Return the verdict of the job on so many hosts, the best of which come first."""
-    enough = sorted(verdicts, key=_BEST_FIRST.index)[:hosts]
+    enough = sorted(verdicts, key=VERDICTS_BEST_FIRST.index)[:hosts]
     worst = enough[-1] if len(enough) == hosts else "does_not_fit"
     return "unknown" if worst == "does_not_fit" and unjudged else worst
 
@@ -193,7 +195,7 @@ def _ordered(fits: Iterable[HostFit]) -> list[HostFit]:
     """Return hosts by verdict; those that can take the job by the free block that they leave in the fleet."""
     found: list[HostFit] = []
     for (now, *_), alike in groupby(sorted(fits, key=_badness), key=_badness):
-        if _BEST_FIRST[now] in ("fits", "tight"):
+        if VERDICTS_BEST_FIRST[now] in ("fits", "tight"):
             found += best_first(alike, lambda fit: fit.free_block_bytes, lambda fit: fit.left_block_bytes or 0)
         else:
             found += alike
@@ -202,7 +204,7 @@ def _ordered(fits: Iterable[HostFit]) -> list[HostFit]:
 
 def _badness(fit: HostFit) -> tuple[int, int, int]:
     """Return the place of a host by its verdicts; one that can take the job now is no better for later ones."""
-    now, later, empty = map(_BEST_FIRST.index, (fit.now, fit.later, fit.empty))
+    now, later, empty = map(VERDICTS_BEST_FIRST.index, (fit.now, fit.later, fit.empty))
     return (now, 0, 0) if fit.now in ("fits", "tight") else (now, later, empty)
 
 

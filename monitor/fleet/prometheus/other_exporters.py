@@ -46,7 +46,6 @@ class OtherLabels(Struct, frozen=True, gc=False, rename={"uuid_upper": "UUID", "
     modelName: str = ""  # noqa: N815 - as DCGM spells it
     name: str = ""
     GPU_I_ID: str = ""
-    GPU_I_PROFILE: str = ""
     pod: str = ""
     namespace: str = ""
     exported_pod: str = ""

@@ -15,7 +15,7 @@ from .program_index import CommandLine, ProgramIndex
 from .server_programs import SERVERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ...snapshot import GpuProcess, ProcessType
     from .known_program import ProcessKind
@@ -82,8 +82,3 @@ def program_path(name: str | None, command: str | None) -> str:
     """Return what a command line runs, without its options: the module or script that Python runs, or the program."""
     line = CommandLine(name, command or "")
     return line.module or line.script or line.code.partition("(")[0] or (command or name or "").partition(" ")[0]
-
-
-def find_program(name: str | None, command: str | None, programs: Iterable[KnownProgram]) -> KnownProgram | None:
-    """Return the first of these programs that a process runs."""
-    return ProgramIndex(programs).find(CommandLine(name, command or ""))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -125,6 +126,19 @@ def test_logs_have_what_is_known_and_nothing_else(make_budget: Callable[..., Bud
 
 @pytest.mark.slow
 @needs_torch
+def test_training_goes_on_where_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    memory = TrainerMemory(Counters(GIB), None, None, {})
+    memory.ask()
+    assert memory.asking is None
+    assert "no prediction of this training: can't start new thread" in caplog.text
+
+
 def test_a_real_trainer_on_a_cpu_logs_host_memory_and_the_prediction_and_no_zeros(trained: Callable[..., Any]) -> None:
     code = """
         callback = TrainerCallback("90%", settings={"training.sequence_length": 8})

@@ -15,8 +15,6 @@ COMPACT_INTERVAL_SECONDS = 5.0
 """Interval of reading fans and clock reasons where only a word of them is shown."""
 _MIN_MARGIN_C = -20
 """A GPU that is much hotter than the temperature at which it slows down has reported nonsense."""
-_MIN_MARGIN_C = -20
-"""A GPU that is much hotter than the temperature at which it slows down has reported nonsense."""
 _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 _SM, _MEMORY = 1, 2
 """NVML's clocks."""

@@ -4,7 +4,8 @@ import pytest
 
 from vramtop.monitor.host.kinds import kind_label
 from vramtop.monitor.host.kinds.known_program import KnownProgram
-from vramtop.monitor.host.kinds.process_kind import find_program, identify
+from vramtop.monitor.host.kinds.process_kind import identify
+from vramtop.monitor.host.kinds.program_index import CommandLine, ProgramIndex
 
 MADE_UP = KnownProgram(kind="server", name="Gibbon", executables=("gibbon",), with_word=("serve",))
 
@@ -71,6 +72,7 @@ def test_only_some_kinds_may_have_a_job() -> None:
 
 
 def test_a_program_is_added_by_one_row() -> None:
-    assert find_program(None, "/opt/gibbon/bin/gibbon serve m.bin", [MADE_UP]) is MADE_UP
-    assert find_program(None, "python /usr/bin/gibbon --debug serve", [MADE_UP]) is MADE_UP
-    assert find_program(None, "gibbon tell", [MADE_UP]) is None
+    find = ProgramIndex([MADE_UP]).find
+    assert find(CommandLine(None, "/opt/gibbon/bin/gibbon serve m.bin")) is MADE_UP
+    assert find(CommandLine(None, "python /usr/bin/gibbon --debug serve")) is MADE_UP
+    assert find(CommandLine(None, "gibbon tell")) is None
