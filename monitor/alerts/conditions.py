@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common import displayed, format_gib
 
 from ..host import duration_text, sanitize_line
-from ..snapshot import NO_DRIVER, gpu_list
+from ..snapshot import NO_DRIVER, NOT_LISTED, gpu_list
 from .rules import (
     CANNOT_FIT,
     FULL_WITHIN_SECONDS,
@@ -170,7 +170,7 @@ class _Found:
         """Find GPUs that are lost, and memory that belongs to no visible process."""
         board = self.board
         for fault in board.snapshot.faults:
-            if fault.code == "NOT_LISTED":
+            if fault.code == NOT_LISTED:
                 message = plain_text(fault.message, MAX_SENTENCE)
                 self.present.append(Condition(rule=GPU_LOST, key=(GPU_LOST.name, message), sentence=message))
         for gpu in board.gpus:

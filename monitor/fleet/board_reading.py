@@ -8,7 +8,7 @@ from vramtop.estimator.common import displayed
 
 from ..board.fit import unusable_reason
 from ..host.kinds import kind_label
-from ..snapshot import MigDevice
+from ..snapshot import ASLEEP, NOT_LISTED, MigDevice
 from .host_reading import FleetGpu, FleetPending, FleetProcess, HostReading
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def reading_of_board(
         pending=tuple(_pending(row) for row in board.pending),
         anomalies=tuple(f"GPU {anomaly.gpu_index}: {displayed(anomaly.sentence)}" for anomaly in board.anomalies),
         faults=tuple(fault.message for fault in board.snapshot.faults),
-        unlisted=tuple(fault.message for fault in board.snapshot.faults if fault.code == "NOT_LISTED"),
+        unlisted=tuple(fault.message for fault in board.snapshot.faults if fault.code == NOT_LISTED),
         driver_version=source.driver_version,
         vramtop_version=version,
         interval=interval,
@@ -87,7 +87,7 @@ def _figures(
         unattributed_bytes=row.unattributed_bytes if reading.attributed_bytes is not None else None,
         utilisation_percent=reading.utilisation_percent,
         is_stale=reading.is_stale,
-        is_asleep=any(fault.field is None and fault.code == "ASLEEP" for fault in reading.faults),
+        is_asleep=any(fault.field is None and fault.code == ASLEEP for fault in reading.faults),
         fault=next((fault.message for fault in reading.faults if fault.field in _MEMORY_FIELDS), None),
         is_lost=reading.loss is not None and not reading.is_stale,
         closed=None if isinstance(reading, MigDevice) else unusable_reason(reading),

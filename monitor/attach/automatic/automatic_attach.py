@@ -131,7 +131,7 @@ class AutomaticAttach:
 
     def observe(self, board: Board) -> None:
         """Take note of the processes on a board, and read those that are new."""
-        self._time, self._live = board.snapshot.time, board.snapshot.source.kind == "nvml"
+        self._time, self._live = board.snapshot.time, board.snapshot.source.is_live
         if not self.enabled or not self._live:
             return
         now, rows = self._clock(), board.processes  # those that are displayed
