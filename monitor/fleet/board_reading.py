@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common import displayed
 
 from ..board.fit import unusable_reason
+from ..host import displayed_line
 from ..host.kinds import kind_label
 from ..snapshot import ASLEEP, NOT_LISTED, MigDevice
 from .host_reading import FleetGpu, FleetPending, FleetProcess, HostReading
@@ -117,7 +118,7 @@ def _process(
         used_bytes=process.used_bytes,
         peak_bytes=peak.size_bytes if peak else process.peak_bytes,
         user=process.user,
-        command=_command(process.command or process.name),
+        command=displayed_line(process.command or process.name, _MAX_COMMAND_CHARACTERS) or None,
         kind=kind_label(row.kind, row.program_name) or None,
         job=displayed(row.job.label) if row.job else None,
         budget_bytes=budget.steady_device_bytes if budget else None,
@@ -135,13 +136,6 @@ def _process(
         run=runs.get(process.key),
         facts=facts_of(process.key),
     )
-
-
-def _command(command: str | None) -> str | None:
-    if command is None:
-        return None
-    shown = displayed(command)
-    return shown if len(shown) <= _MAX_COMMAND_CHARACTERS else f"{shown[: _MAX_COMMAND_CHARACTERS - 1]}…"
 
 
 def _pending(row: PendingRow) -> FleetPending:
