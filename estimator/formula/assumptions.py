@@ -59,7 +59,10 @@ def trained_assumptions(job: ResolvedJob, trained: TrainedParameters | None) -> 
     if job.lora and trained.count:
         yield "What trains beside the adapters is a copy of the frozen module, as peft makes for modules_to_save."
     first = 0 if trained.before_blocks or job.lora else trained.first_block
-    if first and job.checkpoints_with_gradient:
+    outside = any(".*." not in name for name in trained.names)
+    if first and job.flattens and outside and not job.parallel.fsdp_wrap_classes:
+        yield "FSDP1's root unit has the embedding beside what trains: gradients pass through frozen blocks too."
+    elif first and job.checkpoints_with_gradient:
         yield "Gradient checkpointing passes gradients through frozen blocks too, as transformers 5 asks for them."
     elif first:
         where = "the head" if first == trained.blocks else f"block {first + 1} of {trained.blocks}"
@@ -142,7 +145,7 @@ def _allocator_assumptions(job: ResolvedJob) -> Iterator[str]:
 
 def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
     """Yield what the stated versions change, one sentence each."""
-    software, rules, libraries = job.software, job.versions, job.framework.libraries
+    software, rules = job.software, job.versions
     if rules.keeps_quantized_inputs:
         yield f"bitsandbytes {software.bitsandbytes}: every 4-bit linear layer keeps its input for the backward pass."
     if rules.zeroes_gradients and job.trains:
@@ -153,13 +156,13 @@ def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
         yield "All kernels are loaded into the CUDA context at once (CUDA_MODULE_LOADING, or torch before 1.13)."
     if software.cublas_workspace:
         yield f"cuBLAS workspaces have the sizes of CUBLAS_WORKSPACE_CONFIG={software.cublas_workspace}."
-    if rules.copies_shifted_logits and "transformers" in libraries and job.training.loss == "full":
+    if rules.copies_shifted_logits and job.framework.transformers_models and job.training.loss == "full":
         yield f"transformers {software.transformers}: the causal loss copies the shifted fp32 logits."
-    if rules.runs_longest_first and "litgpt" in libraries:
+    if rules.runs_longest_first:
         yield f"LitGPT {software.litgpt}: the longest sample comes first, so that nothing is left of one before it."
-    if rules.leaves_loss_to_eager and "torchtitan" in libraries and job.training.compile:
+    if rules.leaves_loss_to_eager and job.training.compile:
         yield f"{_torchtitan(job)}: the loss is not compiled."
-    if rules.gathers_with_root and "torchtitan" in libraries and job.strategy.fsdp2:
+    if rules.gathers_with_root and job.strategy.fsdp2:
         yield f"{_torchtitan(job)}: embedding, head and last block stay gathered."
 
 

@@ -98,6 +98,8 @@ def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
         gradients = _passing_gradients(job, stage)
     elif job.deepspeed and job.offloads_optimizer and shards.gradients > 1:
         gradients = 0  # moved to the host one by one (stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu)
+    elif job.flattens and job.lora is None and stage.partly_trained:
+        gradients = round(_flat_gradients(stage, job.widths) / shards.gradients)
     else:
         gradients = round(whole.gradients / shards.gradients)
     # FSDP1 shards parameters, and no other attributes of theirs
@@ -176,6 +178,14 @@ def largest_gradient(stage: Stage, widths: Widths) -> int:
     """Return the bytes of the largest gradient."""
     trained = (held for held in stage.parameters if held.trainable)
     return max((held.largest_tensor * _gradient_width(held, widths) for held in trained), default=0)
+
+
+def _flat_gradients(stage: Stage, widths: Widths) -> float:
+    """Return the bytes of FSDP1's flat gradients, which cover what is frozen in a unit with something that trains."""
+    blocks = sum(held.elements for held in stage.parameters if held.group.layered) * stage.trained_blocks
+    around = [held for held in stage.parameters if not held.group.layered]
+    root = sum(held.elements for held in around) if any(held.trainable for held in around) else 0
+    return (blocks + root) * widths.gradient
 
 
 def _passing_gradients(job: ResolvedJob, stage: Stage) -> int:

@@ -229,7 +229,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         adapter_units=job.lora is not None and strategy.flat_parameters and not framework.own_adapters,
         keeps_block_inputs=units and job.lora is not None and shards.weights > 1,
         checkpoints_with_gradient=training.activation_checkpointing != "none"
-        and "transformers" in framework.libraries
+        and framework.transformers_models
         and (versions.checkpoints_with_gradient or job.lora is not None),
         loss_on_tokens=on_tokens,
         frozen_models_beside=training.reference_pass or not on_tokens,
@@ -242,7 +242,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         keeps_between_steps=not framework.frees_outputs_after_backward,
         last_block_stays=strategy.fsdp2
         and parallel.reshard_after_forward
-        and (framework.last_block_stays or ("torchtitan" in framework.libraries and versions.gathers_with_root)),
+        and (framework.last_block_stays or versions.gathers_with_root),
         checkpoints_parts=framework.checkpoints_parts
         and training.activation_checkpointing == "full"
         and parallel.world_size > 1,
@@ -250,7 +250,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         compiles_loss=training.compile
         and framework.compiles_loss
         and not (framework.casts_logits and training.loss == "full")
-        and not ("torchtitan" in framework.libraries and versions.leaves_loss_to_eager),
+        and not versions.leaves_loss_to_eager,
         masks_blocks_apart=training.compile and framework.trainer and strategy.fsdp and parallel.fsdp_units != "model",
         **rank_sizes(job),
     )
@@ -262,7 +262,7 @@ def with_sizes_of(resolved: ResolvedJob, job: Job) -> ResolvedJob:
 
 
 def _checkpoints_units(training: Training, framework: Framework, strategy: Strategy, versions: VersionRules) -> bool:
-    checkpointed = training.activation_checkpointing == "full" and "transformers" in framework.libraries
+    checkpointed = training.activation_checkpointing == "full" and framework.transformers_models
     return checkpointed and strategy.flat_parameters and versions.checkpoints_units
 
 
@@ -275,7 +275,7 @@ def _reduces_in_fp32(parallel: Parallel, framework: Framework, strategy: Strateg
     if parallel.reduce_dtype is None:
         if strategy.megatron_fsdp and not framework.gradient_buffer:
             return precision.width == 4
-        return not (strategy.flat_parameters and "transformers" in framework.libraries)
+        return not (strategy.flat_parameters and framework.transformers_models)
     return parallel.reduce_dtype == "fp32"
 
 
@@ -303,7 +303,7 @@ def _keeps_outputs(training: Training, framework: Framework, versions: VersionRu
     """Return True if logits outlive the backward pass: as the job says, or by a variable of the framework's loop."""
     if training.keep_outputs is not None:
         return training.keep_outputs
-    return framework.keeps_outputs or ("torchtitan" in framework.libraries and versions.holds_predictions)
+    return framework.keeps_outputs or versions.holds_predictions
 
 
 def _units_around_blocks(framework: Framework, parallel: Parallel, strategy: Strategy, versions: VersionRules) -> bool:
@@ -312,7 +312,7 @@ def _units_around_blocks(framework: Framework, parallel: Parallel, strategy: Str
         strategy.fsdp2
         and parallel.fsdp_units is None
         and framework.units_around_blocks
-        and not ("torchtitan" in framework.libraries and versions.gathers_with_root)
+        and not versions.gathers_with_root
     )
 
 

@@ -99,7 +99,7 @@ def module_name(group: ParameterGroup) -> str:
 
 def separates_experts(job: ResolvedJob, family: str | None) -> bool:
     """Return True if the job's transformers holds the experts of a family as linear layers."""
-    own = "transformers" in job.framework.libraries and job.versions.separates_experts
+    own = job.framework.transformers_models and job.versions.separates_experts
     return own and family_of(family).separate_expert_names is not None
 
 

@@ -2,14 +2,11 @@
 
 from typing import Any
 
-from ..job import Job, resolve_job
+from ..job import Job, ResolvedJob, resolve_job
 from ..job.rules import norm_kind
 from ..model.families import LIGER_PATCHES
 
 _COMPILED = ("norm", "mlp")
-_TITAN_EXPERTS = ("deepseek_v2", "deepseek_v3", "llama4", "llama4_text", "qwen3_moe")
-"""Families whose mixture of experts torchtitan builds (``models/deepseek_v3``, ``models/qwen3``, ``models/llama4``)."""
-_TUNE_EXPERTS = ("llama4", "llama4_text")
 
 
 def loop_request(job: Job, family: str) -> dict[str, Any]:
@@ -32,15 +29,14 @@ def loop_request(job: Job, family: str) -> dict[str, Any]:
         "final_norm_eager": compiles and framework.compiles_blocks and not own,
         "in_place": not (compiles or own),
         "fuses_query_norms": compiles or own,
-        "repeats_keys": framework.repeats_keys
-        or ("torchtitan" in framework.libraries and resolved.versions.repeats_keys),
+        "repeats_keys": framework.repeats_keys or resolved.versions.repeats_keys,
         "compiles": compiles,
         "masks_attention": compiles and framework.trainer and job.model.attention == "sdpa",
         "masks_per_block": resolved.masks_blocks_apart,
         "own_loss": not framework.trainer,
         "chunks_at_once": framework.chunked_loss == "at-once",
         "compiles_loss": resolved.compiles_loss,
-        "casts_logits": _casts_logits(resolved),
+        "casts_logits": framework.casts_logits or resolved.versions.holds_predictions,
         "keeps_outputs": resolved.keeps_outputs,
         "keeps_between_steps": resolved.keeps_between_steps and not resolved.versions.runs_longest_first,
         "fp32_sums": resolved.versions.adds_head_gradient_in_fp32,
@@ -52,17 +48,13 @@ def loop_request(job: Job, family: str) -> dict[str, Any]:
         "casts_norm_first": not resolved.versions.scales_norms_in_fp32,
         "expands_keys": resolved.versions.expands_keys,
         "stable_embedding": resolved.versions.normalizes_embedding,
-        "recomputes_whole_blocks": "torchtitan" in framework.libraries and resolved.versions.recomputes_whole_blocks,
+        "recomputes_whole_blocks": resolved.versions.recomputes_whole_blocks,
         "experts": _own_experts(resolved, family),
     }
 
 
-def _own_experts(job: Any, family: str) -> str:
+def _own_experts(job: ResolvedJob, family: str) -> str:
     """Return the form of the framework's own mixture of experts; empty: it has transformers', or it is not known."""
-    if "torchtitan" in job.framework.libraries and family in _TITAN_EXPERTS:
-        return str(job.versions.titan_experts)
-    return "torchtune" if "torchtune" in job.framework.libraries and family in _TUNE_EXPERTS else ""
-
-
-def _casts_logits(job: Any) -> bool:
-    return job.framework.casts_logits or (job.versions.holds_predictions and "torchtitan" in job.framework.libraries)
+    if family not in job.framework.own_expert_families:
+        return ""
+    return job.framework.own_experts or job.versions.titan_experts

@@ -5,9 +5,11 @@ saves nothing before its first trained part. All blocks after it pass gradients 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from msgspec import Struct
 
+from ...job import ResolvedJob
 from ...model import Stage
 from .block import (
     attention_half_per_token,
@@ -66,6 +68,25 @@ class BackwardOrder(Struct, frozen=True, kw_only=True):
         for count, saved, elements in self.spans:
             yield max(0.0, min(count, left)), saved, elements
             left -= count
+
+
+def with_flat_units(job: ResolvedJob, stage: Stage) -> tuple[Stage, bool]:
+    """Return the stage as autograd sees it under FSDP1, and whether the embedding's output needs a gradient.
+
+    A unit's parameters are views of one flat parameter, which needs a gradient if any of them trains: then all of them
+    save what theirs would need (``_use_unsharded_views`` in torch 2.13 ``distributed/fsdp/_flat_param.py``). The
+    embedding is in the root's unit, with norm and head, unless the policy wraps it. Adapters are units of their own.
+    """
+    if not job.flattens or job.lora is not None or stage.runs is None:
+        return stage, False
+    parallel, one_unit = job.parallel, job.parallel.fsdp_units == "model"
+    layered = frozenset(held.group.name for held in stage.parameters if held.group.layered)
+    runs = [replace(run, trained=layered if run.trained or one_unit else run.trained) for run in stage.runs]
+    own = parallel.fsdp_min_unit_parameters is not None or any(
+        "embed" in name.lower() for name in parallel.fsdp_wrap_classes or ()
+    )
+    outside = any(held.trainable and not held.group.layered for held in stage.parameters)
+    return replace(stage, runs=tuple(runs)), one_unit or (outside and not own)
 
 
 def block_spans(context: LayerContext, stage: Stage, *, gradient_enters: bool) -> tuple[BlockSpan, ...]:

@@ -190,9 +190,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
     compiled = job.training.compile and not job.framework.transformer_engine
     masks = compiled and job.framework.trainer and job.model.attention == "sdpa"
     repeats_keys = (
-        job.framework.repeats_keys
-        or ("torchtitan" in job.framework.libraries and job.versions.repeats_keys)
-        or masks  # a mask keeps sdpa from sharing keys itself
+        job.framework.repeats_keys or job.versions.repeats_keys or masks  # a mask keeps sdpa from sharing keys itself
     )
     return LayerContext(
         arch=arch,

@@ -195,7 +195,7 @@ def _kept_outputs(job: ResolvedJob, logits: _Logits, loss: LossBytes) -> LossByt
     They are in the dtype in which the model returns them, or in fp32 where accelerate casts them.
     """
     n, c = logits.elements, logits.compute_width
-    torchtitan = job.versions.holds_predictions and "torchtitan" in job.framework.libraries
+    torchtitan = job.versions.holds_predictions
     in_fp32 = torchtitan or logits.casts_in_model or loss.upcast_bytes
     kept = (4 if in_fp32 else c) * n
     before = kept if job.keeps_between_steps else 0

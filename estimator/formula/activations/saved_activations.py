@@ -23,7 +23,7 @@ from .block import (
     quantized_inputs_per_token,
     selective_per_token,
 )
-from .block_spans import BackwardOrder, block_spans
+from .block_spans import BackwardOrder, block_spans, with_flat_units
 from .layer_context import LayerContext, layer_context
 from .temporary_memory import (
     attention_backward_per_token,
@@ -140,7 +140,8 @@ def _with_frozen_parts(job: ResolvedJob, context: LayerContext, stage: Stage) ->
     arch, tokens, offload = context.arch, context.tokens, job.training.activation_offload
     shared = _shared_biases_per_token(context)
     every = saved_activations(job, arch, dataclasses.replace(stage, runs=None))
-    enters = _gradient_enters(job, stage)
+    stage, in_root = with_flat_units(job, stage)
+    enters = in_root or _gradient_enters(job, stage)
     spans = block_spans(context, stage, gradient_enters=enters)
     order, layer, recomputed, half = [], 0.0, 0.0, 0.0
     for span in spans:

@@ -28,6 +28,16 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     """Distributions that it needs."""
     training_libraries: tuple[str, ...] = ()
     """Distributions that it needs for training only."""
+    transformers_models: bool = False
+    """Models are transformers' classes, wrapped as accelerate does: checkpointing and experts are its version's."""
+    torchtitan_models: bool = False
+    """Models and training loop are torchtitan's own, those of its version (``VersionRules``)."""
+    litgpt_models: bool = False
+    """Likewise LitGPT's."""
+    own_expert_families: frozenset[str] = frozenset()
+    """Families (``model_type``) whose mixture of experts it builds itself."""
+    own_experts: Literal["", "torchtune"] = ""
+    """Form of these experts; empty: the version decides (``VersionRules.titan_experts``)."""
     hub_weights: bool = False
     """It loads Hugging Face weights by itself, not only checkpoints of its own format."""
     checkpoint_file: str | None = None
@@ -177,6 +187,7 @@ _ROWS = (
         name="transformers",
         pads_batches=True,  # data/data_collator.py, DataCollatorWithPadding
         libraries=("torch", "transformers"),
+        transformers_models=True,
         training_libraries=("accelerate",),
         hub_weights=True,
         fp32_adapters=True,
@@ -207,6 +218,9 @@ _ROWS = (
         name="torchtitan",
         allocator_conf="expandable_segments:True",  # run_train.sh, since a5e57e4a9 (2024-10-22)
         libraries=("torch", "torchtitan"),
+        torchtitan_models=True,
+        # models/deepseek_v3, models/qwen3, models/llama4
+        own_expert_families=frozenset(("deepseek_v2", "deepseek_v3", "llama4", "llama4_text", "qwen3_moe")),
         rms_norm="torch",  # models/llama3/model.py; before March 2025 models/norms.py
         compiles_blocks=True,
         gathers_context=True,
@@ -227,6 +241,8 @@ _ROWS = (
         name="torchtune",
         pads_batches=True,  # data/_collate.py, padded_collate_sft; packed=False
         libraries=("torch", "torchtune"),
+        own_expert_families=frozenset(("llama4", "llama4_text")),
+        own_experts="torchtune",
         rms_norm="torch-fp32",  # modules/rms_norm.py
         compiles_blocks=True,  # training/_compile.py
         hub_weights=True,
@@ -240,6 +256,7 @@ _ROWS = (
         name="litgpt",
         pads_batches=True,  # data/base.py, get_sft_collate_fn
         libraries=("torch", "litgpt"),
+        litgpt_models=True,
         hub_weights=True,
         checkpoint_file="lit_model.pth",
         rms_norm="litgpt",
@@ -258,6 +275,7 @@ _ROWS = (
         # NeMo AutoModel 0.1 to 0.5: recipes/llm/train_ft.py, components/distributed/parallelizer.py
         name="automodel",
         libraries=("torch", "transformers", "nemo-automodel"),
+        transformers_models=True,
         hub_weights=True,
         fused_kernels=LIGER_KERNELS,
         norm_backward_tensors=5,

@@ -15,6 +15,6 @@ def norm_kind(framework: Framework, versions: VersionRules) -> NormKind:
         return "autograd" if versions.chains_fp32_norms else "torch"
     if framework.rms_norm != "torch":
         return framework.rms_norm
-    if "torchtitan" in framework.libraries and versions.chains_norms:
+    if versions.chains_norms:
         return "autograd"
     return "fused" if versions.fuses_norms else "torch"

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ..job import Job
 from ..quantization import is_four_bit
 from ..settings import Software
+from .frameworks import FRAMEWORKS
 
 _TORCHTITAN = (
     *(((2, 4), 20240612, "0.0.1"), ((2, 8), 20250617, "0.0.2"), ((2, 8), 20250805, "0.1"), ((2, 9), 20251017, "0.1.1")),
@@ -25,7 +26,10 @@ _MEGATRON_FSDP = (((2, 11), 20260226, "0.2.3"), ((2, 12), 20260622, "0.4"))
 
 
 class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
-    """Behaviour of the job's library versions, as flags."""
+    """Behaviour of the job's library versions, as flags.
+
+    What torchtitan does is False or empty for jobs of other frameworks, and so is ``runs_longest_first`` of LitGPT.
+    """
 
     keeps_quantized_inputs: bool
     """4-bit linear layers keep their input until their graph is freed, though the frozen weight does not need it.
@@ -168,7 +172,8 @@ def _of_its_time(
 
 def version_rules(job: Job) -> VersionRules:
     """Return the behaviour of the versions that a job states."""
-    return _rules(job.software, is_four_bit(job.lora))
+    framework = FRAMEWORKS[job.training.framework]
+    return _rules(job.software, is_four_bit(job.lora), framework.torchtitan_models, framework.litgpt_models)
 
 
 def _titan_experts(torchtitan: str | None) -> Literal["", "scatter", "matmul", "dispatch"]:
@@ -180,7 +185,7 @@ def _titan_experts(torchtitan: str | None) -> Literal["", "scatter", "matmul", "
 
 
 @lru_cache(maxsize=64)  # searches ask for the same versions thousands of times
-def _rules(software: Software, four_bit: bool) -> VersionRules:
+def _rules(software: Software, four_bit: bool, titan: bool, litgpt: bool) -> VersionRules:
     whole = older(software.torch, 1, 13) or older(software.cuda, 11, 7)
     loading, torchtitan = software.module_loading, _of_its_time(software.torchtitan, software.torch, _TORCHTITAN)
     megatron = _of_its_time(software.megatron_fsdp, software.torch, _MEGATRON_FSDP)
@@ -197,10 +202,10 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         caches_latents=not older(software.transformers, 5, 15),
         checkpoints_units=older(software.transformers, 4, 52),
         scales_norms_in_fp32=not older(software.litgpt, 0, 4, 6),
-        runs_longest_first=older(software.litgpt, 0, 2),
+        runs_longest_first=litgpt and older(software.litgpt, 0, 2),
         expands_keys=older(software.litgpt, 0, 5, 5),
         normalizes_embedding=not older(software.litgpt, 0, 5),
-        leaves_loss_to_eager=older(torchtitan, 0, 1),
+        leaves_loss_to_eager=titan and older(torchtitan, 0, 1),
         gathers_log_softmax=older(software.trl, 0, 15),
         tiles_head=not older(software.trl, 1, 15),
         counts_cuda_graphs=not older(software.vllm, 0, 20),
@@ -208,16 +213,16 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         counts_context=older(software.vllm, 0, 9),
         knows_vllm=older(software.vllm, 0, 34) and not older(software.vllm, 0, 6),
         knows_sglang=older(software.sglang, 0, 6) and not older(software.sglang, 0, 4),
-        holds_predictions=older(torchtitan, 0, 0, 2),
-        repeats_keys=older(torchtitan, 0, 2, 2),
+        holds_predictions=titan and older(torchtitan, 0, 0, 2),
+        repeats_keys=titan and older(torchtitan, 0, 2, 2),
         adds_head_gradient_in_fp32=not (older(software.torch, 2, 8) or older(software.transformers, 4, 55)),
         fuses_norms=not older(software.torch, 2, 9),
-        chains_norms=older(torchtitan, 0, 1),
+        chains_norms=titan and older(torchtitan, 0, 1),
         chains_fp32_norms=older(software.torch, 2, 6),
         reduces_in_own_pool=older(software.torch, 2, 5) or (software.torch is None and older(torchtitan, 0, 0, 2)),
-        recomputes_whole_blocks=not older(torchtitan, 0, 1, 1),
-        titan_experts=_titan_experts(torchtitan),
-        gathers_with_root=older(torchtitan, 0, 2),
+        recomputes_whole_blocks=titan and not older(torchtitan, 0, 1, 1),
+        titan_experts=_titan_experts(torchtitan) if titan else "",
+        gathers_with_root=titan and older(torchtitan, 0, 2),
         frees_outside_units=older(megatron, 0, 5),
         lazy_states=older(megatron, 0, 4),
         reduces_whole_modules=older(megatron, 0, 3),

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from vramtop.estimator import estimate
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.job.job_file import job_from_mapping
@@ -44,6 +46,38 @@ def test_units_by_size_by_class_and_one_unit() -> None:
     rest = 2 * HIDDEN * HIDDEN + 2 * HIDDEN * HIDDEN // 4 + 2 * HIDDEN  # of each block goes to the root's unit
     assert gathered({"fsdp_wrap_classes": ["LlamaMLP"]}) == (LAYERS - 1) * rest
     assert gathered({"fsdp_wrap_classes": ["LlamaSparseMoeBlock"]}) == (LAYERS - 1) * rest  # a part of a block
+
+
+def test_a_head_that_trains_alone_sends_gradients_through_all_blocks() -> None:
+    """Head and embedding are views of the root's flat parameter, which needs a gradient."""
+    head, embedding, block = (
+        budget(training={"trainable": [name]}) for name in ("lm_head", "model.embed_tokens", "model.layers.31")
+    )
+    activations = [found.phases[1].components.activations for found in (head, embedding, block)]
+    assert activations[0] > 0.99 * activations[1] > 10 * activations[2]
+    assert head.phases[3].components.gradients == 2 * AROUND // 4
+    assert block.phases[3].components.gradients == 2 * BLOCK // 4
+    assert any("root unit" in sentence for sentence in head.assumptions)
+    assert not any("root unit" in sentence for sentence in block.assumptions)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "trainable", [["lm_head"], ["model.norm"], ["model.layers.31", "lm_head"], ["*q_proj*"]], ids=str
+)
+def test_flat_parameters_of_which_a_part_trains_take_what_a_traced_step_takes(trainable: list[str]) -> None:
+    tables = {
+        "model": {"config": LLAMA | {"vocab_size": 16000, "num_key_value_heads": 16}},
+        "training": {"precision": "bf16-mixed", "micro_batch": 2, "sequence_length": 1024, "trainable": trainable},
+        "parallel": {"strategy": "fsdp1", "data_shard": 4},
+    }
+    job = job_from_mapping(tables, where="test")
+    formula, traced = (estimate(job, method=method) for method in ("formula", "traced"))
+    for name in ("forward", "backward"):
+        mine, its = formula.phase(name), traced.phase(name)
+        assert mine is not None
+        assert its is not None
+        assert mine.allocated_bytes == pytest.approx(its.allocated_bytes, rel=0.06), name
 
 
 def test_reentrant_checkpoints_around_frozen_units_keep_inputs_and_gradients() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 from accelerate.utils.operations import convert_outputs_to_fp32
-from pinned_versions import needs_pinned_transformers
+from pinned_versions import needs_pinned_transformers, other_version
 from storage_counter import StorageCounter
 
 from vramtop.estimator.job.rules.optimizers import OPTIMIZERS, Optimizer
@@ -166,6 +166,8 @@ CASES = [
 def test_equal_to_real_steps_within_one_per_cent(trace: Trace, family: str, training: dict[str, Any]) -> None:
     task = HEADS.get(family, "causal-lm")
     answer = trace(CONFIGS[family], training, task=task, cpu_kernels=True)
+    if "unsupported" in answer and other_version(["transformers"]):
+        pytest.skip(answer["unsupported"])
     counted = count_real_steps(CONFIGS[family], task, training)
     assert {name: answer["phases"][name]["allocated"] for name in PHASES} == pytest.approx(counted, rel=0.01)
 

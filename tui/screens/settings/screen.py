@@ -17,6 +17,7 @@ from vramtop.monitor.storage.settings import DEFAULT, FILE, KEYS, shown
 
 from ...draw import MUTED, printable
 from ...keys import shown_key
+from ...tty.is_served import is_served
 from ...widgets import ChoiceMenu, KeysLine, StaticLines
 from ..base import AlertsApp, is_complete
 from .key_dialog import KeyDialog
@@ -145,6 +146,12 @@ class SettingsScreen(Screen[None]):
             return
         if row.choices:
             self.action_edit()
+            return
+        if row.setting.is_program and is_served():
+            sentence = f"{row.name} names a program that vramtop starts, so it is not changed from a browser."
+            self.notify(
+                f"{sentence} Set it on the machine: vramtop config {row.name}", severity="warning", markup=False
+            )
             return
         self._edited = row
         box = self.query_one("#value", Input)

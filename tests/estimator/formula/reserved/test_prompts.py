@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from job_matrix import CONFIGS, ONLY_EAGER
+from pinned_versions import other_version
 
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file import job_from_mapping
@@ -38,6 +39,8 @@ QUICK = (("llama", "tensor 2"), ("mixtral", "map 2"))
 )
 def test_prompts_reserve_what_traced_ones_reserve(family: str, parallel: str, close: float) -> None:
     """The trace runs transformers' model, DTensor's collectives and copies where accelerate's hooks make them."""
+    if parallel.startswith("tensor") and (other := other_version(["transformers"])):
+        pytest.skip(f"plans were read {other}")
     attention = {"attention": "eager"} if family in ONLY_EAGER else {}
     tables = {
         "model": {"config": {"model_type": family, **CONFIGS[family]}, **attention},

@@ -10,7 +10,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.cuda_overhead import context_bytes
 from vramtop.estimator.job.gpu_catalogue import find_gpu, generation_of
 from vramtop.estimator.job.job_file import job_from_mapping, job_to_mapping, with_changes
-from vramtop.estimator.job.rules.version_rules import older, steps_take_same_memory, version_rules
+from vramtop.estimator.job.rules.version_rules import VersionRules, older, steps_take_same_memory, version_rules
 
 SIZES: dict[str, Any] = {
     "model_type": "llama",
@@ -164,4 +164,17 @@ def test_latents_were_expanded_before_they_were_cached() -> None:
     ],
 )
 def test_the_form_of_torchtitans_experts_is_that_of_its_version(software: dict[str, str], form: str) -> None:
-    assert version_rules(job(software)).titan_experts == form
+    assert version_rules(job(software, training={"framework": "torchtitan"})).titan_experts == form
+
+
+@pytest.mark.parametrize("framework", ["transformers", "torchtune", "automodel", "megatron"])
+def test_a_version_of_torchtitan_or_litgpt_changes_no_job_of_another_framework(framework: str) -> None:
+    rules = _rules_of_the_oldest(framework)
+    flags = ("holds_predictions", "repeats_keys", "gathers_with_root", "chains_norms", "leaves_loss_to_eager")
+    assert not [name for name in (*flags, "titan_experts", "runs_longest_first") if getattr(rules, name)]
+    assert [name for name in flags if getattr(_rules_of_the_oldest("torchtitan"), name)] == list(flags)
+    assert _rules_of_the_oldest("litgpt").runs_longest_first
+
+
+def _rules_of_the_oldest(framework: str) -> VersionRules:
+    return version_rules(job({"torchtitan": "0.0.1", "litgpt": "0.1"}, training={"framework": framework}))

@@ -240,6 +240,24 @@ async def test_the_filter_narrows_the_list_and_says_when_nothing_matches(make_ap
         await until_shown(pilot, lambda: len(screen.settings_list.rows) == every)
 
 
+@pytest.mark.slow
+async def test_a_program_is_not_named_from_a_browser(
+    make_app: MakeApp, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_settings(pilot)
+        monkeypatch.setattr("vramtop.tui.screens.settings.screen.is_served", lambda: True)
+        await go_to(pilot, screen, "alerts.command")
+        await pilot.press("enter", *"rm", "enter")
+        assert file.read_text() == FILE
+        assert any("is not changed from a browser" in notice.message for notice in app._notifications)
+        await pilot.press("escape")
+        await go_to(pilot, screen, "alerts.quiet_hours")
+        await pilot.press("enter", "ctrl+u", *"22", "colon", *"00-07", "colon", *"00", "enter")
+        await until_shown(pilot, lambda: saved(file).get("alerts") == {"quiet_hours": "22:00-07:00"})
+
+
 async def test_settings_are_not_changed_with_view_only(make_app: MakeApp) -> None:
     app = make_app(ViewOnlyApp)
     async with app.run_test(size=(120, 24)) as pilot:
