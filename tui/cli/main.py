@@ -194,8 +194,6 @@ def build_parser() -> Parser:
 
 def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    text = "the settings file, in place of that of vramtop config --path; '' for none"
-    parser.add_argument("--config", metavar="FILE", help=text)
     parser.add_argument("--once", action="store_true", help="print one reading and exit")
     text = "time between readings (default: 1; with --prometheus 5)"
     parser.add_argument("--interval", type=positive_seconds, metavar="SECONDS", help=text)

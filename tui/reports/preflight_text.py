@@ -1,16 +1,18 @@
-"""The outcome of preflight as text for a output."""
+"""The outcome of preflight as text."""
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from textwrap import wrap
+from typing import Literal
 
 from vramtop.monitor.preflight.context import CheckResult, CheckStatus
 
 from ..draw import CHECK_UNKNOWN, CHECKS, Mark, TextOutput
 
-_STATUS_NOUNS: dict[CheckStatus, tuple[str, str]] = {
+_NOUNS: dict[CheckStatus | Literal["unknown"], tuple[str, str]] = {
     "failure": ("failure", "failures"),
     "warning": ("warning", "warnings"),
+    "unknown": ("unknown", "unknown"),
     "pass": ("passed", "passed"),
     "skipped": ("skipped", "skipped"),
 }
@@ -65,9 +67,7 @@ def summary_line(outcomes: Sequence[CheckResult]) -> str:
     return f"{count_outcomes(outcomes)}: {conclusion}"
 
 
-def count_outcomes(outcomes: Sequence[CheckResult], of: Container[CheckStatus] = tuple(_STATUS_NOUNS)) -> str:
-    """Return the number of outcomes by status: ``1 failure, 2 warnings, 7 passed``; empty if there is none."""
-    counts = Counter(outcome.status for outcome in outcomes if outcome.status in of)
-    return ", ".join(
-        f"{counts[status]} {nouns[counts[status] != 1]}" for status, nouns in _STATUS_NOUNS.items() if counts[status]
-    )
+def count_outcomes(outcomes: Sequence[CheckResult], of: Container[CheckStatus] = tuple(CHECKS)) -> str:
+    """Return the number of outcomes as they are marked: ``1 failure, 2 unknown, 7 passed``; empty if there is none."""
+    counts = Counter("unknown" if outcome.unknown else outcome.status for outcome in outcomes if outcome.status in of)
+    return ", ".join(f"{counts[word]} {nouns[counts[word] != 1]}" for word, nouns in _NOUNS.items() if counts[word])

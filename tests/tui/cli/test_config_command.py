@@ -155,6 +155,7 @@ def test_another_file_is_named_by_a_flag_or_a_variable(
     assert run("config", "--path")[1] == f"{other}\n"
     assert run("config", "dashboard.view")[1] == "processes\n"
     assert run("--config", str(file), "config", "dashboard.view")[1] == "tree\n"
+    assert run("config", "dashboard.view", "--config", str(file))[1] == "tree\n"
     assert run("--config", "", "config", "dashboard.view")[1] == "runs\n"
 
 

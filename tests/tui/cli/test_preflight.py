@@ -153,7 +153,7 @@ def test_text_fits_80_columns_and_ascii_is_ascii(preflight: Preflight) -> None:
     assert all(line.isascii() and len(line) <= 80 for line in lines)
     assert lines[2] == "+ pass     NVIDIA driver  driver 580.95 - 8 x H100"
     assert any(line.startswith("? unknown  Model access") for line in lines)
-    assert lines[-1] == "1 failure, 1 warning, 1 passed, 1 skipped: the job will fail"
+    assert lines[-1] == "1 failure, 1 unknown, 1 passed, 1 skipped: the job will fail"
     coloured = "".join(preflight_lines("x", outcomes, TextOutput(colour_depth="true", ascii_only=False, width=100)))
     assert "\x1b[1;31m✗ FAILURE" in coloured
     ascii_only = preflight("job.toml", "--ascii").stdout
@@ -165,4 +165,4 @@ def test_the_last_line_is_the_summary() -> None:
     well = CheckResult(name="a", status="pass", found="")
     unsure = CheckResult(name="b", status="warning", found="", unknown=True, decisive=True)
     assert summary_line([well, well]) == "2 passed: no check found a problem that stops the job"
-    assert summary_line([well, unsure]) == "1 warning, 1 passed: it is not known whether the job can start"
+    assert summary_line([well, unsure]) == "1 unknown, 1 passed: it is not known whether the job can start"

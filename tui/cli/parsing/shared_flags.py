@@ -41,7 +41,7 @@ def _positive_integer(text: str, quantity: str) -> int:
 
 
 def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bool) -> None:
-    """Add ``--json``, ``--ascii``, ``--show-secrets``, ``--no-history`` and ``--python``: before or after the command.
+    """Add the flags that stand before or after the command, such as ``--json`` and ``--config``.
 
     Args:
         parser: of vramtop itself or of a command.
@@ -56,6 +56,8 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
     group.add_argument("--show-secrets", action="store_true", default=json, help=text)
     text = "Correct estimates by your measured runs, and keep measurements (default), or neither (vramtop history)."
     group.add_argument("--history", action=argparse.BooleanOptionalAction, default=other, help=text)
+    text = "The settings file, in place of that of vramtop config --path; '' for none."
+    group.add_argument("--config", metavar="FILE", default=other, help=text)
     text = "Python interpreter with torch and transformers, for exact counts and traces."
     group.add_argument("--python", metavar="PATH", default=other, help=text)
 
