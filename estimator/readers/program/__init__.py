@@ -12,11 +12,7 @@ if TYPE_CHECKING:
     from .accelerate_env import accelerate_layers as accelerate_layers, yaml_layer as yaml_layer
     from .deepspeed import deepspeed_layer as deepspeed_layer
     from .launchers import Launch as Launch, LaunchParser as LaunchParser, ToolCommand as ToolCommand
-    from .megatron_fsdp import (
-        MEGATRON_OUTER_SHARDING as MEGATRON_OUTER_SHARDING,
-        MEGATRON_SHARDING as MEGATRON_SHARDING,
-        record_megatron_fsdp as record_megatron_fsdp,
-    )
+    from .megatron_fsdp import record_megatron_fsdp as record_megatron_fsdp
     from .program import Program as Program
     from .ranks import (
         WorldSize as WorldSize,
@@ -40,7 +36,7 @@ else:
             "accelerate_env": "accelerate_layers yaml_layer",
             "deepspeed": "deepspeed_layer",
             "launchers": "Launch LaunchParser ToolCommand",
-            "megatron_fsdp": "MEGATRON_OUTER_SHARDING MEGATRON_SHARDING record_megatron_fsdp",
+            "megatron_fsdp": "record_megatron_fsdp",
             "program": "Program",
             "ranks": "checked_ranks processes_per_node read_world_size visible_gpus WorldSize",
             "zero_doubts": "doubt_zero partly_offloaded",

@@ -1,16 +1,7 @@
-"""Megatron-FSDP's words for what it shards, and the record of its settings (``parallel.*``) in a script's own loop."""
+"""Records Megatron-FSDP's settings (``parallel.*``) as a script's own loop has them."""
 
 from ..source import FindingCollector, LayeredSettings, as_bool
 
-MEGATRON_SHARDING = {
-    **dict.fromkeys(("0", "no_shard"), "none"),
-    **dict.fromkeys(("1", "optim"), "optim"),
-    **dict.fromkeys(("2", "optim_grads"), "optim_grads"),
-    **dict.fromkeys(("3", "optim_grads_params"), "optim_grads_params"),
-}
-"""``parallel.sharding`` by the strategy's name or number (``megatron_fsdp/fully_shard.py`` of Megatron-LM)."""
-MEGATRON_OUTER_SHARDING = {word: kind for word, kind in MEGATRON_SHARDING.items() if kind in ("none", "optim")}
-"""``parallel.outer_sharding`` likewise."""
 _WORDS = {
     "parallel.sharding": "megatron_fsdp_sharding",
     "parallel.outer_sharding": "megatron_fsdp_outer",

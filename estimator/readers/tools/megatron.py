@@ -7,8 +7,18 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ..program import MEGATRON_OUTER_SHARDING, MEGATRON_SHARDING, Program, WorldSize, read_world_size
-from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, default_setting
+from ..program import Program, WorldSize, read_world_size
+from ..source import (
+    MEGATRON_OUTER_SHARDING,
+    MEGATRON_SHARDING,
+    FindingCollector,
+    JobReading,
+    LayeredSettings,
+    Setting,
+    as_int,
+    as_word,
+    default_setting,
+)
 from ..trainer import warn_of_unread
 from .shared import (
     Tool,

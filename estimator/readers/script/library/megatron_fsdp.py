@@ -5,8 +5,7 @@ Names and defaults: ``megatron_fsdp/fully_shard.py`` and ``mixed_precision.py`` 
 
 from typing import Any
 
-from ...program import MEGATRON_OUTER_SHARDING, MEGATRON_SHARDING
-from ...source import Setting
+from ...source import MEGATRON_OUTER_SHARDING, MEGATRON_SHARDING, Setting
 from ..models import Model, Notes, models_in
 from ..python import UNKNOWN, Call, Instance, Thing, plain
 

@@ -4,8 +4,8 @@ Megatron-FSDP turns both overlaps on where it shards what they move, builds doub
 and refuses a strategy that it does not know (megatron_fsdp.py, fully_shard.py, param_and_grad_buffer.py of core 0.16).
 """
 
-from ...program import MEGATRON_SHARDING, Program
-from ...source import FindingCollector, LayeredSettings, Setting, as_bool, as_word, default_setting
+from ...program import Program
+from ...source import MEGATRON_SHARDING, FindingCollector, LayeredSettings, Setting, as_bool, as_word, default_setting
 from ...trainer import known_config
 from ..shared import record_bool
 from .precision import reduces_in_fp32
