@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         ProcessRow as ProcessRow,
         RunRow as RunRow,
     )
+    from .board_age import stale_after_seconds as stale_after_seconds
     from .display_filter import (
         ONLY_WORDS as ONLY_WORDS,
         DisplayFilter as DisplayFilter,
@@ -31,6 +32,7 @@ else:
         __name__,
         {
             "board": "AttachProgress Board GpuRow Hidden PendingRow ProcessRow RunRow",
+            "board_age": "stale_after_seconds",
             "display_filter": "DisplayFilter ONLY_WORDS parse_devices",
             "missing_reason": "MissingReason NOT_ON_GPU_YET",
             "process_groups": "group_processes GroupKey ProcessGroup",

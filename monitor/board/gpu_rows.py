@@ -67,7 +67,7 @@ def _process_row(
         gpu=gpu,
         process=process,
         elapsed_seconds=elapsed,
-        is_live=snapshot.source.kind == "nvml",
+        is_live=snapshot.source.is_live,
         kind=program.kind,
         program_name=program.name,
         may_have_job=program.may_have_job,

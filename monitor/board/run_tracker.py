@@ -117,7 +117,7 @@ class RunTracker:
             places.setdefault(key[1:], []).append(key)
         reading = _Reading(
             time=snapshot.time,
-            live=snapshot.source.kind == "nvml",
+            live=snapshot.source.is_live,
             present=present,
             places=places,
             readable={gpu.reading.key for gpu in gpus if gpu.reading.processes is not None},

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .interpreter import find_interpreter as find_interpreter, installed_versions as installed_versions
     from .plain_text import (
         INVISIBLE_CHARACTERS as INVISIBLE_CHARACTERS,
+        displayed_line as displayed_line,
         duration_text as duration_text,
         sanitize_line as sanitize_line,
         strip_invisible as strip_invisible,
@@ -67,7 +68,7 @@ else:
             ),
             "idleness": "IdleTracker machine_is_idle",
             "interpreter": "find_interpreter installed_versions",
-            "plain_text": "duration_text INVISIBLE_CHARACTERS sanitize_line strip_invisible",
+            "plain_text": "displayed_line duration_text INVISIBLE_CHARACTERS sanitize_line strip_invisible",
             "process_identity": "is_running is_same_start namespace_pids read_stat start_time_of",
             "process_info": (
                 "ancestors parse_rank ProcessInfo read_process remember_process_tree UnreadableProcessError"

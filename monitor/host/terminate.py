@@ -37,7 +37,7 @@ class NotTerminatedError(VramtopError):
 
 def refusal_reason(source: Source) -> str | None:
     """Return why none of a source's processes can be ended, in one sentence; None if they run on this machine."""
-    if source.kind == "nvml":
+    if source.is_live:
         return None
     return "These processes come from a recording, not from this machine now; none is ended."
 

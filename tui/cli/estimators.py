@@ -73,9 +73,9 @@ class Estimators:
 
 def _reserved_bytes(snapshot: Snapshot) -> Mapping[DeviceIndex, int]:
     """Return the memory that is reserved on this machine; a recorded machine has none."""
-    return Reservations().committed(snapshot) if snapshot.source.kind == "nvml" else {}
+    return Reservations().committed(snapshot) if snapshot.source.is_live else {}
 
 
 def _host_memory(snapshot: Snapshot) -> HostRam | None:
     """Return the RAM of this machine; that of a recorded one is unknown."""
-    return available_host_memory() if snapshot.source.kind == "nvml" else None
+    return available_host_memory() if snapshot.source.is_live else None

@@ -1,8 +1,8 @@
 """Histories of GPUs and processes."""
 
 from vramtop.estimator.common.sizes import GIB
+from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.history import History, usual_interval
-from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault
 
 
 def test_samples_are_oldest_first_and_the_oldest_are_dropped(make_snapshot, make_gpu, make_process):

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from json_schemas import valid_json
 
-from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, Snapshot
+from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.error_messages import NoDriverError
 from vramtop.tui.cli.main import main
 

@@ -19,7 +19,8 @@ from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.host_reading import RankFacts
 from vramtop.monitor.fleet.stream_line import stream_line
 from vramtop.monitor.probe.probe_reader import DeviceCounters, ProbeSample
-from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, ProcessCounters, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.snapshot import GpuReading, ProcessCounters, Snapshot, WatchedJob
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.monitor.storage.reservations import Reservations

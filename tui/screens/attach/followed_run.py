@@ -234,7 +234,7 @@ def run_rows(board: Board | None, keys: Sequence[ProcessKey]) -> tuple[ProcessRo
 
 def is_only_in_recording(board: Board | None, pid: int) -> bool:
     """Return True if the process is known from a recording only: a local process with its pid is another one."""
-    if board is None or board.snapshot.source.kind == "nvml":
+    if board is None or board.snapshot.source.is_live:
         return False
     return any(row.process.pid == pid for row in (*board.processes, *board.ended_processes))
 

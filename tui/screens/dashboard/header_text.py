@@ -91,7 +91,7 @@ def notices(board: Board | None, feed: FeedStatus, width: int) -> list[Content]:
     """Return the warnings and the banner, one or more lines each; usually none."""
     lines = []
     banner = feed.banner
-    if board and not banner and board.snapshot.source.kind != "nvml":
+    if board and not banner and not board.snapshot.source.is_live:
         banner = "a recording, not this machine now"
     if banner:
         lines.append(
@@ -135,7 +135,7 @@ def _planning_lines(board: Board) -> list[Content]:
     """Return what can be done without a GPU."""
     faults = board.snapshot.faults
     lines = [] if faults else _alarm_lines("no GPU was found here", 80)
-    if board.snapshot.source.kind == "nvml":
+    if board.snapshot.source.is_live:
         words = f" press {shown_key('dashboard.fit_check')} to check a job against any GPU; --demo plays a recording"
         lines.append(Content.assemble((" PLANNING ", f"bold {on_colour(colour_of('uncertain'))}"), words))
     return lines

@@ -42,8 +42,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         InputError: the file is neither a recording nor a history, or the report exists or cannot be written.
         CannotTellError: the history cannot be read.
     """
-    if launch is not None:
-        raise InputError("report is about a recording or measured runs; it takes no launch line")
+    del launch
     out = _out(options)
     if options.plots is not None:
         require_matplotlib()  # before work that takes long

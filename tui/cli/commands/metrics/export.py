@@ -35,8 +35,7 @@ _ALERT_COMMAND_SECONDS = 60.0
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Export until interrupted; exit code 0."""
-    if launch is not None:
-        raise InputError("vramtop export takes no launch line after --")
+    del launch
     if options.print_file is not None:
         return _print(options.print_file)
     stop = threading.Event()
