@@ -49,9 +49,10 @@ def test_every_row_of_the_accuracy_table_is_on_the_page() -> None:
 
 
 def test_the_readme_has_the_figures_of_the_page() -> None:
-    page = (ROOT / "docs" / "explanation" / "accuracy.md").read_text().replace("\u00a0", " ")
-    tables = dict(re.findall(r"<!-- table: (closed form|traced) -->\n(.*?)<!-- table: end -->", page, re.DOTALL))
-    rows = re.findall(r"^\| (\w+), (closed form|traced) (\|.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    files = (ROOT / "docs" / "explanation" / "accuracy.md", ROOT / "README.md")
+    page, readme = (file.read_text().replace("\u00a0", " ") for file in files)
+    tables = dict(re.findall(r"<!-- table: (closed form|traced) -->(.*?)<!-- table: end -->", page, re.DOTALL))
+    rows = re.findall(r"^\| (\w+), (closed form|traced) (\|.*)$", readme, re.MULTILINE)
     assert len(rows) == 6
     for figure, method, cells in rows:
         assert f"| {figure} {cells}" in tables[method].splitlines(), (figure, method)

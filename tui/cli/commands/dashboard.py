@@ -146,7 +146,7 @@ def _print_once(options: argparse.Namespace) -> int:
     if options.demo or options.replay:
         raise InputError(f"{reason}, so no recording can be played on it")
     print(f"vramtop: {reason}: printing one reading instead of the dashboard", file=sys.stderr)
-    from . import once
+    from .reading import once
 
     return once.run(options)
 
