@@ -11,7 +11,7 @@ from vramtop.monitor.fleet.schedulers import (
     CardMatch,
     CardSize,
     InstanceType,
-    Room,
+    NodeSpace,
     instance_types,
     spread_over,
     table_date,
@@ -114,7 +114,7 @@ def _choices(judge: CardJudge, target: Target) -> Iterator[_Choice]:
         verdict = judge.verdict(CardMatch(cards=(CardSize(gpu=kind.gpu, total_bytes=kind.gpu.total_bytes),)))
         if verdict not in GOOD:
             continue
-        room = [Room(name=kind.name, gpus=kind.gpus, memory_bytes=kind.ram_bytes, cpus=None)] * judge.ranks
+        room = [NodeSpace(gpus=kind.gpus, memory_bytes=kind.ram_bytes, cpus=None)] * judge.ranks
         spread = spread_over(judge.ranks, room, judge.host_bytes)
         if spread is None:
             spread, verdict = spread_over(judge.ranks, room, judge.least_host_bytes), "tight"

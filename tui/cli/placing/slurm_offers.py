@@ -9,7 +9,7 @@ from vramtop.monitor.board.fit import VERDICTS_BEST_FIRST, Verdict
 from vramtop.monitor.fleet.schedulers import (
     CardMatch,
     CardSize,
-    Room,
+    NodeSpace,
     SlurmCluster,
     SlurmNode,
     SlurmPartition,
@@ -154,11 +154,9 @@ def _offer(
     now_known = all(free is not None for _, _, free in nodes)
     at_all = now = None
     if verdict != "does_not_fit" and partition.is_up:
-        whole = [
-            Room(name=node.name, gpus=count, memory_bytes=node.memory_bytes, cpus=node.cpus) for node, count, _ in nodes
-        ]
+        whole = [NodeSpace(gpus=count, memory_bytes=node.memory_bytes, cpus=node.cpus) for node, count, _ in nodes]
         free_now = [
-            Room(name=node.name, gpus=free or 0, memory_bytes=node.free_memory_bytes, cpus=node.free_cpus)
+            NodeSpace(gpus=free or 0, memory_bytes=node.free_memory_bytes, cpus=node.free_cpus)
             for node, _, free in nodes
             if node.takes_jobs_now
         ]
