@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.fleet import Fleet
 
 _CONNECT_SECONDS = 15.0
-"""ssh gives up after ten."""
+"""Longest time until every host has answered once; ssh itself stops connecting after 10 s."""
 _ATTACH_SECONDS = 4.0
 """Time for the hosts to read their training processes."""
 
