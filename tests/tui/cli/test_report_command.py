@@ -10,6 +10,7 @@ from json_schemas import valid_json
 from simulated_machine import Machine, job
 
 from vramtop.monitor.history.history import History
+from vramtop.tui.cli.commands.browser import report
 from vramtop.tui.cli.main import main
 
 Run = Callable[..., tuple[int, str, str]]
@@ -101,7 +102,7 @@ def test_an_export_that_is_too_large_is_not_read_in_part(
     for size in (1, 2):
         History().add(replace(machine.run(job(micro_batch=size)), run=f"abcdef{size}"))
     assert main(["history", "--export", "runs.jsonl"]) == 0
-    monkeypatch.setattr("vramtop.tui.cli.commands.browser.report._MAX_EXPORT_BYTES", 100)
+    monkeypatch.setattr(report, "_MAX_EXPORT_BYTES", 100)
     code, _, err = run("runs.jsonl")
     assert code == 2
     assert "runs.jsonl is larger than" in err
