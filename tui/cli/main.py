@@ -51,6 +51,7 @@ _ROOMS = {
     "explain": "crash.",
     "snapshot": "crash.",
     "history": "measured.",
+    "once": "reading.",
     "stream": "remote.",
     "hosts": "remote.",
     "prometheus": "remote.",

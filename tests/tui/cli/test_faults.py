@@ -42,7 +42,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """Return a function that runs a command on a machine and returns its exit code and output."""
 
     def call(snapshot: Snapshot | None, *words: str) -> tuple[int, str, str]:
-        for module in ("commands.once", "commands.attach", "commands.record", "fitting.machine_gpus"):
+        for module in ("commands.reading.once", "commands.attach", "commands.record", "fitting.machine_gpus"):
             monkeypatch.setattr(f"vramtop.tui.cli.{module}.NvmlSource", lambda **_: Machine(snapshot))
         code = main(words)
         captured = capsys.readouterr()
