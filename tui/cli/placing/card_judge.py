@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import format_gib
 from vramtop.estimator.job import Gpu, Job, find_gpu
 from vramtop.monitor.board.fit import VERDICTS_BEST_FIRST, Verdict, check_fit
 from vramtop.monitor.fleet.schedulers import CardMatch, CardSize
 
 from ...job import beyond_formula, estimator_on_card
+from ...reports import need_text
 from ..option_values import described_devices
 
 _BF16 = (8, 0)
@@ -95,8 +95,5 @@ class CardJudge:
 
 
 def need_sentence(budget: Budget) -> str:
-    """Return what a job needs: ``8 × 62.1 GiB (58.0 - 66.3)``."""
-    peak, ranks = budget.peak, len(budget.ranks)
-    times = f"{ranks:,} × " if ranks > 1 else ""
-    bounds = f"{format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)}"
-    return f"{times}{format_gib(peak.device_bytes)} GiB ({bounds}) of GPU memory"
+    """Return what a job needs: ``8 × 62.1 GiB (58.0 - 66.3) of GPU memory``."""
+    return f"{need_text(budget, len(budget.ranks))} of GPU memory"
