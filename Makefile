@@ -97,6 +97,7 @@ demo: $(VENV)/installed
 
 reference: $(VENV)/installed-for-docs
 	$(BIN)/python docs/scripts/make_reference.py
+	$(BIN)/python docs/scripts/make_explanation.py
 
 examples: $(VENV)/installed-for-docs $(VENV)/installed-for-tests
 	PYTHONPATH=tests $(BIN)/python docs/scripts/make_json_examples.py

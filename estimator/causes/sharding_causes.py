@@ -8,7 +8,7 @@ from ..job.rules import STRATEGIES
 from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause, CauseRule, CauseSource
 
 _RANKS_PER_NODE = 8
-_MEGATRON_SHARDINGS = ("none", "optim", "optim_grads", "optim_grads_params")
+"""GPUs of a usual machine."""
 
 
 def _shards(job: ResolvedJob) -> bool:
@@ -163,12 +163,13 @@ def _other_zero_stages(job: ResolvedJob) -> Iterator[Cause]:
             )
 
 
-def _other_megatron_shardings(job: ResolvedJob) -> Iterator[Cause]:
-    """Yield the other sharding strategies of Megatron-FSDP."""
-    if not _shards(job) or not job.strategy.stages_by_sharding:
+def _other_shardings(job: ResolvedJob) -> Iterator[Cause]:
+    """Yield the other values of ``parallel.sharding`` by which FSDP1 or Megatron-FSDP shards other states."""
+    strategy = job.strategy
+    if not _shards(job) or not strategy.stages_by_sharding:
         return
-    now = job.parallel.sharding if job.parallel.sharding != "full" else "optim_grads_params"
-    for sharding in _MEGATRON_SHARDINGS:
+    now = job.parallel.sharding if job.parallel.sharding != "full" else strategy.full_sharding
+    for sharding in (*strategy.stages_by_sharding, strategy.full_sharding):
         if sharding != now:
             yield Cause(
                 name=f"shards {sharding}",
@@ -213,7 +214,7 @@ SHARDING_CAUSES: tuple[CauseSource, ...] = (
     _NOT_APPLIED,
     _other_zero_stages,
     *_FSDP,
-    _other_megatron_shardings,
+    _other_shardings,
     *_GROUPS,
     _other_group_sizes,
     *_OFFLOAD,

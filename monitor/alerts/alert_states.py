@@ -55,9 +55,9 @@ class AlertStates:
     chosen: ChosenAlerts = field(default_factory=ChosenAlerts)
     _alerts: dict[Key, Alert] = field(default_factory=dict, init=False)
     _present: frozenset[Key] = frozenset()
-    """Conditions that held at the last update."""
+    """Keys of the conditions that held at the last update."""
     _absent: frozenset[Key] = frozenset()
-    """Conditions that did not."""
+    """Keys of the alerts whose condition did not hold at the last update, as far as that could be told."""
     _updated_at: float | None = None
     _resolved: deque[Alert] = field(default_factory=lambda: deque(maxlen=_MAX_RESOLVED), init=False)
 

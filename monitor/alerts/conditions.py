@@ -9,10 +9,11 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import displayed, format_gib
+from vramtop.estimator.common import format_gib
 
-from ..host import duration_text, sanitize_line
-from ..snapshot import NO_DRIVER, gpu_list
+from ..board import stale_after_seconds
+from ..host import displayed_line, duration_text
+from ..snapshot import NO_DRIVER, NOT_LISTED, gpu_list
 from .rules import (
     CANNOT_FIT,
     FULL_WITHIN_SECONDS,
@@ -22,8 +23,6 @@ from .rules import (
     MIN_UNATTRIBUTED_BYTES,
     NO_READINGS,
     OVER_BUDGET,
-    STALE_INTERVALS,
-    STALE_SECONDS,
     UNATTRIBUTED,
     Rule,
 )
@@ -57,7 +56,7 @@ class Feed:
         """Why the board is not that of this moment; None: it is."""
         if self.failure is not None:
             return self.failure
-        if self.age_seconds > max(STALE_SECONDS, STALE_INTERVALS * self.interval):
+        if self.age_seconds > stale_after_seconds(self.interval):
             return f"the last reading is {duration_text(self.age_seconds)} old"
         faults = self.board.snapshot.faults if self.board else ()
         return next((fault.message for fault in faults if fault.code == NO_DRIVER), None)
@@ -75,7 +74,7 @@ class Condition:
     hosts: tuple[str, ...] = ()
     """The host of each of these GPUs, in the same order; of a host as a whole, the host. Empty: this machine."""
     uuids: tuple[str, ...] = ()
-    """Their uuids."""
+    """The uuid of each of the GPUs or MIG devices, in the order of ``gpus``; empty: unknown."""
     job: str = ""
     user: str = ""
     pids: tuple[int, ...] = ()
@@ -170,7 +169,7 @@ class _Found:
         """Find GPUs that are lost, and memory that belongs to no visible process."""
         board = self.board
         for fault in board.snapshot.faults:
-            if fault.code == "NOT_LISTED":
+            if fault.code == NOT_LISTED:
                 message = plain_text(fault.message, MAX_SENTENCE)
                 self.present.append(Condition(rule=GPU_LOST, key=(GPU_LOST.name, message), sentence=message))
         for gpu in board.gpus:
@@ -288,6 +287,4 @@ def whose_job(job: str, user: str) -> str:
 
 def plain_text(text: str | None, most: int = _MAX_CHARACTERS) -> str:
     """Return text of others in one printable line of bounded length, without secrets."""
-    line = sanitize_line(displayed(text)) if text else None
-    line = line or ""
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return displayed_line(text, most)

@@ -92,5 +92,3 @@ FULL_WITHIN_SECONDS = 4 * 3600.0
 """Growth that fills the GPU later than that is no alert."""
 MIN_UNATTRIBUTED_BYTES = 2 * GIB
 """Contexts of invisible helpers take some hundred MiB."""
-STALE_INTERVALS, STALE_SECONDS = 3, 10.0
-"""A board is too old after so many intervals, and never before so many seconds, as in ``export/metrics``."""

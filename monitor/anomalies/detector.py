@@ -104,7 +104,7 @@ class AnomalyDetector:
             before = processes.get(process.pid)
             if before is None or (before.used_bytes or 0) < (process.used_bytes or 0):
                 processes[process.pid], home_gpus[process.pid] = process, gpu.index
-        live = snapshot.source.kind == "nvml"
+        live = snapshot.source.is_live
         if live and self._viewer is None:
             self._viewer = _own_user_name()
         return RuleContext(

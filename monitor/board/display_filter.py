@@ -24,7 +24,6 @@ ONLY_WORDS: tuple[OnlyWord, ...] = get_args(OnlyWord)
 RUNNING_SECONDS = 60.0
 """A job that loads data or writes a checkpoint runs no kernel for a while."""
 
-_DIVERGING = ("over", "under", "growing", "out_of_memory")
 _KINDS = ("training", "server", "notebook", "desktop")
 _RANGE = re.compile(r"(\d{1,4})-(\d{1,4})", re.ASCII)
 _LABEL = re.compile(r"\d{1,4}(:\d{1,4}){0,2}", re.ASCII)
@@ -150,7 +149,7 @@ class DisplayFilter:
         kinds = self.only.intersection(_KINDS)
         if kinds and row.kind not in kinds and not ("training" in kinds and row.job):
             return False
-        if "diverging" in self.only and not (row.comparison and row.comparison.status in _DIVERGING):
+        if "diverging" in self.only and not (row.comparison and row.comparison.diverges):
             return False
         return "running" not in self.only or self._is_running(row)
 

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from ..host.kinds import KnownProgram
     from ..snapshot import DeviceIndex, GpuProcess, GpuReading, MigDevice, Snapshot
+    from .board import NoBudgetReason
 
-    NoBudgetReasonFunction = Callable[[GpuProcess, KnownProgram], str | None]
+    NoBudgetReasonFunction = Callable[[GpuProcess, KnownProgram], NoBudgetReason | None]
 
 
 def gpu_rows(
@@ -67,7 +68,7 @@ def _process_row(
         gpu=gpu,
         process=process,
         elapsed_seconds=elapsed,
-        is_live=snapshot.source.kind == "nvml",
+        is_live=snapshot.source.is_live,
         kind=program.kind,
         program_name=program.name,
         may_have_job=program.may_have_job,

@@ -38,7 +38,7 @@ def missing_reason(
     """
     if board is None:
         return NOT_ON_GPU_YET
-    if board.snapshot.source.kind == "nvml" and not any(map(is_running, keys)):
+    if board.snapshot.source.is_live and not any(map(is_running, keys)):
         return _ENDED
     unread = [gpu.reading.label for gpu in board.gpus if gpu.reading.processes is None]
     if unread:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common import displayed
 
 from ..board.fit import unusable_reason
+from ..host import displayed_line
 from ..host.kinds import kind_label
-from ..snapshot import MigDevice
+from ..snapshot import ASLEEP, NOT_LISTED, MigDevice
 from .host_reading import FleetGpu, FleetPending, FleetProcess, HostReading
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def reading_of_board(
         pending=tuple(_pending(row) for row in board.pending),
         anomalies=tuple(f"GPU {anomaly.gpu_index}: {displayed(anomaly.sentence)}" for anomaly in board.anomalies),
         faults=tuple(fault.message for fault in board.snapshot.faults),
-        unlisted=tuple(fault.message for fault in board.snapshot.faults if fault.code == "NOT_LISTED"),
+        unlisted=tuple(fault.message for fault in board.snapshot.faults if fault.code == NOT_LISTED),
         driver_version=source.driver_version,
         vramtop_version=version,
         interval=interval,
@@ -87,7 +88,7 @@ def _figures(
         unattributed_bytes=row.unattributed_bytes if reading.attributed_bytes is not None else None,
         utilisation_percent=reading.utilisation_percent,
         is_stale=reading.is_stale,
-        is_asleep=any(fault.field is None and fault.code == "ASLEEP" for fault in reading.faults),
+        is_asleep=any(fault.field is None and fault.code == ASLEEP for fault in reading.faults),
         fault=next((fault.message for fault in reading.faults if fault.field in _MEMORY_FIELDS), None),
         is_lost=reading.loss is not None and not reading.is_stale,
         closed=None if isinstance(reading, MigDevice) else unusable_reason(reading),
@@ -117,7 +118,7 @@ def _process(
         used_bytes=process.used_bytes,
         peak_bytes=peak.size_bytes if peak else process.peak_bytes,
         user=process.user,
-        command=_command(process.command or process.name),
+        command=displayed_line(process.command or process.name, _MAX_COMMAND_CHARACTERS) or None,
         kind=kind_label(row.kind, row.program_name) or None,
         job=displayed(row.job.label) if row.job else None,
         budget_bytes=budget.steady_device_bytes if budget else None,
@@ -135,13 +136,6 @@ def _process(
         run=runs.get(process.key),
         facts=facts_of(process.key),
     )
-
-
-def _command(command: str | None) -> str | None:
-    if command is None:
-        return None
-    shown = displayed(command)
-    return shown if len(shown) <= _MAX_COMMAND_CHARACTERS else f"{shown[: _MAX_COMMAND_CHARACTERS - 1]}…"
 
 
 def _pending(row: PendingRow) -> FleetPending:

@@ -12,14 +12,13 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ..board.divergence import DIVERGING
+
 HostState = Literal["live", "connecting", "silent", "unreachable"]
 """``live``: its figures are of now. ``connecting``: it has not been asked for the first time. ``silent``: it has said
 nothing for a while. ``unreachable``: it cannot be asked.
 
 Figures of a host that is not live are from an earlier time: they are shown with their age, or not at all."""
-
-DIVERGING_STATUSES = frozenset(("over", "under", "growing", "out_of_memory"))
-"""Statuses that need attention (``Comparison.diverges``)."""
 
 
 class RankFacts(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -96,7 +95,7 @@ class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     @property
     def diverges(self) -> bool:
         """True if its status needs attention."""
-        return self.status in DIVERGING_STATUSES
+        return self.status in DIVERGING
 
 
 class FleetGpu(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

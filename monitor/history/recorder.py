@@ -79,7 +79,7 @@ class RunRecorder:
 
     def observe(self, board: Board) -> None:
         """Take note of the runs on a board of this machine; costs next to nothing while none changes."""
-        if board.snapshot.source.kind != "nvml":
+        if not board.snapshot.source.is_live:
             return
         self._runs = {run.pids: self._runs.get(run.pids) or _follow(run) for run in board.runs}
         for run in board.runs:

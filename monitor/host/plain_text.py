@@ -3,6 +3,8 @@
 import re
 import unicodedata
 
+from vramtop.estimator.common import displayed
+
 INVISIBLE_CHARACTERS = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -31,6 +33,19 @@ def sanitize_line(text: str, *, cut: bool = True) -> str | None:
         text = "".join(char if char.isprintable() else " " for char in _ESCAPE_SEQUENCES.sub("", text))
     text = " ".join(text.split())
     return (text[: _MAX_LINE_CHARACTERS - 1] + "…" if cut and len(text) > _MAX_LINE_CHARACTERS else text) or None
+
+
+def displayed_line(text: str | None, most: int | None = None) -> str:
+    """Return text of others as it may be shown: one printable line without secrets; empty if nothing is left.
+
+    Secrets are masked last: escape sequences and invisible characters could hide their form.
+
+    Args:
+        text: the text; None: there is none.
+        most: characters, beyond which it is cut; None: as many as a person reads.
+    """
+    line = displayed(sanitize_line(text) or "") if text else ""
+    return line if most is None or len(line) <= most else f"{line[: most - 1]}…"
 
 
 def strip_invisible(text: str) -> str:

@@ -4,10 +4,10 @@ import os
 import pwd
 from dataclasses import dataclass, replace
 
-from vramtop.estimator.common import displayed, displayed_arguments
+from vramtop.estimator.common import displayed_arguments
 
 from .container_info import container_info
-from .plain_text import sanitize_line
+from .plain_text import displayed_line, sanitize_line
 from .process_identity import ProcessStat, boot_time, read_stat, real_uid
 
 STATE_INTERVAL_TICKS = 5
@@ -123,11 +123,11 @@ class ProcessDirectory:
             return None
         uid = real_uid(status or b"")
         arguments = os.fsdecode(line or b"").rstrip("\0")
-        name = sanitize_line(_full_name(os.fsdecode(stat.thread_name.partition(b"(")[2]), arguments))
+        name = displayed_line(_full_name(os.fsdecode(stat.thread_name.partition(b"(")[2]), arguments))
         return ProcessFacts(
             start_time=stat.start_time(self._boot_time),
             user=None if uid is None else self._user(uid),
-            name=None if name is None else displayed(name),
+            name=name or None,
             command=_command_line(arguments),
             runs_in=_runs_in(pid),
         )
@@ -144,8 +144,8 @@ class ProcessDirectory:
             return None
         if parent not in self._parent_names:
             stat = read_stat(parent)
-            name = None if stat is None else sanitize_line(os.fsdecode(stat.thread_name.partition(b"(")[2]))
-            self._parent_names[parent] = None if name is None else displayed(name)
+            name = None if stat is None else displayed_line(os.fsdecode(stat.thread_name.partition(b"(")[2]))
+            self._parent_names[parent] = name or None
         return self._parent_names[parent]
 
     def _user(self, uid: int) -> str:
@@ -164,9 +164,7 @@ def _runs_in(pid: int) -> str | None:
     except OSError:  # another user's: the cgroup says which job it is
         block = ""
     environ = {name: value for name, _, value in (line.partition("=") for line in block.split("\0"))}
-    outermost = next(iter(container_info(pid, environ)), None)
-    line = None if outermost is None else sanitize_line(outermost)
-    return None if line is None else displayed(line)
+    return displayed_line(next(iter(container_info(pid, environ)), None)) or None
 
 
 def _command_line(arguments: str) -> str | None:

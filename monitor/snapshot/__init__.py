@@ -17,6 +17,14 @@ if TYPE_CHECKING:
         Demand as Demand,
         ProcessFigure as ProcessFigure,
     )
+    from .fault import (
+        ASLEEP as ASLEEP,
+        HOST_MEMORY as HOST_MEMORY,
+        NO_ANSWER as NO_ANSWER,
+        NO_DRIVER as NO_DRIVER,
+        NOT_LISTED as NOT_LISTED,
+        Fault as Fault,
+    )
     from .field_types import resolve_annotations as resolve_annotations
     from .gpu_activity import GpuFigure as GpuFigure
     from .gpu_details import (
@@ -28,8 +36,12 @@ if TYPE_CHECKING:
         RemappedRows as RemappedRows,
     )
     from .gpu_list import gpu_list as gpu_list
-    from .history import History as History, MemorySample as MemorySample, usual_interval as usual_interval
     from .host_load import HostLoad as HostLoad
+    from .memory_history import (
+        MemoryHistory as MemoryHistory,
+        MemorySample as MemorySample,
+        usual_interval as usual_interval,
+    )
     from .mig_devices import (
         MigDevice as MigDevice,
         device_of as device_of,
@@ -38,14 +50,10 @@ if TYPE_CHECKING:
     )
     from .process_figures import FIRST_SAMPLE as FIRST_SAMPLE, ProcessFigures as ProcessFigures
     from .snapshot import (
-        HOST_MEMORY as HOST_MEMORY,
         MAX_UNIX_SECONDS as MAX_UNIX_SECONDS,
-        NO_ANSWER as NO_ANSWER,
-        NO_DRIVER as NO_DRIVER,
         AllocatorCounters as AllocatorCounters,
         ComputeMode as ComputeMode,
         DeviceIndex as DeviceIndex,
-        Fault as Fault,
         FinalCounters as FinalCounters,
         GpuKey as GpuKey,
         GpuProcess as GpuProcess,
@@ -65,17 +73,18 @@ else:
         {
             "clock_reasons": "ClockReason",
             "demand": "CurrentDemand Demand DRIVER_FIGURES HOST_FIGURES ProcessFigure",
+            "fault": "ASLEEP Fault HOST_MEMORY NO_ANSWER NO_DRIVER NOT_LISTED",
             "field_types": "resolve_annotations",
             "gpu_activity": "GpuFigure",
             "gpu_details": "DetailLevel EccErrors GpuDetails NvLinks PcieLink RemappedRows",
             "gpu_list": "gpu_list",
-            "history": "History MemorySample usual_interval",
+            "memory_history": "MemoryHistory MemorySample usual_interval",
             "host_load": "HostLoad",
             "mig_devices": "device_of mig_label MigDevice processes_by_device",
             "process_figures": "FIRST_SAMPLE ProcessFigures",
             "snapshot": (
-                "AllocatorCounters ComputeMode DeviceIndex Fault FinalCounters GpuKey GpuProcess GpuReading "
-                "HistoryKey HOST_MEMORY MAX_UNIX_SECONDS MigReading NO_ANSWER NO_DRIVER ProcessCounters "
+                "AllocatorCounters ComputeMode DeviceIndex FinalCounters GpuKey GpuProcess GpuReading "
+                "HistoryKey MAX_UNIX_SECONDS MigReading ProcessCounters "
                 "ProcessKey ProcessType Snapshot Source WatchedJob"
             ),
         },

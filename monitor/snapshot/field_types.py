@@ -12,10 +12,11 @@ from msgspec import Meta
 from vramtop.estimator.job import Job
 
 from . import gpu_details, host_load, process_figures, snapshot
+from .fault import Fault
 from .gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
 from .host_load import HostLoad
 from .process_figures import ProcessFigures
-from .snapshot import MAX_UNIX_SECONDS, Fault
+from .snapshot import MAX_UNIX_SECONDS
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 DriverFigure = Annotated[int, Meta(ge=0)]

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from vramtop.estimator.common import format_gib
 
-from .snapshot import Fault, GpuKey, GpuProcess, GpuReading, MigReading
+from .fault import Fault
+from .snapshot import GpuKey, GpuProcess, GpuReading, MigReading
 
 _FIELDS = ("total_bytes", "used_bytes", "free_bytes", "reserved_bytes")
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 if TYPE_CHECKING:  # see field_types
     from msgspec import Meta
 
+    from .fault import Fault
     from .field_types import Count, Percent
-    from .snapshot import Fault
 
 FIRST_SAMPLE = "FIRST_SAMPLE"
 """Fault code: the figure is a rate, and there is one sample so far."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from .fault import ASLEEP, HOST_MEMORY, NO_ANSWER
+
 if TYPE_CHECKING:  # see field_types
     from collections.abc import Sequence
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:  # see field_types
 
     from vramtop.estimator.job import Job
 
+    from .fault import Fault
     from .field_types import Count, Degrees, DriverFigure, Seconds, Watts
     from .gpu_details import GpuDetails
     from .host_load import HostLoad
@@ -29,25 +32,6 @@ ComputeMode = Literal["default", "exclusive_process", "prohibited"]
 ProcessType = Literal["compute", "graphics", "mps"]
 DeviceIndex = int | tuple[int, int]
 """A GPU by its index, or one of its GPU instances (MIG) by the indices of both."""
-
-NO_ANSWER = "NO_ANSWER"
-"""Fault code: a driver call has not returned; the figures of the reading are from an earlier one."""
-HOST_MEMORY = "HOST_MEMORY"
-"""Fault code: the GPU has no memory of its own; the figures are the host's."""
-NO_DRIVER = "NO_DRIVER"
-"""Fault code: this machine's GPUs cannot be read at all."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """A failure to read something, with its reason."""
-
-    field: str | None
-    """The field of the reading that is unknown because of it; None: the fault is of the whole device or machine."""
-    code: str
-    """The driver's error code, such as ``NOT_SUPPORTED``."""
-    message: str
-    """One sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +216,7 @@ class GpuReading:
         """Why nothing of it can be read now; None: it can be, or it is asleep."""
         if not self.is_stale and self.used_bytes is not None:
             return None
-        return next((fault for fault in self.faults if fault.field is None and fault.code != "ASLEEP"), None)
+        return next((fault for fault in self.faults if fault.field is None and fault.code != ASLEEP), None)
 
     @property
     def key(self) -> GpuKey:
@@ -307,6 +291,11 @@ class Source:
     """Latest CUDA version that the driver supports, such as ``13.0``."""
     path: str | None = None
     """Path of the recording; None: it is none."""
+
+    @property
+    def is_live(self) -> bool:
+        """True if it is this machine now, so that its processes can be looked at; False: a recording."""
+        return self.kind == "nvml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

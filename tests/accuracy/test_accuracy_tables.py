@@ -23,6 +23,7 @@ def pages(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.slow
+@pytest.mark.published
 def test_the_closed_forms_tables_are_up_to_date(pages) -> None:
     found = pages.tables(predict_all("formula")[0])
     for page in (pages.PAGE, pages.ROWS):
@@ -46,6 +47,16 @@ def test_only_the_named_tables_change(pages) -> None:
 def test_every_row_of_the_accuracy_table_is_on_the_page() -> None:
     closed_form = ROWS.read_text().partition("## Traced steps")[0]
     assert {case.id for case in read_cases()} == set(re.findall(r"^\| (\w+) \|", closed_form, re.MULTILINE)) - {"row"}
+
+
+def test_the_readme_has_the_figures_of_the_page() -> None:
+    files = (ROOT / "docs" / "explanation" / "accuracy.md", ROOT / "README.md")
+    page, readme = (file.read_text().replace("\u00a0", " ") for file in files)
+    tables = dict(re.findall(r"<!-- table: (closed form|traced) -->(.*?)<!-- table: end -->", page, re.DOTALL))
+    rows = re.findall(r"^\| (\w+), (closed form|traced) (\|.*)$", readme, re.MULTILINE)
+    assert len(rows) == 6
+    for figure, method, cells in rows:
+        assert f"| {figure} {cells}" in tables[method].splitlines(), (figure, method)
 
 
 @pytest.mark.slow

@@ -160,7 +160,7 @@ def test_what_the_pages_say_of_the_code_is_up_to_date(monkeypatch: pytest.Monkey
     from make_explanation import filled
 
     for page in PAGES:
-        assert page.read_text() == filled(page.read_text()), f"{page.name}: run `make figures`"
+        assert page.read_text() == filled(page.read_text()), f"{page.name}: run `make reference`"
 
 
 LIMITS = re.findall(r"^\|(.*)\| `(vramtop estimate [^`]*)` \|$", (FOLDER / "limits.md").read_text(), re.MULTILINE)

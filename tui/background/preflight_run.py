@@ -127,7 +127,7 @@ def _machine(request: PreflightRequest) -> Machine:
     if request.devices:
         return described_machine(request.devices, find_gpu(target) if target else None)
     machine, board = this_machine(), request.board
-    if machine.snapshot is None or board is None or board.snapshot.source.kind != "nvml":
+    if machine.snapshot is None or board is None or not board.snapshot.source.is_live:
         return machine
     return replace(machine, devices=device_capacities(machine.snapshot, board.committed))
 

@@ -51,6 +51,7 @@ _ROOMS = {
     "explain": "crash.",
     "snapshot": "crash.",
     "history": "measured.",
+    "once": "reading.",
     "stream": "remote.",
     "hosts": "remote.",
     "prometheus": "remote.",
@@ -60,6 +61,19 @@ _ROOMS = {
     "config": "settings.",
 }
 """Commands in a room of their own below ``commands``."""
+_WITHOUT_LAUNCH_LINE = {
+    "attach": "attach reads a running process",
+    "snapshot": "snapshot asks a running process",
+    "history": "history is about runs that were measured",
+    "stream": "stream reads this machine",
+    "record": "record reads this machine",
+    "export": "export reads this machine",
+    "report": "report is about a recording or measured runs",
+    "doctor": "doctor examines this machine",
+    "config": "config is about the settings of vramtop itself",
+    "completion": "completion prints what a shell or man reads",
+}
+"""Commands that are about no job, and what they are about."""
 _EXAMPLES = """\
   vramtop                                     the dashboard
   vramtop 48213                               attach to a process
@@ -133,6 +147,8 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError(f"{recordings[0]} is for the dashboard; {options.command or '--once'} reads this machine")
     if options.command:
         require_none_typed(options)
+        if launch is not None and options.command in _WITHOUT_LAUNCH_LINE:
+            raise InputError(f"{_WITHOUT_LAUNCH_LINE[options.command]}; it takes no launch line")
         if fleet and options.command != "fit":
             name = "--prometheus" if options.prometheus else "--host"
             raise InputError(f"{name} is for the dashboard, --once and fit; {options.command} reads this machine")

@@ -73,16 +73,13 @@ class SearchMenu(ModalScreen[str | None]):
         box = self.query_one(Vertical)
         box.styles.width = max(self._width, max(map(len, self._words)) + 4)
         box.styles.offset = (self._place.x, max(0, min(self._place.y, self.app.size.height - 10)))
-        at = self._words.index(self._value) if self._value in self._words else 0
-        self.query_one(MatchList).open(self._words, [""] * len(self._words), at=at)
+        self._list("")
         self.query_one(Input).focus()
 
     @on(Input.Changed)
     def typed(self, event: Input.Changed) -> None:
         """List the words that match."""
-        if event.value:
-            found = [self._words[at] for at in best_matches(event.value, [(word,) for word in self._words])]
-            self.query_one(MatchList).open(found, [""] * len(found))
+        self._list(event.value)
 
     @on(Input.Submitted)
     @on(MatchList.Taken)
@@ -99,3 +96,9 @@ class SearchMenu(ModalScreen[str | None]):
     def action_move(self, by: int) -> None:
         """Highlight another word."""
         self.query_one(MatchList).move(by)
+
+    def _list(self, typed: str) -> None:
+        """List the words that match, the best first; where nothing is typed all, with the chosen one highlighted."""
+        found = [self._words[at] for at in best_matches(typed, [(word,) for word in self._words])]
+        at = found.index(self._value) if not typed and self._value in found else 0
+        self.query_one(MatchList).open(found, [""] * len(found), at=at)

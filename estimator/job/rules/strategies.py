@@ -37,6 +37,8 @@ class Strategy(Struct, frozen=True, kw_only=True, eq=False):
     zero_stage: ZeroStage
     stages_by_sharding: Mapping[str, ZeroStage] = field(default_factory=dict)
     """Other stages, by the job file's ``parallel.sharding``."""
+    full_sharding: str = "full"
+    """Its own word for ``full``, which the job file takes too."""
     libraries: tuple[str, ...] = ()
     """Distributions that provide it, of which one is enough; empty: torch itself."""
     fsdp: bool = False
@@ -97,6 +99,7 @@ _STRATEGIES = (
         name="megatron-fsdp",
         zero_stage=3,
         stages_by_sharding={"none": 0, "optim": 1, "optim_grads": 2},
+        full_sharding="optim_grads_params",
         libraries=("megatron-fsdp", "megatron-core"),
         megatron_fsdp=True,
         low_precision_weights=True,

@@ -7,6 +7,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...job.rules import STRATEGIES
 from ..source import FindingCollector, LayeredSettings, Setting, as_bool, as_word
 
 _MAX_ELEMENTS = 2**53
@@ -62,10 +63,11 @@ def record_zero_sizes(
         findings: they have the strategy already.
         hidden_size: returns the model's hidden size; None: not known.
     """
-    strategy = findings.get("parallel.strategy")
-    if strategy is None or not str(strategy.value).startswith("zero"):
+    found = findings.get("parallel.strategy")
+    strategy = STRATEGIES[found.value] if found is not None else None
+    if strategy is None or not strategy.deepspeed:
         return
-    stage_3 = strategy.value == "zero3"
+    stage_3 = strategy.zero_stage == 3
     for name, size in _SIZES.items():
         setting = settings.find(f"zero_{name}")
         if setting is not None and (stage_3 or not size.stage_3):

@@ -44,6 +44,10 @@ if TYPE_CHECKING:
         refusal as refusal,
     )
     from .notebooks import NotebookCode as NotebookCode, read_notebook as read_notebook
+    from .sharding_words import (
+        MEGATRON_OUTER_SHARDING as MEGATRON_OUTER_SHARDING,
+        MEGATRON_SHARDING as MEGATRON_SHARDING,
+    )
     from .uncounted_settings import (
         UncountedSetting as UncountedSetting,
         warn_of_uncounted as warn_of_uncounted,
@@ -53,6 +57,11 @@ if TYPE_CHECKING:
         is_at_least as is_at_least,
         transformers_defaults as transformers_defaults,
         version_tuple as version_tuple,
+    )
+    from .written_places import (
+        COMMAND_LINE as COMMAND_LINE,
+        origin_of_bound as origin_of_bound,
+        written_place as written_place,
     )
 else:
     __getattr__, __all__ = lazy_exports(
@@ -67,7 +76,9 @@ else:
                 "Setting SettingsLayer UNKNOWN_TABLE"
             ),
             "notebooks": "NotebookCode read_notebook",
+            "sharding_words": "MEGATRON_OUTER_SHARDING MEGATRON_SHARDING",
             "uncounted_settings": "UncountedSetting warn_of_uncounted",
             "versions": "framework_with_version is_at_least transformers_defaults version_tuple",
+            "written_places": "COMMAND_LINE origin_of_bound written_place",
         },
     )

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..program import Program, WorldSize, read_world_size
-from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, default_setting
+from ..source import (
+    MEGATRON_OUTER_SHARDING,
+    MEGATRON_SHARDING,
+    FindingCollector,
+    JobReading,
+    LayeredSettings,
+    Setting,
+    as_int,
+    as_word,
+    default_setting,
+)
 from ..trainer import warn_of_unread
 from .shared import (
     Tool,
@@ -25,13 +35,6 @@ from .shared import (
     word_rule,
 )
 
-_SHARDING = {
-    "no_shard": "none",
-    "optim": "optim",
-    "optim_grads": "optim_grads",
-    "optim_grads_params": "optim_grads_params",
-}
-_OUTER_SHARDING = {"no_shard": "none", "optim": "optim"}
 _DTYPES = ("fp32", "bf16", "fp16")
 _FSDP_DTYPES = {
     "parallel.gradient_dtype": "megatron_fsdp_main_grads_dtype",
@@ -52,10 +55,10 @@ _RULES = (
     switch_rule("parallel.cpu_offload", "optimizer", "optimizer_cpu_offload"),
 )
 _FSDP_RULES = (
-    word_rule("parallel.sharding", _SHARDING, "data_parallel_sharding_strategy"),
+    word_rule("parallel.sharding", MEGATRON_SHARDING, "data_parallel_sharding_strategy"),
     switch_rule("parallel.double_buffer", True, "nccl_ub"),
     bool_rule("parallel.double_buffer", "fsdp_double_buffer", "megatron_fsdp_max_pool_double_buffer"),
-    word_rule("parallel.outer_sharding", _OUTER_SHARDING, "outer_dp_sharding_strategy"),
+    word_rule("parallel.outer_sharding", MEGATRON_OUTER_SHARDING, "outer_dp_sharding_strategy"),
     int_rule("parallel.communication_unit", "suggested_communication_unit_size"),
 )
 """Whether gathering and reducing overlap changes nothing: Megatron-FSDP overlaps them wherever it shards gradients."""

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from ...job.rules import STRATEGIES
 from ..source import FindingCollector, Setting, as_bool, as_int, as_word, default_setting
 from .trainer_inputs import TrainerInputs
 
@@ -35,17 +36,18 @@ def read_saving(inputs: TrainerInputs, findings: FindingCollector, *, lora: bool
     FSDP gathers the whole model, adapters or not, under FULL_STATE_DICT, which is accelerate's default for FSDP1; its
     default for FSDP2 is SHARDED_STATE_DICT. ZeRO 3 gathers only if it is told so, and then no frozen weights of peft's.
     """
-    find, strategy = inputs.settings.find, findings.get("parallel.strategy")
+    find, found = inputs.settings.find, findings.get("parallel.strategy")
     written = find("save_strategy", "save_steps", "output_dir", "save_only_model")
-    if written is None or strategy is None or as_word(find("save_strategy")) == "no":
+    if written is None or found is None or as_word(find("save_strategy")) == "no":
         return
+    strategy = STRATEGIES[found.value]
     if inputs.fsdp is not None:
-        default = "FULL_STATE_DICT" if strategy.value == "fsdp1" else "SHARDED_STATE_DICT"
+        default = "FULL_STATE_DICT" if strategy.flat_parameters else "SHARDED_STATE_DICT"
         kind = inputs.fsdp.find("fsdp_state_dict_type")
-        kind = kind or default_setting(default, f"accelerate's default with {strategy.value}")
+        kind = kind or default_setting(default, f"accelerate's default with {strategy.name}")
         full = str(kind.value).upper().startswith(("FULL", "1"))
         findings.record_from(kind, "saving.weights", "full" if full else "sharded")
-    elif strategy.value == "zero3" and inputs.deepspeed is not None:
+    elif strategy.deepspeed and strategy.zero_stage == 3 and inputs.deepspeed is not None:
         gather = inputs.deepspeed.find("zero3_save_16bit_model")
         gather = gather or default_setting(False, "DeepSpeed's default stage3_gather_16bit_weights_on_model_save")
         whole = "adapters" if lora else "full"

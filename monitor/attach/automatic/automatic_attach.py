@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common import ProcessLimitError, current_folder, start_thread
 
-from ...board import AttachProgress
+from ...board import BEING_READ, LEFT_ALONE, NOT_ATTACHED, AttachProgress
 from ...snapshot import WatchedJob
 from .candidates import KIND_REASONS, MAX_RUNS, Candidates, reason_by_kind
 from .left_alone import LeftAlone
@@ -17,7 +17,7 @@ from .left_alone import LeftAlone
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
 
-    from ...board import Board, ProcessRow, Watchlist
+    from ...board import Board, NoBudgetReason, ProcessRow, Watchlist
     from ...host.kinds import KnownProgram
     from ...snapshot import GpuProcess, ProcessKey
     from ..attachment import Attachment
@@ -75,7 +75,9 @@ class AutomaticAttach:
         self._clock = clock
         self._candidates = Candidates(self.left_alone)
         self._lock = threading.Lock()
-        """Guards the candidates; the watchlist is never called while it is held."""
+        """Guards the candidates, the own runs, and whether the thread runs: boards are observed on one thread, runs are
+        read on another, and the user acts on a third. The watchlist is never called while it is held: it asks for
+        reasons and progress under its own lock."""
         self._started = False
         self._running = False
         self._closing = threading.Event()
@@ -111,14 +113,14 @@ class AutomaticAttach:
         if self._tracing is not None:
             self._tracing.close()
 
-    def reason_of(self, process: GpuProcess, program: KnownProgram) -> str | None:
+    def reason_of(self, process: GpuProcess, program: KnownProgram) -> NoBudgetReason | None:
         """Return why a process has no budget, in a word or two; None: nothing is known about it."""
         if self.enabled and self._live:
             return self._candidates.reason(process, program)
         if self.enabled and not self._time:
-            return reason_by_kind(process, program) or "reading…"
+            return reason_by_kind(process, program) or BEING_READ
         if self._live:
-            return reason_by_kind(process, program) or "not attached"
+            return reason_by_kind(process, program) or NOT_ATTACHED
         return reason_by_kind(process, program) or KIND_REASONS.get(program.kind)
 
     def progress(self) -> AttachProgress | None:
@@ -131,7 +133,7 @@ class AutomaticAttach:
 
     def observe(self, board: Board) -> None:
         """Take note of the processes on a board, and read those that are new."""
-        self._time, self._live = board.snapshot.time, board.snapshot.source.kind == "nvml"
+        self._time, self._live = board.snapshot.time, board.snapshot.source.is_live
         if not self.enabled or not self._live:
             return
         now, rows = self._clock(), board.processes  # those that are displayed
@@ -161,7 +163,7 @@ class AutomaticAttach:
         run = next((run for run in self._watchlist.runs() if key in run.pids), None)
         with self._lock:
             keys = self._candidates.keys_of_group(key) if run is None else tuple({key, *run.pids})
-        if run is None and row.no_budget_reason in ("left alone", "not attached"):
+        if run is None and row.no_budget_reason in (LEFT_ALONE, NOT_ATTACHED):
             self.left_alone.remove(keys)
             with self._lock:
                 self._candidates.read_again(keys, self._clock())
@@ -170,9 +172,9 @@ class AutomaticAttach:
             return f"Process {row.process.pid} is attached to again." if self.enabled else _DISABLED
         self.left_alone.add(keys)
         self._watchlist.dismiss_runs(keys)
-        if run is not None:
-            self._own.pop(run.pids, None)
         with self._lock:
+            if run is not None:
+                self._own.pop(run.pids, None)
             self._candidates.leave_alone(keys)
         count = len(keys)
         who = f"Process {row.process.pid} is" if count == 1 else f"The {count} processes of this run are"
@@ -186,7 +188,8 @@ class AutomaticAttach:
         try:
             start_thread(threading.Thread(target=self._run, name="vramtop-attach", daemon=True))
         except ProcessLimitError:  # the next board tries again
-            self._running = False
+            with self._lock:
+                self._running = False
 
     def _run(self) -> None:
         from .worker_client import WorkerClient
@@ -245,7 +248,7 @@ class AutomaticAttach:
             self._on_bug(answer.traceback)
         before = candidate.run
         with self._lock:
-            if candidate.reason == "left alone":
+            if candidate.reason == LEFT_ALONE:
                 candidate.due = None
                 return
             self._candidates.settle(candidate, answer, self._clock(), time=self._time)
@@ -259,12 +262,7 @@ class AutomaticAttach:
         if not others and run != before:
             self.known.update(dict.fromkeys(keys, answer.attachment))
             self._watchlist.add_run(run, answer.budget or answer.sentence)
-            if before is not None:
-                self._own.pop(before.pids, None)
-            self._own[run.pids] = run
-            if len(self._own) >= MAX_RUNS:  # some may have been dismissed
-                followed = {id(each) for each in self._watchlist.runs()}
-                self._own = {pids: each for pids, each in self._own.items() if id(each) in followed}
+            self._note_own(run, before)
             if self._tracing is not None and answer.budget is not None and not answer.missing:
                 self._tracing.add(run, answer.attachment, candidate.gpu_name, candidate.gpu_bytes)
         with self._lock:
@@ -273,20 +271,33 @@ class AutomaticAttach:
             if candidate.key not in keys:
                 candidate.reason = "helper"
 
+    def _note_own(self, run: WatchedJob, before: WatchedJob | None) -> None:
+        """Note that a run was added here, in place of an earlier one of the same processes."""
+        followed = {id(each) for each in self._watchlist.runs()}
+        with self._lock:
+            if before is not None:
+                self._own.pop(before.pids, None)
+            self._own[run.pids] = run
+            if len(self._own) >= MAX_RUNS:  # some may have been dismissed
+                self._own = {pids: each for pids, each in self._own.items() if id(each) in followed}
+
     def _drop_ended(self, board: Board) -> None:
         """Dismiss runs that were attached by themselves a while after their end: nobody asked for them."""
         ended = [run for run in board.runs if run.ended_at is not None]
         if not ended:
             return
         followed = {run.pids: run for run in self._watchlist.runs()}
-        own = [run for run in ended if run.pids in self._own and followed.get(run.pids) is self._own[run.pids]]
+        with self._lock:
+            mine = dict(self._own)
+        own = [run for run in ended if run.pids in mine and followed.get(run.pids) is mine[run.pids]]
         own.sort(key=lambda run: -(run.ended_at or 0.0))
         for at, run in enumerate(own):
             failed = any(row.comparison and row.comparison.status == "out_of_memory" for row in run.rows)
             is_old = board.snapshot.time - (run.ended_at or 0.0) >= ENDED_RUN_SECONDS
             if at >= MAX_ENDED_RUNS or (is_old and not failed):
                 self._watchlist.dismiss_runs(run.pids)
-                self._own.pop(run.pids, None)
+                with self._lock:
+                    self._own.pop(run.pids, None)
                 for key in run.pids:
                     self.known.pop(key, None)
 

@@ -66,6 +66,9 @@ class IdleTracing:
         self._is_idle = is_idle
         self.on_change = on_change
         self._clock = clock
+        self._lock = threading.Lock()
+        """Guards what waits: it is added on the thread that reads runs, and taken on the one that makes boards. Neither
+        the watchlist nor the worker is called while it is held."""
         self._waiting: dict[tuple[ProcessKey, ...], _Work] = {}
         """What waits to be traced, by the processes of its run."""
         self._next_check = 0.0
@@ -76,9 +79,13 @@ class IdleTracing:
     def add(self, run: WatchedJob, attachment: Attachment, gpu_name: str | None, gpu_bytes: int | None) -> None:
         """Trace the job of this run later, unless that would run code that is not safe to run."""
         python = self._python or attachment.worker_python
-        if python is not None and not run.job.model.trust_remote_code and len(self._waiting) < MAX_WAITING:
-            environ, versions = dict(attachment.estimate_environ), dict(attachment.versions)
-            self._waiting[run.pids] = _Work(run, environ, gpu_name, gpu_bytes, python, versions)
+        if python is None or run.job.model.trust_remote_code:
+            return
+        environ, versions = dict(attachment.estimate_environ), dict(attachment.versions)
+        work = _Work(run, environ, gpu_name, gpu_bytes, python, versions)
+        with self._lock:
+            if len(self._waiting) < MAX_WAITING:
+                self._waiting[run.pids] = work
 
     def observe(self, board: Board) -> None:
         """Start to trace a job if one waits and the machine is idle."""
@@ -87,22 +94,27 @@ class IdleTracing:
             return
         self._next_check = now + CHECK_SECONDS
         current = {id(run) for run in self._watchlist.runs()}
-        self._waiting = {pids: work for pids, work in self._waiting.items() if id(work.run) in current}
+        with self._lock:
+            self._waiting = {pids: work for pids, work in self._waiting.items() if id(work.run) in current}
         if not self._waiting:
             self._end_client()
             return
         if not self._is_idle():
             return
-        work = self._waiting.pop(_most_urgent(self._waiting, board))
+        with self._lock:
+            if not self._waiting:  # closed in the meantime
+                return
+            work = self._waiting.pop(_most_urgent(self._waiting, board))
         self._running = True
         try:
             start_thread(threading.Thread(target=self._trace, args=(work,), name="vramtop-trace", daemon=True))
-        except ProcessLimitError:
+        except ProcessLimitError:  # its budget stays as it is
             self._running = False
 
     def close(self) -> None:
         """End what is being traced."""
-        self._waiting = {}
+        with self._lock:
+            self._waiting = {}
         self._end_client()
 
     def _end_client(self) -> None:

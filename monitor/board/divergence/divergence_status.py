@@ -12,11 +12,7 @@ from .bounds import exceeds_budget, reaches_budget
 from .memory_growth import MIN_DEVIATIONS, GrowthTrend, find_growth
 from .peak_usage import PeakUsage, peak_usage
 from .run_phases import MIN_CHANGE_FRACTION, STEADY_STEPS, PhaseTracker, RunPhase
-
-Status = Literal[
-    "loading", "warming_up", "on_budget", "over", "under", "growing", "incomplete", "ended", "out_of_memory", "unknown"
-]
-"""``incomplete``: settings of the job are guessed, so what the process holds says nothing about its budget."""
+from .status import DIVERGING, Status
 
 _LevelStatus = Literal["loading", "warming_up", "on_budget", "over", "under", "unknown"]
 """The statuses that follow from how much memory a process holds, without its trend and its end."""
@@ -58,7 +54,7 @@ class Comparison:
     @property
     def diverges(self) -> bool:
         """True if the status needs attention."""
-        return self.status in ("over", "under", "growing", "out_of_memory")
+        return self.status in DIVERGING
 
 
 def compare_with_budget(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...snapshot import gpu_list, mig_label
+from ...snapshot import NOT_LISTED, gpu_list, mig_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ _NO_MIG_DEVICE = "is in MIG mode and has no MIG device (nvidia-smi mig -cgi PROF
 _UNUSABLE_FAULTS = {
     "GPU_IS_LOST": "no longer answers",
     "RESET_REQUIRED": "must be reset before it can be used again",
-    "NOT_LISTED": "is no longer listed by the driver",
+    NOT_LISTED: "is no longer listed by the driver",
     "NO_PERMISSION": "may not be opened by this user",
 }
 """Faults of a GPU on which no program can be started, by the driver's code."""

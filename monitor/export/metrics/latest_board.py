@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...board import stale_after_seconds
 from ...snapshot import NO_DRIVER
 
 if TYPE_CHECKING:
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from ...board import Board
     from ...fleet import RankFacts
     from ...snapshot import ProcessKey
-
-_STALE_INTERVALS = 3
-_STALE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +40,7 @@ class ReadingState:
 class LatestBoard:
     """Keeps the latest board. Safe to use from several threads.
 
-    A board is too old after three intervals, and never before ten seconds: then the sampler hangs, and its figures are
-    no longer the machine's.
+    One that is too old (``stale_after_seconds``) is not exported.
 
     Args:
         interval: seconds between two readings.
@@ -72,7 +69,7 @@ class LatestBoard:
     @property
     def stale_seconds(self) -> float:
         """Age from which a board is not exported."""
-        return max(_STALE_SECONDS, _STALE_INTERVALS * self._interval)
+        return stale_after_seconds(self._interval)
 
     def set(self, board: Board) -> None:
         """Take a new board; one of a machine without a driver is a failure."""

@@ -7,7 +7,10 @@ label is called ``job``: Prometheus gives that name to the scrape job and would 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+from ...board.divergence import RunPhase, Status
+from ...board.fit import Verdict
 
 MetricType = Literal["gauge", "counter", "stateset", "info"]
 _UNITS = ("bytes_per_second", "bytes", "seconds", "celsius", "watts", "ratio")
@@ -134,19 +137,14 @@ PROCESS_COMPONENT = _gauge(
 PROCESS_DIVERGENCE = _gauge(
     "process_divergence_bytes", _PROCESS, "Observed less predicted memory; absent while settings are guessed."
 )
-STATUSES = (
-    *("loading", "warming_up", "on_budget", "over", "under", "growing"),
-    *("incomplete", "ended", "out_of_memory", "unknown"),
-)
 PROCESS_STATUS = _metric(
     "stateset",
     "process_status",
     _PROCESS,
     "How it compares with its budget; one that has ended is ended or out_of_memory for a while.",
-    STATUSES,
+    get_args(Status),
 )
-PHASES = ("started", "context", "loading", "warming_up", "steady")
-PROCESS_PHASE = _metric("stateset", "process_phase", _PROCESS, "Phase of the run.", PHASES)
+PROCESS_PHASE = _metric("stateset", "process_phase", _PROCESS, "Phase of the run.", get_args(RunPhase))
 PROCESS_GROWTH = _gauge(
     "process_memory_growth_bytes_per_second", _PROCESS, "Growth of a process that should be steady; absent otherwise."
 )
@@ -158,9 +156,8 @@ TORCH_RESERVED = _gauge("process_torch_reserved_bytes", _PROCESS, "torch.cuda.me
 STEP_SECONDS = _gauge("process_step_seconds", _PROCESS, "Duration of the last training step, from the probe.")
 STEPS = _metric("counter", "process_steps", _PROCESS, "Training steps completed, from the probe.")
 
-PENDING_VERDICTS = ("fits", "tight", "does_not_fit", "unknown")
 PENDING_VERDICT = _metric(
-    "stateset", "pending_verdict", _PENDING, "Whether a pending job (--job) fits now.", PENDING_VERDICTS
+    "stateset", "pending_verdict", _PENDING, "Whether a pending job (--job) fits now.", get_args(Verdict)
 )
 PENDING_BUDGET = _gauge("pending_budget_bytes", _PENDING, "Predicted peak of its rank with the highest peak.")
 PENDING_MARGIN = _gauge(

@@ -8,9 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from vramtop.estimator.common import displayed
-
-from ...host import sanitize_line
+from ...host import displayed_line
 
 
 class Target(NamedTuple):
@@ -99,4 +97,4 @@ def whole(sample: Sample) -> int | None:
 @lru_cache(maxsize=65536)  # the same few texts at each reading
 def plain(label: str) -> str | None:
     """Return a label as it may be shown: a line without secrets and control characters; None: empty."""
-    return sanitize_line(displayed(label)) if label else None
+    return displayed_line(label) or None

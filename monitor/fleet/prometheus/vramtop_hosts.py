@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from ...snapshot import ASLEEP, NO_DRIVER, NOT_LISTED
 from ..host_reading import FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
 from .samples import Target, plain, whole
 
@@ -28,8 +29,8 @@ _GPU_SIZES = {
 _FAULT_WORDS = {
     "GPU_IS_LOST": "it no longer answers; the host's kernel log says why, and it needs a reset or a reboot",
     "RESET_REQUIRED": "it must be reset before it can be used again",
-    "NOT_LISTED": "the driver no longer lists it",
-    "ASLEEP": "it is asleep to save power, and is not queried",
+    NOT_LISTED: "the driver no longer lists it",
+    ASLEEP: "it is asleep to save power, and is not queried",
 }
 """What the commonest error codes of a whole GPU mean."""
 _MIG_SIZES = {
@@ -64,7 +65,6 @@ CONSTANT_METRICS = frozenset(
     )
 )
 """Metrics that change only when a host, a GPU or a process comes or goes."""
-_NO_DRIVER, _NOT_LISTED, _ASLEEP = "NO_DRIVER", "NOT_LISTED", "ASLEEP"
 _SAMPLER_STUCK = "vramtop there gets no readings from the driver"
 
 
@@ -159,7 +159,7 @@ def _read_gpus(ask: Ask, gpu_of: Callable[[Labels], _Gpu]) -> None:
         sizes, reason = gpu_of(sample.metric).sizes, plain(sample.metric.reason) or ""
         words = _FAULT_WORDS.get(reason)
         sizes["fault"] = f"{words} ({reason})" if words else f"it cannot be read: {reason}"
-        sizes["is_asleep"] = reason == _ASLEEP
+        sizes["is_asleep"] = reason == ASLEEP
     for sample in ask('vramtop_gpu_fault{field!=""} == 1'):
         fault = f"{plain(sample.metric.field)} is unknown: {plain(sample.metric.reason)}"
         gpu = gpu_of(sample.metric)
@@ -225,7 +225,7 @@ def _rank_facts(labels: Labels) -> RankFacts | None:
 
 def _reading(target: Target, host: _Host, seen_at: float) -> HostReading:
     gpus = [_fleet_gpu(position, *each) for position, each in enumerate(sorted(host.gpus, key=_gpu_order))]
-    has_driver = _NO_DRIVER not in host.faults
+    has_driver = NO_DRIVER not in host.faults
     live = host.is_sampling or not has_driver
     facts = {"host": target.host, **host.facts}
     return HostReading(
@@ -236,8 +236,8 @@ def _reading(target: Target, host: _Host, seen_at: float) -> HostReading:
             for job, values in host.pending.items()
             if "verdict" in values
         ),
-        unlisted=tuple(fault for fault in host.faults if fault == _NOT_LISTED),
-        faults=tuple("there is no NVIDIA driver" if fault == _NO_DRIVER else fault for fault in host.faults),
+        unlisted=tuple(fault for fault in host.faults if fault == NOT_LISTED),
+        faults=tuple("there is no NVIDIA driver" if fault == NO_DRIVER else fault for fault in host.faults),
         state="live" if live else "silent",
         since=seen_at if live else facts.get("time"),
         reason=None if live else _SAMPLER_STUCK,

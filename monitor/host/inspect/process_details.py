@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import CannotTellError, InputError, displayed, displayed_arguments, displayed_data
+from vramtop.estimator.common import CannotTellError, InputError, displayed_arguments, displayed_data
 
 from ..container_info import container_info
 from ..open_files import open_files
-from ..plain_text import sanitize_line
+from ..plain_text import displayed_line, sanitize_line
 from ..process_info import read_process
 from ..process_origin import ancestor_pids
 from .process_limits import read_cgroup, read_limits
@@ -139,7 +139,7 @@ def _plain_arguments(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _plain(path: Path | None) -> str | None:
-    return None if path is None else displayed(sanitize_line(str(path)) or "")
+    return None if path is None else displayed_line(str(path))
 
 
 def _environment(info: ProcessInfo) -> dict[str, str] | None:
@@ -180,7 +180,7 @@ def _open_files(pid: int) -> tuple[tuple[OpenFile, ...] | None, dict[str, int]]:
         return None, {}
     found = [
         OpenFile(
-            path=displayed(sanitize_line(path.removesuffix(_DELETED)) or ""),
+            path=displayed_line(path.removesuffix(_DELETED)),
             descriptors=count,
             deleted=path.endswith(_DELETED),
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...host import ProcessFacts, sanitize_line
-from ...snapshot import ComputeMode, CurrentDemand, Fault, GpuProcess, GpuReading, ProcessType
+from ...snapshot import ASLEEP, NOT_LISTED, ComputeMode, CurrentDemand, Fault, GpuProcess, GpuReading, ProcessType
 from .device_calls import DeviceCalls, DeviceLostError, RefusedError
 from .error_messages import UNSUPPORTED_CODES, device_fault, field_fault
 from .gpu_sleep import can_suspend, is_suspended
@@ -130,7 +130,7 @@ class NvmlDevice:
         if renewal is not None:
             (self._address,), self._handle, self.lost, self._can_suspend_at = renewal, None, None, 0.0
         if self._is_suspended():
-            return self.missing("ASLEEP")
+            return self.missing(ASLEEP)
         if self._handle is None if self.lost is None else self._clock() >= self._connect_at:
             self.connect()
         if self.lost is None:
@@ -140,7 +140,7 @@ class NvmlDevice:
                 self.lost, self._connect_at = error.code, self._clock() + RETRY_LOST_SECONDS
         return self.missing(self.lost)
 
-    def missing(self, code: str = "NOT_LISTED") -> GpuReading:
+    def missing(self, code: str = NOT_LISTED) -> GpuReading:
         """Return a reading without figures, with a fault for an error code; by default the driver does not list it."""
         fault = device_fault(code)
         return GpuReading(

@@ -7,7 +7,7 @@ from typing import Any
 
 from vramtop.estimator.common import CannotTellError
 
-from ...snapshot import Fault
+from ...snapshot import ASLEEP, NOT_LISTED, Fault
 
 DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 OWN_MAPS_FILE = Path("/proc/self/maps")
@@ -33,9 +33,9 @@ _DEVICE_MESSAGES = {
     "says why, and it needs a GPU reset or a reboot",
     "RESET_REQUIRED": "the GPU must be reset before it can be used again (nvidia-smi --gpu-reset)",
     "NO_PERMISSION": "this user may not open this GPU",
-    "NOT_LISTED": "the driver no longer lists this GPU",
+    NOT_LISTED: "the driver no longer lists this GPU",
     "UNKNOWN": "the driver cannot reach this GPU (UNKNOWN); the kernel log (dmesg) may say why",
-    "ASLEEP": "this GPU is asleep to save power; vramtop does not query it, as that would wake it",
+    ASLEEP: "this GPU is asleep to save power; vramtop does not query it, as that would wake it",
 }
 _FIELD_MESSAGES = {
     "NOT_SUPPORTED": "this GPU does not report {what}",

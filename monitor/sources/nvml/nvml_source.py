@@ -10,7 +10,7 @@ from vramtop.estimator.common import ProcessLimitError
 
 from ...host.inspect import HostFigures
 from ...probe.probe_directory import ProbeDirectory
-from ...snapshot import NO_ANSWER, CurrentDemand, Fault, GpuReading, Snapshot, Source
+from ...snapshot import NO_ANSWER, NOT_LISTED, CurrentDemand, Fault, GpuReading, Snapshot, Source
 from .call_threads import CallThread, shut_down
 from .device import NvmlDevice
 from .device_threads import FIRST_READ_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS, DeviceThreads
@@ -207,7 +207,7 @@ class NvmlSource:
         for row in self._unlisted:
             if row.index < len(self._devices):
                 message = f"the driver no longer lists {row.name or 'a GPU'} ({row.uuid}), which was GPU {row.index}"
-                faults.append(Fault(field=None, code="NOT_LISTED", message=message))
+                faults.append(Fault(field=None, code=NOT_LISTED, message=message))
         return tuple(faults)
 
 

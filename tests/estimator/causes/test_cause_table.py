@@ -60,3 +60,20 @@ def test_memory_without_a_setting_needs_only_one_function(monkeypatch: pytest.Mo
     found = explain(JOB, budget, budget.peak.device_bytes + 17 * GIB, quick)
 
     assert any("cached embeddings" in each.name for each in found)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "now", "others"),
+    [
+        ("fsdp1", "full", {"none"}),
+        ("fsdp1", "grad_op", {"none", "full"}),
+        ("megatron-fsdp", "full", {"none", "optim", "optim_grads"}),
+        ("megatron-fsdp", "optim", {"none", "optim_grads", "optim_grads_params"}),
+        ("fsdp2", "full", set()),
+    ],
+)
+def test_a_strategy_is_suspected_of_its_own_shardings_only(strategy: str, now: str, others: set[str]) -> None:
+    parallel = {"parallel.strategy": strategy, "parallel.data_shard": 4, "parallel.sharding": now}
+    found = [cause.changes.get("parallel.sharding") for cause in setting_causes(with_changes(JOB, parallel))]
+
+    assert {each for each in found if each is not None} == others

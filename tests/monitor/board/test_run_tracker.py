@@ -16,9 +16,8 @@ from vramtop.monitor.board.process_end import count_kernel_oom_kills
 from vramtop.monitor.board.run_tracker import RunTracker
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.process_identity import is_running
+from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import (
-    NO_ANSWER,
-    Fault,
     FinalCounters,
     GpuProcess,
     GpuReading,

@@ -13,7 +13,7 @@ from vramtop.monitor.board.board import Board
 from vramtop.monitor.export.listen_address import ListenAddress
 from vramtop.monitor.export.metrics import metrics_text
 from vramtop.monitor.export.metrics.latest_board import LatestBoard
-from vramtop.monitor.export.metrics.metric_table import PENDING_VERDICTS, PHASES, STATUSES, TABLE
+from vramtop.monitor.export.metrics.metric_table import TABLE
 from vramtop.monitor.export.metrics.metrics_text import MetricsText
 from vramtop.monitor.export.server import MetricsServer
 from vramtop.monitor.fleet.host_reading import RankFacts
@@ -68,14 +68,15 @@ def test_the_documented_table_is_what_is_served(url) -> None:
     }.items()
 
 
-def test_states_are_those_of_the_board() -> None:
-    from typing import get_args
-
-    from vramtop.monitor.board.divergence.divergence_status import Status
-    from vramtop.monitor.board.divergence.run_phases import RunPhase
-    from vramtop.monitor.board.fit.verdict import Verdict
-
-    assert (get_args(Status), get_args(RunPhase), get_args(Verdict)) == (STATUSES, PHASES, PENDING_VERDICTS)
+def test_states_are_those_that_queries_and_dashboards_name() -> None:
+    states = {metric.family: " ".join(metric.states) for metric in TABLE if metric.type == "stateset"}
+    assert states == {
+        "vramtop_process_status": (
+            "loading warming_up on_budget over under growing incomplete ended out_of_memory unknown"
+        ),
+        "vramtop_process_phase": "started context loading warming_up steady",
+        "vramtop_pending_verdict": "fits tight does_not_fit unknown",
+    }
 
 
 @needs("promtool")

@@ -10,7 +10,8 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.board_reading import reading_of_board
 from vramtop.monitor.fleet.host_reading import HostReading, RankFacts
-from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
+from vramtop.monitor.snapshot.fault import Fault
+from vramtop.monitor.snapshot.snapshot import WatchedJob
 
 FACTS = RankFacts(rank=3, world_size=8, master="node01:29500")
 

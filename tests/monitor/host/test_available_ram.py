@@ -24,7 +24,7 @@ def test_verdicts(available: int, ranks: int, verdict: str) -> None:
     found = host_verdict(NEED, HostRam(available_bytes=available * GIB), ranks=ranks)
     assert found.verdict == verdict
     assert "while loading" in found.sentence
-    assert found.to_json()["available_bytes"] == available * GIB
+    assert found.available_bytes == available * GIB
 
 
 def test_a_job_that_fits_the_gpus_but_not_the_host_does_not_fit(make_budget: Callable[..., Budget]) -> None:
@@ -34,7 +34,8 @@ def test_a_job_that_fits_the_gpus_but_not_the_host_does_not_fit(make_budget: Cal
     small = with_host_memory(on_gpus, budget, HostRam(available_bytes=4 * GIB), ranks=1)
     assert small.verdict == "does_not_fit"
     assert "11.0 GiB of host memory while loading, and 4.0 GiB are available" in small.sentence
-    assert small.to_json()["host"]["verdict"] == "does_not_fit"
+    host = small.to_json()["host"]
+    assert (host["verdict"], host["available_bytes"]) == ("does_not_fit", 4 * GIB)
     large = with_host_memory(on_gpus, budget, HostRam(available_bytes=400 * GIB), ranks=1)
     assert (large.verdict, large.sentence) == ("fits", on_gpus.sentence)
     assert with_host_memory(on_gpus, make_budget(), HostRam(available_bytes=0), ranks=1) == on_gpus

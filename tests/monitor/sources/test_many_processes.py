@@ -16,7 +16,8 @@ from vramtop.monitor.anomalies import AnomalyDetector
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
-from vramtop.tui.cli.commands.once import _lines, board_json
+from vramtop.tui.cli.commands.reading.once_json import board_json
+from vramtop.tui.cli.commands.reading.once_text import board_lines
 from vramtop.tui.draw.text_output import TextOutput
 
 PROCESSES = 20_000
@@ -67,7 +68,7 @@ def test_a_gpu_with_20_000_processes(
     board = Watchlist(make_budget, anomaly_detector=AnomalyDetector(min_duration_seconds=0)).update(snapshot)
     assert json.dumps(board_json(board)).count('"pid"') >= PROCESSES
     output = TextOutput(colour_depth="none", ascii_only=False, width=100, unlimited_width=True)
-    assert sum(line.startswith("pid ") for line in _lines(board, output)) == PROCESSES
+    assert sum(line.startswith("pid ") for line in board_lines(board, output)) == PROCESSES
 
     path = tmp_path / "r.jsonl.gz"
     with RecordingWriter(path) as writer:

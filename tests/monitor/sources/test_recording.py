@@ -10,10 +10,11 @@ from json_schemas import valid_json
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
+from vramtop.monitor.snapshot.fault import Fault
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
 from vramtop.monitor.snapshot.host_load import HostLoad
 from vramtop.monitor.snapshot.process_figures import ProcessFigures
-from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
+from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter, read_recording
 
 

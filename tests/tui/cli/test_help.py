@@ -1,6 +1,7 @@
 """Help, and what people type in place of a command, a flag or a model."""
 
 import os
+import re
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -136,6 +137,37 @@ def test_a_file_that_is_no_job_is_told_what_reads_it(
     )
 
 
+@pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz"])
+def test_a_recording_is_told_how_it_is_played(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert main([name]) == 2
+    error = capsys.readouterr().err
+    assert f"vramtop --replay {name}" in error
+    assert "neither a recording" not in error
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["attach", "1"], ["snapshot", "1"], ["history"], ["stream"], ["record", "a.jsonl"], ["export"]),
+        *(["report", "history"], ["doctor"], ["config"], ["completion", "bash"]),
+    ],
+)
+def test_a_command_that_is_about_no_job_refuses_a_launch_line(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, "--", "python", "train.py"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"vramtop: {words[0]} ")
+    assert printed.err.endswith("; it takes no launch line\n")
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_rest_of_the_line_after_exec_is_left_as_it_is() -> None:
     options = build_parser().parse_args(
         ["wait", "gpt2", "--batch_size", "2", "--exec", "python", "train.py", "--batch_size", "2", "--lora"]
@@ -143,3 +175,11 @@ def test_the_rest_of_the_line_after_exec_is_left_as_it_is() -> None:
     assert options.exec == ["python", "train.py", "--batch_size", "2", "--lora"]
     assert options.flags == [("--batch-size", "2")]
     assert options.wait
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_no_file_that_only_a_checkout_has(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "exit codes" in text.lower()
+    assert not re.search(r"\bdocs/|\.md\b|\bCHANGELOG|\bREADME", text)

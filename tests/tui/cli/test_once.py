@@ -9,7 +9,8 @@ import pytest
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
-from vramtop.tui.cli.commands.once import _lines, board_json
+from vramtop.tui.cli.commands.reading.once_json import board_json
+from vramtop.tui.cli.commands.reading.once_text import board_lines
 from vramtop.tui.cli.display_options import display_filter
 from vramtop.tui.cli.main import build_parser, main
 from vramtop.tui.draw.text_output import TextOutput
@@ -28,7 +29,7 @@ def board(make_budget, make_gpu, make_process, make_snapshot):
 
 def once_lines(board, **changes) -> list[str]:
     shape = {"colour_depth": "none", "ascii_only": False, "width": 100, "unlimited_width": True} | changes
-    return [" ".join(line.split()) for line in _lines(board, TextOutput(**shape))]
+    return [" ".join(line.split()) for line in board_lines(board, TextOutput(**shape))]
 
 
 def test_each_line_is_complete_by_itself(board) -> None:
@@ -49,7 +50,7 @@ def test_the_output_has_no_drawing_characters(board) -> None:
 
 def test_long_lines_are_cut_on_a_terminal_and_kept_in_a_pipe(board) -> None:
     assert (
-        max(map(len, _lines(board, TextOutput(colour_depth="none", ascii_only=False, width=80)))) <= 90
+        max(map(len, board_lines(board, TextOutput(colour_depth="none", ascii_only=False, width=80)))) <= 90
     )  # the GPUs' lines
     assert any(line.count("--flag") == 60 for line in once_lines(board))
 

@@ -3,18 +3,11 @@
 import argparse
 from collections.abc import Sequence
 
-from vramtop.estimator.common import InputError
-
 from ..shell import shell_text
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
-    """Print the script or the page; exit code 0.
-
-    Raises:
-        InputError: a launch line is given.
-    """
-    if launch is not None:
-        raise InputError("completion takes no launch line")
+    """Print the script or the page; exit code 0."""
+    del launch
     print(shell_text(options.shell), end="")
     return 0

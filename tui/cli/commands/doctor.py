@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vramtop.estimator.common import ExitCode, InputError
+from vramtop.estimator.common import ExitCode
 from vramtop.monitor.doctor import DoctorReport, Issue, collect_report, find_issues
 from vramtop.monitor.storage.settings import DEFAULT
 
@@ -33,10 +33,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the page; exit code 0, or 3 if the driver cannot be used or does not answer.
 
     Raises:
-        InputError: a launch line is given, or the interpreter of ``--python`` does not exist.
+        InputError: the interpreter of ``--python`` does not exist.
     """
-    if launch is not None:
-        raise InputError("doctor examines this machine; it takes no launch line")
+    del launch
     output = detect_output(ascii_only=options.ascii)
     with Progress(quiet=options.json) as progress:
         progress("examining the driver and the Python interpreters")

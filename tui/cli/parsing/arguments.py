@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from .browser_arguments import add_report_arguments, add_serve_arguments
 from .export_arguments import add_export_arguments
-from .host_arguments import add_host_arguments, add_stream_arguments
-from .placing_arguments import add_placing_arguments
+from .fit_arguments import add_fit_arguments, add_wait_arguments
+from .host_arguments import add_stream_arguments
 from .shared_flags import (
+    JOB_USAGE,
     add_estimate_arguments,
     add_host_memory_argument,
     add_method_argument,
+    add_verbose_argument,
     positive_seconds,
     process_id,
     size_in_gib,
@@ -23,22 +25,6 @@ if TYPE_CHECKING:
 
 RUN_STATES = ("steady", "ended", "short", "growing", "out_of_memory")
 SHELLS = ("bash", "zsh", "fish", "man")
-_USAGE = "vramtop {0} JOB [FLAG ...]\n       vramtop {0} [FLAG ...] -- LAUNCH LINE"
-_SAME_GLOBAL_BATCH = "Consider only micro-batches with which some gradient accumulation keeps the sequences per step."
-_FIT_EXAMPLES = """\
-  vramtop fit llama-3.1-8b --qlora --gradient-checkpointing --gpu-type 4090
-  vramtop fit qwen2.5-7b --batch-size 4 --seq-len 4k --bf16 --gpu-memory 24GiB
-  vramtop fit llama-3.1-70b --fsdp 16 --pure-bf16 --gpu-type h100
-  vramtop fit job.toml                        on this machine, now
-  vramtop fit axolotl.yml --gpu-type a100-80gb
-  vramtop fit job.toml --prometheus http://prometheus:9090    on which host?
-  vramtop fit job.toml --slurm > head.sbatch   the #SBATCH lines that it needs
-  vramtop fit -- torchrun --nproc-per-node 8 train.py --bf16 --output_dir out
-"""
-_FLEET_EPILOG = (
-    "With --prometheus, --host or --hosts: exit code 0 some host can take it now (or several together), 1 none can "
-    "now, 3 none with figures of now can, and there are others; --gpu-type then considers only GPUs of that type."
-)
 _RUN_EPILOG = """\
 With --fit a job that is tight or not understood starts, with a sentence on standard error; with --strict it does not.
 Where it would not fit on each of the GPUs that it sees, CUDA_VISIBLE_DEVICES names those on which it does.
@@ -58,58 +44,18 @@ save_total_limit, logging_dir, report_to, inference_endpoint, inference_key, req
 
 
 def _estimate(parser: "Parser") -> None:
-    parser.usage = _USAGE.format("estimate")
+    parser.usage = JOB_USAGE.format("estimate")
     parser.examples = """\
   vramtop estimate llama-3.1-8b --seq-len 4096 --lora 16 --bf16
   vramtop estimate job.toml --json
   vramtop estimate gpt2 --method traced
 """
     add_estimate_arguments(parser)
-    _add_verbose_argument(parser)
-
-
-def _fit(parser: "Parser") -> None:
-    parser.usage = _USAGE.format("fit")
-    parser.examples = _FIT_EXAMPLES
-    parser.epilog = _FLEET_EPILOG
-    add_estimate_arguments(parser)
-    add_host_memory_argument(parser)
-    parser.add_argument("--keep-global-batch", action="store_true", help=_SAME_GLOBAL_BATCH)
-    _add_verbose_argument(parser)
-    add_placing_arguments(parser)
-    waiting = parser.add_argument_group("waiting")
-    text = "Wait until the job fits on GPUs of this machine; then exit code 0 (vramtop wait)."
-    waiting.add_argument("--wait", action="store_true", help=text)
-    _add_waiting_arguments(waiting)
-    add_host_arguments(parser, suppress_defaults=True)
-
-
-def _wait(parser: "Parser") -> None:
-    parser.usage = _USAGE.format("wait")
-    parser.set_defaults(wait=True, slurm=False, kubernetes=False, cloud=False)
-    parser.examples = """\
-  vramtop wait llama-3.1-8b --lora --pure-bf16 && ./train.sh
-  vramtop wait --exec -- torchrun --nproc-per-node 2 train.py --bf16
-  vramtop wait job.toml --timeout 3600 --exec python train.py
-"""
-    add_estimate_arguments(parser)
-    add_host_memory_argument(parser)
-    parser.add_argument("--keep-global-batch", action="store_true", help=_SAME_GLOBAL_BATCH)
-    _add_verbose_argument(parser)
-    _add_waiting_arguments(parser.add_argument_group("waiting"))
-
-
-def _add_waiting_arguments(group: argparse._ArgumentGroup) -> None:
-    text = "Give up after this time, with the exit code of the verdict."
-    group.add_argument("--timeout", type=positive_seconds, metavar="SECONDS", help=text)
-    text = "Time between readings (default: 2)."
-    group.add_argument("--interval", type=positive_seconds, default=2.0, metavar="SECONDS", help=text)
-    text = "Then run this command on the GPUs that were found (the rest of the line; without one, the launch line)."
-    group.add_argument("--exec", nargs=argparse.REMAINDER, metavar="COMMAND", help=text)
+    add_verbose_argument(parser)
 
 
 def _preflight(parser: "Parser") -> None:
-    parser.usage = _USAGE.format("preflight")
+    parser.usage = JOB_USAGE.format("preflight")
     parser.examples = """\
   vramtop preflight job.toml
   vramtop preflight -- accelerate launch train.py --bf16 --output_dir out
@@ -136,7 +82,7 @@ def _attach(parser: "Parser") -> None:
         help="Run the Python code in the model's folder, in the worker process.",
     )
     add_method_argument(parser)
-    _add_verbose_argument(parser)
+    add_verbose_argument(parser)
 
 
 def _explain(parser: "Parser") -> None:
@@ -167,7 +113,7 @@ def _explain(parser: "Parser") -> None:
     text = "In a snapshot: the GPU of this index (default: the one that ran out of memory)."
     parser.add_argument("--device", type=int, metavar="N", help=text)
     add_method_argument(parser)
-    _add_verbose_argument(parser)
+    add_verbose_argument(parser)
 
 
 def _snapshot(parser: "Parser") -> None:
@@ -203,7 +149,7 @@ def _run(parser: "Parser") -> None:
     text = "With --fit: fill in or correct a setting, such as training.sequence_length=2048."
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
     add_method_argument(parser)
-    _add_verbose_argument(parser)
+    add_verbose_argument(parser)
 
 
 def _history(parser: "Parser") -> None:
@@ -233,7 +179,7 @@ def _history(parser: "Parser") -> None:
 def _measure(parser: "Parser") -> None:
     from ...job.flags import add_job_arguments, gpu_count
 
-    parser.usage = _USAGE.format("measure")
+    parser.usage = JOB_USAGE.format("measure")
     parser.examples = """\
   vramtop measure job.toml                    on the free GPUs of this machine
   vramtop measure llama-3.2-1b --lora 16 --search micro_batch
@@ -316,15 +262,10 @@ def _completion(parser: "Parser") -> None:
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=text)
 
 
-def _add_verbose_argument(parser: "Parser") -> None:
-    text = "List the assumptions of the estimate."
-    parser.add_argument("-v", "--verbose", action="store_true", help=text)
-
-
 ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "estimate": _estimate,
-    "fit": _fit,
-    "wait": _wait,
+    "fit": add_fit_arguments,
+    "wait": add_wait_arguments,
     "preflight": _preflight,
     "attach": _attach,
     "explain": _explain,

@@ -19,7 +19,9 @@ def add_export_arguments(parser: "Parser") -> None:
   vramtop export --textfile /var/lib/node_exporter/vramtop.prom
   vramtop export --print-rules > vramtop_rules.yml
 """
-    parser.epilog = "It runs until it is interrupted. The metrics are listed in docs/reference/metrics.md."
+    parser.epilog = (
+        "It runs until it is interrupted. What each metric means stands above it, in a line that begins with # HELP."
+    )
     text = "Address to serve on: HOST:PORT, PORT, or :PORT for all addresses (default: 127.0.0.1:10440)."
     parser.add_argument("--listen", metavar="HOST:PORT", help=text)
     text = "Write the metrics to this file (.prom) at each reading, for node_exporter; without --listen only that."

@@ -8,6 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from vramtop.estimator.common import InputError
 
 _JOB_FILE = re.compile(r".*\.(toml|ya?ml|json|py|ipynb)", re.IGNORECASE)
+_RECORDING_ENDINGS = (".jsonl", ".jsonl.gz")
 _LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "srun", "uv")
 _SYNONYMS = {"top": (), "version": ("--version",), "man": ("completion", "man"), "completions": ("completion",)}
 """Words that stand for others."""
@@ -92,6 +93,8 @@ def _mistake(words: Sequence[str], commands: Sequence[str]) -> str:
     word, text = words[0], " ".join(words)
     if word.rpartition("/")[2] in _LAUNCHERS:
         return f"vramtop fit -- {word} ... checks a launch line; vramtop run -- {word} ... starts it with the probe"
+    if os.path.isfile(word) and word.lower().endswith(_RECORDING_ENDINGS):  # noqa: PTH113
+        return f"a recording is not a command: vramtop --replay {word} plays it, vramtop report {word} writes a report"
     if os.path.isfile(word):  # noqa: PTH113
         return (
             f"{word} is neither a recording nor a job file, which ends in .toml, .yaml, .yml or .json; "

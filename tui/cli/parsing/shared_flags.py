@@ -8,6 +8,8 @@ _BYTES_DIGITS = 5
 """Digits from which a number without a unit is bytes."""
 EVERY_COMMAND = "flags of every command"
 """Heading of the flags that the dashboard and all commands take."""
+JOB_USAGE = "vramtop {0} JOB [FLAG ...]\n       vramtop {0} [FLAG ...] -- LAUNCH LINE"
+"""Usage of a command that takes a job; ``{0}`` is its name."""
 
 
 def positive_seconds(text: str) -> float:
@@ -86,6 +88,12 @@ def add_host_memory_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--host-memory``."""
     text = "Available CPU RAM, such as 256GiB (default: that of this machine; not checked for other machines)."
     parser.add_argument("--host-memory", "--host-ram", "--ram", metavar="GIB", type=size_in_gib, help=text)
+
+
+def add_verbose_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--verbose``."""
+    text = "List the assumptions of the estimate."
+    parser.add_argument("-v", "--verbose", action="store_true", help=text)
 
 
 def size_in_gib(text: str) -> str:

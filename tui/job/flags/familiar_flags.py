@@ -335,15 +335,3 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     _same("run.logging_dir", "--logging-dir", "--set run.logging_dir=FOLDER", "FOLDER"),
     _same("run.save_total_limit", "--save-total-limit", "--set run.save_total_limit=N"),
 )
-
-IGNORED_SWITCHES = (
-    *("--tf32", "--packing", "--group-by-length", "--do-train", "--do-eval", "--overwrite-output-dir", "--push-to-hub"),
-)
-IGNORED_FLAGS = (
-    *("--learning-rate", "--lr", "--num-train-epochs", "--epochs", "--num-epochs", "--max-steps", "--warmup-steps"),
-    *("--warmup-ratio", "--weight-decay", "--lr-scheduler-type", "--seed", "--logging-steps", "--save-steps"),
-    *("--eval-steps", "--max-grad-norm", "--lora-alpha", "--quant-type", "--dataset"),
-    *("--dataset-name", "--run-name", "--save-strategy", "--logging-strategy", "--dataloader-num-workers"),
-    *IGNORED_SWITCHES,
-)
-"""Flags that people copy along, on which the memory of a GPU does not depend; all but the switches have a value."""

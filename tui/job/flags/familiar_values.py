@@ -24,6 +24,8 @@ SPREAD = "strategy over GPUs"
 SOFT = "?"
 """Begins a key whose value counts only if no other flag sets that key."""
 LENGTH = "training.sequence_length"
+USUAL_LORA_RANK = 16
+"""Rank of adapters that are asked for without one."""
 
 _YES, _NO = ("", "true", "yes", "on", "1"), ("false", "no", "off", "0")
 _DTYPES = {
@@ -109,7 +111,7 @@ def number(key: str) -> Reader:
 
 def lora(text: str) -> Settings:
     """Read ``--lora [RANK]``."""
-    return {TUNING: "lora", **(number("lora.rank")(text) if text else {f"{SOFT}lora.rank": 16})}
+    return {TUNING: "lora", **(number("lora.rank")(text) if text else {f"{SOFT}lora.rank": USUAL_LORA_RANK})}
 
 
 def qlora(text: str) -> Settings:

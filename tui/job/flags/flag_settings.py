@@ -8,7 +8,7 @@ from vramtop.estimator.common import InputError
 from vramtop.estimator.job import Job, parse_assignment, with_changes
 from vramtop.estimator.job.rules import STRATEGIES
 
-from .familiar_flags import FAMILIAR_FLAGS, IGNORED_FLAGS, FamiliarFlag
+from .familiar_flags import FAMILIAR_FLAGS, FamiliarFlag
 from .familiar_values import (
     AMP,
     BITS,
@@ -18,11 +18,13 @@ from .familiar_values import (
     SOFT,
     SPREAD,
     TUNING,
+    USUAL_LORA_RANK,
     WEIGHTS,
     attention,
     optimizer,
     precision,
 )
+from .ignored_flags import IGNORED_FLAGS
 from .job_flags import job_flags, value_alone
 
 _MADE_OF_SEVERAL = (AMP, BITS, GLOBAL_BATCH, NODES, PROCESSES, SPREAD, TUNING, WEIGHTS)
@@ -192,7 +194,7 @@ def _set_tuning(changes: dict[str, Any], found: Mapping[str, tuple[Any, str]]) -
             raise InputError(f"{flag} and {other} contradict each other (kind of fine-tuning); give one of them")
         changes["lora"] = None
     elif tuning == "lora" and not of_lora:
-        changes["lora.rank"] = 16
+        changes["lora.rank"] = USUAL_LORA_RANK
 
 
 def _remarks(flags: Sequence[tuple[str, str]]) -> Iterator[str]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from vramtop.estimator.job import is_switch, job_keys
 
-from .familiar_flags import FAMILIAR_FLAGS, IGNORED_FLAGS, IGNORED_SWITCHES, FamiliarFlag
+from .familiar_flags import FAMILIAR_FLAGS, FamiliarFlag
+from .ignored_flags import IGNORED_FLAGS, IGNORED_SWITCHES
 
 TRUST_KEY = "model.trust_remote_code"
 """The key whose flag is that of transformers' own scripts."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from .familiar_flags import FAMILIAR_FLAGS, IGNORED_SWITCHES
+from .familiar_flags import FAMILIAR_FLAGS
+from .ignored_flags import IGNORED_SWITCHES
 from .job_flags import job_flags, value_alone
 
 _SWITCH_WORDS = ("true", "false", "yes", "no", "on", "off")

@@ -103,6 +103,7 @@ class FieldRow(Widget):
                     control.keep_closed(self._state.text)
                 control.value = self._state.text
             elif isinstance(control, Choice):
+                control.choices = self._choices()
                 control.value = self._choice_word()
 
     def show_remark(self, remark: str) -> None:
@@ -128,13 +129,18 @@ class FieldRow(Widget):
         value = self._state.value
         return (_YES if value else _NO) if self._is_flag else str(value)
 
+    def _choices(self) -> tuple[str, ...]:
+        """Return the words, and the value if it is not among them: a class that a job file names."""
+        if self._is_flag:
+            return (_NO, _YES)
+        word = self._choice_word()
+        return self.field.choices if word in self.field.choices else (*self.field.choices, word)
+
     def _control(self) -> Widget:
-        state, word = self._state, self._choice_word()
+        state = self._state
         match self.field.kind:
-            case "flag":
-                return Choice((_NO, _YES), word, classes="control")
-            case "choice":
-                return Choice(_with_current(self.field.choices, word), word, classes="control")
+            case "flag" | "choice":
+                return Choice(self._choices(), self._choice_word(), classes="control")
             case _ if self.field.key == MODEL:
                 return ModelInput(state.text, self._models)
             case _:
@@ -153,11 +159,6 @@ class FieldRow(Widget):
             line.display = bool(text)
         elif text and self.is_mounted:
             self.mount(Static(text, classes=kind, markup=False))
-
-
-def _with_current(choices: tuple[str, ...], word: str) -> tuple[str, ...]:
-    """Return the choices, and the current word if it is not among them: a class that a job file names."""
-    return choices if word in choices else (*choices, word)
 
 
 def field_row_id(key: str) -> str:

@@ -20,7 +20,7 @@ from vramtop.monitor.board import NOT_ON_GPU_YET, Board, MissingReason, ProcessR
 from vramtop.monitor.board.divergence import Status
 from vramtop.monitor.board.divergence.diagnose import diagnose
 from vramtop.monitor.board.missing_reason import missing_reason
-from vramtop.monitor.snapshot import History, HistoryKey, ProcessKey
+from vramtop.monitor.snapshot import HistoryKey, MemoryHistory, ProcessKey
 
 from ...background import EstimateFunction, LatestOnlyTask
 from ...draw import MUTED
@@ -65,7 +65,7 @@ class FollowedRun(Vertical):
 
     def __init__(
         self,
-        history: History,
+        history: MemoryHistory,
         estimate: EstimateFunction,
         is_running: Callable[[ProcessKey], bool],
         *,
@@ -234,7 +234,7 @@ def run_rows(board: Board | None, keys: Sequence[ProcessKey]) -> tuple[ProcessRo
 
 def is_only_in_recording(board: Board | None, pid: int) -> bool:
     """Return True if the process is known from a recording only: a local process with its pid is another one."""
-    if board is None or board.snapshot.source.kind == "nvml":
+    if board is None or board.snapshot.source.is_live:
         return False
     return any(row.process.pid == pid for row in (*board.processes, *board.ended_processes))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from vramtop.estimator.common import format_gib
+from vramtop.monitor.board import BEING_READ
 from vramtop.monitor.snapshot import gpu_list
 
 from ...draw import (
@@ -91,7 +92,7 @@ def notices(board: Board | None, feed: FeedStatus, width: int) -> list[Content]:
     """Return the warnings and the banner, one or more lines each; usually none."""
     lines = []
     banner = feed.banner
-    if board and not banner and board.snapshot.source.kind != "nvml":
+    if board and not banner and not board.snapshot.source.is_live:
         banner = "a recording, not this machine now"
     if banner:
         lines.append(
@@ -135,7 +136,7 @@ def _planning_lines(board: Board) -> list[Content]:
     """Return what can be done without a GPU."""
     faults = board.snapshot.faults
     lines = [] if faults else _alarm_lines("no GPU was found here", 80)
-    if board.snapshot.source.kind == "nvml":
+    if board.snapshot.source.is_live:
         words = f" press {shown_key('dashboard.fit_check')} to check a job against any GPU; --demo plays a recording"
         lines.append(Content.assemble((" PLANNING ", f"bold {on_colour(colour_of('uncertain'))}"), words))
     return lines
@@ -198,7 +199,7 @@ def _reading(board: Board) -> str | None:
         return None
     if progress.read < progress.total:
         return f"reading {progress.read + 1} of {progress.total} runs" if progress.total > 1 else "reading a run"
-    return "reading the runs" if any(row.no_budget_reason == "reading…" for row in board.processes) else None
+    return "reading the runs" if any(row.no_budget_reason == BEING_READ for row in board.processes) else None
 
 
 def _without_budgets(board: Board) -> str:

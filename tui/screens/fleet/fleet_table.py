@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from rich.cells import set_cell_size
 from rich.segment import Segment
 from rich.style import Style
-from textual.geometry import Region, Size
+from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ...draw import CellText
-from ...widgets import scroll_to_row
+from ...widgets import RowTable
 from ...widgets.table_cell import table_cell
 from .columns import HOST_COLUMNS, RUN_COLUMNS, FleetColumn, columns_for
 from .fleet_row import REST, FleetRow, SortKey, sorted_rows
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from textual.binding import BindingType
-    from textual.events import Click, Resize
 
     from vramtop.monitor.fleet import Fleet
 
@@ -39,14 +37,13 @@ _TITLE_OF_KEY: dict[FleetView, dict[SortKey, str]] = {
     "hosts": {"JOB": "JOBS", "USER": "JOBS"},
     "runs": {"HOST": "WHERE", "IN USE": "ALL"},
 }
-_HEADER_LINES = 1
 _MARGIN = 2
 _NARROW = 100
 _FOLD_SIGNS = {None: " ", "folded": "▸", "unfolded": "▾"}
 _EMPTY = CellText("")
 
 
-class FleetTable(ScrollView, can_focus=True):
+class FleetTable(RowTable[FleetRow], can_focus=True):
     """The table; its cursor follows its row once the user has moved it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"fleet--cursor", "fleet--header"}
@@ -60,7 +57,6 @@ class FleetTable(ScrollView, can_focus=True):
     FleetTable:nocolor > .fleet--cursor { text-style: reverse; }
     FleetTable > .fleet--header { background: $panel; color: $text; text-style: bold; }
     """
-    ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = FLEET_TABLE_KEYS
 
     class Opened(Message):
@@ -75,29 +71,15 @@ class FleetTable(ScrollView, can_focus=True):
         self.view: FleetView = "hosts"
         self.sort_key: SortKey = "STATUS"
         self.filter_words = ""
-        self.cursor_row = 0
         self.drawn_lines = 0
         """Lines that were drawn so far; the others were shown again as they were."""
         self._fleet: Fleet | None = None
         self._unfolded: set[str] = set()
         self._host_rows = HostRows()
-        self._rows: list[FleetRow] = []
-        self._moved = False
         self._columns: tuple[FleetColumn, ...] = ()
         self._gap = 2
         self._strips: dict[Hashable, tuple[object, Strip]] = {}
         """By row: what was drawn, and its line."""
-        self._painted: dict[int, Strip] = {}
-
-    @property
-    def rows(self) -> Sequence[FleetRow]:
-        """The rows that match the filter, in order."""
-        return self._rows
-
-    @property
-    def selected(self) -> FleetRow | None:
-        """The row under the cursor."""
-        return self._rows[self.cursor_row] if self.cursor_row < len(self._rows) else None
 
     def show_fleet(self, fleet: Fleet) -> None:
         """Show this fleet."""
@@ -128,30 +110,6 @@ class FleetTable(ScrollView, can_focus=True):
         self.filter_words = words
         self._refresh_rows()
 
-    def notify_style_update(self) -> None:
-        """Draw all lines again: colours may have changed."""
-        super().notify_style_update()
-        self._forget_drawn()
-        self.refresh()
-
-    def move_cursor(self, row: int) -> None:
-        """Put the cursor on the row at this position, and scroll to it."""
-        self.cursor_row, self._moved = max(0, min(row, len(self._rows) - 1)), True
-        scroll_to_row(self, self.cursor_row, page=self.size.height - _HEADER_LINES)
-        self._repaint()
-
-    def action_move(self, by: int) -> None:
-        """Move the cursor by rows."""
-        self.move_cursor(self.cursor_row + by)
-
-    def action_move_page(self, by: int) -> None:
-        """Move the cursor by pages."""
-        self.action_move(by * max(1, self.size.height - _HEADER_LINES - 1))
-
-    def action_move_to(self, row: int) -> None:
-        """Move the cursor to the first row, or to the last (-1)."""
-        self.move_cursor(row if row >= 0 else len(self._rows) - 1)
-
     def action_open(self) -> None:
         """Open the row under the cursor."""
         if row := self.selected:
@@ -171,29 +129,7 @@ class FleetTable(ScrollView, can_focus=True):
             above = next((at for at, each in enumerate(self._rows) if each.key == ("host", row.host)), self.cursor_row)
             self.cursor_row = above
             self._refresh_rows()
-            self.move_cursor(self.cursor_row)
-
-    def on_click(self, event: Click) -> None:
-        """Move the cursor to a clicked row, or open the row if the cursor is there."""
-        event.stop()
-        row = event.y - _HEADER_LINES + self.scroll_offset.y
-        if event.y < _HEADER_LINES:
-            self.sort_by_next()
-        elif row == self.cursor_row:
-            self.action_open()
-        elif row < len(self._rows):
-            self.move_cursor(row)
-
-    def on_resize(self, _: Resize) -> None:
-        """Lay out the columns for the new width, and keep the cursor in sight."""
-        self._refresh_rows()
-        if self._moved:
-            scroll_to_row(self, self.cursor_row, page=self.size.height - _HEADER_LINES)
-
-    def render_line(self, y: int) -> Strip:
-        """Return the titles, or a row."""
-        strip = self._painted[y] = self._strip_at(y)
-        return strip
+            self.move_cursor(row=self.cursor_row)
 
     def _refresh_rows(self) -> None:
         if self._fleet is None:
@@ -208,7 +144,7 @@ class FleetTable(ScrollView, can_focus=True):
             self.cursor_row = next(places, self.cursor_row)
         self.cursor_row = max(0, min(self.cursor_row, len(self._rows) - 1))
         self._lay_out()
-        self.virtual_size = Size(self.size.width, len(self._rows) + _HEADER_LINES)
+        self.virtual_size = Size(self.size.width, len(self._rows) + self.HEADER_LINES)
         self._repaint()
 
     def _with_gpus(self, rows: list[FleetRow]) -> list[FleetRow]:
@@ -233,19 +169,20 @@ class FleetTable(ScrollView, can_focus=True):
             self._columns, self._gap = columns, gap
             self._forget_drawn()
 
-    def _repaint(self) -> None:
-        """Refresh the lines that have changed."""
-        width, height = self.size.width, self.size.height
-        changed = [y for y in range(height) if self._strip_at(y) is not self._painted.get(y)]
-        if changed:
-            self.refresh(*(Region(0, y, width, 1) for y in changed))
-        top = self.scroll_offset.y
-        visible = {row.key for row in self._rows[top : top + height]}
-        self._strips = {key: drawn for key, drawn in self._strips.items() if key in visible or key in ("", None)}
+    def _keep_drawn(self, visible: Sequence[FleetRow]) -> None:
+        keys = {row.key for row in visible}
+        self._strips = {key: drawn for key, drawn in self._strips.items() if key in keys or key in ("", None)}
+
+    def _fit_size(self) -> None:
+        self._refresh_rows()
+
+    def _sort_at(self, x: int) -> None:
+        del x
+        self.sort_by_next()
 
     def _strip_at(self, y: int) -> Strip:
-        at = y - _HEADER_LINES + self.scroll_offset.y
-        if y < _HEADER_LINES:
+        at = y - self.HEADER_LINES + self.scroll_offset.y
+        if y < self.HEADER_LINES:
             return self._kept("", (self._titles(), self.size.width), self._header_strip)
         if at >= len(self._rows):
             return self._kept(None, self.size.width, lambda: Strip.blank(self.size.width, self.rich_style))
@@ -292,5 +229,5 @@ class FleetTable(ScrollView, can_focus=True):
         return set_cell_size(text, column.width) + " " * self._gap
 
     def _forget_drawn(self) -> None:
+        super()._forget_drawn()
         self._strips.clear()
-        self._painted.clear()

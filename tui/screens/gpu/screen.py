@@ -225,7 +225,7 @@ def _state(gpu: GpuReading, board: Board, width: int, *, paused: bool) -> Conten
         return Content.assemble((" ! ", alarm()), f" {printable(fault.message)}").truncate(width, ellipsis=True)
     details = gpu.details
     if details is None or details.level != "full":
-        if board.snapshot.source.kind != "nvml":
+        if not board.snapshot.source.is_live:
             known = gpu.memory_utilisation_percent is not None
             words = f"{'' if known else 'bandwidth, '}the recording has no clocks, links and health of this GPU"
         elif paused:

@@ -206,7 +206,7 @@ class ProcessInfoScreen(Screen[None]):
     @property
     def _is_live(self) -> bool:
         board = self.app.board
-        return board is None or board.snapshot.source.kind == "nvml"
+        return board is None or board.snapshot.source.is_live
 
     @property
     def _listed_part(self) -> tuple[Part, ...]:

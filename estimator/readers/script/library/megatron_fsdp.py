@@ -5,7 +5,7 @@ Names and defaults: ``megatron_fsdp/fully_shard.py`` and ``mixed_precision.py`` 
 
 from typing import Any
 
-from ...source import Setting
+from ...source import MEGATRON_OUTER_SHARDING, MEGATRON_SHARDING, Setting
 from ..models import Model, Notes, models_in
 from ..python import UNKNOWN, Call, Instance, Thing, plain
 
@@ -13,13 +13,6 @@ _OWN_ARGUMENTS = {
     *("zero_dp_strategy", "fsdp_unit_modules", "dp_shard_dim", "outer_dp_sharding_strategy", "nvfsdp_unit_modules"),
     *("data_parallel_sharding_strategy", "init_model_with_meta_device", "init_nvfsdp_with_meta_device"),
 }
-_STRATEGIES = {
-    **dict.fromkeys(("0", "no_shard"), "none"),
-    **dict.fromkeys(("1", "optim"), "optim"),
-    **dict.fromkeys(("2", "optim_grads"), "optim_grads"),
-    **dict.fromkeys(("3", "optim_grads_params"), "optim_grads_params"),
-}
-_OUTER = {**dict.fromkeys(("0", "no_shard"), "none"), **dict.fromkeys(("1", "optim"), "optim")}
 
 
 class MainDtypes(Thing):
@@ -39,8 +32,9 @@ def shard_with_megatron(call: Call, notes: Notes) -> Any:
     setting = Setting(value=True, origin=f"{call.where}: {call.name}(...)")
     model = call.value(0, "module", default=UNKNOWN)
     own: dict[str, Any] = {"megatron_fsdp": True, "megatron_fsdp_main_weights": True}
-    _take_word(call, own, "megatron_fsdp_sharding", _STRATEGIES, "zero_dp_strategy", "data_parallel_sharding_strategy")
-    _take_word(call, own, "megatron_fsdp_outer", _OUTER, "outer_dp_sharding_strategy")
+    names = ("zero_dp_strategy", "data_parallel_sharding_strategy")
+    _take_word(call, own, "megatron_fsdp_sharding", MEGATRON_SHARDING, *names)
+    _take_word(call, own, "megatron_fsdp_outer", MEGATRON_OUTER_SHARDING, "outer_dp_sharding_strategy")
     units = call.value(None, "fsdp_unit_modules", "nvfsdp_unit_modules")
     if units is None:
         own["megatron_fsdp_units"] = "model"

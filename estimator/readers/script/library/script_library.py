@@ -303,8 +303,6 @@ class ScriptLibrary:
 
 
 _ALL: tuple[Component, ...] = ("weights", "gradients", "optimizer", "activations", "logits")
-_NO_CLASS: Any = None
-
 
 _Handler = Callable[[ScriptLibrary, Call], Any]
 

@@ -107,15 +107,7 @@ class ModelConfig(Thing):
             return Attribute(self, name)
         if name in self.changes:
             return self.changes[name].value
-        if name in (
-            "update",
-            "update_from_string",
-            "to_dict",
-            "from_dict",
-            "save_pretrained",
-            "to_diff_dict",
-            "push_to_hub",
-        ):
+        if name in _CONFIG_METHODS:
             return Attribute(self, name)
         table = self.table()
         if table is None:

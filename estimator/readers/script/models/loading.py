@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from ....job import Task
 from ...source import Setting
-from ..python import UNKNOWN, Call, Instance, ScriptClass, Thing, plain, short_text
+from ..python import UNKNOWN, Attribute, Call, Instance, ScriptClass, Thing, plain, short_text
 from .adapters import UNSLOTH_CLASSES, QuantizationConfig, hint_unsloth_loading, load_adapters
 from .config_defaults import CONFIG_DEFAULTS
 from .configs import LENGTH_ARGUMENTS, ModelConfig
@@ -281,8 +281,6 @@ class Tokenizer(Thing):
 
     def attribute(self, name: str) -> Any:
         """Return a method."""
-        from ..python import Attribute
-
         return Attribute(self, name) if name in ("add_tokens", "add_special_tokens") else UNKNOWN
 
     def method(self, call: Call) -> Any:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from math import prod
 from typing import Any
 
 from ....common import VramtopError
@@ -218,10 +219,7 @@ class ParameterList(Thing):
 
 def elements(shape: Shape) -> int:
     """Return the number of elements of a shape."""
-    count = 1
-    for size in shape:
-        count *= size
-    return count
+    return prod(shape)
 
 
 def shapes_of(config: Mapping[str, Any], task: Task) -> dict[str, Shape] | None:

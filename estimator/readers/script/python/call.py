@@ -57,10 +57,6 @@ class Call:
                 return self.nodes[name]
         return None
 
-    def text(self, node: ast.AST | None) -> str:
-        """Return an expression for people, shortened."""
-        return short_text(node)
-
     def setting(self, key: str | int, label: str = "") -> Setting | None:
         """Return an argument's value and where it stands; None if it is unknown.
 

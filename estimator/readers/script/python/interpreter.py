@@ -66,8 +66,6 @@ class Interpreter(Definitions):
         self.imports = imports
         self.scopes: list[Scope] = []
         """Scopes of the calls that are being followed, innermost last."""
-        self.overrides: Mapping[str, Any] = {}
-        """Values that replace those of the script's module-level names when it executes a file."""
         self.functions: list[Function] = []
         """Functions that the script defines at module level."""
         self.followed: set[int] = set()

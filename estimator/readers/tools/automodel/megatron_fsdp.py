@@ -5,18 +5,12 @@ and refuses a strategy that it does not know (megatron_fsdp.py, fully_shard.py, 
 """
 
 from ...program import Program
-from ...source import FindingCollector, LayeredSettings, Setting, as_bool, as_word, default_setting
+from ...source import MEGATRON_SHARDING, FindingCollector, LayeredSettings, Setting, as_bool, as_word, default_setting
 from ...trainer import known_config
 from ..shared import record_bool
 from .precision import reduces_in_fp32
 from .strategies import version_of
 
-_SHARDING = {
-    **dict.fromkeys(("0", "no_shard"), "none"),
-    **dict.fromkeys(("1", "optim"), "optim"),
-    **dict.fromkeys(("2", "optim_grads"), "optim_grads"),
-    **dict.fromkeys(("3", "optim_grads_params"), "optim_grads_params"),
-}
 _REFUSED = {"params": "gradients and optimizer states whole", "grads_params": "optimizer states whole"}
 """Strategies that only Automodel's and nvFSDP's documentation name, and what they would leave whole by their names."""
 _FP8_COPIES = ("transposed fp8 weights stay", "weights", "communication")
@@ -53,8 +47,8 @@ def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> Non
     written = settings.find("distributed.data_parallel_sharding_strategy", "distributed.zero_dp_strategy")
     chosen = written or default_setting("optim_grads_params", "Automodel's default sharding")
     word = as_word(chosen) or ""
-    if word in _SHARDING:
-        findings.record_from(chosen, "parallel.sharding", _SHARDING[word])
+    if word in MEGATRON_SHARDING:
+        findings.record_from(chosen, "parallel.sharding", MEGATRON_SHARDING[word])
         return
     left = _REFUSED.get(word)
     what = f"it would leave {left}" if left else "it is not known"

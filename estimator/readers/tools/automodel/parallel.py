@@ -5,7 +5,17 @@ Automodel's components/distributed; ``fully_shard_model`` and ``MegatronFSDP`` o
 """
 
 from ...program import Program
-from ...source import FindingCollector, LayeredSettings, Setting, as_bool, as_int, as_word, default_setting, is_open
+from ...source import (
+    MODEL_STATES,
+    FindingCollector,
+    LayeredSettings,
+    Setting,
+    as_bool,
+    as_int,
+    as_word,
+    default_setting,
+    is_open,
+)
 from ..shared import apply_rules, bool_rule, record_bool, record_int, record_ranks, word_rule
 from .megatron_fsdp import read_megatron_fsdp
 from .strategies import is_known, named_strategy, strategy_of, version_of, world_size
@@ -29,7 +39,7 @@ def read_parallel(program: Program, settings: LayeredSettings) -> None:
     """Record the strategy, the ranks of every dimension, and the strategy's own settings."""
     findings, strategy = program.findings, strategy_of(program, settings)
     named = named_strategy(settings)
-    if strategy == "megatron-fsdp" and version_of(program) >= (0, 2):
+    if strategy is not None and strategy.megatron_fsdp and version_of(program) >= (0, 2):
         _warn_of_checkpointing(settings, findings)
     else:
         apply_rules((_CHECKPOINTING_RULE,), settings, findings, tool="Automodel")
@@ -38,9 +48,9 @@ def read_parallel(program: Program, settings: LayeredSettings) -> None:
     if not is_known(named):
         sentence = f"{named.origin}: strategy {named.value!r} is not known here; FSDP2 is counted."
         findings.mark_uncertain("parallel.strategy", sentence, direction="more")
-    findings.record_from(named, "parallel.strategy", strategy)
+    findings.record_from(named, "parallel.strategy", strategy.name)
     world, find = world_size(program, settings), settings.find
-    if strategy == "ddp":
+    if strategy.buckets:
         ranks = find("distributed.dp_size")
         ranks = world.ranks if ranks is None or is_open(ranks) else ranks
         record_int(findings, "parallel.data_replicate", ranks)
@@ -57,7 +67,7 @@ def read_parallel(program: Program, settings: LayeredSettings) -> None:
     }
     record_ranks(findings, world, sizes, _data_shards(settings))
     read_tensor_plan(program, settings, strategy=strategy)
-    if strategy == "megatron-fsdp":
+    if strategy.megatron_fsdp:
         read_megatron_fsdp(program, settings)
     else:
         _read_fsdp2(settings, findings)
@@ -100,7 +110,7 @@ def _read_pipeline(settings: LayeredSettings, findings: FindingCollector) -> Non
     uneven = settings.find("distributed.pipeline.module_fqns_per_model_part", "distributed.pipeline.layers_per_stage")
     if uneven is not None or settings.names("distributed.pipeline.module_fqns_per_model_part."):
         findings.warn("distributed.pipeline: blocks are counted as if they were spread evenly over the stages.")
-        findings.add_uncertainty("more", "weights", "gradients", "optimizer", "activations")
+        findings.add_uncertainty("more", *MODEL_STATES, "activations")
 
 
 def _data_shards(settings: LayeredSettings) -> Setting | None:

@@ -21,9 +21,13 @@ def read_precision(program: Program, settings: LayeredSettings) -> None:
     weights = _weights(program, settings)
     kept = WEIGHT_DTYPES.get(as_word(weights) or "")
     autocast = settings.find("distributed.autocast_dtype")
-    if strategy == "fsdp2":
+    if strategy is not None and strategy.fsdp2:
         _read_policy(program, settings, weights, kept)
-    elif strategy == "megatron-fsdp" and (preserved := settings.find_true("distributed.preserve_fp32_weights")):
+    elif (
+        strategy is not None
+        and strategy.megatron_fsdp
+        and (preserved := settings.find_true("distributed.preserve_fp32_weights"))
+    ):
         findings.record_from(preserved, "training.precision", "bf16-mixed")
     elif strategy is None and _casts_one_gpu(program, settings):
         origin = f"{weights.origin}; Automodel casts the model to bf16 on a single GPU"

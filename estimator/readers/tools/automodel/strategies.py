@@ -1,5 +1,6 @@
 """The strategy of a recipe's ``distributed`` section, and the version of AutoModel that reads it."""
 
+from ....job.rules import STRATEGIES, Strategy
 from ...program import Program, WorldSize, checked_ranks, read_world_size
 from ...source import LayeredSettings, Setting, as_int, as_word, default_setting, version_tuple
 
@@ -30,12 +31,12 @@ def named_strategy(settings: LayeredSettings) -> Setting | None:
     return named
 
 
-def strategy_of(program: Program, settings: LayeredSettings) -> str | None:
+def strategy_of(program: Program, settings: LayeredSettings) -> Strategy | None:
     """Return the job's strategy; None: one rank, whose model is not spread, or nothing says anything about ranks."""
     named = named_strategy(settings)
     if named is None or as_int(world_size(program, settings).ranks) == 1:
         return None
-    return _STRATEGIES.get(as_word(named) or "", "fsdp2")
+    return STRATEGIES[_STRATEGIES.get(as_word(named) or "", "fsdp2")]
 
 
 def is_known(named: Setting) -> bool:

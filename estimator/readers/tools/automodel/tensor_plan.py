@@ -7,6 +7,7 @@ A path is followed to its file, which is read as data: nothing that a recipe nam
 
 import re
 
+from ....job.rules import Strategy
 from ....model.placement import STYLES, read_plan_file, style_of_class
 from ...program import Program
 from ...source import MODEL_STATES, Component, LayeredSettings, Setting, as_int
@@ -17,7 +18,7 @@ _OWN = "nemo_automodel"
 _LEFT_WHOLE: tuple[Component, ...] = (*MODEL_STATES, "activations")
 
 
-def read_tensor_plan(program: Program, settings: LayeredSettings, *, strategy: str) -> None:
+def read_tensor_plan(program: Program, settings: LayeredSettings, *, strategy: Strategy) -> None:
     """Record ``parallel.tensor_plan``, or doubt what a plan that cannot be read leaves whole."""
     findings = program.findings
     written = settings.find(*_NAMES)
@@ -25,7 +26,7 @@ def read_tensor_plan(program: Program, settings: LayeredSettings, *, strategy: s
     if as_int(settings.find("distributed.tp_size")) in (None, 1) or (written is None and not table):
         return
     given = written or table[0][1]
-    if strategy == "megatron-fsdp":
+    if strategy.megatron_fsdp:
         findings.warn(f"{given.origin} is ignored: Automodel gives Megatron-FSDP no plan of the user's.")
         return
     path = str(given.value) if written is not None and _PATH.fullmatch(str(given.value)) else None

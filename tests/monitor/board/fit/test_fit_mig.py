@@ -13,7 +13,8 @@ from vramtop.monitor.board.fit.device_capacity import commit, device_capacities
 from vramtop.monitor.board.fit.fit_check import check_fit
 from vramtop.monitor.board.gpu_rows import committed_bytes
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import Fault, GpuProcess, GpuReading, Snapshot
+from vramtop.monitor.snapshot.fault import Fault
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 
 TWO = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=2))
 Gpus = Callable[..., GpuReading]

@@ -80,3 +80,21 @@ async def test_the_choice_of_sharding_and_the_number_of_gpus_follow_each_other()
         screen.form.unfold("parallel.tensor")
         await until_shown(pilot, lambda: bool(screen.query("#row-parallel-data_shard Input")))
         assert screen.query_one("#row-parallel-data_shard Input", Input).value == "16"
+
+
+async def test_a_class_that_a_filled_in_job_names_is_among_the_choices():
+    screen = FormScreen(Job())
+    async with ScreenHost(screen).run_test(size=(60, 40)) as pilot:
+        screen.form.unfold("training.optimizer")
+        await until_shown(pilot, lambda: bool(screen.query("#row-training-optimizer Choice")))
+        choice = screen.query_one("#row-training-optimizer Choice", Choice)
+        before = choice.value
+        screen.form.fill(Job(training=Training(optimizer="my_package:Lion")))
+        await until_shown(pilot, lambda: choice.value == "my_package:Lion")
+        choice.focus()
+        await pilot.press("right")
+        await until_shown(pilot, lambda: choice.value == choice.choices[0])
+        await pilot.press("left")
+        await until_shown(pilot, lambda: choice.value == "my_package:Lion")
+        assert screen.form.job == Job(training=Training(optimizer="my_package:Lion"))
+        assert before in choice.choices

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -9,10 +10,13 @@ from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading
-from vramtop.tui.cli.commands.once import board_json
+from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
+from vramtop.tui.cli.commands.reading.once_json import board_json
 from vramtop.tui.draw.gpu_bars import held_cells
 from vramtop.tui.screens.dashboard.processes.process_rows import table_rows
+
+if TYPE_CHECKING:
+    from vramtop.monitor.snapshot.snapshot import GpuReading
 
 
 @st.composite

@@ -11,8 +11,9 @@ from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
+from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
-from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, Snapshot
+from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.gpus.gpu_rows import GpuRows

@@ -17,8 +17,9 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.inspect import host_figures, process_details
 from vramtop.monitor.snapshot.demand import CurrentDemand
+from vramtop.monitor.snapshot.fault import Fault
 from vramtop.monitor.snapshot.process_figures import ProcessFigures
-from vramtop.monitor.snapshot.snapshot import Fault, Source, WatchedJob
+from vramtop.monitor.snapshot.snapshot import Source, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions

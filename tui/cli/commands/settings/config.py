@@ -41,8 +41,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         InputError: there is no such setting, or the value is not allowed.
         CannotTellError: the settings file cannot be written.
     """
-    if launch is not None:
-        raise InputError("config is about the settings of vramtop itself; it takes no launch line")
+    del launch
     settings: SettingsInForce = options.settings
     name = options.setting
     if name is not None and (options.unset or options.template or options.path):

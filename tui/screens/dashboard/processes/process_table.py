@@ -4,16 +4,14 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.binding import BindingType
-from textual.events import Click, Resize
-from textual.geometry import Region, Size
+from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.snapshot import Demand
 
-from ....widgets import scroll_to_row
+from ....widgets import RowTable
 from .columns import Column, ColumnName, columns_for, figure_demand, is_figure
 from .keys import TABLE_KEYS
 from .marks import Marks
@@ -22,12 +20,11 @@ from .row_painter import MARGIN, LineStyles, RowPainter
 from .table_views import VIEWS, TableView, ViewName
 from .tree_reader import TreeReader
 
-_HEADER_LINES = 1
 _NARROW = 100
 """Below this width, columns are one cell apart, not two."""
 
 
-class ProcessTable(ScrollView, can_focus=True):
+class ProcessTable(RowTable[TableRow], can_focus=True):
     """The process table: of hundreds of rows it draws only the visible ones that have changed."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"processes--cursor", "processes--header"}
@@ -41,7 +38,6 @@ class ProcessTable(ScrollView, can_focus=True):
     ProcessTable:focus > .processes--cursor { background: $primary 35%; }
     ProcessTable > .processes--header { background: $panel; color: $text; text-style: bold; }
     """
-    ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [*TABLE_KEYS]
 
     class Opened(Message):
@@ -64,16 +60,8 @@ class ProcessTable(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.sort_key: SortKey = "STATUS"
         self.filter_words = ""
-        self.cursor_row = 0
-        """Position of the row under the cursor."""
-        self._moved = False
-        """The cursor follows its row; before the user has moved it, it stays at the top, in sight."""
         self.marks = Marks()
         self._view = TableView()
-        self._rows: list[TableRow] = []
-        """Rows that match the filter, in order."""
-        self._painted: dict[int, Strip] = {}
-        """The lines that were drawn last, by position."""
         self._painter = RowPainter(self._line_styles)
         self._tree_reader = TreeReader(self._view, self.call_later, self._refresh_rows)
         self._board_width = 0
@@ -90,11 +78,6 @@ class ProcessTable(ScrollView, can_focus=True):
     def needed_rows(self) -> int:
         """Number of rows without a filter."""
         return self._view.row_count
-
-    @property
-    def rows(self) -> Sequence[TableRow]:
-        """The rows that match the filter, in order."""
-        return self._rows
 
     @property
     def view(self) -> ViewName:
@@ -115,14 +98,9 @@ class ProcessTable(ScrollView, can_focus=True):
     def demand(self) -> Demand:
         """The figures that its columns show, of the processes in sight; of all those by which it is sorted."""
         top = self.scroll_offset.y
-        rows = self._rows[top : top + max(0, self.size.height - _HEADER_LINES)]
+        rows = self._rows[top : top + self.page]
         in_sight = (key for row in rows if row.ancestor is None for key in row.process_keys)
         return figure_demand(self.columns, SORTED_BY[self.sort_key], in_sight)
-
-    @property
-    def selected(self) -> TableRow | None:
-        """The row under the cursor."""
-        return self._rows[self.cursor_row] if self.cursor_row < len(self._rows) else None
 
     def show_board(self, board: Board, *, width: int) -> None:
         """Show the board's processes in a table of this width."""
@@ -180,35 +158,6 @@ class ProcessTable(ScrollView, can_focus=True):
         self.post_message(self.Marked())
         self._repaint()
 
-    def redraw(self) -> None:
-        """Draw all cells again, because the theme has changed."""
-        self._clear_drawn()
-        self.refresh()
-
-    def notify_style_update(self) -> None:
-        """Draw all lines again: colours may have changed."""
-        super().notify_style_update()
-        self._clear_drawn()
-        self.refresh()
-
-    def move_cursor(self, *, row: int) -> None:
-        """Put the cursor on the row at this position, and scroll to it."""
-        self.cursor_row, self._moved = max(0, min(row, len(self._rows) - 1)), True
-        scroll_to_row(self, self.cursor_row, page=self.size.height - _HEADER_LINES)
-        self._repaint()
-
-    def action_move(self, by: int) -> None:
-        """Move the cursor by rows."""
-        self.move_cursor(row=self.cursor_row + by)
-
-    def action_move_page(self, by: int) -> None:
-        """Move the cursor by pages."""
-        self.action_move(by * max(1, self.size.height - _HEADER_LINES - 1))
-
-    def action_move_to(self, row: int) -> None:
-        """Move the cursor to the first row, or to the last (-1)."""
-        self.move_cursor(row=row if row >= 0 else len(self._rows) - 1)
-
     def action_open(self) -> None:
         """Unfold the run under the cursor, or open the process."""
         row = self.selected
@@ -243,36 +192,11 @@ class ProcessTable(ScrollView, can_focus=True):
             above = (at for at in range(self.cursor_row, -1, -1) if self._rows[at].key == row.group.key)
             self.move_cursor(row=next(above, self.cursor_row))
 
-    def on_click(self, event: Click) -> None:
-        """Sort by a clicked title; move the cursor to a clicked row, or open the row if the cursor is there."""
-        event.stop()
-        if event.y < _HEADER_LINES:
-            name = self._painter.column_at(event.x)
-            for key in [key for key, sorted_by in SORTED_BY.items() if sorted_by == name]:
-                self._sort_by(key)
-            return
-        row = event.y - _HEADER_LINES + self.scroll_offset.y
-        if row == self.cursor_row:
-            self.action_open()
-        elif row < len(self._rows):
-            self.move_cursor(row=row)
-
     def watch_scroll_y(self, before: float, now: float) -> None:
         """Ask for the figures of the rows that have come into sight."""
         super().watch_scroll_y(before, now)
         if any(map(is_figure, self.columns)):
             self.post_message(self.DemandChanged())
-
-    def on_resize(self, _: Resize) -> None:
-        """Measure again, and keep the cursor in sight: other rows may be visible."""
-        self._measure()
-        if self._moved:
-            scroll_to_row(self, self.cursor_row, page=self.size.height - _HEADER_LINES)
-
-    def render_line(self, y: int) -> Strip:
-        """Return the titles, or a row."""
-        strip = self._painted[y] = self._strip_at(y)
-        return strip
 
     def _refresh_rows(self) -> None:
         followed, view = self.selected, self._view
@@ -289,27 +213,22 @@ class ProcessTable(ScrollView, can_focus=True):
         if followed is not None and self._moved:
             self.cursor_row = position_of(followed, self._rows, self.cursor_row)
         self.cursor_row = max(0, min(self.cursor_row, len(self._rows) - 1))
-        self._measure()
+        self._fit_size()
         self._repaint()
 
-    def _measure(self) -> None:
-        self.virtual_size = Size(self._painter.full_width, len(self._rows) + _HEADER_LINES)
+    def _fit_size(self) -> None:
+        self.virtual_size = Size(self._painter.full_width, len(self._rows) + self.HEADER_LINES)
 
-    def _repaint(self) -> None:
-        """Refresh the lines that have changed."""
-        top, width, height = self.scroll_offset.y, self.size.width, self.size.height
-        changed = [y for y in range(height) if self._strip_at(y) is not self._painted.get(y)]
-        if changed:
-            self.refresh(*(Region(0, y, width, 1) for y in changed))
-        self._painter.keep({row.key for row in self._rows[top : top + height]})
+    def _keep_drawn(self, visible: Sequence[TableRow]) -> None:
+        self._painter.keep({row.key for row in visible})
 
     def _strip_at(self, y: int) -> Strip:
         if self._painter.width != self.size.width:  # it may be painted before the resize event
-            self._clear_drawn()
+            self._forget_drawn()
             self._painter.width = self.size.width
-        if y < _HEADER_LINES:
+        if y < self.HEADER_LINES:
             return self._painter.header(self.titles)
-        at = y - _HEADER_LINES + self.scroll_offset.y
+        at = y - self.HEADER_LINES + self.scroll_offset.y
         if at >= len(self._rows):
             return self._painter.blank()
         row = self._rows[at]
@@ -333,6 +252,11 @@ class ProcessTable(ScrollView, can_focus=True):
         self._refresh_rows()
         self.post_message(self.DemandChanged())
 
-    def _clear_drawn(self) -> None:
+    def _sort_at(self, x: int) -> None:
+        name = self._painter.column_at(x)
+        for key in [key for key, sorted_by in SORTED_BY.items() if sorted_by == name]:
+            self._sort_by(key)
+
+    def _forget_drawn(self) -> None:
+        super()._forget_drawn()
         self._painter.clear()
-        self._painted.clear()

@@ -90,7 +90,7 @@ class TableView:
 
         Those of a recording are not processes of this machine now.
         """
-        if self.name != "tree" or self._board is None or self._board.snapshot.source.kind != "nvml":
+        if self.name != "tree" or self._board is None or not self._board.snapshot.source.is_live:
             return None
         processes = [row.process for row in self._board.processes]
         return {process.parent for process in processes if process.parent}, {process.pid for process in processes}

@@ -15,8 +15,9 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.demand import CurrentDemand
+from vramtop.monitor.snapshot.fault import Fault
 from vramtop.monitor.snapshot.process_figures import FIRST_SAMPLE, ProcessFigures
-from vramtop.monitor.snapshot.snapshot import Fault, GpuProcess, GpuReading, Source, WatchedJob
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Source, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions

@@ -1,0 +1,101 @@
+"""``vramtop --once``: print the GPUs as they are now, as text or JSON."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import InputError
+from vramtop.monitor.anomalies import AnomalyDetector
+from vramtop.monitor.attach.automatic import AutomaticAttach
+from vramtop.monitor.board import Board, Watchlist
+from vramtop.monitor.snapshot import CurrentDemand, Snapshot, WatchedJob, gpu_list
+from vramtop.monitor.sources.nvml import NvmlSource
+
+from ....draw import detect_output
+from ...crash_report import save_fault
+from ...display_options import display_filter
+
+if TYPE_CHECKING:
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job import Job
+
+_ATTACH_SECONDS = 2.5
+"""Time for reading the training processes; those that were not reached say so."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print one reading; exit code 0."""
+    board = _read(options)
+    if options.json:
+        import json
+
+        from .once_json import board_json
+
+        print(json.dumps(board_json(board), indent=2))
+    else:
+        from .once_text import board_lines
+
+        print("\n".join(board_lines(board, detect_output(ascii_only=options.ascii))))
+    return 0
+
+
+def _read(options: argparse.Namespace) -> Board:
+    def quick(job: "Job") -> "Budget":
+        # only if there is a job: importing it takes a fifth of the start-up time
+        from vramtop.estimator.estimation import estimate
+
+        from ...measured_runs import correction
+
+        gpu = None if job.target.gpu else watchlist.gpu_type
+        return correction(options, job, gpu, here=not job.target.gpu)(estimate(job, gpu=gpu))
+
+    chosen = display_filter(options)
+    watchlist = Watchlist(quick, anomaly_detector=AnomalyDetector(min_duration_seconds=0), display_filter=chosen)
+    if options.job:
+        from vramtop.estimator.job import load_job
+
+        for path in options.job:
+            watchlist.add_pending(load_job(Path(path)))
+    source = NvmlSource(demand=CurrentDemand(always=chosen.figures) if chosen else None)
+    source.open()
+    try:
+        snapshot = source.read()
+    finally:
+        source.close()
+    if options.pid is not None:
+        _watch(options, watchlist, snapshot)
+    board = _board_with_runs(watchlist, snapshot, enabled=options.attach, corrects=options.history)
+    if board.hidden and board.hidden.missing:
+        present = gpu_list(gpu.index for gpu in snapshot.gpus)
+        raise InputError(f"there is no GPU {', '.join(board.hidden.missing)} here, only {present}")
+    return board
+
+
+def _board_with_runs(watchlist: Watchlist, snapshot: Snapshot, *, enabled: bool, corrects: bool) -> Board:
+    """Return the board of a snapshot with the runs that can be read in a few seconds."""
+    attach = AutomaticAttach(watchlist, enabled=enabled, corrects=corrects, on_bug=save_fault)
+    board = watchlist.update(snapshot)
+    attach.observe(board)
+    if not attach.finished.is_set():  # there is something to read
+        attach.start()
+        attach.finished.wait(_ATTACH_SECONDS)
+        attach.close()
+    return watchlist.rebuild_board() or board
+
+
+def _watch(options: argparse.Namespace, watchlist: Watchlist, snapshot: Snapshot) -> None:
+    from vramtop.estimator.estimation import estimate
+    from vramtop.estimator.job import match_nvml_name
+
+    from ...measured_runs import corrected_run
+    from ..attach import largest_rank, read_job_of_run
+
+    attachment, job, _ = read_job_of_run(options.pid, {}, snapshot)
+    if job is None:
+        return
+    largest = largest_rank(attachment, snapshot)
+    gpu_type = match_nvml_name(largest[0].name, largest[0].total_bytes) if largest and largest[0].name else None
+    budget = estimate(job, gpu=None if job.target.gpu else gpu_type, environ=attachment.estimate_environ)
+    watchlist.set_budget(corrected_run(options, budget, attachment, largest[0] if largest else None))
+    ranks = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
+    watchlist.add_run(WatchedJob(job=job, pids=ranks))
