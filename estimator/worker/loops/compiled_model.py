@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..model.build import transformer_blocks, without_adapters
+from ..replaced import replaced
 from ..request.errors import UnsupportedError
 from .fused_kernels import is_gated_mlp, is_rms_norm
 from .losses import full_loss
@@ -79,8 +80,5 @@ def shared_casts() -> Iterator[None]:
             latest[:] = weakref.ref(tensor), weakref.ref(made)
         return made
 
-    BaseTunerLayer._cast_input_dtype = cast
-    try:
+    with replaced((BaseTunerLayer, "_cast_input_dtype", cast)):
         yield
-    finally:
-        BaseTunerLayer._cast_input_dtype = before

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..model.build import transformer_blocks
+from ..replaced import replaced
 from .attention_mask import masks_made
 from .state_spaces import fused_state_spaces, kernel_versions
 
@@ -40,11 +41,11 @@ def attention_of_loop(model: Any, loop: Loop) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if "rope" in loop.fused:
             for name in _block_modules(model):
-                stack.enter_context(_replaced(name, _ROTATION, _rotate_in_place))
+                stack.enter_context(_replaced_in(name, _ROTATION, _rotate_in_place))
         if loop.masks_attention:
             stack.enter_context(masks_made(per_block=loop.masks_per_block))
         if loop.repeats_keys:
-            stack.enter_context(_replaced("transformers.integrations.sdpa_attention", "use_gqa_in_sdpa", _never))
+            stack.enter_context(_replaced_in("transformers.integrations.sdpa_attention", "use_gqa_in_sdpa", _never))
         if kernel_versions(_block_modules(model)):
             stack.enter_context(fused_state_spaces(_block_modules(model)))
         yield
@@ -174,15 +175,8 @@ def _block_modules(model: Any) -> list[str]:
     return sorted({type(block).__module__ for block in transformer_blocks(model).values()})
 
 
-@contextlib.contextmanager
-def _replaced(module: str, name: str, replacement: Any) -> Iterator[None]:
+def _replaced_in(module: str, name: str, replacement: Any) -> contextlib.AbstractContextManager[None]:
+    """Replace a function of a module; nothing, if that is not imported or has no such function."""
     owner = sys.modules.get(module)
-    before = getattr(owner, name, None)
-    if before is None:
-        yield
-        return
-    setattr(owner, name, replacement)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
+    known = getattr(owner, name, None) is not None
+    return replaced((owner, name, replacement)) if known else contextlib.nullcontext()

@@ -7,7 +7,6 @@ scan's output, and recomputes the rest. Without it, transformers' plain operatio
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
 import sys
@@ -15,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..replaced import replaced
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
+    from contextlib import AbstractContextManager
 
 KERNEL = "mamba2_split_conv1d_scan_combined"
 _LIBRARIES = ("mamba_ssm", "causal_conv1d")
@@ -44,17 +46,9 @@ def _has_kernel(name: str) -> bool:
     return KERNEL in getattr(sys.modules.get(name), "__dict__", ())
 
 
-@contextlib.contextmanager
-def fused_state_spaces(modules: Iterable[str]) -> Iterator[None]:
+def fused_state_spaces(modules: Iterable[str]) -> AbstractContextManager[None]:
     """Make the blocks in these modules allocate as with the fused kernel."""
-    before = {name: getattr(sys.modules[name], KERNEL) for name in modules if _has_kernel(name)}
-    for name in before:
-        setattr(sys.modules[name], KERNEL, split_conv1d_scan)
-    try:
-        yield
-    finally:
-        for name, function in before.items():
-            setattr(sys.modules[name], KERNEL, function)
+    return replaced(*((sys.modules[name], KERNEL, split_conv1d_scan) for name in modules if _has_kernel(name)))
 
 
 def split_conv1d_scan(  # noqa: PLR0917 - the kernel's own signature

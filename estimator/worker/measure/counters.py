@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..memory.allocation_history import block_bytes
+from ..replaced import replaced
 from ..step.live_bytes import LiveBytes
 
 if TYPE_CHECKING:
@@ -164,11 +165,8 @@ class _CpuStorages(LiveBytes):
                 self._set(storage._cdata, block_bytes(size))
             return result
 
-        torch.UntypedStorage.resize_ = resize
-        try:
+        with replaced((torch.UntypedStorage, "resize_", resize)):
             yield
-        finally:
-            torch.UntypedStorage.resize_ = original
 
 
 def _larger(one: int | None, other: int | None) -> int | None:

@@ -14,6 +14,7 @@ from ..loops.training_loop import prepare_loop
 from ..model.build import build_model, prepare_for_training
 from ..parallel.fsdp1.wrapping import wrap_fsdp1
 from ..parallel.process_group import device_mesh
+from ..replaced import replaced
 from ..request.request import OlderVersions
 from ..step.forward_pass import autocast_dtype, weights_dtype
 from ..step.training_steps import parallelize
@@ -86,11 +87,8 @@ def weights_on_meta() -> Iterator[None]:
             empty = torch.nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
             module._parameters[name] = empty
 
-    torch.nn.Module.register_parameter = register
-    try:
+    with replaced((torch.nn.Module, "register_parameter", register)):
         yield
-    finally:
-        torch.nn.Module.register_parameter = original
 
 
 def fill_weights(model: Any, device: Any) -> None:

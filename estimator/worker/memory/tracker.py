@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ..replaced import replaced
 from . import fake_results
 from .allocation_history import AllocationHistory, Phase, StorageRecord, block_bytes
 from .stream_order import StreamOrder
@@ -231,11 +232,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
                     self._allocate(storage, (size,), "uint8", None)
             return result
 
-        torch.UntypedStorage.resize_ = resize
-        try:
+        with replaced((torch.UntypedStorage, "resize_", resize)):
             yield
-        finally:
-            torch.UntypedStorage.resize_ = original
 
     def _can_sum_in_place(self, first: Any, second: Any, alpha: float = 1) -> bool:
         """Return True if autograd adds these two and nothing else uses the first one's storage."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from ..replaced import replaced
 from ..request.errors import RefusedError
 from ..request.user_code import UserCode, build_user_model, refusing_errors
 from .dtypes import DTYPES, default_dtype
@@ -118,24 +119,20 @@ def add_lora_adapters(model: Any, lora: Lora, trainable: Trainable | None = None
     except ImportError:
         raise RefusedError("adapters need the library peft, which this interpreter does not have") from None
     copied = owning_modules(trained_names(model, trainable)) if trainable is not None else []
-    move = torch.nn.Module.to
-    # fake parameters cannot be moved; adapters are created in fp32, where peft's two casts would end as well
-    torch.nn.Module.to = lambda module, *_args, **_kwargs: module
+    layers: Any = contextlib.nullcontext()
+    if lora.quantization != "none":
+        from .quantized.peft_layers import adapters_on_stand_ins
+
+        layers = adapters_on_stand_ins()
     try:
         settings = LoraConfig(
             r=lora.rank, target_modules=lora.targets, lora_dropout=lora.dropout, modules_to_save=copied or None
         )
-        if lora.quantization == "none":
+        # fake parameters cannot be moved; adapters are created in fp32, where peft's two casts would end as well
+        with replaced((torch.nn.Module, "to", lambda module, *_args, **_kwargs: module)), layers:
             model = get_peft_model(model, settings)
-        else:
-            from .quantized.peft_layers import adapters_on_stand_ins
-
-            with adapters_on_stand_ins():
-                model = get_peft_model(model, settings)
     except ValueError as error:
         raise RefusedError(f"peft cannot adapt this model: {' '.join(str(error).split())[:200]}") from None
-    finally:
-        torch.nn.Module.to = move
     if lora.adapter_dtype is not None:
         from .quantized.kbit_preparation import cast_adapters
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..replaced import replaced
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,7 +26,7 @@ def no_padding_mask() -> Iterator[None]:
         "find_packed_sequence_indices": lambda *_: None,
         "fast_all": lambda *_: True,  # for models that make their masks themselves
     }
-    with _patched(masking_utils, changes):
+    with _replaced_in(masking_utils, changes):
         yield
 
 
@@ -36,7 +38,7 @@ def grouped_matrix_products() -> Iterator[None]:
     except ImportError:  # before 5
         yield
         return
-    with _patched(moe, {"_can_use_grouped_mm": lambda _input, weight, _offs: weight.dtype == torch.bfloat16}):
+    with _replaced_in(moe, {"_can_use_grouped_mm": lambda _input, weight, _offs: weight.dtype == torch.bfloat16}):
         yield
 
 
@@ -57,13 +59,6 @@ def no_truncated_normal() -> Iterator[None]:
         functions["trunc_normal_"] = original
 
 
-@contextlib.contextmanager
-def _patched(module: Any, changes: dict[str, Any]) -> Iterator[None]:
-    before = {name: getattr(module, name) for name in changes if hasattr(module, name)}
-    for name in before:
-        setattr(module, name, changes[name])
-    try:
-        yield
-    finally:
-        for name, original in before.items():
-            setattr(module, name, original)
+def _replaced_in(module: Any, changes: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """Replace those functions of a module that this version of it has."""
+    return replaced(*((module, name, value) for name, value in changes.items() if hasattr(module, name)))

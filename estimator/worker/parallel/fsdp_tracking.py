@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..replaced import replaced
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -78,20 +80,15 @@ def communication_labelled(tracker: StorageTracker, *, own_pool: bool = False) -
         with tracker.labelling(component):
             return methods["post_backward"](self, *unused)
 
-    replacements = [
+    replacements: list[tuple[Any, str, Any]] = [
         (group, "unshard", as_communication(methods["unshard"])),
         (group, "wait_for_unshard", as_communication(methods["wait_for_unshard"])),
         (group, "post_backward", post_backward),
         (group_module, "foreach_all_gather", as_communication(functions["foreach_all_gather"])),
         (group_module, "foreach_reduce", as_communication(in_own_pool(functions["foreach_reduce"]))),
     ]
-    for owner, name, replacement in replacements:
-        setattr(owner, name, replacement)
-    try:
+    with replaced(*replacements):
         yield
-    finally:
-        for owner, name, _ in replacements:
-            setattr(owner, name, {**methods, **functions}[name])
 
 
 @contextlib.contextmanager
@@ -103,7 +100,7 @@ def offload_copies(tracker: StorageTracker) -> Iterator[None]:
     """
     from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
-    before = FSDPParam.all_gather_inputs, FSDPParam.to_sharded_dtensor
+    keep = FSDPParam.to_sharded_dtensor
 
     def all_gather_inputs(self: Any) -> list[Any]:
         on_gpu = self._sharded_param_data.clone()
@@ -113,13 +110,13 @@ def offload_copies(tracker: StorageTracker) -> Iterator[None]:
         on_host = shard.clone()
         tracker.label((on_host,), "gradients")
         tracker.mark_on_host((on_host,))
-        return before[1](self, on_host)
+        return keep(self, on_host)
 
-    FSDPParam.all_gather_inputs, FSDPParam.to_sharded_dtensor = property(all_gather_inputs), to_sharded_dtensor
-    try:
+    with replaced(
+        (FSDPParam, "all_gather_inputs", property(all_gather_inputs)),
+        (FSDPParam, "to_sharded_dtensor", to_sharded_dtensor),
+    ):
         yield
-    finally:
-        FSDPParam.all_gather_inputs, FSDPParam.to_sharded_dtensor = before
 
 
 def _unsharded_gradients(group: Any) -> Iterator[Any]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from ..replaced import replaced
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -50,8 +52,7 @@ def device_mesh_of(sizes: dict[str, int], device: str = "cpu") -> Any:
     return _without_fake_mode(lambda: init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes)))
 
 
-@contextlib.contextmanager
-def meta_propagation_untracked(tracker: StorageTracker) -> Iterator[None]:
+def meta_propagation_untracked(tracker: StorageTracker) -> contextlib.AbstractContextManager[None]:
     """Pause the tracker where DTensor runs an operation on fake tensors to infer the shape of its result."""
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
@@ -61,11 +62,7 @@ def meta_propagation_untracked(tracker: StorageTracker) -> Iterator[None]:
         with tracker.paused():
             return original(*args, **kwargs)
 
-    ShardingPropagator._propagate_tensor_meta_non_cached = run
-    try:
-        yield
-    finally:
-        ShardingPropagator._propagate_tensor_meta_non_cached = original
+    return replaced((ShardingPropagator, "_propagate_tensor_meta_non_cached", run))
 
 
 def _without_fake_mode(function: Any, *args: Any) -> Any:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..loops.selective_checkpointing import attention_output
+from ..replaced import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,9 +48,7 @@ FLASH_NAME = "vramtop_fused_attention"
 def cuda_kernels() -> Iterator[None]:
     """Make attention, dropout, softmax and embeddings allocate as CUDA's kernels do."""
     functional = torch.nn.functional
-    before = functional.scaled_dot_product_attention, functional.dropout
-    functional.scaled_dot_product_attention = scaled_dot_product_attention
-    functional.dropout = dropout
+    attention = "scaled_dot_product_attention"
     library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
@@ -58,10 +57,10 @@ def cuda_kernels() -> Iterator[None]:
             library.impl("softmax.int", _fp32_softmax(torch.ops.aten._softmax.default), composite)
             library.impl("log_softmax.int", _fp32_softmax(torch.ops.aten._log_softmax.default), composite)
             library.impl("embedding_dense_backward", _embedding_backward, "AutogradCPU")
-        yield
+        with replaced((functional, attention, scaled_dot_product_attention), (functional, "dropout", dropout)):
+            yield
     finally:
         library._destroy()
-        functional.scaled_dot_product_attention, functional.dropout = before
 
 
 def _fp32_softmax(kernel: Any) -> Any:

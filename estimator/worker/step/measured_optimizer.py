@@ -6,7 +6,6 @@ no fake tensors, real parameters of several small shapes are stepped, and a form
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import math
 import warnings
@@ -16,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ..replaced import replaced
 from ..request.errors import UnsupportedError
 from .live_bytes import LiveBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 STEPS = 3
 _SMALL = 4096
@@ -78,15 +78,9 @@ class OptimizerFactory:
         return self.kind([each for each in groups if each["params"]], **own)
 
 
-@contextlib.contextmanager
-def without_compiling() -> Iterator[None]:
+def without_compiling() -> AbstractContextManager[None]:
     """Let ``torch.compile`` return what it is given: compiling takes minutes, and changes no state."""
-    before = torch.compile
-    torch.compile = lambda model=None, **_options: (lambda each: each) if model is None else model
-    try:
-        yield
-    finally:
-        torch.compile = before
+    return replaced((torch, "compile", lambda model=None, **_options: (lambda each: each) if model is None else model))
 
 
 def measure(factory: OptimizerFactory, shapes: list[tuple[int, ...]], dtype: Any) -> tuple[list[Measured | None], str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...replaced import replaced
 from .linear import Linear4bit, Linear8bitLt
 
 if TYPE_CHECKING:
@@ -38,11 +39,8 @@ def adapters_on_stand_ins() -> Iterator[None]:
     try:
         from peft.tuners.lora import bnb as layers
 
-        own, layers.bnb = layers.bnb, library
-        try:
+        with replaced((layers, "bnb", library)):
             yield
-        finally:
-            layers.bnb = own
     finally:
         if before is None:
             del sys.modules[_NAME]
@@ -52,12 +50,7 @@ def adapters_on_stand_ins() -> Iterator[None]:
             check.cache_clear()
 
 
-@contextlib.contextmanager
-def autocast_seen_by_peft() -> Iterator[None]:
+def autocast_seen_by_peft() -> contextlib.AbstractContextManager[None]:
     """Answer ``torch.is_autocast_enabled()``, which asks about CUDA, for the CPU on which a trace runs."""
     original = torch.is_autocast_enabled
-    torch.is_autocast_enabled = lambda device="cpu": original(device)
-    try:
-        yield
-    finally:
-        torch.is_autocast_enabled = original
+    return replaced((torch, "is_autocast_enabled", lambda device="cpu": original(device)))

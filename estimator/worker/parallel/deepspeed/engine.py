@@ -9,7 +9,8 @@ from .gathered_weights import GatheredWeights
 from .partitions import cast_in_place
 from .reduced_gradients import ReducedGradients
 from .settings import zero_settings
-from .sharded_gradients import ShardedGradients, zero_linear
+from .sharded_gradients import ShardedGradients
+from .zero_linear import linear_layers_of_zero
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,7 @@ class ZeroModel:
 
     def running(self) -> Any:
         """Return a context in which the model runs as under the engine."""
-        return contextlib.nullcontext() if self._weights is None else zero_linear()
+        return contextlib.nullcontext() if self._weights is None else linear_layers_of_zero()
 
 
 def zero_model(model: Any, request: Request, dtype: Any) -> ZeroModel | None:

@@ -301,37 +301,6 @@ class _BeforeBackward(torch.autograd.Function):  # type: ignore[misc] # torch is
         return (*gradients, None)
 
 
-class ZeroLinear(torch.autograd.Function):  # type: ignore[misc] # torch is not type-checked
-    """DeepSpeed's linear layer: it saves the parameter and not its weights, and its input whatever trains.
-
-    ``LinearFunctionForZeroStage3`` (``runtime/zero/linear.py``), which takes the place of torch's under stage 3.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Any, weight: Any, bias: Any = None) -> Any:
-        """Multiply."""
-        ctx.save_for_backward(tensor, weight, bias)
-        if tensor.dim() == 2 and bias is not None:
-            return torch.addmm(bias, tensor, weight.t())
-        output = tensor.matmul(weight.t())
-        if bias is not None:
-            output += bias
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        """Return the gradients of input, weight and bias."""
-        tensor, weight, bias = ctx.saved_tensors
-        for_tensor = gradient.matmul(weight) if ctx.needs_input_grad[0] else None
-        for_weight = for_bias = None
-        rows = gradient.reshape(-1, gradient.shape[-1])
-        if ctx.needs_input_grad[1]:
-            for_weight = rows.t().matmul(tensor.reshape(-1, tensor.shape[-1]))
-        if bias is not None and ctx.needs_input_grad[2]:
-            for_bias = rows.sum(0)
-        return for_tensor, for_weight, for_bias
-
-
 def _map_tensors(function: Any, value: Any) -> Any:
     """Apply a function to the tensors in a value (``apply_to_tensors_only``)."""
     if isinstance(value, torch.Tensor):

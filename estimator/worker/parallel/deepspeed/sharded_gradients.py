@@ -5,19 +5,17 @@ Follows ``runtime/zero/stage3.py`` of DeepSpeed 0.19.6; docstrings name its meth
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .gathered_weights import GatheredWeights, ZeroLinear
 from .partitions import flatten, norm_of, on_stream, parameter_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ...memory.tracker import StorageTracker
-    from .gathered_weights import Shard
+    from .gathered_weights import GatheredWeights, Shard
     from .partitions import Named
     from .settings import ZeroSettings
 
@@ -187,14 +185,3 @@ class ShardedGradients:
         if self._last:
             norm_of((on_gpu,), chunk=NORM_CHUNK)
             on_gpu.to(torch.float32)
-
-
-@contextlib.contextmanager
-def zero_linear() -> Iterator[None]:
-    """Replace torch's linear layers by DeepSpeed's."""
-    before = torch.nn.functional.linear
-    torch.nn.functional.linear = ZeroLinear.apply
-    try:
-        yield
-    finally:
-        torch.nn.functional.linear = before

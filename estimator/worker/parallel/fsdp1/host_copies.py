@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...replaced import replaced
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -58,7 +60,7 @@ def host_copies(tracker: StorageTracker) -> Iterator[None]:
         flat._mp_shard.copy_(flat._local_shard.clone())
         flat.data = flat._mp_shard
 
-    patches = [
+    patches: list[tuple[Any, str, Any]] = [
         (torch.Tensor, "pin_memory", pin_memory),
         (handle, "_writeback_orig_params", write_back),
         (handle, "pre_unshard", copy_and_pre_unshard),
@@ -66,9 +68,8 @@ def host_copies(tracker: StorageTracker) -> Iterator[None]:
     ]
     stream = torch.cpu.Stream  # has no such method, which a GPU's stream has
     stream.synchronize = lambda self: tracker.synchronize(tracker.order.record(tracker.stream_number(self)))
-    with contextlib.ExitStack() as stack:
-        stack.callback(delattr, stream, "synchronize")
-        for owner, name, replacement in patches:
-            stack.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, replacement)
-        yield
+    try:
+        with replaced(*patches):
+            yield
+    finally:
+        del stream.synchronize

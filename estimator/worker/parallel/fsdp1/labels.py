@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from ...replaced import replaced
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -34,13 +36,10 @@ def communication_labelled(tracker: StorageTracker) -> Iterator[None]:
         tracker.label((getattr(handle.flat_param, "_saved_grad_shard", None),), "gradients")
         return result
 
-    patches = [
+    patches: list[tuple[Any, str, Any]] = [
         (FlatParamHandle, "pre_unshard", as_communication(FlatParamHandle.pre_unshard)),
         (FlatParamHandle, "unshard", as_communication(FlatParamHandle.unshard)),
         (_runtime_utils, "_post_backward_hook", post_backward),
     ]
-    with contextlib.ExitStack() as stack:
-        for owner, name, replacement in patches:
-            stack.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, replacement)
+    with replaced(*patches):
         yield

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...replaced import replaced
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -63,7 +65,7 @@ def ordered_streams(tracker: StorageTracker) -> Iterator[None]:
 
         return run
 
-    patches = [
+    patches: list[tuple[Any, str, Any]] = [
         (stream, "wait_stream", wait_stream),
         (stream, "record_event", record_event),
         (stream, "wait_event", wait_event),
@@ -79,8 +81,5 @@ def ordered_streams(tracker: StorageTracker) -> Iterator[None]:
         (_flat_param, "_same_storage", lambda a, b: a.untyped_storage()._cdata == b.untyped_storage()._cdata),
         (_flat_param, "_data_ptr_allocated", lambda tensor: tensor.untyped_storage().nbytes() > 0),
     ]
-    with contextlib.ExitStack() as stack:
-        for owner, name, replacement in patches:
-            stack.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, replacement)
+    with replaced(*patches):
         yield

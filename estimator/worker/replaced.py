@@ -1,0 +1,23 @@
+"""Replaces attributes of libraries for a while: the worker changes what it cannot be told otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
+    """Give attributes other values inside, and those that they had after it, whatever happens.
+
+    Args:
+        replacements: module or class, the attribute's name, and its value inside.
+    """
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in replacements:
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
+        yield
