@@ -17,8 +17,17 @@ from vramtop.monitor.sources import EarlySampler, Sampler
 from vramtop.monitor.storage.settings import COLUMNS, HOST_LINE, INTERVAL, SORT, VIEW
 
 from ..keys import APP_KEYS
-from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard, is_complete, preload_screens
-from ..screens.dashboard import STALE_INTERVALS, DashboardScreen
+from ..screens import (
+    SCREENS,
+    STALE_INTERVALS,
+    BoardApp,
+    BoardFeed,
+    DemandsFigures,
+    ShowsBoard,
+    is_complete,
+    preload_screens,
+)
+from ..screens.dashboard import DashboardScreen
 from .help import HelpScreen
 from .messages import BoardUpdated, SourceFailed
 from .options import AppOptions
@@ -81,11 +90,11 @@ class VramtopApp(SharedApp, BoardApp):
         )
 
     @property
-    def feed(self) -> FeedStatus:
+    def feed(self) -> BoardFeed:
         """Interval, age and state of the readings."""
         age = None if self._board_at is None else self._options.clock() - self._board_at
         is_stale = age is not None and age > STALE_INTERVALS * self._sampler.interval
-        return FeedStatus(
+        return BoardFeed(
             interval=self._sampler.interval,
             age_seconds=age if is_stale else None,
             paused=self._sampler.paused,

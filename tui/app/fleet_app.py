@@ -11,7 +11,7 @@ from vramtop.estimator.common import VramtopError, start_thread
 from vramtop.monitor.fleet import MemoryHistorySource
 
 from ..keys import FLEET_APP_KEYS
-from ..screens import is_complete
+from ..screens import STALE_INTERVALS, is_complete
 from ..screens.fleet import FleetFeed, FleetScreen, ShowsFleet
 from .fleet_alerts import FleetAlerts
 from .shared_app import SharedApp
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ..screens.fleet.job_fit import BudgetsFor
     from .options import FleetOptions
 
-_STALE_INTERVALS = 3
 _CLOCK_SECONDS = 1.0
 _STOP_SECONDS = 3.0
 
@@ -76,7 +75,7 @@ class FleetApp(SharedApp):
     def feed(self) -> FleetFeed:
         """State of the readings."""
         age = None if self._updated_at is None else self._options.clock() - self._updated_at
-        is_stale = age is not None and age > max(_STALE_INTERVALS * self._options.interval, 2 * _CLOCK_SECONDS)
+        is_stale = age is not None and age > max(STALE_INTERVALS * self._options.interval, 2 * _CLOCK_SECONDS)
         return FleetFeed(
             source=self._options.source,
             interval=self._options.interval,
