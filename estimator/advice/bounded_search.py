@@ -56,15 +56,6 @@ class BoundedSearch:
             budget = self.estimate(job)
         return self.judge(shifted(budget, more)) == "fits"
 
-    def fits(self, job: Job) -> bool:
-        """Return whether the job fits.
-
-        Raises:
-            VramtopError: what the estimate raises.
-        """
-        budget, verdict = self.least(job)
-        return verdict == "fits" and self.exact(budget)[1] == "fits"
-
 
 def shifted(budget: Budget, by: int) -> Budget:
     """Return the budget with ``by`` bytes added to all device figures; its components are unchanged."""

@@ -8,6 +8,8 @@ from ..job import ResolvedJob
 
 HOST_LOADING = "loading"
 """The kind of changes that lower host memory only."""
+MORE_GPUS_SLOWDOWN = 0.2
+"""Cost of each doubling of the GPUs: other jobs cannot use them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,17 @@
 """Writes a suggested change as edits of the user's own settings: flags, or keys of a tool's configuration file."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..job import Job, job_to_mapping
+from ..readers.source import COMMAND_LINE, written_place
 from ..readers.tools import keys_of_tool
 from ..readers.tools.shared import ToolKey
 
 if TYPE_CHECKING:
     from ..readers.source import Finding, JobReading
 
-_ON_COMMAND_LINE = re.compile(r"^(?P<setting>--?[\w.-]+|[\w.-]+=) on the command line$")
-_IN_FILE = re.compile(r"^(?P<place>[^:\s]+\.(?:ya?ml|json|toml)): (?P<setting>[\w.-]+)$")
 _SAME_IN_EVERY_TOOL = (
     "training.micro_batch",
     "training.gradient_accumulation",
@@ -60,7 +58,7 @@ def flag_edits(job: Job, changes: Mapping[str, Any], flags: Mapping[str, str]) -
         old, new = _value(tables.get(table, {}).get(name)), _value(value) or ""
         flag = flags.get(key)
         words = f"{flag} {new}" if flag else f"--set {key}={new}"
-        found.append(Edit(key=key, place="command line", setting=flag or "--set", old=old, new=new, words=words))
+        found.append(Edit(key=key, place=COMMAND_LINE, setting=flag or "--set", old=old, new=new, words=words))
     return tuple(found)
 
 
@@ -114,7 +112,7 @@ def _edits_of(
 
 def _edit_in_place(key: str, value: Any, now: "Finding", known: ToolKey | None) -> Edit | None:
     """Return the change of the setting that the user wrote; None if its value has no equivalent there."""
-    written = _written_at(now)
+    written = written_place(now)
     if written is None:
         return None
     place, setting = written
@@ -127,26 +125,14 @@ def _edit_in_place(key: str, value: Any, now: "Finding", known: ToolKey | None) 
     return _edit(key, place, setting, _old_tool_value(known, now.value), new)
 
 
-def _written_at(finding: "Finding") -> tuple[str, str] | None:
-    """Return (place, setting) where the user wrote the value, if it is written there by itself."""
-    if not finding.written:
-        return None
-    origin = finding.origin.removesuffix(", the longest a batch can be")
-    if match := _ON_COMMAND_LINE.match(origin):
-        return "command line", match["setting"]
-    if match := _IN_FILE.match(origin):
-        return match["place"], match["setting"]
-    return None
-
-
 def _usual_place(reading: "JobReading") -> str | None:
     """Return the place where most of the settings are written."""
-    places = [written[0] for finding in reading.findings if (written := _written_at(finding))]
+    places = [written[0] for finding in reading.findings if (written := written_place(finding))]
     return max(places, key=places.count) if places else None
 
 
 def _flag_or_key(name: str, place: str | None, tool: str | None) -> str:
-    dashed = place == "command line" or keys_of_tool(tool).always_flags
+    dashed = place == COMMAND_LINE or keys_of_tool(tool).always_flags
     return f"--{name}" if dashed else name
 
 

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 
 from ..job import ResolvedJob
-from .change import Change
+from .change import MORE_GPUS_SLOWDOWN, Change
 
-_MORE_GPUS_SLOWDOWN = 0.2
-"""Per doubling of the GPUs: other jobs cannot use them."""
 _IDLE_SLOWDOWN = 0.3
 """One GPU computes at a time, and tensor parallelism or FSDP would use all."""
 _COPIES_SLOWDOWN = 9.0
@@ -25,7 +23,7 @@ def placed_on_more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
             kind="sharding",
             changes={"parallel.device_map": "auto", "parallel.pipeline": count},
             why=f"takes {count} GPUs, of which one computes at a time",
-            slowdown=_MORE_GPUS_SLOWDOWN * (count.bit_length() - 1) + _IDLE_SLOWDOWN,
+            slowdown=MORE_GPUS_SLOWDOWN * (count.bit_length() - 1) + _IDLE_SLOWDOWN,
             quality=0.0,
             source=_SOURCE,
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ..job import Inference, ResolvedJob
-from .change import Change, ChangeRule, Proposal, shorter_sequences
+from .change import MORE_GPUS_SLOWDOWN, Change, ChangeRule, Proposal, shorter_sequences
 from .device_map_changes import partly_in_cpu_ram, placed_on_more_gpus
 
 _UTILIZATIONS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
@@ -60,7 +60,7 @@ def _more_tensor_ranks(job: ResolvedJob, gpus: int) -> Iterator[Change]:
             kind="sharding",
             changes={"parallel.tensor": 2 * job.parallel.tensor},
             why=f"takes {2 * job.parallel.world_size} GPUs",
-            slowdown=0.2,
+            slowdown=MORE_GPUS_SLOWDOWN,
             quality=0.0,
             source="two reductions per block (arXiv:1909.08053)",
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..job import ResolvedJob
-from .change import HOST_LOADING, Change, ChangeRule, Proposal, shorter_sequences
+from .change import HOST_LOADING, MORE_GPUS_SLOWDOWN, Change, ChangeRule, Proposal, shorter_sequences
 from .device_map_changes import placed_on_more_gpus
 
 _FORWARD_SHARE = 1 / 3
@@ -21,8 +21,7 @@ _EXTRA_PASS_SLOWDOWN = 0.03
 _MIN_BUSY_TOKENS = 512
 """Below about 300 tokens a matrix product waits for its weights: an H100's 989 TFLOP/s over its 3.35 TB/s."""
 _IDLE_SLOWDOWN = 0.3
-_MORE_GPUS_SLOWDOWN = 0.2
-"""Per doubling of the GPUs: other jobs cannot use them."""
+"""Cost of passes with fewer tokens than that, in which the GPU waits."""
 
 
 def _smaller_batches(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
@@ -64,7 +63,7 @@ def _more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
             kind="sharding",
             changes=changes,
             why=f"takes {parallel.world_size * factor} GPUs, {same}",
-            slowdown=_MORE_GPUS_SLOWDOWN * (factor.bit_length() - 1),
+            slowdown=MORE_GPUS_SLOWDOWN * (factor.bit_length() - 1),
             quality=0.0 if kept else 0.05,
             source="takes GPUs from others; communication as in arXiv:1910.02054",
         )

@@ -13,6 +13,9 @@ _MAX_OTHERS = 4
 _ROUNDED = 0.006
 """Figures of a message may be off by so much of themselves: torch prints two decimals, of a unit."""
 _WORDS = {2: "16-bit", 4: "fp32"}
+_MORE_HOST_MEMORY = (
+    "Ask the scheduler for more memory (--mem), or start fewer ranks or DataLoader workers on this host."
+)
 
 
 def failure_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Iterator[str]:
@@ -34,7 +37,7 @@ def failure_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Itera
         yield f"CPU RAM ran out, not GPU memory: an allocation{size} on the host failed."
         if "shm" in failure.text or "shared memory" in failure.text:
             yield "It was shared memory: /dev/shm is full; in a container give it more (docker run --shm-size 8g)."
-        yield "Ask the scheduler for more memory (--mem), or start fewer ranks or DataLoader workers on this host."
+        yield _MORE_HOST_MEMORY
     else:
         yield from _killed_findings(failure)
 
@@ -45,7 +48,7 @@ def _killed_findings(failure: Failure) -> Iterator[str]:
             "The host ran out of memory: the kernel's OOM killer, or the scheduler, ended a process because CPU RAM or "
             "the job's limit of it was used up; GPU memory was not the cause."
         )
-        yield "Ask the scheduler for more memory (--mem), or start fewer ranks or DataLoader workers on this host."
+        yield _MORE_HOST_MEMORY
     else:
         yield (
             "A process was ended by SIGKILL (exit code -9), which GPU memory never causes: usually a host "

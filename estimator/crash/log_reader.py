@@ -123,9 +123,8 @@ class _Reader:
 
     def _other(self, stream: _Stream, line: LogLine) -> None:
         text = line.text
-        if (
-            "rank" in text and (rank := _RANK.search(text)) is not None
-        ):  # torchrun's summary names it before the exit code
+        # torchrun's summary names the rank before the exit code
+        if "rank" in text and (rank := _RANK.search(text)) is not None:
             self._reported_rank = int(rank[1])
         if "/" in text and (progress := _PROGRESS.search(text)):
             self._count_steps(stream, progress)

@@ -122,31 +122,3 @@ def _halvings(number: int) -> list[int]:
 def _count(number: int, word: str) -> str:
     first, space, rest = word.partition(" of ")
     return f"{number:,} {first}{'' if number == 1 else 's'}{space}{rest}"
-
-
-def rank_sizes(job: Job) -> dict[str, int]:
-    """Return the fields of a resolved job that depend on its micro-batch and sequence length."""
-    training = job.training
-    length = -(-training.sequence_length // job.parallel.context)
-    sequences = training.micro_batch * training.sequences_per_example
-    return {
-        "sequences": sequences,
-        "local_length": length,
-        "local_tokens": sequences * length,
-        "generated_sequences": _generated_sequences(job, sequences),
-        "prompt_length": _prompt_length(job, length),
-        "scored_tokens": sequences * min(length, training.loss_length or length),
-    }
-
-
-def _generated_sequences(job: Job, sequences: int) -> int:
-    rollout = job.rollout
-    if rollout is None or rollout.engine != "transformers" or job.training.mode != "train":
-        return 0
-    return sequences * rollout.micro_batches
-
-
-def _prompt_length(job: Job, length: int) -> int:
-    """Return the tokens of a prompt: what the scored completion leaves of a sequence, unless it is stated."""
-    stated = job.rollout.prompt_length if job.rollout else None
-    return min(length, stated or max(1, length - (job.training.loss_length or 0)))

@@ -6,10 +6,11 @@ Formulas take the resolved job, or parts of it, and never compare the job's stri
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .effective_batch import rank_sizes
 from .job import Job
 from .quantization import BYTES_PER_ELEMENT, quantization
+from .rank_sizes import rank_sizes
 from .rules import (
+    DTYPE_WIDTHS,
     FRAMEWORKS,
     LIGER_KERNELS,
     OPTIMIZERS,
@@ -33,9 +34,6 @@ from .rules.dtype_widths import dtype_widths
 from .rules.version_rules import version_rules
 from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training, Zero
 from .trainable import TrainableRules, trainable_rules, trained_heads
-
-_DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-
 
 _NO_ZERO = Zero()
 
@@ -89,7 +87,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Gradients have a buffer, allocated once and zeroed after each step (Megatron-LM, Megatron-FSDP)."""
     casts_gradients: bool
     """Megatron-FSDP gives the optimizer fp32 copies of 16-bit gradients (``update_main_grads``)."""
-    flattens: bool  # FSDP1 makes flat parameters of units, sharded or not
+    flattens: bool
+    """FSDP1 makes flat parameters of units, sharded or not."""
     steps_in_backward: bool
     """Each gradient is applied and freed as it appears."""
     steps_flat_buffers: bool
@@ -127,7 +126,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     prompt_length: int
     """Tokens of a prompt on one rank."""
     scored_tokens: int
-    """Tokens of a prompt on one rank whose logits are computed."""
+    """Tokens of one micro-batch on one rank whose logits are computed."""
 
     fused_kernels: frozenset[str]
     """Parts of the model that fused kernels compute, if there are such kernels for it."""
@@ -186,9 +185,9 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         fp32_reduction=_reduces_in_fp32(parallel, framework, strategy, precision),
         quantized=BYTES_PER_ELEMENT[kind] if kind else None,
         main_weights=parallel.main_weights,
-        gradients=_DTYPE_BYTES[parallel.gradient_dtype] if parallel.gradient_dtype else None,
+        gradients=DTYPE_WIDTHS[parallel.gradient_dtype] if parallel.gradient_dtype else None,
         adapters=adapters,
-        gathered=_DTYPE_BYTES[parallel.param_dtype] if parallel.param_dtype else None,
+        gathered=DTYPE_WIDTHS[parallel.param_dtype] if parallel.param_dtype else None,
     )
     return ResolvedJob(
         job=job,

@@ -7,7 +7,7 @@ from math import hypot, sqrt
 from ..budget import Budget, Method
 from ..common import MIB
 from ..formula.ranges import SMALL_BYTES, DoubtfulBytes
-from .kinship import Mechanism, kinship
+from .kinship import MECHANISMS, OUTSIDE, STEP, Mechanism, kinship
 from .measurement import Measurement, Observed, Predicted
 from .subject import Subject
 
@@ -17,10 +17,13 @@ DAY = 86_400.0
 _RANK_HALF_LIFE = 3.0
 """Runs after which one counts half: a change of the user's stack is believed after about three runs."""
 _AGE_HALF_LIFE_DAYS = 45.0
+"""Days after which a run counts half."""
 _COUNT_SHARE = 0.002
+"""Error of the states, whose parameters are counted, as a share of them: nine in ten jobs are within it."""
 _LEAST_STEP_SHARE = 0.01
+"""Least error of a step, as a share of its activations, logits and temporary tensors."""
 _LEAST_SLACK_SHARE = 0.005
-"""Least share of the allocated bytes."""
+"""Least error of what the allocator keeps, as a share of the allocated bytes."""
 _ALLOCATOR_NOISE = (8 * MIB, 0.002)
 """Bytes, and share of the figure, by which two runs of one job differ: batches differ in what they pad and route."""
 _DEVICE_NOISE = (16 * MIB, 0.004)
@@ -28,8 +31,6 @@ _READINGS_NOISE = (32 * MIB, 0.01)
 """Readings of NVML miss a peak between two of them; the allocator keeps what it once had, unless it is told not to."""
 _SAME_STEP: dict[Method, Method] = {"exact": "formula", "formula": "exact"}
 """Methods that compute a step alike, and count parameters in different ways."""
-_OUTSIDE = frozenset[Mechanism](("context", "nccl"))
-"""Mechanisms whose figures do not depend on the method."""
 _NCCL_SHARE = 3.0
 """Error of a byte of NCCL relative to one of CUDA's context (``ranges.calibration``)."""
 
@@ -147,8 +148,9 @@ def collect_evidence(
         if not same and first.version != predicted.version:
             continue
         theirs = predicted if same else first
+        # no method changes what lies outside of torch's allocator
         errors = tuple(
-            error for error in _errors(runs, theirs) if same or own_method or _OUTSIDE.issuperset(error.mechanisms)
+            error for error in _errors(runs, theirs) if same or own_method or set(error.mechanisms) <= {*OUTSIDE}
         )
         if errors:
             found.append(
@@ -181,15 +183,15 @@ def _errors(runs: Sequence[Measurement], predicted: Predicted) -> Iterator[Error
     readings = all(each.observed.device_source == "readings" for each in runs)
     by_device = _noise(_READINGS_NOISE if readings else _DEVICE_NOISE, predicted.device_bytes)
     if allocated is not None:
-        yield _error(("fixed", "tokens"), allocated, by_allocator)
+        yield _error(STEP, allocated, by_allocator)
     if slack is not None:
         yield _error(("slack",), slack, by_allocator)
     elif reserved is not None:
-        yield _error(("fixed", "tokens", "slack"), reserved, by_allocator)
+        yield _error((*STEP, "slack"), reserved, by_allocator)
     if outside is not None:
-        yield _error(("context", "nccl"), outside, by_device)
+        yield _error(OUTSIDE, outside, by_device)
     elif device is not None and allocated is None and reserved is None:
-        yield _error(("fixed", "tokens", "slack", "context", "nccl"), device, by_device)
+        yield _error(MECHANISMS, device, by_device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,7 @@ class _Typical:
     spread: float
     """Standard deviation of a run from it, odd ones left out; 0: one run."""
     whole: float
-    """Variance with the outliers, as the next run may be one of them."""
+    """Standard deviation with the outliers, as the next run may be one of them."""
     count: float
     """Runs that it counts as."""
 

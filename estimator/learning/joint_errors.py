@@ -46,6 +46,7 @@ _OTHERS = _each({1.0: 0.75, 3.0: 0.25}, {0.1: 0.5, 0.7: 0.5})
 _CALIBRATED = (_Parts(1.0, 0.0),)
 """Prior of mechanisms of which nothing was seen: nothing but the calibration is known."""
 _KNOWN_SHARE = 0.3
+"""Least kinship with a measured job at which something was seen of a mechanism."""
 _WRONG, _WRONG_SAME = 0.3, 0.05
 """Probability that the runs of one job are of another job than they seemed, and that one run of the very job is."""
 _WRONG_SHARE = 1.0

@@ -22,6 +22,8 @@ context, kernels and libraries; ``nccl``: NCCL's buffers.
 MECHANISMS: tuple[Mechanism, ...] = get_args(Mechanism)
 STEP: tuple[Mechanism, ...] = ("fixed", "tokens")
 """The mechanisms of the allocated bytes."""
+OUTSIDE: tuple[Mechanism, ...] = ("context", "nccl")
+"""The mechanisms of the bytes outside of torch's allocator."""
 _Shares = tuple[float, float, float, float, float]
 """Shares of the mechanisms, in their order."""
 _ALL: _Shares = (1, 1, 1, 1, 1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ..budget import Peak
 from ..common import format_gib
 from .evidence import Evidence
-from .kinship import differences, kinship
+from .kinship import OUTSIDE, differences, kinship
 from .subject import Subject
 
 _NAMES = {
@@ -21,7 +21,6 @@ _NAMES = {
     "parallel.data_replicate": "{} replicas",
 }
 _MOST_NAMED = 3
-_OUTSIDE = ("context", "nccl")
 
 
 def correction_words(evidence: Sequence[Evidence], subject: Subject, peak: Peak, before: Peak) -> str:
@@ -46,7 +45,7 @@ def correction_words(evidence: Sequence[Evidence], subject: Subject, peak: Peak,
         return f"{_times(first, subject)}: {seen}{also}; {expected} {figure}{rest}"
     shares = kinship(first.subject, subject)
     said = {name for error in first.errors for name in error.mechanisms if shares[name] > 0}
-    if said and said.issubset(_OUTSIDE):
+    if said and said.issubset(OUTSIDE):
         return f"a job on this card was {_times(first, subject)}{also}: its CUDA context counts here; {figure}{rest}"
     if not others and len(first.runs) == 1 and _width(peak) > _width(before):
         rest += "; a wider range, from one run"

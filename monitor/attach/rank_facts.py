@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..fleet import RankFacts
-from ..host import is_same_start, parse_rank, read_stat, start_time_of
+from ..host import is_same_start, parse_rank, read_environ, read_stat, start_time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -85,16 +85,14 @@ def _read(pid: int, start_time: float | None) -> RankFacts | None:
     started = start_time_of(pid)
     if start_time is not None and (started is None or not is_same_start(started, start_time)):
         return None  # another process has its pid by now
-    block = _read_text(f"/proc/{pid}/environ")
-    pairs = (line.partition("=") for line in block.split("\0") if line)
-    environ = {name: value for name, _, value in pairs}
+    environ = read_environ(pid) or {}
     return rank_facts(environ, ray_cluster=_ray_cluster(pid) if "RAY_JOB_ID" in environ else None)
 
 
 def _ray_cluster(pid: int) -> str | None:
     """Return the address of a Ray worker's cluster, from the command line of the raylet that started it."""
     stat = read_stat(pid)
-    command = _read_text(f"/proc/{stat.parent}/cmdline") if stat and stat.parent else ""
+    command = _command_line(stat.parent) if stat and stat.parent else ""
     found = _CLUSTER.search(command)
     return None if found is None or found[1].startswith(_LOOPBACK) else found[1][:_MAX_CHARACTERS]
 
@@ -112,8 +110,9 @@ def _first_text(environ: Mapping[str, str], *names: str) -> str | None:
     return next((text for name in names if (text := _text(environ, name))), None)
 
 
-def _read_text(path: str) -> str:
+def _command_line(pid: int) -> str:
+    """Return a process's arguments with a zero byte behind each; empty: it is hidden, or has ended."""
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
+        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""

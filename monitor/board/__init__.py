@@ -10,10 +10,14 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .board import (
+        BEING_READ as BEING_READ,
+        LEFT_ALONE as LEFT_ALONE,
+        NOT_ATTACHED as NOT_ATTACHED,
         AttachProgress as AttachProgress,
         Board as Board,
         GpuRow as GpuRow,
         Hidden as Hidden,
+        NoBudgetReason as NoBudgetReason,
         PendingRow as PendingRow,
         ProcessRow as ProcessRow,
         RunRow as RunRow,
@@ -31,7 +35,10 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "board": "AttachProgress Board GpuRow Hidden PendingRow ProcessRow RunRow",
+            "board": (
+                "AttachProgress BEING_READ Board GpuRow Hidden LEFT_ALONE NoBudgetReason NOT_ATTACHED PendingRow "
+                "ProcessRow RunRow"
+            ),
             "board_age": "stale_after_seconds",
             "display_filter": "DisplayFilter ONLY_WORDS parse_devices",
             "missing_reason": "MissingReason NOT_ON_GPU_YET",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..snapshot import MigDevice
 
@@ -18,6 +18,19 @@ if TYPE_CHECKING:
     from ..snapshot import DeviceIndex, GpuKey, GpuProcess, GpuReading, HistoryKey, ProcessKey, Snapshot
     from .divergence import Comparison, PhaseStart
     from .fit import FitResult
+
+
+NoBudgetReason = Literal[
+    "reading…", "no access", "left alone", "not attached", "not training", "no job", "needs model", "unreadable",
+    "no budget", "starting", "ended", "too many", "server", "notebook", "desktop", "helper",
+]  # fmt: skip
+"""Why a process has no budget, in a word or two for a column of 12 characters."""
+BEING_READ: NoBudgetReason = "reading…"
+"""The run of the process is not read yet; this is its note in the readings of other hosts, too."""
+LEFT_ALONE: NoBudgetReason = "left alone"
+"""The user wants the process left alone."""
+NOT_ATTACHED: NoBudgetReason = "not attached"
+"""Nothing is attached to by itself (``--no-attach``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +56,8 @@ class ProcessRow:
     """Why the known job of this process has no budget."""
     missing: tuple[str, ...] = ()
     """Job keys that its budget guesses, because they could not be read (``training.micro_batch``)."""
-    no_budget_reason: str | None = None
-    """Why a process without a budget has none, in a word or two: ``server``, ``reading…``, ``left alone``."""
+    no_budget_reason: NoBudgetReason | None = None
+    """Why a process without a budget has none; None: it has one, or nobody says."""
     phase_starts: tuple[PhaseStart, ...] = ()
     """Phases of its run whose starts were seen."""
     ended_at: float | None = None

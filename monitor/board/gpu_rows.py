@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from ..host.kinds import KnownProgram
     from ..snapshot import DeviceIndex, GpuProcess, GpuReading, MigDevice, Snapshot
+    from .board import NoBudgetReason
 
-    NoBudgetReasonFunction = Callable[[GpuProcess, KnownProgram], str | None]
+    NoBudgetReasonFunction = Callable[[GpuProcess, KnownProgram], NoBudgetReason | None]
 
 
 def gpu_rows(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..host.kinds import program_path
+from ..host.kinds import program_path, starts_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,22 +26,14 @@ GroupKey = tuple[Hashable, ...]
 _STARTS_ANYTHING = frozenset(
     (
         *("bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "csh", "nu", "pwsh"),
-        *("init", "systemd", "login", "su", "sudo", "runuser", "sshd", "sshd-session", "mosh-server", "cron", "crond"),
-        *("atd", "anacron", "screen", "supervisord", "runsv", "s6-supervise", "tini", "dumb-init", "docker-init"),
-        *("conmon", "dockerd", "containerd", "make", "ninja", "parallel", "xargs", "tsp", "nq", "watch"),
-        *("xterm", "konsole", "kitty", "alacritty", "foot", "wezterm-gui", "node", "code", "emacs", "vim", "nvim"),
-        *("gnome-shell", "plasmashell", "kwin_wayland", "sway", "Hyprland", "raylet"),
+        *("su", "sudo", "runuser", "anacron", "runsv", "s6-supervise"),
+        *("make", "ninja", "parallel", "xargs", "tsp", "nq", "watch", "raylet"),
+        *("xterm", "konsole", "kitty", "alacritty", "foot", "wezterm-gui"),
+        *("node", "code", "emacs", "vim", "nvim", "kwin_wayland", "sway", "Hyprland"),
     )
 )
-"""Names of programs whose children need not belong together."""
-_STARTS_ANYTHING_BEGINNINGS = (
-    "tmux",
-    "containerd-shim",
-    "gnome-terminal",
-    "xfce4-terminal",
-    "gnome-session",
-    "(sd-pam",
-)
+"""Names of programs whose children need not belong together, besides those that start whole sessions."""
+_STARTS_ANYTHING_BEGINNING = "xfce4-terminal"
 _MAX_ANCESTORS = 64
 
 
@@ -165,7 +157,7 @@ def _own_key(row: ProcessRow) -> GroupKey:
     parent = process.parent_name
     if (process.parent or 0) <= 1 or parent is None or process.user is None or row.kind in ("desktop", "unknown"):
         return ("process", *process.key)
-    if parent in _STARTS_ANYTHING or parent.startswith(_STARTS_ANYTHING_BEGINNINGS):
+    if parent in _STARTS_ANYTHING or parent.startswith(_STARTS_ANYTHING_BEGINNING) or starts_sessions(parent):
         return ("process", *process.key)
     program = row.program_name or program_path(process.name, process.command)
     return ("program", process.parent, process.user, program)

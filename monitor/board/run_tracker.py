@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.budget import Budget
 
-    from ..snapshot import FinalCounters, GpuKey, History, HistoryKey, ProcessKey, Snapshot, WatchedJob
+    from ..snapshot import FinalCounters, GpuKey, HistoryKey, MemoryHistory, ProcessKey, Snapshot, WatchedJob
     from .divergence import PhaseTracker, Status
 
 
@@ -56,7 +56,7 @@ class RunTracker:
 
     def __init__(
         self,
-        history: History,
+        history: MemoryHistory,
         is_running: Callable[[ProcessKey], bool] = is_running,
         count_kernel_oom_kills: Callable[[], int | None] = count_kernel_oom_kills,
     ) -> None:

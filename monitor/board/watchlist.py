@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..anomalies import AnomalyDetector
 from ..host import is_running
-from ..snapshot import History
+from ..snapshot import MemoryHistory
 from .board import Board
 from .budget_cache import BudgetCache
 from .gpu_rows import committed_bytes, gpu_rows
@@ -48,7 +48,7 @@ class Watchlist:
     """
 
     estimate: Callable[[Job], Budget]
-    history: History = field(default_factory=History)
+    history: MemoryHistory = field(default_factory=MemoryHistory)
     is_running: Callable[[ProcessKey], bool] = is_running
     """True if a process of this machine still runs."""
     anomaly_detector: AnomalyDetector = field(default_factory=AnomalyDetector)

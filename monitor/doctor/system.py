@@ -11,7 +11,7 @@ import psutil
 
 from vramtop.estimator.common import DISTRIBUTION
 
-from ..host import ancestor_pids
+from ..host import HOST_PID_NAMESPACE, ancestor_pids
 
 REPORTED_PACKAGES = (
     DISTRIBUTION,
@@ -40,8 +40,6 @@ _PRESENCE_VARIABLES = (
 )
 _DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _DEVICE_ENTRY = re.compile(r"-?\d{1,3}|all|none|void|((?:GPU|MIG)-[0-9a-fA-F]{1,8})[0-9a-fA-F/-]*")
-_INITIAL_PID_NAMESPACE = 0xEFFF_FFFC
-"""PROC_PID_INIT_INO of include/linux/proc_ns.h."""
 _UNLIMITED_BYTES = 1 << 60
 """Control groups of version 1 report a number near 2^63 for no limit."""
 
@@ -149,7 +147,7 @@ def _container(environ: Mapping[str, str], root: Path) -> list[str]:
 
 def _own_pid_namespace(root: Path) -> bool | None:
     try:
-        return (root / "proc/self/ns/pid").stat().st_ino != _INITIAL_PID_NAMESPACE
+        return (root / "proc/self/ns/pid").stat().st_ino != HOST_PID_NAMESPACE
     except OSError:
         return None
 

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from .host_reading import FleetProcess, HostReading, RankFacts
-
-RunKey = tuple["Hashable", ...]
+    from .local_masters import RunKey
 
 
 def group_ranks(hosts: Iterable[HostReading]) -> tuple[FleetRun, ...]:

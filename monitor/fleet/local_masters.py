@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from .fleet_run import FleetRank
 
     RunKey = tuple[Hashable, ...]
+    """Key of a run: the kind of the fact that names it, and the fact."""
 
-LOOPBACK = ("localhost", "0.0.0.0", "::1", "::", "[::1]", "[::]")  # noqa: S104 - compared, not listened on
+_LOOPBACK = ("localhost", "0.0.0.0", "::1", "::", "[::1]", "[::]")  # noqa: S104 - compared, not listened on
 
 
 def is_loopback(address: str) -> bool:
     """Return True if an address means the host itself."""
-    return address in LOOPBACK or address.startswith("127.")
+    return address in _LOOPBACK or address.startswith("127.")
 
 
 def join_local_masters(members: dict[RunKey, list[FleetRank]]) -> None:

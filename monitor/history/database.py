@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import CannotTellError, is_file
 
-from ..storage import lock_file
+from ..storage import lock_file, name_for_damaged
 from .journal import journal_mode
 
 if TYPE_CHECKING:
@@ -130,7 +129,7 @@ class Database:
                 lock_file(lock, BUSY_SECONDS)
                 if self._is_sound():  # another vramtop has set it aside meanwhile
                     return f"{file.name} was damaged and was set aside."
-                kept = _free_name(file)
+                kept = name_for_damaged(file)
                 for ending in _BESIDE:
                     with contextlib.suppress(FileNotFoundError):
                         file.with_name(file.name + ending).rename(kept.with_name(kept.name + ending))
@@ -216,9 +215,3 @@ def repaired(database: Database, work: Callable[[], None]) -> str | None:
         work()
         return warning
     return None
-
-
-def _free_name(file: Path) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    names = (file.with_name(f"{file.name}.damaged-{stamp}{tail}") for tail in ("", *(f"-{n}" for n in range(1, 1000))))
-    return next(name for name in names if not name.exists())

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         strip_invisible as strip_invisible,
     )
     from .process_identity import (
+        HOST_PID_NAMESPACE as HOST_PID_NAMESPACE,
         is_running as is_running,
         is_same_start as is_same_start,
         namespace_pids as namespace_pids,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from .process_origin import (
         ProcessOrigin as ProcessOrigin,
         ancestor_pids as ancestor_pids,
+        read_environ as read_environ,
         read_origin as read_origin,
     )
     from .processes import (
@@ -69,11 +71,11 @@ else:
             "idleness": "IdleTracker machine_is_idle",
             "interpreter": "find_interpreter installed_versions",
             "plain_text": "displayed_line duration_text INVISIBLE_CHARACTERS sanitize_line strip_invisible",
-            "process_identity": "is_running is_same_start namespace_pids read_stat start_time_of",
+            "process_identity": "HOST_PID_NAMESPACE is_running is_same_start namespace_pids read_stat start_time_of",
             "process_info": (
                 "ancestors parse_rank ProcessInfo read_process remember_process_tree UnreadableProcessError"
             ),
-            "process_origin": "ancestor_pids ProcessOrigin read_origin",
+            "process_origin": "ancestor_pids ProcessOrigin read_environ read_origin",
             "processes": "ENDED_NOTE ProcessDirectory ProcessFacts ZOMBIE_NOTE",
             "run_processes": "find_run_processes RunProcesses",
             "terminate": "GRACE_SECONDS ProcessTermination refusal_reason TerminationBatch",

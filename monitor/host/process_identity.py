@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 MAX_START_DIFFERENCE_SECONDS = 0.5 / _TICKS_PER_SECOND
 """Start times are counted in clock ticks: half a tick is rounding, a whole one is another process."""
+HOST_PID_NAMESPACE = 0xEFFF_FFFC
+"""Inode of the machine's own pid namespace (PROC_PID_INIT_INO of include/linux/proc_ns.h)."""
 _MAX_STAT_BYTES = 1024
 _REAL_UID = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
 

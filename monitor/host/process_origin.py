@@ -41,7 +41,7 @@ def read_origin(pid: int, start_time: float | None) -> ProcessOrigin | None:
     stat = read_stat(pid)
     if stat is None or start_time is None or not is_same_start(stat.start_time(boot_time()), start_time):
         return None
-    environ = _environ(pid)
+    environ = read_environ(pid)
     variables = environ or {}
     return ProcessOrigin(
         ancestors=ancestor_pids(pid),
@@ -72,7 +72,8 @@ def _is_orphan(pid: int) -> bool:
     return not _read_text(f"/proc/{pid}/cgroup").rstrip().endswith(".service")
 
 
-def _environ(pid: int) -> dict[str, str] | None:
+def read_environ(pid: int) -> dict[str, str] | None:
+    """Return the environment with which a process's program started; None: it is hidden, or the process has ended."""
     block = _read_text(f"/proc/{pid}/environ")
     if not block:
         return None

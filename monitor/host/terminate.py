@@ -13,15 +13,13 @@ from vramtop.estimator.common import VramtopError
 
 from ..snapshot import GpuProcess, ProcessKey, Source
 from .open_files import open_files
-from .process_identity import boot_time, is_same_start, load_stat, read_stat, real_uid
+from .process_identity import HOST_PID_NAMESPACE, boot_time, is_same_start, load_stat, read_stat, real_uid
 from .process_origin import ancestor_pids
 
 GRACE_SECONDS = 10.0
 """Time for a process to end after SIGTERM before SIGKILL is offered again; ``docker stop`` allows as much."""
 _KERNEL_THREAD = 0x0020_0000
 """PF_KTHREAD of include/linux/sched.h."""
-_HOST_PID_NAMESPACE = 0xEFFF_FFFC
-"""Inode of the machine's own pid namespace (PROC_PID_INIT_INO of include/linux/proc_ns.h)."""
 _GPU_FILE = re.compile(r"/dev/(nvidia|dxg)")
 
 Blocker = Literal["stopped", "in the kernel"]
@@ -248,7 +246,7 @@ def is_kernel_thread(pid: int) -> bool:
 def _uncertainty(pid: int) -> str | None:
     """Return why the pid may be wrong: inside a container, the driver may report pids of the host."""
     try:
-        if Path("/proc/self/ns/pid").stat().st_ino == _HOST_PID_NAMESPACE:
+        if Path("/proc/self/ns/pid").stat().st_ino == HOST_PID_NAMESPACE:
             return None
         if any(_GPU_FILE.match(target) for _, target in open_files(pid)):
             return None

@@ -36,8 +36,12 @@ if TYPE_CHECKING:
         RemappedRows as RemappedRows,
     )
     from .gpu_list import gpu_list as gpu_list
-    from .history import History as History, MemorySample as MemorySample, usual_interval as usual_interval
     from .host_load import HostLoad as HostLoad
+    from .memory_history import (
+        MemoryHistory as MemoryHistory,
+        MemorySample as MemorySample,
+        usual_interval as usual_interval,
+    )
     from .mig_devices import (
         MigDevice as MigDevice,
         device_of as device_of,
@@ -74,7 +78,7 @@ else:
             "gpu_activity": "GpuFigure",
             "gpu_details": "DetailLevel EccErrors GpuDetails NvLinks PcieLink RemappedRows",
             "gpu_list": "gpu_list",
-            "history": "History MemorySample usual_interval",
+            "memory_history": "MemoryHistory MemorySample usual_interval",
             "host_load": "HostLoad",
             "mig_devices": "device_of mig_label MigDevice processes_by_device",
             "process_figures": "FIRST_SAMPLE ProcessFigures",

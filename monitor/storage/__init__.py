@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         data_file as data_file,
         data_folder as data_folder,
         leave_files_unchanged as leave_files_unchanged,
+        name_for_damaged as name_for_damaged,
     )
 else:
     __getattr__, __all__ = lazy_exports(
@@ -28,6 +29,6 @@ else:
             "pending_jobs": "PendingJobs",
             "recent_models": "RecentModels",
             "reservations": "Reservation Reservations",
-            "user_file": "change_in_background data_file data_folder leave_files_unchanged UserFile",
+            "user_file": "change_in_background data_file data_folder leave_files_unchanged name_for_damaged UserFile",
         },
     )

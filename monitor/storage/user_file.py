@@ -137,7 +137,7 @@ class UserFile(Generic[Content]):
                 try:
                     content = self.read()
                 except _DamagedError as error:
-                    warning = f"{error.message} It was kept as {_rename_damaged(file).name}."
+                    warning = f"{error.message} It was kept as {file.rename(name_for_damaged(file)).name}."
                     content = self.empty()
                 _write(file, {"version": self.version, "content": change(content)})
             finally:
@@ -209,9 +209,8 @@ def write_whole(file: Path, data: bytes, mode: int = 0o600) -> None:
             raise
 
 
-def _rename_damaged(file: Path) -> Path:
-    """Rename a damaged file to a new name."""
+def name_for_damaged(file: Path) -> Path:
+    """Return a name beside a damaged file that none has, under which it is kept."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = (file.with_name(f"{file.name}.damaged-{stamp}{tail}") for tail in ("", *(f"-{n}" for n in range(1, 1000))))
-    free = next(name for name in names if not name.exists())
-    return file.rename(free)
+    return next(name for name in names if not name.exists())

@@ -23,6 +23,7 @@ def pages(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.slow
+@pytest.mark.published
 def test_the_closed_forms_tables_are_up_to_date(pages) -> None:
     found = pages.tables(predict_all("formula")[0])
     for page in (pages.PAGE, pages.ROWS):

@@ -103,6 +103,7 @@ def transcripts() -> Iterator[tuple[str, str, list[str]]]:
 
 
 @pytest.mark.slow
+@pytest.mark.published
 def test_what_the_documentation_prints_is_printed(tmp_path: Path) -> None:
     """Line by line, as on a machine without torch; ``...`` stands for lines that are left out."""
     sessions = list(transcripts())

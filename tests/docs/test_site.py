@@ -113,6 +113,7 @@ def pages(site: Path) -> dict[Path, Page]:
 
 
 @pytest.mark.slow
+@pytest.mark.published
 def test_every_page_is_published_and_scripts_are_not(site: Path) -> None:
     assert len(written_pages()) > 20
     assert not [path for path in written_pages() if not (site / path.with_suffix(".html")).is_file()]
@@ -120,6 +121,7 @@ def test_every_page_is_published_and_scripts_are_not(site: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.published
 def test_pages_load_nothing_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
     loaded = {(path.name, url) for path, page in pages.items() for url in page.loads if urlsplit(url).netloc}
     assert not loaded
@@ -131,6 +133,7 @@ def test_pages_load_nothing_from_elsewhere(site: Path, pages: dict[Path, Page]) 
 
 
 @pytest.mark.slow
+@pytest.mark.published
 def test_links_inside_the_site_lead_to_a_page_and_a_place_on_it(site: Path, pages: dict[Path, Page]) -> None:
     broken = []
     for path, page in pages.items():
@@ -149,6 +152,7 @@ def test_links_inside_the_site_lead_to_a_page_and_a_place_on_it(site: Path, page
 
 
 @pytest.mark.slow
+@pytest.mark.published
 @needs_chromium
 async def test_search_works_for_pages_that_are_opened_from_a_disk(site: Path, tmp_path: Path) -> None:
     """In a real browser, which asks nobody else for anything."""

@@ -61,7 +61,7 @@ TABLES = (
     "monitor/attach/gpu_assignment.py",
     "monitor/attach/program_command.py",
     "monitor/attach/read_run.py",
-    "monitor/attach/automatic/unkept.py",
+    "monitor/attach/automatic/no_measurement.py",
     "monitor/board/fit/device_capacity.py",
     "monitor/board/process_end.py",
     "monitor/board/run_tracker.py",

@@ -1,7 +1,8 @@
-"""The estimates of a program that follows this machine, and the watchlist that they fill: dashboard and exporter."""
+"""Estimates, watchlist and pending jobs of a program that follows this machine: dashboard and exporter."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.monitor.board import Watchlist
@@ -10,6 +11,7 @@ from vramtop.monitor.host import HostRam, available_host_memory
 from vramtop.monitor.storage import Reservations
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Mapping
 
     from vramtop.estimator.budget import Budget
@@ -69,6 +71,19 @@ class Estimators:
 
     def _gpu_type(self, job: Job) -> Gpu | None:
         return None if job.target.gpu else self.watchlist.gpu_type
+
+
+def pending_jobs(options: argparse.Namespace) -> list[Job]:
+    """Load the jobs of ``--job FILE``.
+
+    Raises:
+        InputError: a file is no job file.
+    """
+    if not options.job:
+        return []
+    from vramtop.estimator.job import load_job  # only if there is a job
+
+    return [load_job(Path(path)) for path in options.job]
 
 
 def _reserved_bytes(snapshot: Snapshot) -> Mapping[DeviceIndex, int]:

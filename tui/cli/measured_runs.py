@@ -1,4 +1,4 @@
-"""Corrections of estimates by measured runs, and keeping such runs; ``--no-history`` turns both off."""
+"""Estimates corrected by measured runs, and keeping such runs; ``--no-history`` turns both off."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import CannotTellError
+from vramtop.estimator.estimation import estimate
 
 from ..draw import printable
+from .option_values import estimate_method
+from .progress import Progress
 
 if TYPE_CHECKING:
     import argparse
@@ -22,6 +25,30 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot import GpuProcess, GpuReading
 
 Correct = Callable[[Budget], Budget]
+
+
+def estimate_job(
+    options: argparse.Namespace, job: Job, gpu: Gpu | None, memory_bytes: int | None, *, here: bool = True
+) -> Budget:
+    """Estimate a job by the method of the command line, with a line about what takes long; corrected by measured runs.
+
+    Args:
+        options: of the command line.
+        job: the job.
+        gpu: the GPU that it is estimated for.
+        memory_bytes: its memory.
+        here: the GPU is one of this machine.
+    """
+    with Progress(quiet=options.json) as progress:
+        budget = estimate(
+            job,
+            method=estimate_method(options),
+            gpu=gpu,
+            memory_bytes=memory_bytes,
+            python=options.python,
+            progress=progress,
+        )
+    return correction(options, job, gpu, here=here)(budget)
 
 
 def correction(options: argparse.Namespace, job: Job, gpu: Gpu | None, *, here: bool) -> Correct:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         BarRange as BarRange,
         BarSegment as BarSegment,
         Cell as Cell,
+        cell_runs as cell_runs,
         component_segments as component_segments,
         draw_bar as draw_bar,
         memory_segment as memory_segment,
@@ -118,10 +119,10 @@ if TYPE_CHECKING:
     )
     from .process_figures import figure_reason as figure_reason, figure_text as figure_text
     from .terminal_capabilities import (
-        TEXTUAL_COLOUR_SYSTEMS as TEXTUAL_COLOUR_SYSTEMS,
         ColourDepth as ColourDepth,
         colour_depth as colour_depth,
         is_dumb_terminal as is_dumb_terminal,
+        prepare_textual as prepare_textual,
     )
     from .text_output import (
         TextOutput as TextOutput,
@@ -134,9 +135,11 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "bars": "BarRange BarSegment Cell component_segments draw_bar memory_segment PAINTED split_beyond",
+            "bars": (
+                "BarRange BarSegment Cell cell_runs component_segments draw_bar memory_segment PAINTED split_beyond"
+            ),
             "process_figures": "figure_reason figure_text",
-            "terminal_capabilities": "colour_depth ColourDepth is_dumb_terminal TEXTUAL_COLOUR_SYSTEMS",
+            "terminal_capabilities": "colour_depth ColourDepth is_dumb_terminal prepare_textual",
             "cell_text": "CellText status_tone Tone",
             "colours": "chosen_colour colour_of colours_on DEFAULT_COLOURS SAME_AS use_colours weak_colours",
             "contrast": (

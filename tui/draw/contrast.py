@@ -26,6 +26,9 @@ _MAX_GREY_SPREAD = 40
 _HUE_ENDS = ((0.4, 1), (1.5, 3), (2.5, 2), (3.4, 6), (4.2, 4), (5.6, 5), (6.0, 1))
 """End of each of the six colours on the colour circle, in steps of 60 degrees; violet counts as magenta."""
 _STEPS = 32
+"""Steps in which a colour is moved towards white or black."""
+_CUBE_LEVELS = (0, 95, 135, 175, 215, 255)
+"""Values of a channel in the cube of 6 x 6 x 6 of the 256 colours."""
 
 
 def parse_hex(colour: str) -> Rgb:
@@ -108,8 +111,9 @@ def readable_of_16(colour: Rgb, ground: int, colours: tuple[Rgb, ...], least: fl
 @lru_cache(maxsize=1024)
 def nearest_of_256(colour: Rgb) -> int:
     """Return the number of the nearest of the 256 colours: one of the cube or of the greys."""
-    levels = (0, 95, 135, 175, 215, 255)
-    red, green, blue = (min(range(6), key=[abs(level - channel) for level in levels].__getitem__) for channel in colour)
+    red, green, blue = (
+        min(range(6), key=[abs(level - channel) for level in _CUBE_LEVELS].__getitem__) for channel in colour
+    )
     number = 16 + 36 * red + 6 * green + blue
     grey = 232 + min(23, max(0, round((sum(colour) / 3 - 8) / 10)))
     return min((number, grey), key=lambda each: _distance(rgb_of_256(each), colour))
@@ -133,9 +137,8 @@ def rgb_of_256(number: int) -> Rgb:
     if number >= 232:
         level = 8 + 10 * (number - 232)
         return level, level, level
-    levels = (0, 95, 135, 175, 215, 255)
     at = number - 16
-    return levels[at // 36], levels[at // 6 % 6], levels[at % 6]
+    return _CUBE_LEVELS[at // 36], _CUBE_LEVELS[at // 6 % 6], _CUBE_LEVELS[at % 6]
 
 
 def _distance(one: Rgb, other: Rgb) -> int:

@@ -184,8 +184,8 @@ def on_colour(colour: str) -> str:
 
 def blend(colour: str, ground: str, share: float) -> str:
     """Mix a share of a hexadecimal colour with another one behind it."""
-    pairs = ((int(colour[at : at + 2], 16), int(ground[at : at + 2], 16)) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(front * share + back * (1 - share)):02x}" for front, back in pairs)
+    channels = zip(parse_hex(colour), parse_hex(ground), strict=True)
+    return "#" + "".join(f"{round(front * share + back * (1 - share)):02x}" for front, back in channels)
 
 
 def unattributed_label(reading: GpuReading) -> str:

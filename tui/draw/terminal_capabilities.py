@@ -2,19 +2,21 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 ColourDepth = Literal["none", "16", "256", "true"]
-TEXTUAL_COLOUR_SYSTEMS: dict[ColourDepth, str] = {
+_TEXTUAL_COLOUR_SYSTEMS: dict[ColourDepth, str] = {
     "none": "truecolor",
     "16": "standard",
     "256": "256",
     "true": "truecolor",
 }
 """Textual's names of them; without colour a filter removes all colours."""
+_ESCAPE_MILLISECONDS = "25"
+"""Time after which an Escape is a key and not the start of a sequence; a terminal sends a sequence at once."""
 
 _COERCED_LOCALES = ("C.UTF-8", "C.utf8", "UTF-8")
 """Values that Python itself gives LC_CTYPE at its start if the locale is C (PEP 538)."""
@@ -37,12 +39,24 @@ def colour_depth(environ: Mapping[str, str] = os.environ) -> ColourDepth:
     wanted = environ.get("TEXTUAL_COLOR_SYSTEM", "auto")
     if wanted != "auto":
         return next(
-            (name for name, system in TEXTUAL_COLOUR_SYSTEMS.items() if name != "none" and system == wanted), "true"
+            (name for name, system in _TEXTUAL_COLOUR_SYSTEMS.items() if name != "none" and system == wanted), "true"
         )
     in_screen = "STY" in environ and "TMUX" not in environ  # screen inherits COLORTERM, but lacks true colour
     if not in_screen and (environ.get("COLORTERM", "").lower() in ("truecolor", "24bit") or term.endswith("-direct")):
         return "true"
     return "256" if "256" in term or any(name in term for name in _TERMS_WITH_256_COLOURS) else "16"
+
+
+def prepare_textual(environ: MutableMapping[str, str] = os.environ) -> ColourDepth:
+    """Set the variables that Textual reads when it is imported: colours, and the time after an Escape.
+
+    Returns:
+        The number of colours.
+    """
+    depth = colour_depth(environ)
+    environ["TEXTUAL_COLOR_SYSTEM"] = _TEXTUAL_COLOUR_SYSTEMS[depth]
+    environ.setdefault("ESCDELAY", _ESCAPE_MILLISECONDS)
+    return depth
 
 
 def use_colour(environ: Mapping[str, str] = os.environ, *, tty: bool) -> bool:

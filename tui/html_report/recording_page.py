@@ -18,12 +18,22 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job import Job
-    from vramtop.monitor.sources.recorded import Event, Recorded, RecordedRun
+    from vramtop.monitor.board.divergence import Status
+    from vramtop.monitor.sources.recorded import Event, EventKind, Recorded, RecordedRun
 
 _MAX_LEGEND_RANKS = 8
-_SIGN_CLASSES = {"out_of_memory": "bad", "diverged": "bad", "gpu_lost": "bad", "gap": "warning", "cut": "warning"}
-_SIGN_CLASSES |= {"back_in_budget": "good", "gpu_back": "good"}
-_ALARMS = {"over": "bad", "growing": "bad", "out_of_memory": "bad", "under": "warning", "on_budget": "good"}
+_SIGN_CLASSES: dict[EventKind, str] = {
+    **dict.fromkeys(("out_of_memory", "diverged", "gpu_lost"), "bad"),
+    **dict.fromkeys(("gap", "cut"), "warning"),
+    **dict.fromkeys(("back_in_budget", "gpu_back"), "good"),
+}
+"""Class of the style sheet for the sign of an event; others stand on no colour."""
+_STATUS_CLASSES: dict[Status, str] = {
+    **dict.fromkeys(("over", "growing", "out_of_memory"), "bad"),
+    "under": "warning",
+    "on_budget": "good",
+}
+"""Class of the style sheet for the sign of a status; others stand on no colour."""
 
 
 def recording_page(recorded: Recorded, *, made_by: str, now: float | None = None) -> str:
@@ -97,7 +107,7 @@ def _status(run: RecordedRun) -> Element:
     if shown is None:
         return node("span", run.problem or "not compared")
     mark = STATUSES[shown.status]
-    return node("span", f"{mark.letter} {mark.word}", class_=f"sign {_ALARMS.get(shown.status, '')}".strip())
+    return node("span", f"{mark.letter} {mark.word}", class_=f"sign {_STATUS_CLASSES.get(shown.status, '')}".strip())
 
 
 def _events(recorded: Recorded) -> Element:
@@ -116,9 +126,9 @@ def _events(recorded: Recorded) -> Element:
 
 
 def _event_row(number: int, event: Event, recorded: Recorded) -> tuple[Element | str, ...]:
-    sign, word, _ = EVENT_MARKS[event.kind]
     after = format_duration(max(0.0, event.time - recorded.recording.begin))
-    mark = node("span", f"{sign} {word}", class_=f"sign {_SIGN_CLASSES.get(event.kind, '')}".strip())
+    sign = f"{EVENT_MARKS[event.kind].letter} {EVENT_MARKS[event.kind].word}"
+    mark = node("span", sign, class_=f"sign {_SIGN_CLASSES.get(event.kind, '')}".strip())
     time = node("span", clock_text(event.time), class_="nowrap")
     return (str(number), time, node("span", after, class_="nowrap"), node("span", mark, f" {event.sentence}"))
 

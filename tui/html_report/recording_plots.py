@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import format_gib
 
-from ..draw import COMPONENTS, STATUSES, colour_of, component_mark, process_name
+from ..draw import COMPONENTS, STATUSES, Mark, colour_of, component_mark, process_name
 from .plots import Band, Bar, BarPlot, Gap, Line, Moment, Segment, TimePlot
 from .scale import clock_text
 
@@ -19,18 +19,17 @@ if TYPE_CHECKING:
 
     from .plots import Plot
 
-EVENT_MARKS: dict[EventKind, tuple[str, str, str]] = {
-    "started": ("▸", "started", colour_of("neutral")),
-    "ended": (STATUSES["ended"].letter, "ended", colour_of("neutral")),
-    "out_of_memory": (STATUSES["out_of_memory"].letter, "OUT OF MEMORY", colour_of("bad")),
-    "diverged": (STATUSES["over"].letter, "diverged", colour_of("bad")),
-    "back_in_budget": (STATUSES["on_budget"].letter, "in budget", STATUSES["on_budget"].colour),
-    "gpu_lost": ("✗", "GPU lost", colour_of("bad")),
-    "gpu_back": ("✓", "GPU back", STATUSES["on_budget"].colour),
-    "gap": ("…", "no reading", colour_of("warning")),
-    "cut": ("…", "cut off", colour_of("warning")),
+EVENT_MARKS: dict[EventKind, Mark] = {
+    "started": Mark("▸", "started", "neutral"),
+    "ended": STATUSES["ended"],
+    "out_of_memory": STATUSES["out_of_memory"],
+    "diverged": Mark(STATUSES["over"].letter, "diverged", "bad"),
+    "back_in_budget": Mark(STATUSES["on_budget"].letter, "in budget", "on_budget"),
+    "gpu_lost": Mark("✗", "GPU lost", "bad"),
+    "gpu_back": Mark("✓", "GPU back", "on_budget"),
+    "gap": Mark("…", "no reading", "warning"),
+    "cut": Mark("…", "cut off", "warning"),
 }
-"""Sign, word and colour of each kind of event."""
 _RANK_COLOURS = tuple(
     COMPONENTS[name].colour for name in ("weights", "activations", "optimizer", "gradients", "logits")
 )
@@ -204,7 +203,7 @@ def _moments(
         else:
             concerns = not event.gpus or gpu_label in event.gpus
         if concerns:
-            colour = EVENT_MARKS[event.kind][2]
+            colour = EVENT_MARKS[event.kind].colour
             found.append(Moment(time=event.time, number=number, colour=colour, text=event.sentence))
     return tuple(found)
 

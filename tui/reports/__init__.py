@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         budget_lines as budget_lines,
         closing_lines as closing_lines,
         fit_lines as fit_lines,
+        need_text as need_text,
         tensor_rows as tensor_rows,
     )
     from .crash_text import explanation_lines as explanation_lines, snapshot_lines as snapshot_lines
@@ -40,7 +41,7 @@ else:
         __name__,
         {
             "anomaly_text": "anomaly_lines",
-            "budget_text": "budget_lines closing_lines fit_lines tensor_rows",
+            "budget_text": "budget_lines closing_lines fit_lines need_text tensor_rows",
             "crash_text": "explanation_lines snapshot_lines",
             "divergence_text": "divergence_content",
             "doctor_text": "doctor_lines",

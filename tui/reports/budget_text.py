@@ -85,6 +85,13 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
     yield from _tensor_table(budget, output)
 
 
+def need_text(budget: Budget, ranks: int) -> str:
+    """Return what a job takes on the GPUs of its ranks, with the range of one: ``8 × 62.1 GiB (58.0 - 66.3)``."""
+    peak = budget.peak
+    times = f"{ranks:,} × " if ranks > 1 else ""
+    return f"{times}{format_gib(peak.device_bytes)} GiB ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
+
+
 def _span(span: Span | None) -> str:
     return f" ({format_gib(span.low_bytes)} - {format_gib(span.high_bytes)})" if span is not None else ""
 

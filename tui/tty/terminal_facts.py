@@ -39,7 +39,7 @@ class TerminalFacts:
     """Value of TERM; None: not set."""
 
 
-def terminal_facts(environ: Mapping[str, str], system: SystemFacts, terminal: TextOutput) -> TerminalFacts:
+def terminal_facts(environ: Mapping[str, str], system: SystemFacts, output: TextOutput) -> TerminalFacts:
     """Collect the facts of the terminal that vramtop runs in."""
     columns = lines = None
     for stream in (sys.__stdout__, sys.__stderr__, sys.__stdin__):
@@ -54,7 +54,7 @@ def terminal_facts(environ: Mapping[str, str], system: SystemFacts, terminal: Te
         encoding=sys.stdout.encoding or "ascii",
         colours=colour_depth(environ),
         dumb=is_dumb_terminal(environ),
-        ascii_only=terminal.ascii_only,
+        ascii_only=output.ascii_only,
         within=system.session,
         term=system.environment.get("TERM"),
     )

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import groupby
 
 from rich.segment import Segment
 from rich.style import Style
@@ -10,7 +9,7 @@ from textual.events import Resize
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ..draw import Cell
+from ..draw import Cell, cell_runs
 
 
 class CellRows(Widget):
@@ -71,8 +70,7 @@ def cells_strip(cells: Sequence[Cell], ground: Style | None = None) -> Strip:
         ground: the widget's own style, below the colours of the cells.
     """
     base = ground or Style.null()
-    runs = groupby(cells, key=lambda cell: (cell.colour, cell.ground))
-    segments = (Segment("".join(cell.char for cell in run), base + _style(*colours)) for colours, run in runs)
+    segments = (Segment(text, base + _style(colour, behind)) for text, colour, behind in cell_runs(cells))
     return Strip(segments, len(cells))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .adapters import AdapterRules as AdapterRules, adapter_rules as adapter_rules
+    from .adapters import DTYPE_WIDTHS as DTYPE_WIDTHS, AdapterRules as AdapterRules, adapter_rules as adapter_rules
     from .dtype_widths import (
         Widths as Widths,
         uses_deepspeed as uses_deepspeed,
@@ -48,7 +48,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "adapters": "adapter_rules AdapterRules",
+            "adapters": "DTYPE_WIDTHS AdapterRules adapter_rules",
             "dtype_widths": "uses_deepspeed uses_megatron_precision Widths",
             "frameworks": "Framework FRAMEWORKS LIGER_KERNELS",
             "norms": "norm_kind NormKind",

@@ -18,7 +18,8 @@ from .version_rules import older
 
 Prepared = Literal["none", "norms", "all"]
 """Parameters that are fp32 although not quantized: none, the norms (TRL), or all (peft)."""
-_WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
+DTYPE_WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
+"""Bytes per element by the job file's names of dtypes."""
 
 
 class AdapterRules(Struct, frozen=True, kw_only=True):
@@ -73,7 +74,7 @@ def adapter_rules(
         prepared=prepared,
         assumed=assumed and precision.half_weights,
         autocasts=prepared != "none",
-        width=None if dtype is None else _WIDTHS[dtype],
+        width=None if dtype is None else DTYPE_WIDTHS[dtype],
         dtype=dtype,
         dropout=lora.dropout if lora.dropout is not None else 0.05 * framework.adapter_dropout,
     )

@@ -33,7 +33,7 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     torchtitan_models: bool = False
     """Models and training loop are torchtitan's own, those of its version (``VersionRules``)."""
     litgpt_models: bool = False
-    """Likewise LitGPT's."""
+    """Models and training loop are LitGPT's own, those of its version (``VersionRules``)."""
     own_expert_families: frozenset[str] = frozenset()
     """Families (``model_type``) whose mixture of experts it builds itself."""
     own_experts: Literal["", "torchtune"] = ""

@@ -58,6 +58,11 @@ if TYPE_CHECKING:
         transformers_defaults as transformers_defaults,
         version_tuple as version_tuple,
     )
+    from .written_places import (
+        COMMAND_LINE as COMMAND_LINE,
+        origin_of_bound as origin_of_bound,
+        written_place as written_place,
+    )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -74,5 +79,6 @@ else:
             "sharding_words": "MEGATRON_OUTER_SHARDING MEGATRON_SHARDING",
             "uncounted_settings": "UncountedSetting warn_of_uncounted",
             "versions": "framework_with_version is_at_least transformers_defaults version_tuple",
+            "written_places": "COMMAND_LINE origin_of_bound written_place",
         },
     )

@@ -2,7 +2,15 @@
 
 from collections.abc import Mapping
 
-from ..source import FindingCollector, LayeredSettings, Setting, as_int, framework_with_version, is_at_least
+from ..source import (
+    FindingCollector,
+    LayeredSettings,
+    Setting,
+    as_int,
+    framework_with_version,
+    is_at_least,
+    origin_of_bound,
+)
 from .methods import Method
 
 _COMPLETION_NAMES = ("max_completion_length", "max_new_tokens", "response_length")
@@ -44,7 +52,7 @@ def read_length(
         return
     number, bound = min(bounds, key=lambda pair: pair[0])
     packed = settings.is_true("packing")
-    origin = bound.origin if packed else f"{bound.origin}, the longest a batch can be"
+    origin = bound.origin if packed else origin_of_bound(bound.origin)
     findings.record(_LENGTH, number, origin, written=bound.written)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common import ProcessLimitError, current_folder, start_thread
 
-from ...board import AttachProgress
+from ...board import BEING_READ, LEFT_ALONE, NOT_ATTACHED, AttachProgress
 from ...snapshot import WatchedJob
 from .candidates import KIND_REASONS, MAX_RUNS, Candidates, reason_by_kind
 from .left_alone import LeftAlone
@@ -17,7 +17,7 @@ from .left_alone import LeftAlone
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
 
-    from ...board import Board, ProcessRow, Watchlist
+    from ...board import Board, NoBudgetReason, ProcessRow, Watchlist
     from ...host.kinds import KnownProgram
     from ...snapshot import GpuProcess, ProcessKey
     from ..attachment import Attachment
@@ -113,14 +113,14 @@ class AutomaticAttach:
         if self._tracing is not None:
             self._tracing.close()
 
-    def reason_of(self, process: GpuProcess, program: KnownProgram) -> str | None:
+    def reason_of(self, process: GpuProcess, program: KnownProgram) -> NoBudgetReason | None:
         """Return why a process has no budget, in a word or two; None: nothing is known about it."""
         if self.enabled and self._live:
             return self._candidates.reason(process, program)
         if self.enabled and not self._time:
-            return reason_by_kind(process, program) or "reading…"
+            return reason_by_kind(process, program) or BEING_READ
         if self._live:
-            return reason_by_kind(process, program) or "not attached"
+            return reason_by_kind(process, program) or NOT_ATTACHED
         return reason_by_kind(process, program) or KIND_REASONS.get(program.kind)
 
     def progress(self) -> AttachProgress | None:
@@ -163,7 +163,7 @@ class AutomaticAttach:
         run = next((run for run in self._watchlist.runs() if key in run.pids), None)
         with self._lock:
             keys = self._candidates.keys_of_group(key) if run is None else tuple({key, *run.pids})
-        if run is None and row.no_budget_reason in ("left alone", "not attached"):
+        if run is None and row.no_budget_reason in (LEFT_ALONE, NOT_ATTACHED):
             self.left_alone.remove(keys)
             with self._lock:
                 self._candidates.read_again(keys, self._clock())
@@ -248,7 +248,7 @@ class AutomaticAttach:
             self._on_bug(answer.traceback)
         before = candidate.run
         with self._lock:
-            if candidate.reason == "left alone":
+            if candidate.reason == LEFT_ALONE:
                 candidate.due = None
                 return
             self._candidates.settle(candidate, answer, self._clock(), time=self._time)

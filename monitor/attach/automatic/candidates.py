@@ -6,15 +6,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...board import BEING_READ, LEFT_ALONE
 from ...host.kinds import program_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Hashable, Iterable
 
-    from ...board import ProcessRow
+    from ...board import NoBudgetReason, ProcessRow
     from ...host.kinds import KnownProgram
     from ...snapshot import GpuProcess, ProcessKey, WatchedJob
-    from .run_answer import NoBudgetReason, RunAnswer
+    from .run_answer import RunAnswer
 
 RETRY_SECONDS = (10.0, 60.0, 300.0)
 """Time from one reading to the next of a process that was read too early: Python was still starting, the settings that
@@ -123,7 +124,7 @@ class Candidates:
         candidate = self._by_key.get(process.key)
         if candidate is not None:
             return candidate.reason
-        return "left alone" if process.key in self._left_alone else reason_by_kind(process, program) or "reading…"
+        return LEFT_ALONE if process.key in self._left_alone else reason_by_kind(process, program) or BEING_READ
 
     def update(self, rows: Collection[ProcessRow], now: float) -> list[ProcessKey]:
         """Take in the processes that are on the GPUs now; those that are decided already cost a look-up each.
@@ -140,7 +141,7 @@ class Candidates:
                 continue
             if row.job is not None:
                 candidate.run_shown = True
-                if candidate.reason == "left alone":
+                if candidate.reason == LEFT_ALONE:
                     candidate.reason = None
                     wanted.append(candidate.key)
             elif candidate.run_shown:  # the user has dismissed its run
@@ -229,7 +230,7 @@ class Candidates:
         for key in keys:
             candidate = self._by_key.get(key)
             if candidate is not None:
-                candidate.reason, candidate.due, candidate.readings = "reading…", now, 0
+                candidate.reason, candidate.due, candidate.readings = BEING_READ, now, 0
         self._look_again()
 
     def keys_of_group(self, key: ProcessKey) -> tuple[ProcessKey, ...]:
@@ -266,28 +267,28 @@ class Candidates:
         if row.job is not None:  # somebody attached to it before
             return
         if process.key in self._left_alone:
-            candidate.reason = "left alone"
+            candidate.reason = LEFT_ALONE
             return
         candidate.reason = reason_by_kind(row.process, program_of(row.process)) or (
             "no access" if process.start_time is None else None
         )
         if candidate.reason is None:
-            candidate.reason, candidate.due = "reading…", now
+            candidate.reason, candidate.due = BEING_READ, now
 
     def _execute(self, candidate: Candidate, row: ProcessRow, now: float) -> None:
         """Decide again about a process that executes another program now, or has given itself a title."""
         candidate.command = row.process.command
         candidate.see(row)
-        if candidate.reason == "left alone" or candidate.readings >= MAX_READINGS:
+        if candidate.reason == LEFT_ALONE or candidate.readings >= MAX_READINGS:
             return
         if row.job is not None:
             candidate.due = now if candidate.run is not None else None
             return
         reason = reason_by_kind(row.process, program_of(row.process))
-        candidate.reason, candidate.due = (reason, None) if reason else ("reading…", now)
+        candidate.reason, candidate.due = (reason, None) if reason else (BEING_READ, now)
 
     def _leave(self, candidate: Candidate) -> None:
-        candidate.run, candidate.reason, candidate.due = None, "left alone", None
+        candidate.run, candidate.reason, candidate.due = None, LEFT_ALONE, None
         self._counts = None
 
     def _forget_all_but(self, present: Container[ProcessKey]) -> None:

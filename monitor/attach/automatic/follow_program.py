@@ -6,6 +6,7 @@ at the GPUs every few seconds and ends with the command. Without a driver it end
 
 import contextlib
 import os
+import select
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +20,8 @@ from ...board import Watchlist
 from ...history import History, RunRecorder
 from ...host import ancestor_pids, is_running, start_time_of
 from .automatic_attach import AutomaticAttach
-from .unkept import Voice, waiter, why_unkept
+from .command_stderr import CommandStderr
+from .no_measurement import why_no_measurement
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
@@ -43,7 +45,7 @@ def follow(
     wait: Callable[[float], object] = time.sleep,
     is_running: Callable[["ProcessKey"], bool] = is_running,
     descends: Callable[[int, int], bool] = lambda pid, root: root == pid or root in ancestor_pids(pid),
-    voice: Voice | None = None,
+    stderr: CommandStderr | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
     """Follow the processes of a command until it has ended.
@@ -56,7 +58,7 @@ def follow(
         is_running: returns True if a process still runs.
         descends: returns True if a process is the other one, or descends from it.
         settings: of the job that the user has named, by dotted key.
-        voice: says why no measurement is kept, if none is; None: nobody listens.
+        stderr: of the command, which is told why no measurement is kept, if none is; None: nobody is told.
     """
     watchlist = Watchlist(_estimate, is_running=is_running)
     attach = AutomaticAttach(watchlist)
@@ -73,12 +75,12 @@ def follow(
                 board = watchlist.update(_only(snapshot, lambda pid: descends(pid, command[0]), family))
                 attach.observe(board)
                 recorder.observe(board)
-                if voice is not None and voice.is_open:
-                    why = why_unkept(board, attach.candidate, ended=after > 0)
+                if stderr is not None and stderr.is_open:
+                    why = why_no_measurement(board, attach.candidate, ended=after > 0)
                     if why is not None and not recorder.any_kept():
-                        voice.say(why)
-            if voice is not None and after:
-                voice.close()
+                        stderr.say(why)
+            if stderr is not None and after:
+                stderr.close()
             wait(SECONDS if not after else 1.0)
     finally:
         attach.close()
@@ -104,11 +106,30 @@ def _estimate(job: "Job") -> "Budget":
     return estimate(job)
 
 
+def wait_until_ended(pid: int) -> Callable[[float], object]:
+    """Return a function that waits for some seconds, the first time at most until a process has ended."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (OSError, AttributeError):  # an older kernel, or it has ended
+        return time.sleep
+    alive = True
+
+    def wait(seconds: float) -> None:
+        nonlocal alive
+        if alive and select.select([descriptor], [], [], seconds)[0]:
+            alive = False
+            os.close(descriptor)
+        elif not alive:
+            time.sleep(seconds)
+
+    return wait
+
+
 def main() -> None:
     """Follow the process whose pid is the first argument; then its standard error, and settings of its job."""
     from ...sources.nvml import NvmlSource
 
-    pid, voice = int(sys.argv[1]), Voice(int(sys.argv[2]))
+    pid, stderr = int(sys.argv[1]), CommandStderr(int(sys.argv[2]))
     settings = dict(parse_assignment(text) for text in sys.argv[3:])
     start_time = start_time_of(pid)
     if start_time is None:
@@ -119,12 +140,17 @@ def main() -> None:
     try:
         source.open()
         follow(
-            (pid, start_time), source, RunRecorder(history=History), wait=waiter(pid), voice=voice, settings=settings
+            (pid, start_time),
+            source,
+            RunRecorder(history=History),
+            wait=wait_until_ended(pid),
+            stderr=stderr,
+            settings=settings,
         )
     except VramtopError:  # no driver, or none any more
         pass
     finally:
-        voice.close()
+        stderr.close()
         source.close()
 
 

@@ -3,6 +3,7 @@
 import threading
 import traceback
 from functools import partial
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -17,7 +18,10 @@ from ...host import UnreadableProcessError, is_running, remember_process_tree
 from ..attachment import Attachment
 from ..read_run import read_run
 from ..saved_answers import SavedAnswers, with_saved_answers
-from .run_answer import NoBudgetReason, ReadRequest, RunAnswer, TraceRequest
+from .run_answer import ReadRequest, RunAnswer, TraceRequest
+
+if TYPE_CHECKING:
+    from ...board import NoBudgetReason
 
 _MAX_TRACING_BYTES = 6 * 2**30
 """RAM that the processes which trace a step may take."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import pickle
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -13,13 +13,8 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job import Gpu, Job
 
+    from ...board import NoBudgetReason
     from ..attachment import Attachment
-
-NoBudgetReason = Literal[
-    "reading…", "no access", "left alone", "not attached", "not training", "no job", "needs model", "unreadable",
-    "no budget", "starting", "ended", "too many", "server", "notebook", "desktop", "helper",
-]  # fmt: skip
-"""Why a process has no budget, in a word or two for a column of 12 characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,20 +33,20 @@ def start_following(pid: int, environ: Mapping[str, str], *, settings: Sequence[
     safe = safe_environment(environ, Path(sys.executable))
     safe.pop("PYTHONPATH", None)  # folders of the command's: vramtop is among the interpreter's own packages
     try:
-        voice = os.dup(2)
+        stderr = os.dup(2)
     except OSError:  # it is closed
-        voice = -1
+        stderr = -1
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
-            [sys.executable, "-I", "-c", code, str(pid), str(voice), *settings],
+            [sys.executable, "-I", "-c", code, str(pid), str(stderr), *settings],
             env=safe,
             cwd="/",  # where nobody has put a module
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=[voice] if voice >= 0 else [],
+            pass_fds=[stderr] if stderr >= 0 else [],
             timeout=_START_SECONDS,
             check=False,
         )
-    if voice >= 0:
-        os.close(voice)
+    if stderr >= 0:
+        os.close(stderr)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import UNSEEN_BYTES
 
+from ...board import BEING_READ
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 _STALE = "its driver does not answer"
 _UNREAD = "its free memory is unknown"
 _NOT_COMMITTED = "how much more its running jobs will allocate is unknown"
-_BEING_READ = "reading…"
-"""Note of a process whose budget is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _committed(gpu: FleetGpu, rows: Sequence[FleetProcess] | None) -> int | None
 
     A CUDA context alone takes more than ``UNSEEN_BYTES``.
     """
-    if any(row.note == _BEING_READ for row in rows or ()):
+    if any(row.note == BEING_READ for row in rows or ()):
         return None
     if rows:
         return gpu.committed_bytes

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from .other_exporters import EXPORTERS, OtherLabels, host_name
+from .other_exporters import EXPORTERS, OtherLabels, gpu_uuid, host_name
 from .samples import finite
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def memory_history(
         expression = f"{metric}{{job={_quoted(target.job)},instance={_quoted(target.instance)}}}"
         for series in client.query_range(expression, now - seconds, now, step, _Matrix).result:
             labels = series.metric
-            uuid = labels.uuid_upper or labels.gpu_uuid or labels.uuid
+            uuid = gpu_uuid(labels)
             if uuid and not labels.GPU_I_ID and (host is None or host_name(labels) == host):
                 found[uuid] = list(_with_gaps(series.values, step, unit_bytes, now))
     return found

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vramtop.estimator.common import MIB
 
@@ -135,7 +136,7 @@ def other_hosts(
         metric = getattr(exporter, field)
         for sample in ask(metric) if metric else ():
             key = _key(sample.metric)
-            if key[0] in seen_at and _uuid(sample.metric) not in known_uuids:
+            if key[0] in seen_at and gpu_uuid(sample.metric) not in known_uuids:
                 labels.setdefault(key, sample.metric)
                 sizes[key][field] = _size(sample, exporter.unit_bytes)
     extra = _Extra(exporter, ask)
@@ -175,7 +176,8 @@ def _target(labels: OtherLabels) -> Target:
     return Target(labels.cluster, labels.job, labels.instance)
 
 
-def _uuid(labels: OtherLabels) -> str:
+def gpu_uuid(labels: OtherLabels) -> str:
+    """Return the UUID of the GPU that a series is of; empty: its labels have none."""
     return labels.uuid_upper or labels.gpu_uuid or labels.uuid
 
 
@@ -186,7 +188,7 @@ def host_name(labels: OtherLabels) -> str:
 
 
 def _key(labels: OtherLabels) -> _Key:
-    return (_target(labels), host_name(labels), _uuid(labels) or labels.gpu_index or labels.gpu, labels.GPU_I_ID)
+    return (_target(labels), host_name(labels), gpu_uuid(labels) or labels.gpu_index or labels.gpu, labels.GPU_I_ID)
 
 
 def _size(sample: OtherSample, unit_bytes: int) -> int | None:
@@ -218,14 +220,8 @@ def _gpu(
         )
     if not devices:
         return whole
-    listed = tuple(_without_processes(device) for device in devices)
-    return FleetGpu(
-        **{name: getattr(whole, name) for name in whole.__struct_fields__ if name != "devices"}, devices=listed
-    )
-
-
-def _without_processes(gpu: FleetGpu) -> FleetGpu:
-    return FleetGpu(**{name: getattr(gpu, name) for name in gpu.__struct_fields__ if name != "processes"})
+    listed = tuple(replace(device, processes=None) for device in devices)  # they are listed with the GPU
+    return replace(whole, devices=listed)
 
 
 def _sum(sizes: Iterable[int | None]) -> int | None:
@@ -241,11 +237,11 @@ def _figures(key: _Key, labels: OtherLabels, sizes: dict[str, int | None], extra
         free = max(0, total - used - (reserved or 0))
     index = extra.indices.get(key)
     shown = next((text for text in (labels.gpu_index, labels.index, labels.gpu) if text.isdecimal()), None)
-    processes = extra.processes.get((key[0], _uuid(labels))) or _pods(labels)
+    processes = extra.processes.get((key[0], gpu_uuid(labels))) or _pods(labels)
     return FleetGpu(
         index=round(index) if index is not None else int(shown) if shown else 0,
         label=f"{shown or 0}:{labels.GPU_I_ID}" if labels.GPU_I_ID else None,
-        uuid=plain(_uuid(labels)),
+        uuid=plain(gpu_uuid(labels)),
         name=plain(labels.modelName or extra.names.get(key) or ("" if labels.gpu.isdecimal() else labels.gpu)),
         total_bytes=total,
         used_bytes=used,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         read_cluster as read_cluster,
     )
     from .slurm_nodes import SlurmNode as SlurmNode, SlurmPartition as SlurmPartition
-    from .spread import Room as Room, Spread as Spread, spread_over as spread_over
+    from .spread import NodeSpace as NodeSpace, Spread as Spread, spread_over as spread_over
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -31,6 +31,6 @@ else:
             "instance_table": "InstanceType instance_types table_date",
             "slurm_cluster": "NoSlurmError read_cluster SlurmCluster",
             "slurm_nodes": "SlurmNode SlurmPartition",
-            "spread": "Room Spread spread_over",
+            "spread": "NodeSpace Spread spread_over",
         },
     )

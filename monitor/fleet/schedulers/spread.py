@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What one node can give."""
+class NodeSpace:
+    """GPUs, RAM and processors that one node has for a job."""
 
-    name: str
     gpus: int
     memory_bytes: int | None
     """RAM; None: unknown, and not checked."""
@@ -21,34 +20,31 @@ class Spread:
 
     nodes: int
     per_node: int
-    rooms: tuple[str, ...]
-    """Every node that has room for that."""
 
 
 def spread_over(
-    ranks: int, rooms: Sequence[Room], memory_bytes: Callable[[int], int], *, max_nodes: int | None = None
+    ranks: int, nodes: Sequence[NodeSpace], memory_bytes: Callable[[int], int], *, max_nodes: int | None = None
 ) -> Spread | None:
     """Return the spread on the fewest nodes; None: there is no room.
 
     Args:
         ranks: of the job, each on a GPU of its own.
-        rooms: nodes.
+        nodes: those that may be taken.
         memory_bytes: RAM that this number of ranks needs on one node.
         max_nodes: most nodes that a job may have.
     """
-    most = max((room.gpus for room in rooms), default=0)
+    most = max((node.gpus for node in nodes), default=0)
     for per_node in range(min(most, ranks), 0, -1):
-        nodes = ranks // per_node
-        if ranks % per_node or (max_nodes is not None and nodes > max_nodes):
+        count = ranks // per_node
+        if ranks % per_node or (max_nodes is not None and count > max_nodes):
             continue
         need = memory_bytes(per_node)
-        fitting = [
-            room.name
-            for room in rooms
-            if room.gpus >= per_node
-            and (room.memory_bytes is None or room.memory_bytes >= need)
-            and (room.cpus is None or room.cpus >= per_node)
-        ]
-        if len(fitting) >= nodes:
-            return Spread(nodes=nodes, per_node=per_node, rooms=tuple(fitting))
+        fitting = sum(
+            node.gpus >= per_node
+            and (node.memory_bytes is None or node.memory_bytes >= need)
+            and (node.cpus is None or node.cpus >= per_node)
+            for node in nodes
+        )
+        if fitting >= count:
+            return Spread(nodes=count, per_node=per_node)
     return None

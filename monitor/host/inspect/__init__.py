@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .ancestry import Ancestor as Ancestor, AncestryReader as AncestryReader, starts_sessions as starts_sessions
+    from .ancestry import Ancestor as Ancestor, AncestryReader as AncestryReader
     from .host_figures import HostFigures as HostFigures
     from .process_details import OpenFile as OpenFile, ProcessDetails as ProcessDetails, read_details as read_details
     from .process_limits import CgroupFacts as CgroupFacts, Limit as Limit
@@ -17,7 +17,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "ancestry": "Ancestor AncestryReader starts_sessions",
+            "ancestry": "Ancestor AncestryReader",
             "host_figures": "HostFigures",
             "process_details": "OpenFile ProcessDetails read_details",
             "process_limits": "CgroupFacts Limit",

@@ -3,28 +3,9 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from ..kinds import starts_sessions
 from ..processes import GONE_NOTE, ProcessDirectory
 
-_SESSIONS = frozenset(
-    (
-        *(
-            "init",
-            "systemd",
-            "launchd",
-            "login",
-            "sshd",
-            "sshd-session",
-            "mosh-server",
-            "screen",
-            "cron",
-            "crond",
-            "atd",
-        ),
-        *("conmon", "dockerd", "containerd", "tini", "dumb-init", "docker-init", "supervisord", "slurmd", "kthreadd"),
-        *("gnome-shell", "plasmashell", "sddm", "gdm", "lightdm"),
-    )
-)
-_SESSION_BEGINNINGS = ("tmux", "containerd-shim", "gnome-session", "gnome-terminal", "systemd-", "(sd-pam")
 _MAX_ANCESTORS = 64
 """More are not followed from one process."""
 
@@ -39,11 +20,6 @@ class Ancestor:
     user: str | None = None
     parent: int | None = None
     """Pid of the next ancestor; None: that one starts whole sessions, and is of no interest."""
-
-
-def starts_sessions(name: str | None) -> bool:
-    """Return True if a program of this name starts logins, services or containers, which have nothing in common."""
-    return name in _SESSIONS or (name or "").startswith(_SESSION_BEGINNINGS)
 
 
 class AncestryReader:

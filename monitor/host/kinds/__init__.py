@@ -18,11 +18,13 @@ if TYPE_CHECKING:
         program_of as program_of,
         program_path as program_path,
     )
+    from .session_programs import starts_sessions as starts_sessions
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             "known_program": "KnownProgram ProcessKind",
             "process_kind": "has_server_title identify kind_label program_of program_path",
+            "session_programs": "starts_sessions",
         },
     )

@@ -9,14 +9,13 @@ from ...host import sanitize_line
 from ...snapshot import Fault, MigReading
 from .device_calls import DeviceCalls, RefusedError
 from .error_messages import UNSUPPORTED_CODES, field_fault
-from .processes import MAX_GPU_BYTES
+from .processes import MAX_GPU_BYTES, NO_INSTANCE
 
 MIG_MODE_INTERVAL_SECONDS = 10.0
 """Interval of queries of MIG mode, which only an administrator changes."""
 LAYOUT_INTERVAL_SECONDS = 5.0
 """Interval of queries of the MIG devices, which may be created and destroyed at any time; NVML may reuse a handle."""
 
-_NO_INSTANCE = 0xFFFFFFFF
 _EMPTY_SLOT_CODES = ("NOT_FOUND", "INVALID_ARGUMENT")
 _MEMORY_INFO = ("nvmlDeviceGetMemoryInfo",)
 
@@ -111,7 +110,7 @@ class NvmlMig:
         """Read the list again at the next reading if a process runs in a GPU instance that is not listed."""
         if not self._on:
             return
-        listed = {slot.gpu_instance for slot in self._slots} | {None, _NO_INSTANCE}
+        listed = {slot.gpu_instance for slot in self._slots} | {None, NO_INSTANCE}
         new = set(instances) - listed - self._unlisted
         if new:
             self._unlisted |= {instance for instance in new if instance is not None}

@@ -13,7 +13,8 @@ MAX_GPU_BYTES = 2**49
 """Addressable by a GPU: its addresses have 49 bits (NVIDIA Tesla P100 whitepaper, unified memory)."""
 MPS_SERVER_NOTE = "MPS server: may hold its clients' memory"
 MPS_CLIENT_NOTE = "runs under MPS"
-_NO_INSTANCE = 0xFFFFFFFF
+NO_INSTANCE = 0xFFFFFFFF
+"""NVML's index for a process that runs in no GPU or compute instance, or in one that is not told."""
 _MPS_SERVER_NAME = "nvidia-cuda-mps"
 """Beginning of ``nvidia-cuda-mps-server``, of which Linux keeps 15 letters."""
 
@@ -60,7 +61,7 @@ def process_rows(
             if row is None:
                 row = merged[entry.pid, instance] = _MergedEntry()
             row.add(kind, entry.usedGpuMemory)
-            if instance is not None and row.compute_instance is None and entry.computeInstanceId != _NO_INSTANCE:
+            if instance is not None and row.compute_instance is None and entry.computeInstanceId != NO_INSTANCE:
                 row.compute_instance = entry.computeInstanceId
     if instances:
         _merge_without_instance(merged)

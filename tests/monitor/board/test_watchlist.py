@@ -11,7 +11,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Inference, Job, ModelSpec, Parallel, Training
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.history import History
+from vramtop.monitor.snapshot.memory_history import MemoryHistory
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
 
 JOB = Job(name="sft", model=ModelSpec(id="gpt2"))
@@ -165,7 +165,7 @@ def test_runs_can_be_added_and_dismissed_from_another_thread(
 def test_the_peak_from_before_the_oldest_reading_still_counts(
     machine: Snapshot, make_budget: Callable[..., Budget]
 ) -> None:
-    watchlist = Watchlist(make_budget, history=History(capacity=2))
+    watchlist = Watchlist(make_budget, history=MemoryHistory(capacity=2))
     watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
     gpu, process = next((gpu, process) for gpu, process in machine.processes() if process.pid == 1)
     for second, held in enumerate((40, 10, 10, 10)):

@@ -209,7 +209,7 @@ def test_a_stopped_process_is_named_as_the_blocker(signal_method, start):
 def test_inside_a_container_a_pid_without_gpu_file_is_uncertain(start, monkeypatch, tmp_path):
     process = start(SLEEPY)
     assert Path("/proc/self/ns/pid").stat().st_ino != 1
-    monkeypatch.setattr("vramtop.monitor.host.terminate._HOST_PID_NAMESPACE", 1)  # another namespace, as in a container
+    monkeypatch.setattr("vramtop.monitor.host.terminate.HOST_PID_NAMESPACE", 1)  # another namespace, as in a container
     assert "no GPU's device file open" in ProcessTermination(make_reading(process.pid)).uncertainty
     file = tmp_path / "nvidia0"
     with file.open("w") as opened:
@@ -220,7 +220,7 @@ def test_inside_a_container_a_pid_without_gpu_file_is_uncertain(start, monkeypat
 
 def test_in_the_host_pid_namespace_a_pid_is_certain(start, monkeypatch):
     inode = Path("/proc/self/ns/pid").stat().st_ino
-    monkeypatch.setattr("vramtop.monitor.host.terminate._HOST_PID_NAMESPACE", inode)
+    monkeypatch.setattr("vramtop.monitor.host.terminate.HOST_PID_NAMESPACE", inode)
     assert ProcessTermination(make_reading(start(SLEEPY).pid)).uncertainty is None
 
 

@@ -6,7 +6,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.fault import Fault
-from vramtop.monitor.snapshot.history import History
+from vramtop.monitor.snapshot.memory_history import MemoryHistory
 from vramtop.monitor.snapshot.mig_devices import device_of, mig_devices
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 
@@ -46,7 +46,7 @@ def test_a_device_has_a_fault_for_each_unknown_figure(make_mig_gpu):
 
 
 def test_gpus_and_mig_devices_have_separate_histories(make_snapshot, make_gpu, make_mig_gpu, make_process):
-    history = History()
+    history = MemoryHistory()
     first, second = make_process(1, 0.5, gpu_instance=3), make_process(1, 0.25, gpu_instance=9)
     history.add(make_snapshot([make_mig_gpu(0, [first]), make_gpu(1, [make_process(5, 3)])]))
     gpu = make_mig_gpu(1, [second], uuid="GPU-00000000")

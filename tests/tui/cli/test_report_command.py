@@ -10,6 +10,7 @@ from json_schemas import valid_json
 from simulated_machine import Machine, job
 
 from vramtop.monitor.history.history import History
+from vramtop.tui.cli.commands.browser import report
 from vramtop.tui.cli.main import main
 
 Run = Callable[..., tuple[int, str, str]]
@@ -80,3 +81,29 @@ def test_a_report_that_cannot_be_written_leaves_nothing(run: Run, tmp_path: Path
     write_recording(tmp_path / "run.jsonl")
     code, _, err = run("run.jsonl", "--out", "nowhere/run.html")
     assert (code, err) == (2, "vramtop: nowhere/run.html: cannot be written: No such file or directory\n")
+
+
+def test_a_report_is_not_written_where_its_plots_cannot_be(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    write_recording(tmp_path / "night.jsonl.gz")
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / "gpu-0.png").write_bytes(b"mine")
+    code, out, err = run("night.jsonl.gz", "--plots", "plots")
+    assert (code, out) == (2, "")
+    assert "gpu-0.png already exists there; give another folder, or --overwrite" in err
+    assert not (tmp_path / "night.html").exists()
+    assert (tmp_path / "plots" / "gpu-0.png").read_bytes() == b"mine"
+
+
+def test_an_export_that_is_too_large_is_not_read_in_part(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tokens=0.1)
+    for size in (1, 2):
+        History().add(replace(machine.run(job(micro_batch=size)), run=f"abcdef{size}"))
+    assert main(["history", "--export", "runs.jsonl"]) == 0
+    monkeypatch.setattr(report, "_MAX_EXPORT_BYTES", 100)
+    code, _, err = run("runs.jsonl")
+    assert code == 2
+    assert "runs.jsonl is larger than" in err
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".html"] == []

@@ -7,7 +7,13 @@ import sys
 import pytest
 from slow_cases import quick_every
 
-from vramtop.tui.draw.terminal_capabilities import colour_depth, is_dumb_terminal, locale_is_utf8, use_colour
+from vramtop.tui.draw.terminal_capabilities import (
+    colour_depth,
+    is_dumb_terminal,
+    locale_is_utf8,
+    prepare_textual,
+    use_colour,
+)
 from vramtop.tui.draw.text_output import TextOutput
 
 
@@ -136,3 +142,21 @@ def test_no_color_sends_no_colour_to_the_terminal(on_terminal) -> None:
     codes = {code for codes in re.findall(rb"\x1b\[([\d;]*)m", plain.written) for code in codes.decode().split(";")}
     assert codes <= {"", "0", "1", "2", "3", "4", "7", "9", "39", "49"}  # attributes and default colours
     assert "7" in codes
+
+
+@pytest.mark.parametrize(
+    ("environ", "colours", "system"),
+    [
+        ({"TERM": "xterm-256color"}, "256", "256"),
+        ({"TERM": "linux"}, "16", "standard"),
+        ({"TERM": "xterm-256color", "COLORTERM": "truecolor"}, "true", "truecolor"),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, "none", "truecolor"),
+    ],
+)
+def test_textual_is_told_colours_and_escape_and_keeps_the_users_own_delay(environ, colours, system):
+    seen = dict(environ)
+    assert prepare_textual(seen) == colours
+    assert seen == {**environ, "TEXTUAL_COLOR_SYSTEM": system, "ESCDELAY": "25"}
+    own = {**environ, "ESCDELAY": "400"}
+    prepare_textual(own)
+    assert own["ESCDELAY"] == "400"

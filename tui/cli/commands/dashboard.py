@@ -17,22 +17,19 @@ from vramtop.monitor.sources.nvml import NvmlSource
 from vramtop.monitor.storage import PendingJobs, leave_files_unchanged
 from vramtop.monitor.storage.settings import HOST_LINE, THEME, save_setting, take_over_old_file
 
-from ...draw import TEXTUAL_COLOUR_SYSTEMS, colour_depth, detect_output, is_dumb_terminal, printable
+from ...draw import detect_output, is_dumb_terminal, prepare_textual, printable
 from ...tty.is_served import is_served
 from ..crash_report import crash_sentence, save_fault
 from ..display_options import display_filter
-from ..estimators import Estimators
+from ..estimators import Estimators, pending_jobs
 from ..option_settings import settings_notices
 
 if TYPE_CHECKING:
     import argparse
 
-    from vramtop.estimator.job import Job
     from vramtop.monitor.board import Watchlist
     from vramtop.monitor.sources import SnapshotSource
 
-_ESCAPE_MILLISECONDS = "25"
-"""Time after which an Escape is a key and not the start of a sequence; a terminal sends a sequence at once."""
 _PRELOAD_SECONDS = 1.0
 """Time after the first frame at which screens are imported that no key has asked for."""
 _THREADS_OF_TEXTUAL = 3
@@ -43,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     """Open the dashboard and stay until it is quit; exit code 0."""
     if options.view_only:
         leave_files_unchanged()
-    jobs = _jobs(options)
+    jobs = pending_jobs(options)
     settings = options.settings
     notices = settings_notices(settings)
     chosen = display_filter(options)
@@ -54,9 +51,7 @@ def run(options: argparse.Namespace) -> int:
         raise InputError("the dashboard needs a terminal; use vramtop --once for text or --once --json for scripts")
     if is_dumb_terminal():
         return _print_once(options)
-    depth = colour_depth()
-    os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[depth]  # Textual reads it when it is imported
-    os.environ.setdefault("ESCDELAY", _ESCAPE_MILLISECONDS)  # likewise
+    depth = prepare_textual()
     estimators = Estimators(options.python, corrects=options.history and banner is None)
     watchlist = estimators.watchlist
     watchlist.display_filter = chosen
@@ -149,14 +144,6 @@ def _print_once(options: argparse.Namespace) -> int:
     from .reading import once
 
     return once.run(options)
-
-
-def _jobs(options: argparse.Namespace) -> list[Job]:
-    if not options.job:
-        return []
-    from vramtop.estimator.job import load_job  # only if there is a job
-
-    return [load_job(Path(path)) for path in options.job]
 
 
 def _source(options: argparse.Namespace, demand: CurrentDemand) -> tuple[SnapshotSource, str | None]:

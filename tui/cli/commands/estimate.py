@@ -4,15 +4,12 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.estimation import estimate
-
 from ...draw import detect_output
 from ...job import job_from_options
 from ...reports import budget_lines, closing_lines
 from ..json_text import json_text
-from ..measured_runs import correction
-from ..option_values import described_gpu, estimate_method
-from ..progress import Progress
+from ..measured_runs import estimate_job
+from ..option_values import described_gpu
 
 if TYPE_CHECKING:
     from ..json_types import EstimateJson
@@ -22,16 +19,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the budget; exit code 0."""
     job, notes = job_from_options(options, launch)
     gpu, memory_bytes = described_gpu(options, job)
-    with Progress(quiet=options.json) as progress:
-        budget = estimate(
-            job,
-            method=estimate_method(options),
-            gpu=gpu,
-            memory_bytes=memory_bytes,
-            python=options.python,
-            progress=progress,
-        )
-    budget = correction(options, job, gpu, here=not memory_bytes)(budget)
+    budget = estimate_job(options, job, gpu, memory_bytes, here=not memory_bytes)
     if options.json:
         found: EstimateJson = {**budget.to_json(), "notes": list(notes)}
         print(json_text(found))

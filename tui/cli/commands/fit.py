@@ -17,7 +17,6 @@ from ..fitting import (
     check_on_fleet,
     committed_bytes,
     describe_machine,
-    estimate_job,
     exec_program,
     gpu_and_memory,
     judge_on,
@@ -30,6 +29,7 @@ from ..fitting import (
     select_devices,
     wait_until_it_fits,
 )
+from ..measured_runs import estimate_job
 from ..option_values import described_devices, described_gpu, estimate_method
 
 _WAIT_ADVICE = "vramtop fit with --gpu-type or --gpu-memory judges another machine"

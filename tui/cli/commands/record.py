@@ -57,8 +57,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
     watchlist = Watchlist(_quick_estimate)
     attach = AutomaticAttach(watchlist, enabled=options.attach, on_bug=save_fault)
-    recorder = None if not options.history else RunRecorder(facts=attach.known.get)
-    attach.start()
+    recorder = RunRecorder(facts=attach.known.get) if options.history else None
     source = NvmlSource()
     source.open()  # without a driver this raises before a file is created
     source.close()
@@ -66,6 +65,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, end)
         sampler = Sampler(NvmlSource(), options.interval, write, fail, retry_seconds=None)
+        attach.start()
         sampler.start()
         if sys.stderr.isatty():
             print(f"recording to {path}, Ctrl-C stops", file=sys.stderr)

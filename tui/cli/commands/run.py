@@ -30,9 +30,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     else:
         _require_no_fit_flags(options)
     if options.history:
-        start_following(
-            os.getpid(), os.environ, settings=options.set
-        )  # a process of its own, which ends where there is no driver
+        # in a process of its own, which ends where there is no driver
+        start_following(os.getpid(), os.environ, settings=options.set)
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, which the command would inherit
         signal.signal(ignored, signal.SIG_DFL)
     try:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         FitCheck as FitCheck,
         check_here as check_here,
         describe_machine as describe_machine,
-        estimate_job as estimate_job,
         gpu_and_memory as gpu_and_memory,
         judge_on as judge_on,
         report_fit as report_fit,
@@ -51,8 +50,7 @@ else:
         {
             "advice": "Advice advice_lines advise Machine suggestions_json",
             "fleet_check": "check_on_fleet refuse_what_is_for_this_machine",
-            "fit_check": "check_here describe_machine estimate_job EXIT_CODES FitCheck gpu_and_memory judge_on "
-            "report_fit",
+            "fit_check": "check_here describe_machine EXIT_CODES FitCheck gpu_and_memory judge_on report_fit",
             "machine_gpus": "committed_bytes NoGpusError open_source read_gpus select_devices",
             "guard": "guarded",
             "no_gpus": "report_without_gpus",

@@ -24,6 +24,7 @@ from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
 from vramtop.estimator.job import Gpu, Job, edit_job_file, unified_diff
 from vramtop.estimator.learning import uncorrected
 from vramtop.estimator.learning.carried import carried
+from vramtop.monitor.board.fit import VERDICTS_BEST_FIRST
 
 from ...draw import VERDICTS, TextOutput
 from ...job import LoadedJob
@@ -41,7 +42,6 @@ _HEADINGS: dict[Verdict, str] = {
     "unknown": "ways to make it smaller:",
 }
 """Heading of the suggestions, by the verdict of the best one."""
-_ORDER: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def _corrected(
     for each in suggestions:
         budget = correct(each.budget) if each.confirmed else estimate(each.budget.job)
         found.append(replace(each, budget=budget, verdict=judge(budget)))
-    return tuple(sorted(found, key=lambda each: _ORDER.index(each.verdict)))
+    return tuple(sorted(found, key=lambda each: VERDICTS_BEST_FIRST.index(each.verdict)))
 
 
 def suggestion_edits(loaded: LoadedJob, suggestion: Suggestion) -> tuple[Edit, ...]:

@@ -25,7 +25,7 @@ _MAX_ROWS = 10
 _MAX_CARDS = 4
 """Cards that a row names."""
 _LARGER_ROWS = 2
-"""Rows with the fewest GPUs after the first of them: every larger card fits as well."""
+"""Larger cards that are listed below the smallest, with as few GPUs; then a row says that every larger card fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

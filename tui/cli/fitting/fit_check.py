@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import ExitCode
-from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job import Gpu, Job
+from vramtop.estimator.job import Gpu
 from vramtop.monitor.board.fit import (
     DeviceCapacity,
     FitResult,
@@ -24,7 +23,7 @@ from ...draw import detect_output
 from ...job import LoadedJob
 from ...reports import budget_lines, closing_lines, fit_lines
 from ..json_text import json_text
-from ..measured_runs import correction
+from ..measured_runs import correction, estimate_job
 from ..option_values import described_host, estimate_method
 from ..progress import Progress
 from .advice import Advice, Machine, advice_lines, advise, suggestions_json
@@ -78,30 +77,6 @@ def check_here(options: argparse.Namespace, loaded: LoadedJob) -> FitCheck:
 def describe_machine(gpu: Gpu | None, memory_bytes: int | None, devices: Sequence[DeviceCapacity]) -> Machine:
     """Return what estimates and the search for changes ask of these GPUs."""
     return Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=count_devices(devices))
-
-
-def estimate_job(
-    options: argparse.Namespace, job: Job, gpu: Gpu | None, memory_bytes: int | None, *, here: bool = True
-) -> Budget:
-    """Estimate a job by the method of the command line, with a line about what takes long; corrected by measured runs.
-
-    Args:
-        options: of the command line.
-        job: the job.
-        gpu: the GPU that it is estimated for.
-        memory_bytes: its memory.
-        here: the GPU is one of this machine.
-    """
-    with Progress(quiet=options.json) as progress:
-        budget = estimate(
-            job,
-            method=estimate_method(options),
-            gpu=gpu,
-            memory_bytes=memory_bytes,
-            python=options.python,
-            progress=progress,
-        )
-    return correction(options, job, gpu, here=here)(budget)
 
 
 def gpu_and_memory(devices: Sequence[DeviceCapacity]) -> tuple[Gpu | None, int | None]:

@@ -11,8 +11,8 @@ from ...draw import detect_output
 from ...job import BudgetsByCard
 from ...reports import budget_lines, closing_lines, fleet_fit_lines, fleet_fit_sentence
 from ..json_text import json_text
-from ..measured_runs import correction
-from .fit_check import EXIT_CODES, estimate_job
+from ..measured_runs import correction, estimate_job
+from .fit_check import EXIT_CODES
 
 if TYPE_CHECKING:
     import argparse

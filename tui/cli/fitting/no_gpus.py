@@ -4,11 +4,11 @@ import argparse
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import ExitCode, format_gib
+from vramtop.estimator.common import ExitCode
 
 from ...draw import VERDICTS, detect_output
 from ...job import LoadedJob
-from ...reports import budget_lines, closing_lines
+from ...reports import budget_lines, closing_lines, need_text
 from ..json_text import json_text
 from .cards import card_lines, find_cards
 
@@ -25,11 +25,7 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
         budget: of the job.
         reason: why the GPUs of this machine cannot be read, and what to do.
     """
-    cards, peak = find_cards(loaded.job, budget), budget.peak
-    ranks = loaded.job.parallel.world_size
-    times = f"{ranks:,} × " if ranks > 1 else ""
-    bounds = f"{format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)}"
-    need = f"needs {times}{format_gib(peak.device_bytes)} GiB ({bounds})"
+    cards = find_cards(loaded.job, budget)
     if options.json:
         found: FitJson = {
             "schema": 1,
@@ -48,8 +44,8 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
         print(json_text(found))
         return ExitCode.CANNOT_TELL
     output = detect_output(ascii_only=options.ascii)
-    mark = VERDICTS["unknown"]
-    print(output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  {need}"))
+    mark, need = VERDICTS["unknown"], need_text(budget, loaded.job.parallel.world_size)
+    print(output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  needs {need}"))
     print("\n".join(output.wrapped(f"{reason[:1].upper()}{reason[1:]}", indent="  ")))
     print()
     print("\n".join(card_lines(cards, loaded.job, output)))

@@ -3,18 +3,20 @@
 from dataclasses import dataclass, field
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import format_gib
 from vramtop.estimator.job import Gpu, Job, find_gpu
-from vramtop.monitor.board.fit import Verdict, check_fit
+from vramtop.monitor.board.fit import VERDICTS_BEST_FIRST, Verdict, check_fit
 from vramtop.monitor.fleet.schedulers import CardMatch, CardSize
 
 from ...job import beyond_formula, estimator_on_card
+from ...reports import need_text
 from ..option_values import described_devices
 
 _BF16 = (8, 0)
 """Compute capability from which GPUs compute in bf16."""
-_GOOD: tuple[Verdict, ...] = ("fits", "tight")
-BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
+GOOD: tuple[Verdict, ...] = ("fits", "tight")
+"""Verdicts with which a job may be started there."""
+USUAL_GPUS_PER_NODE = 8
+"""GPUs of a node that nothing is known of."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +35,11 @@ class CardJudge:
         """GPUs that the job takes."""
         return len(self.budget.ranks)
 
+    @property
+    def ranks_per_usual_node(self) -> int:
+        """The most ranks that a usual node takes, the same number on each."""
+        return max(size for size in range(1, USUAL_GPUS_PER_NODE + 1) if self.ranks % size == 0)
+
     def on(self, card: CardSize) -> tuple[Budget, Verdict]:
         """Return the budget on a card, and whether the job fits on as many of them as it has ranks."""
         key = (card.gpu.name if card.gpu else None, card.total_bytes)
@@ -49,9 +56,9 @@ class CardJudge:
         verdicts = [self.on(card)[1] for card in match.cards]
         if not verdicts:
             return "unknown"
-        if "does_not_fit" in verdicts and any(verdict in _GOOD for verdict in verdicts):
+        if "does_not_fit" in verdicts and any(verdict in GOOD for verdict in verdicts):
             return "unknown"
-        return max(verdicts, key=BEST_FIRST.index)
+        return max(verdicts, key=VERDICTS_BEST_FIRST.index)
 
     def budget_on(self, match: CardMatch) -> Budget:
         """Return the budget on the smallest of the cards; the one that was estimated first if none is known."""
@@ -66,7 +73,7 @@ class CardJudge:
 
     def emulating_cards(self, verdict: Verdict) -> list[str]:
         """Return the labels of the cards judged so, fits or tight, that can only emulate the job's bf16."""
-        judged = self._known.items() if verdict in _GOOD else ()
+        judged = self._known.items() if verdict in GOOD else ()
         names = dict.fromkeys(name for (name, _), (_, found) in judged if name and found == verdict)
         return [gpu.label for gpu in map(find_gpu, names) if self.emulates_bf16(gpu)]
 
@@ -88,8 +95,5 @@ class CardJudge:
 
 
 def need_sentence(budget: Budget) -> str:
-    """Return what a job needs: ``8 × 62.1 GiB (58.0 - 66.3)``."""
-    peak, ranks = budget.peak, len(budget.ranks)
-    times = f"{ranks:,} × " if ranks > 1 else ""
-    bounds = f"{format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)}"
-    return f"{times}{format_gib(peak.device_bytes)} GiB ({bounds}) of GPU memory"
+    """Return what a job needs: ``8 × 62.1 GiB (58.0 - 66.3) of GPU memory``."""
+    return f"{need_text(budget, len(budget.ranks))} of GPU memory"

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common import GIB
-from vramtop.monitor.board.fit import Verdict
+from vramtop.monitor.board.fit import VERDICTS_BEST_FIRST, Verdict
 from vramtop.monitor.fleet.schedulers import (
     CardMatch,
     CardSize,
     InstanceType,
-    Room,
+    NodeSpace,
     instance_types,
     spread_over,
     table_date,
@@ -19,7 +19,7 @@ from vramtop.monitor.fleet.schedulers import (
 
 from ...draw import format_table
 from .answer import Answer, Target, whole_gib
-from .card_judge import BEST_FIRST, CardJudge, need_sentence
+from .card_judge import GOOD, CardJudge, need_sentence
 
 if TYPE_CHECKING:
     from ..json_types import CloudFacts, InstanceJson
@@ -112,9 +112,9 @@ def _choices(judge: CardJudge, target: Target) -> Iterator[_Choice]:
         if target.gpu is None and target.memory_bytes and kind.gpu.total_bytes < target.memory_bytes:
             continue
         verdict = judge.verdict(CardMatch(cards=(CardSize(gpu=kind.gpu, total_bytes=kind.gpu.total_bytes),)))
-        if verdict not in ("fits", "tight"):
+        if verdict not in GOOD:
             continue
-        room = [Room(name=kind.name, gpus=kind.gpus, memory_bytes=kind.ram_bytes, cpus=None)] * judge.ranks
+        room = [NodeSpace(gpus=kind.gpus, memory_bytes=kind.ram_bytes, cpus=None)] * judge.ranks
         spread = spread_over(judge.ranks, room, judge.host_bytes)
         if spread is None:
             spread, verdict = spread_over(judge.ranks, room, judge.least_host_bytes), "tight"
@@ -126,7 +126,7 @@ def _preference(choice: _Choice, judge: CardJudge) -> tuple[Any, ...]:
     kind = choice.type
     memory = kind.gpus * kind.gpu.total_bytes
     emulated = judge.emulates_bf16(kind.gpu)
-    return (BEST_FIRST.index(choice.verdict), emulated, choice.count, memory, kind.ram_bytes or 0, kind.name)
+    return (VERDICTS_BEST_FIRST.index(choice.verdict), emulated, choice.count, memory, kind.ram_bytes or 0, kind.name)
 
 
 def _table(choices: Sequence[_Choice]) -> list[str]:

@@ -6,8 +6,9 @@ from vramtop.estimator.common import InputError
 from vramtop.estimator.formula import ASSUMPTION
 
 from ...job import LoadedJob
-from ..fitting import EXIT_CODES, estimate_job
+from ..fitting import EXIT_CODES
 from ..json_text import json_text
+from ..measured_runs import estimate_job
 from ..option_values import described_gpu
 from .answer import Answer, Target
 from .card_judge import CardJudge

@@ -16,13 +16,11 @@ from vramtop.monitor.board.fit import Verdict
 from vramtop.monitor.fleet.schedulers import CardMatch, CardSize
 
 from .answer import Answer, Target, whole_gib
-from .card_judge import CardJudge, need_sentence
+from .card_judge import GOOD, CardJudge, need_sentence
 
 if TYPE_CHECKING:
     from ..json_types import KubernetesFacts
 
-_MOST_GPUS = 8
-"""GPUs of a node; a job with more ranks takes several pods."""
 _KEY = "nvidia.com/gpu"
 
 
@@ -34,10 +32,10 @@ def kubernetes_answer(judge: CardJudge, target: Target) -> Answer:
         target: only this card, or any with this memory.
     """
     need = need_sentence(judge.budget)
-    per_pod = max(size for size in range(1, _MOST_GPUS + 1) if judge.ranks % size == 0)
+    per_pod = judge.ranks_per_usual_node
     pods = judge.ranks // per_pod
     verdict, gpus = _cards(judge, target)
-    if verdict not in ("fits", "tight"):
+    if verdict not in GOOD:
         where = f"a {target.gpu.label}" if target.gpu else "any card of the catalogue, alone or with one rank on each"
         nothing: KubernetesFacts = {"manifest": None, "pods": pods, "gpus": []}
         sentence = f"It does not fit on {where}; vramtop fit --gpu-type NAME says what would make it fit."
@@ -60,7 +58,7 @@ def _cards(judge: CardJudge, target: Target) -> tuple[Verdict, list[Gpu]]:
         return judge.verdict(_match(None, target.memory_bytes)), []
     gpus = [target.gpu] if target.gpu else [gpu for gpu in catalogue() if not gpu.unified]
     verdicts = {gpu.name: judge.verdict(_match(gpu, gpu.total_bytes)) for gpu in gpus}
-    for wanted in ("fits", "tight"):
+    for wanted in GOOD:
         found = [gpu for gpu in gpus if verdicts[gpu.name] == wanted]
         if found:
             return verdicts[found[0].name], found

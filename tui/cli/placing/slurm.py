@@ -14,8 +14,8 @@ from vramtop.monitor.fleet.schedulers import (
 
 from ...draw import format_table
 from .answer import Answer, Target, whole_gib
-from .card_judge import CardJudge, need_sentence
-from .slurm_offers import GOOD, Offer, find_offers
+from .card_judge import GOOD, USUAL_GPUS_PER_NODE, CardJudge, need_sentence
+from .slurm_offers import Offer, find_offers
 
 if TYPE_CHECKING:
     from vramtop.monitor.board.fit import Verdict
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..json_types import SlurmFacts
 
 _MAX_ROWS = 30
-_USUAL_GPUS = 8
-"""GPUs of a node that nothing is known of."""
 _TORCHRUN = (
     "One task per rank, as srun starts them; with torchrun, accelerate or deepspeed, which start the ranks "
     "of a node themselves, use --ntasks-per-node=1."
@@ -144,7 +142,7 @@ def _selection(offer: Offer, cluster: SlurmCluster) -> Iterator[str]:
 
 def _host_words(judge: CardJudge, offers: Sequence[Offer]) -> str:
     spread = next((found for offer in offers if (found := offer.now or offer.at_all)), None)
-    ranks = spread.per_node if spread else min(judge.ranks, _USUAL_GPUS)
+    ranks = spread.per_node if spread else min(judge.ranks, USUAL_GPUS_PER_NODE)
     return f", and {whole_gib(judge.host_bytes(ranks))} GiB of RAM per node" if judge.budget.host else ""
 
 
@@ -192,7 +190,7 @@ def _without_cluster(judge: CardJudge, target: Target, reason: str) -> Answer:
     card = CardSize(gpu=target.gpu, total_bytes=target.memory_bytes or 0)
     match = CardMatch(cards=(card,))
     verdict = judge.verdict(match)
-    per_node = max(size for size in range(1, _USUAL_GPUS + 1) if judge.ranks % size == 0)
+    per_node = judge.ranks_per_usual_node
     nodes = judge.ranks // per_node
     kind = (
         f":{target.gpu.name.partition('-')[0] if target.gpu.name[0].isalpha() else target.gpu.name}"
@@ -206,7 +204,7 @@ def _without_cluster(judge: CardJudge, target: Target, reason: str) -> Answer:
     fits = verdict in GOOD
     sentence = f"{reason[:1].upper()}{reason[1:]}: this is for the card {match.label} alone."
     notes = [
-        f"Nodes with {_USUAL_GPUS} GPUs are assumed; the GPU's name in the cluster may differ (sinfo -o %G).",
+        f"Nodes with {USUAL_GPUS_PER_NODE} GPUs are assumed; the GPU's name in the cluster may differ (sinfo -o %G).",
         _TORCHRUN,
         _CPUS,
     ]

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common import GIB, format_gib
-from vramtop.monitor.board.fit import Verdict
+from vramtop.monitor.board.fit import VERDICTS_BEST_FIRST, Verdict
 from vramtop.monitor.fleet.schedulers import (
     CardMatch,
     CardSize,
-    Room,
+    NodeSpace,
     SlurmCluster,
     SlurmNode,
     SlurmPartition,
@@ -19,12 +19,11 @@ from vramtop.monitor.fleet.schedulers import (
 )
 
 from .answer import Target
-from .card_judge import BEST_FIRST, CardJudge
+from .card_judge import GOOD, CardJudge
 
 if TYPE_CHECKING:
     from ..json_types import OfferJson
 
-GOOD: tuple[Verdict, ...] = ("fits", "tight")
 _NodeGpus = tuple[SlurmNode, int, int | None]
 """A node, its GPUs of one kind, and how many of them are free (None: not known)."""
 _Kind = tuple[str | None, CardMatch, tuple[_NodeGpus, ...]]
@@ -113,7 +112,7 @@ def _joined(kinds: Sequence[_Kind], judge: CardJudge) -> list[_Kind]:
     found: list[_Kind] = []
     for name in dict.fromkeys(name for name, _, _ in kinds):
         own = [kind for kind in kinds if kind[0] == name]
-        for verdict in BEST_FIRST:
+        for verdict in VERDICTS_BEST_FIRST:
             alike = [kind for kind in own if judge.verdict(kind[1]) == verdict]
             if verdict in GOOD and len(alike) > 1:
                 nodes = tuple(node for _, _, nodes in alike for node in nodes)
@@ -155,11 +154,9 @@ def _offer(
     now_known = all(free is not None for _, _, free in nodes)
     at_all = now = None
     if verdict != "does_not_fit" and partition.is_up:
-        whole = [
-            Room(name=node.name, gpus=count, memory_bytes=node.memory_bytes, cpus=node.cpus) for node, count, _ in nodes
-        ]
+        whole = [NodeSpace(gpus=count, memory_bytes=node.memory_bytes, cpus=node.cpus) for node, count, _ in nodes]
         free_now = [
-            Room(name=node.name, gpus=free or 0, memory_bytes=node.free_memory_bytes, cpus=node.free_cpus)
+            NodeSpace(gpus=free or 0, memory_bytes=node.free_memory_bytes, cpus=node.free_cpus)
             for node, _, free in nodes
             if node.takes_jobs_now
         ]
@@ -205,4 +202,4 @@ def _preference(offer: Offer) -> tuple[Any, ...]:
     generation = card.gpu.compute_capability if card and card.gpu else ()
     free = 0 if offer.now else 1 if offer.at_all else 2
     default = not offer.partition.is_default
-    return (BEST_FIRST.index(offer.verdict), free, size, generation, default, offer.partition.name, offer.name)
+    return (VERDICTS_BEST_FIRST.index(offer.verdict), free, size, generation, default, offer.partition.name, offer.name)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from .words import Command, Flag, Source, settings
+from .words import Command, Flag, Source, words_by_job_key
 
 _SOURCES: Mapping[Source, str] = {
     "models": 'COMPREPLY=($(compgen -W "$(vramtop __complete models 2>/dev/null)" -- "$cur"))',
@@ -38,7 +38,7 @@ def _lines(commands: Sequence[Command]) -> Iterator[str]:
     yield "        local key=${COMP_WORDS[COMP_CWORD - 2]}"
     yield "        [[ $cur == = ]] && key=$prev cur="
     yield "        case $key in"
-    for key, words in settings().items():
+    for key, words in words_by_job_key().items():
         if words:
             yield f"            {key}) {_words(words)} ;;"
     yield "        esac"
@@ -91,7 +91,7 @@ def _values(commands: Sequence[Command]) -> Iterator[str]:
 def _value(flag: Flag) -> str:
     if flag.words:
         return _words(flag.words)
-    return _SOURCES[flag.source].replace("{keys}", " ".join(settings())) if flag.source else ""
+    return _SOURCES[flag.source].replace("{keys}", " ".join(words_by_job_key())) if flag.source else ""
 
 
 def _words(words: Sequence[str]) -> str:

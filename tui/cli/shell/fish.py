@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from .words import Command, Flag, Source, settings
+from .words import Command, Flag, Source, words_by_job_key
 
 _SOURCES: Mapping[Source, str] = {
     "models": "(vramtop __complete models 2>/dev/null)",
@@ -22,7 +22,7 @@ def fish_text(commands: Sequence[Command]) -> str:
 def _lines(commands: Sequence[Command]) -> Iterator[str]:
     yield "# Completion of vramtop for fish: vramtop completion fish"
     yield "function __vramtop_settings"
-    for key, words in settings().items():
+    for key, words in words_by_job_key().items():
         yield f"    printf '%s\\n' {' '.join(_quoted(f'{key}={word}') for word in words or ('',))}"
     yield "end"
     yield "complete -c vramtop -f"

@@ -67,7 +67,7 @@ def subcommands(parser: Parser) -> list[tuple[str, str, CommandParser]]:
     return found
 
 
-def settings() -> dict[str, tuple[str, ...]]:
+def words_by_job_key() -> dict[str, tuple[str, ...]]:
     """Return each key of the job file for ``--set``, with the words that it may be set to."""
     keys = [key for key in job_keys() if "." in key]
     return {key: choices_of_key(key) or (("true", "false") if is_switch(key) else ()) for key in keys}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from .words import Command, Flag, Source, settings
+from .words import Command, Flag, Source, words_by_job_key
 
 _SOURCES: Mapping[Source, str] = {
     "models": "_vramtop_models",
@@ -41,12 +41,12 @@ def _lines(commands: Sequence[Command]) -> Iterator[str]:
     yield "_vramtop_settings() {"
     yield "    if compset -P '*='; then"
     yield "        case ${IPREFIX%=} in"
-    for key, words in settings().items():
+    for key, words in words_by_job_key().items():
         if words:
             yield f"            *{key}) compadd {' '.join(words)} ;;"
     yield "        esac"
     yield "    else"
-    yield f"        compadd -S= {' '.join(settings())}"
+    yield f"        compadd -S= {' '.join(words_by_job_key())}"
     yield "    fi"
     yield "}"
     shared = _shared_specs(commands)

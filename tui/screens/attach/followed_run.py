@@ -20,7 +20,7 @@ from vramtop.monitor.board import NOT_ON_GPU_YET, Board, MissingReason, ProcessR
 from vramtop.monitor.board.divergence import Status
 from vramtop.monitor.board.divergence.diagnose import diagnose
 from vramtop.monitor.board.missing_reason import missing_reason
-from vramtop.monitor.snapshot import History, HistoryKey, ProcessKey
+from vramtop.monitor.snapshot import HistoryKey, MemoryHistory, ProcessKey
 
 from ...background import EstimateFunction, LatestOnlyTask
 from ...draw import MUTED
@@ -65,7 +65,7 @@ class FollowedRun(Vertical):
 
     def __init__(
         self,
-        history: History,
+        history: MemoryHistory,
         estimate: EstimateFunction,
         is_running: Callable[[ProcessKey], bool],
         *,

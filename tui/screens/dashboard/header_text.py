@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from vramtop.estimator.common import format_gib
+from vramtop.monitor.board import BEING_READ
 from vramtop.monitor.snapshot import gpu_list
 
 from ...draw import (
@@ -190,7 +191,7 @@ def _reading(board: Board) -> str | None:
         return None
     if progress.read < progress.total:
         return f"reading {progress.read + 1} of {progress.total} runs" if progress.total > 1 else "reading a run"
-    return "reading the runs" if any(row.no_budget_reason == "reading…" for row in board.processes) else None
+    return "reading the runs" if any(row.no_budget_reason == BEING_READ for row in board.processes) else None
 
 
 def _without_budgets(board: Board) -> str:

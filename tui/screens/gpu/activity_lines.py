@@ -21,7 +21,7 @@ from .bar_line import LineShape, bar_line, history_line, labelled, line_shape, s
 
 if TYPE_CHECKING:
     from vramtop.monitor.board import GpuRow
-    from vramtop.monitor.snapshot import GpuFigure, GpuReading, History
+    from vramtop.monitor.snapshot import GpuFigure, GpuReading, MemoryHistory
 
     from ...draw import Readings
 
@@ -35,7 +35,7 @@ _SCALE_C = 100
 class Histories:
     """Where the history of the figures comes from, and how much of it is drawn."""
 
-    history: History
+    history: MemoryHistory
     span_seconds: float
     now: float
     """Unix seconds at the right edge."""

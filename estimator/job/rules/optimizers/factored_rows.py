@@ -5,7 +5,7 @@ adam-mini 1.1, pytorch-optimizer 4.1; states as counted in real steps (``tests/a
 """
 
 from .optimizer import Optimizer
-from .states import Factored, Full, OneSided
+from .states import Factored, Full, PerRow
 
 ROWS = (
     Optimizer(
@@ -50,7 +50,7 @@ ROWS = (
     Optimizer(
         name="adam-mini",
         description="Adam-mini",
-        states=(Full(), OneSided()),
+        states=(Full(), PerRow()),
         step_parameters=3,
         libraries=("adam-mini",),
         other_libraries=("pytorch-optimizer",),

@@ -167,7 +167,7 @@ class Optimizer(Struct, frozen=True, kw_only=True, eq=False):
 def _unquantized(rule: Full) -> Full:
     if not isinstance(rule, Quantized) or rule.small_width is None:
         return rule
-    return Full(count=rule.count, width=rule.small_width, when=rule.when, unless=rule.unless, per=rule.per)
+    return Full(count=rule.count, width=rule.small_width, when=rule.when, per=rule.per)
 
 
 def _is_target(tensor: ParameterTensor, targets: Any) -> bool:

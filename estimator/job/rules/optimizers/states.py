@@ -6,12 +6,13 @@ most libraries give their states.
 
 from collections.abc import Mapping
 from math import ceil, prod
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
 Shape = tuple[int, ...]
 Options = Mapping[str, Any]
+Side = Literal["longer", "shorter"]
 
 
 class ParameterTensor(Protocol):
@@ -46,8 +47,6 @@ class Full(Struct, frozen=True, kw_only=True):
     """Bytes per element; None: those of the parameter."""
     when: str | None = None
     """Option that has to be on; None: always."""
-    unless: str | None = None
-    """Option that has to be off."""
     per: str | None = None
     """Option by whose value ``count`` is multiplied."""
     under: int | None = None
@@ -59,7 +58,7 @@ class Full(Struct, frozen=True, kw_only=True):
 
     def bytes_of(self, shape: Shape, width: float, options: Options) -> float:
         """Return the bytes for a parameter of a shape."""
-        if (self.when and not options[self.when]) or (self.unless and options[self.unless]):
+        if self.when and not options[self.when]:
             return 0.0
         if (self.under is not None and width >= self.under) or (self.least is not None and width < self.least):
             return 0.0
@@ -109,23 +108,17 @@ class Factored(Full, frozen=True, kw_only=True):
         return prod(shape) if len(shape) < 2 else prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]
 
 
-class OneSided(Full, frozen=True, kw_only=True):
-    """One value for each row of a matrix, or for its longer or shorter side; full size for a vector."""
-
-    side: str = "rows"
-    """``rows``, ``longer`` or ``shorter``."""
+class PerRow(Full, frozen=True, kw_only=True):
+    """One value for each row of a matrix; full size for a vector."""
 
     def _elements(self, shape: Shape, _options: Options) -> float:
-        if len(shape) < 2:
-            return prod(shape)
-        return {"rows": shape[0], "longer": max(shape), "shorter": min(shape)}[self.side]
+        return prod(shape) if len(shape) < 2 else shape[0]
 
 
 class LowRank(Full, frozen=True, kw_only=True):
     """``rank`` values (an option) for each element of a side of the matrix."""
 
-    side: str = "longer"
-    """``longer`` or ``shorter``."""
+    side: Side = "longer"
 
     def _elements(self, shape: Shape, options: Options) -> float:
         return _low_rank(shape, self.side, options)
@@ -156,7 +149,7 @@ class Squares(Full, frozen=True, kw_only=True):
         return sum(side * side for side in sides if limit is None or side <= limit)
 
 
-def _low_rank(shape: Shape, side: str, options: Options) -> int:
+def _low_rank(shape: Shape, side: Side, options: Options) -> int:
     if len(shape) < 2:
         return prod(shape)
     rows, columns = prod(shape[:-1]), shape[-1]

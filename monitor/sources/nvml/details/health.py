@@ -20,8 +20,8 @@ class NvmlHealth:
 
     def __init__(self, questions: Questions) -> None:
         self._questions = questions
-        self._read_at = 0.0
-        """When to read again."""
+        self._next_at = 0.0
+        """Monotonic seconds at which to read again."""
         self.ecc_enabled: bool | None = None
         self.ecc: EccErrors | None = None
         self.remapped_rows: RemappedRows | None = None
@@ -29,9 +29,9 @@ class NvmlHealth:
     def read(self) -> None:
         """Read again, if it is time."""
         questions = self._questions
-        if questions.clock() < self._read_at:
+        if questions.clock() < self._next_at:
             return
-        self._read_at = questions.clock() + HEALTH_INTERVAL_SECONDS
+        self._next_at = questions.clock() + HEALTH_INTERVAL_SECONDS
         mode = questions.ask("ecc_enabled", "whether ECC is on", "nvmlDeviceGetEccMode")
         self.ecc_enabled = None if mode is None else bool(mode[0])
         self.ecc = self._errors() if self.ecc_enabled else None

@@ -18,9 +18,9 @@ from waiting import until
 
 from vramtop.estimator.learning import digest
 from vramtop.monitor.attach.automatic import automatic_attach
+from vramtop.monitor.attach.automatic.command_stderr import CommandStderr
 from vramtop.monitor.attach.automatic.follow_program import follow
 from vramtop.monitor.attach.automatic.start_following import start_following
-from vramtop.monitor.attach.automatic.unkept import Voice
 from vramtop.monitor.history.history import History
 from vramtop.monitor.history.new_measurement import machine_digest
 from vramtop.monitor.history.recorder import THREAD, RunRecorder
@@ -134,7 +134,7 @@ def test_why_nothing_is_kept_is_said_once_on_the_commands_standard_error(
         return source.reads < 3
 
     recorder = RunRecorder(history=lambda: history)
-    follow(command, source, recorder, wait=wait, is_running=is_running, voice=Voice(writes))
+    follow(command, source, recorder, wait=wait, is_running=is_running, stderr=CommandStderr(writes))
     os.close(reads)
     sentences = [each.decode() for each in said if each]
     if case in ("all is known", "another has kept it"):

@@ -31,7 +31,9 @@ _OWN_HISTORY = "history"
 """The word for the user's own measured runs."""
 _SQLITE = b"SQLite format 3\0"
 _MAX_EXPORT_BYTES = 2**27
+"""Largest export of measured runs, which is read whole."""
 _MAX_LINE_BYTES = 2**20
+"""Longest first line, by which an export is told from a recording."""
 _RECORDING_ENDINGS = (".gz", ".jsonl")
 
 
@@ -49,12 +51,12 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     with Progress(quiet=options.json) as progress:
         progress(f"reading {options.source}")
         text, plots = _report(options.source)
+    kind, folder = options.plot_format, options.plots
+    files = [] if folder is None else save_plots(plots, Path(folder), kind, overwrite=options.overwrite)
     if out is None:
         sys.stdout.write(text)
     else:
         _write(out, text, overwrite=options.overwrite)
-    kind, folder = options.plot_format, options.plots
-    files = [] if folder is None else save_plots(plots, Path(folder), kind, overwrite=options.overwrite)
     if options.json:
         shown: ReportJson = {
             "schema": 1,
@@ -99,6 +101,10 @@ def _measured_runs(source: str) -> tuple[Measurement, ...] | None:
             if not _is_measured_run(line):
                 return None
             text = line + file.read(_MAX_EXPORT_BYTES)
+            if file.read(1):
+                raise InputError(
+                    f"{path} is larger than {_MAX_EXPORT_BYTES // 2**20} MiB, too large for an export of runs"
+                )
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     return _exported_runs(path, text)

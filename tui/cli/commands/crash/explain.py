@@ -18,7 +18,6 @@ from vramtop.estimator.crash import (
     read_crash_file,
     read_crash_stream,
 )
-from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job import find_gpu, parse_assignment
 
 from ....draw import TextOutput, detect_output
@@ -26,8 +25,7 @@ from ....job import LoadedJob, load_from_options
 from ....reports import closing_lines, explanation_lines, snapshot_lines
 from ...fitting import advice_lines, suggestions_json
 from ...json_text import json_text
-from ...measured_runs import Correct, correction
-from ...option_values import estimate_method
+from ...measured_runs import Correct, correction, estimate_job
 from ...progress import Progress
 from .gpu_of_failure import gpu_of_failure
 from .would_fit import would_fit
@@ -173,17 +171,8 @@ def _estimate(
     if loaded is None:
         return None, lambda budget: budget
     gpu, here = gpu_of_failure(options, loaded.job, memory_bytes)
-    with Progress(quiet=options.json) as progress:
-        budget = estimate(
-            loaded.job,
-            method=estimate_method(options),
-            gpu=gpu,
-            memory_bytes=memory_bytes,
-            python=options.python,
-            progress=progress,
-        )
-    correct = correction(options, loaded.job, gpu, here=here)
-    return correct(budget), correct
+    budget = estimate_job(options, loaded.job, gpu, memory_bytes, here=here)
+    return budget, correction(options, loaded.job, gpu, here=here)
 
 
 def _report_snapshot(

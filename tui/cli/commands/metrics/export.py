@@ -15,13 +15,12 @@ from vramtop.estimator.common import InputError, VramtopError, version_number
 
 from ....draw import printable
 from ...crash_report import save_fault
-from ...estimators import Estimators
+from ...estimators import Estimators, pending_jobs
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    from vramtop.estimator.job import Job
     from vramtop.monitor.attach import RankFactsReader
     from vramtop.monitor.export import LatestBoard, ListenAddress, TextFile
     from vramtop.monitor.snapshot import Snapshot
@@ -71,7 +70,7 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
     version, facts = version_number() or "unknown", RankFactsReader()
     latest = LatestBoard(options.interval, facts_of=facts.facts_of)
     estimators = Estimators(options.python, corrects=options.history)
-    for job in _jobs(options):
+    for job in pending_jobs(options):
         estimators.watchlist.add_pending(job)
     textfile = None
     if options.textfile is not None:
@@ -89,14 +88,6 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
     running.callback(sampler.stop)
     alerts = _alerts(options, running)
     _wait(options.interval, latest, textfile, alerts, stop)
-
-
-def _jobs(options: argparse.Namespace) -> list[Job]:
-    if not options.job:
-        return []
-    from vramtop.estimator.job import load_job  # only if there is a job
-
-    return [load_job(Path(path)) for path in options.job]
 
 
 def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, running: ExitStack) -> None:

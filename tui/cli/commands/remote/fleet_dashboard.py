@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from functools import partial
@@ -12,7 +11,7 @@ from vramtop.estimator.common import InputError, require_threads
 from vramtop.monitor.history import Corrections
 from vramtop.monitor.storage.settings import THEME, save_setting, take_over_old_file
 
-from ....draw import TEXTUAL_COLOUR_SYSTEMS, colour_depth, detect_output, is_dumb_terminal
+from ....draw import detect_output, is_dumb_terminal, prepare_textual
 from ...crash_report import crash_sentence
 from ...option_settings import settings_notices
 
@@ -50,9 +49,7 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
         source: is closed at the end.
         name: what it reads, in a few words.
     """
-    depth = colour_depth()
-    os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[depth]  # Textual reads it when it is imported
-    os.environ.setdefault("ESCDELAY", "25")  # likewise
+    depth = prepare_textual()
     job = options.job[0] if options.job else ""
     if job:
         from ....job import load_typed
@@ -61,7 +58,7 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
     from ....app import FleetApp, FleetOptions
 
     require_threads(_THREADS)
-    corrections = None if not options.history else Corrections()
+    corrections = Corrections() if options.history else None
     app = FleetApp(
         source,
         FleetOptions(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError, version_number
+from vramtop.monitor.board import BEING_READ
 from vramtop.monitor.fleet.remote import RemoteFleet, SshCommand, parse_hosts, read_hosts_file
 
 from .fleet_options import print_fleet, refuse_what_is_for_one_host
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.fleet import Fleet
 
 _CONNECT_SECONDS = 15.0
-"""ssh gives up after ten."""
+"""Longest time until every host has answered once; ssh itself stops connecting after 10 s."""
 _ATTACH_SECONDS = 4.0
 """Time for the hosts to read their training processes."""
 
@@ -90,4 +91,4 @@ def _in_place_of_groups(text: str, groups: Mapping[str, str | tuple[str, ...]]) 
 def _is_attached(fleet: Fleet) -> bool:
     """Return True if no host is still reading its training processes."""
     rows = (row for host in fleet.hosts if host.is_live for gpu in host.gpus for row in gpu.processes or ())
-    return not any(row.note == "reading…" for row in rows)
+    return not any(row.note == BEING_READ for row in rows)

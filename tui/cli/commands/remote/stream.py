@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from vramtop.estimator.job import Gpu, Job
 
 
+_POLL_MILLISECONDS = 200
+"""Time between two checks whether a line has been written, after which a closed input ends the stream."""
+
+
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Write a line per reading until standard input or output is closed; exit code 0."""
     del launch
@@ -36,9 +40,6 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if stream.failure is not None and not isinstance(stream.failure, BrokenPipeError):
         raise stream.failure
     return 0
-
-
-_POLL_MILLISECONDS = 200
 
 
 class _Stream:

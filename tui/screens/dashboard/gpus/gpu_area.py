@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from vramtop.monitor.board import Board, GpuRow
-    from vramtop.monitor.snapshot import DetailLevel, GpuKey, History
+    from vramtop.monitor.snapshot import DetailLevel, GpuKey, MemoryHistory
 
     from ....draw import Readings
     from ...base import BoardFeed
@@ -60,7 +60,9 @@ class GpuArea:
         """Select the GPU or MIG device at this position."""
         self._selected = board.displayed_gpus[position].reading.key, position
 
-    def show(self, board: Board, layout: DashboardLayout, *, width: int, feed: BoardFeed, history: History) -> None:
+    def show(
+        self, board: Board, layout: DashboardLayout, *, width: int, feed: BoardFeed, history: MemoryHistory
+    ) -> None:
         """Show the GPUs of the board.
 
         Args:
@@ -126,7 +128,13 @@ class GpuArea:
 
 
 def _show_panel(
-    panel: GpuPanel, gpu: GpuRow, board: Board, shape: PanelShape, *, stale_seconds: float | None, history: History
+    panel: GpuPanel,
+    gpu: GpuRow,
+    board: Board,
+    shape: PanelShape,
+    *,
+    stale_seconds: float | None,
+    history: MemoryHistory,
 ) -> None:
     readings = history.gpu(gpu.reading.key) if shape.graph_height else ()
     panel.show_gpu(gpu, readings, shape, now=board.snapshot.time, stale_seconds=stale_seconds)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from vramtop.monitor.board import Board, ProcessGroup, ProcessRow
-from vramtop.monitor.host.inspect import Ancestor, starts_sessions
+from vramtop.monitor.host.inspect import Ancestor
+from vramtop.monitor.host.kinds import starts_sessions
 
 from .process_rows import SortKey, TableRow, in_order, matches, order_key
 

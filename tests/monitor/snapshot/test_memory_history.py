@@ -2,11 +2,11 @@
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
-from vramtop.monitor.snapshot.history import History, usual_interval
+from vramtop.monitor.snapshot.memory_history import MemoryHistory, usual_interval
 
 
 def test_samples_are_oldest_first_and_the_oldest_are_dropped(make_snapshot, make_gpu, make_process):
-    history = History(capacity=3)
+    history = MemoryHistory(capacity=3)
     for second in range(5):
         process = make_process(used=second)
         history.add(make_snapshot([make_gpu(0, [process])], time=2000.0 + second))
@@ -19,7 +19,7 @@ def test_samples_are_oldest_first_and_the_oldest_are_dropped(make_snapshot, make
 
 
 def test_the_whole_lifetime_is_kept_as_peaks_of_growing_intervals(make_snapshot, make_gpu, make_process):
-    history, key = History(capacity=4), ("GPU-00000000", 4711, 1000.0)
+    history, key = MemoryHistory(capacity=4), ("GPU-00000000", 4711, 1000.0)
     for second in range(100):
         used = 70 if second == 33 else None if second == 99 else 20
         history.add(make_snapshot([make_gpu(0, [make_process(used=used)])], time=2000.0 + second))
@@ -35,7 +35,7 @@ def test_the_whole_lifetime_is_kept_as_peaks_of_growing_intervals(make_snapshot,
 
 def test_stale_figures_add_no_samples(make_snapshot, make_gpu, make_process):
     """While a driver hangs, the repeated figures would look as if nothing changed."""
-    history = History()
+    history = MemoryHistory()
     hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
     process = make_process(used=20)
     history.add(make_snapshot([make_gpu(0, [process])]))
@@ -46,20 +46,20 @@ def test_stale_figures_add_no_samples(make_snapshot, make_gpu, make_process):
 
 
 def test_unknown_figures_stay_none(make_snapshot, make_gpu, make_process):
-    history = History()
+    history = MemoryHistory()
     history.add(make_snapshot([make_gpu(0, [make_process(used=None)], used_bytes=None)]))
     assert history.gpu("GPU-00000000") == [(2000.0, None)]
     assert history.process(("GPU-00000000", 4711, 1000.0)) == [(2000.0, None)]
 
 
 def test_sizes_are_exact_to_the_byte(make_snapshot, make_gpu):
-    history = History()
+    history = MemoryHistory()
     history.add(make_snapshot([make_gpu(used_bytes=150_754_820_097)]))
     assert history.gpu("GPU-00000000") == [(2000.0, 150_754_820_097)]
 
 
 def test_a_gpu_without_uuid_is_identified_by_its_index(make_snapshot, make_gpu):
-    history = History()
+    history = MemoryHistory()
     gpu = make_gpu(3, uuid=None)
     history.add(make_snapshot([gpu]))
     assert gpu.key == 3
@@ -67,7 +67,7 @@ def test_a_gpu_without_uuid_is_identified_by_its_index(make_snapshot, make_gpu):
 
 
 def test_a_reused_pid_has_a_history_of_its_own(make_snapshot, make_gpu, make_process):
-    history = History()
+    history = MemoryHistory()
     history.add(make_snapshot([make_gpu(0, [make_process(used=9)])]))
     history.add(make_snapshot([make_gpu(0, [make_process(used=1, start_time=1990.0)])], time=2001.0))
     assert history.process(("GPU-00000000", 4711, 1990.0)) == [(2001.0, GIB)]
@@ -75,7 +75,7 @@ def test_a_reused_pid_has_a_history_of_its_own(make_snapshot, make_gpu, make_pro
 
 
 def test_ended_processes_are_forgotten_after_a_while(make_snapshot, make_gpu, make_process):
-    history = History(keep_seconds=10)
+    history = MemoryHistory(keep_seconds=10)
     history.add(make_snapshot([make_gpu(0, [make_process()]), make_gpu(1)]))
     history.add(make_snapshot([make_gpu(0)], time=2010.0))
     assert history.process(("GPU-00000000", 4711, 1000.0))
@@ -86,7 +86,7 @@ def test_ended_processes_are_forgotten_after_a_while(make_snapshot, make_gpu, ma
 
 
 def test_histories_to_keep_are_not_forgotten(make_snapshot, make_gpu, make_process):
-    history, key = History(keep_seconds=10), ("GPU-00000000", 4711, 1000.0)
+    history, key = MemoryHistory(keep_seconds=10), ("GPU-00000000", 4711, 1000.0)
     history.add(make_snapshot([make_gpu(0, [make_process()])]))
     history.add(make_snapshot([make_gpu(0)], time=3000.0), keep=[key])
     assert history.process(key) == history.lifetime(key) == [(2000.0, 30 * GIB)]
@@ -100,7 +100,7 @@ def test_the_usual_interval_is_the_median():
 
 
 def test_utilisation_power_and_temperature_are_kept_for_each_gpu(make_gpu, make_snapshot):
-    history = History(capacity=3)
+    history = MemoryHistory(capacity=3)
     for at in range(5):
         gpu = make_gpu(utilisation_percent=10 * at, power_w=None if at == 3 else 100.4 + at)
         history.add(make_snapshot([gpu], time=2_000.0 + at))

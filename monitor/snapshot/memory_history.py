@@ -18,7 +18,7 @@ MemorySample = tuple[float, int | None]
 """Unix seconds and bytes; None: unknown at that time."""
 
 
-class History:
+class MemoryHistory:
     """Memory samples per GPU, MIG device and process. Thread-safe: filled on one thread, read on another.
 
     Args:

@@ -1,11 +1,7 @@
-"""Why no measurement is kept of a command that ``vramtop run`` has started, said once on its standard error."""
+"""Finds out why no measurement is kept of a command that ``vramtop run`` has started."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,7 +19,7 @@ _REASONS = {
 _MOST_KEYS = 4
 
 
-def why_unkept(board: Board, candidate: Callable[[ProcessKey], Candidate | None], *, ended: bool) -> str | None:
+def why_no_measurement(board: Board, candidate: Callable[[ProcessKey], Candidate | None], *, ended: bool) -> str | None:
     """Return why no measurement of the processes on a board is kept; None: one is, or it is not decided yet.
 
     Args:
@@ -59,54 +55,3 @@ def _sentence(reason: str, pid: int | None, *, ended: bool, one: bool = False) -
     else:
         helps = f"vramtop attach {pid} shows what was read, and with --set KEY=VALUE keeps one"
     return f"no measurement of this run is kept: {reason}; {helps}"
-
-
-class Voice:
-    """Says one sentence on a command's standard error; held open until then, or until the command has ended.
-
-    Args:
-        descriptor: a duplicate of it; negative: there is none.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        with contextlib.suppress(OSError):
-            os.set_inheritable(descriptor, False)
-
-    @property
-    def is_open(self) -> bool:
-        """True while something may be said."""
-        return self._descriptor >= 0
-
-    def say(self, sentence: str) -> None:
-        """Write a line, and close."""
-        if self.is_open:
-            with contextlib.suppress(OSError):
-                os.write(self._descriptor, f"vramtop: {sentence}\n".encode())
-            self.close()
-
-    def close(self) -> None:
-        """Let go of it: a pipe ends when nobody holds it open."""
-        if self.is_open:
-            with contextlib.suppress(OSError):
-                os.close(self._descriptor)
-            self._descriptor = -1
-
-
-def waiter(pid: int) -> Callable[[float], object]:
-    """Return a function that waits for some seconds, the first time at most until a process has ended."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except (OSError, AttributeError):  # an older kernel, or it has ended
-        return time.sleep
-    alive = True
-
-    def wait(seconds: float) -> None:
-        nonlocal alive
-        if alive and select.select([descriptor], [], [], seconds)[0]:
-            alive = False
-            os.close(descriptor)
-        elif not alive:
-            time.sleep(seconds)
-
-    return wait
