@@ -36,7 +36,7 @@ PATIENCE_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Connection:
-    """One host. All methods are called under the lock of the fleet.
+    """One host. All methods but ``wait_for_end`` are called under the lock of the fleet.
 
     Args:
         host: as the user named it.
@@ -121,13 +121,20 @@ class Connection:
         self._errors = (self._errors + (chunk or b""))[-_MAX_ERROR_BYTES:]
         return bool(chunk)
 
-    def end(self) -> None:
-        """Take note that the process has closed its output: wait for it, and say why there are no readings."""
+    def wait_for_end(self) -> int:
+        """Return the exit code of a process that has closed its output; one that goes on is ended.
+
+        That may take twice ``PATIENCE_SECONDS``, so the thread that reads the pipes calls it without the lock.
+        """
         if self.process is None:
-            return
+            return 0
         while self._may_have_errors():
             pass
-        code = self.stop()
+        return _end(self.process)
+
+    def note_end(self, code: int) -> None:
+        """Take note of the process's exit code, and say why there are no readings."""
+        self.process = None
         errors = self._errors.decode(errors="replace")
         if not self.has_read:
             self._failures += 1
@@ -135,24 +142,11 @@ class Connection:
         self.attempt_at = self.clock() + wait
         self._set_state("unreachable", self._fault or self.command.failure(code, errors))
 
-    def stop(self) -> int:
-        """End the process: vramtop there ends when its input is closed. Returns the exit code."""
+    def stop(self) -> None:
+        """End the process."""
         process, self.process = self.process, None
-        if process is None:
-            return 0
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-        try:
-            return process.wait(PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-        try:
-            return process.wait(PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait()
+        if process is not None:
+            _end(process)
 
     def look_at_clock(self) -> None:
         """Say so if no reading has arrived for a while."""
@@ -193,6 +187,23 @@ class Connection:
     def _pipe(self, name: str) -> int:
         stream = getattr(self.process, name)
         return int(stream.fileno())
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """End a process and return its exit code: vramtop there ends when its input is closed."""
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+    try:
+        return process.wait(PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+    try:
+        return process.wait(PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _read(number: int) -> bytes | None:

@@ -104,8 +104,7 @@ class RemoteFleet:
                     self._start_due()
                 for key, _ in self._selector.select(_TICK_SECONDS):
                     if key.data is not None:
-                        with self._lock:
-                            self._handle(*key.data)
+                        self._read_pipe(*key.data)
         except VramtopError as error:
             with self._lock:
                 self._failure = error
@@ -124,11 +123,20 @@ class RemoteFleet:
                     if stream is not None:
                         self._selector.register(stream, selectors.EVENT_READ, (connection, name))
 
-    def _handle(self, connection: Connection, stream: str) -> None:
-        """Read one pipe that has something, or has ended."""
+    def _read_pipe(self, connection: Connection, stream: str) -> None:
+        """Read one pipe that has something; at its end wait for its process, during which the fleet can be read."""
+        with self._lock:
+            goes_on = self._take(connection, stream)
+        if not goes_on:
+            code = connection.wait_for_end()
+            with self._lock:
+                connection.note_end(code)
+
+    def _take(self, connection: Connection, stream: str) -> bool:
+        """Take what a pipe has; False at the end of the output."""
         process = connection.process
         if process is None or process.stdout is None or process.stderr is None:
-            return  # it ended in this round
+            return True  # it ended in this round
         if stream == "errors":
             if not connection.read_errors():
                 self._selector.unregister(process.stderr)
@@ -136,7 +144,8 @@ class RemoteFleet:
             for each in (process.stdout, process.stderr):
                 with contextlib.suppress(KeyError):
                     self._selector.unregister(each)
-            connection.end()
+            return False
+        return True
 
     def _end_all(self) -> None:
         """Close the input of all at once, then wait for each."""

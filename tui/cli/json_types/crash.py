@@ -1,19 +1,18 @@
 """The JSON of ``vramtop explain`` and ``vramtop snapshot``."""
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any
 
 from vramtop.estimator.advice import LargestFitting
 from vramtop.estimator.budget import BudgetJson, FieldsOf
 from vramtop.estimator.crash import ExplanationJson, FailureJson, MemorySnapshotJson
 
 from .fit import SuggestionJson
+from .version import Versioned
 
 
-class ExplainJson(ExplanationJson):
+class ExplainJson(ExplanationJson, Versioned):
     """Why a run ended out of memory, and what would have fitted."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     failures: list[FailureJson]
     """All failures of memory in the log, in their order; empty: the file is a memory snapshot."""
     budget: BudgetJson | None
@@ -26,11 +25,9 @@ class ExplainJson(ExplanationJson):
     """Where the job was found, or that it is not known; empty: it was given."""
 
 
-class HeldJson(TypedDict):
+class HeldJson(Versioned):
     """What a memory snapshot holds whose process had not run out of memory."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     failure: None
     """Always null: nothing failed."""
     snapshot: MemorySnapshotJson
@@ -39,11 +36,9 @@ class HeldJson(TypedDict):
     """The job's estimate, as `vramtop estimate --json` prints it; null: the job is not known."""
 
 
-class SnapshotJson(TypedDict):
+class SnapshotJson(Versioned):
     """The memory snapshot that a process has written."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     pid: int
     """The process."""
     file: str

@@ -1,14 +1,14 @@
 """The JSON of ``vramtop fit --slurm``, ``--kubernetes`` and ``--cloud``."""
 
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 from vramtop.estimator.budget import BudgetJson
 from vramtop.monitor.board.fit import Verdict
 
+from .version import Versioned
 
-class _Answer(TypedDict):
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
+
+class _Answer(Versioned):
     verdict: Verdict
     """Whether the job fits there."""
     sentence: str

@@ -5,43 +5,37 @@ from typing import Annotated, Any, Literal, TypedDict
 from vramtop.estimator.budget import FieldsOf
 from vramtop.monitor.snapshot import Source
 
+from .version import Versioned
 
-class RecordJson(TypedDict):
+
+class RecordJson(Versioned):
     """The recording that was made."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     file: str
     """Path of the recording."""
     snapshots: int
     """Number of readings in it."""
 
 
-class ReportJson(TypedDict):
+class ReportJson(Versioned):
     """The report that was written."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     file: str | None
     """Path of the HTML file; null: the report is on standard output, and this on standard error."""
     plots: list[str]
     """Paths of the plots."""
 
 
-class ServeJson(TypedDict):
+class ServeJson(Versioned):
     """Where the dashboard is served."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     address: str
     """The address with its secret token: whoever has it sees the dashboard."""
 
 
-class ExportJson(TypedDict):
+class ExportJson(Versioned):
     """Where the metrics are served."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     url: str
     """Address that a Prometheus scrapes."""
 

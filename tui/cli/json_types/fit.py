@@ -1,11 +1,13 @@
 """The JSON of ``vramtop estimate`` and ``vramtop fit``."""
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from vramtop.estimator.advice import Edit, LargestFitting, Verdict
 from vramtop.estimator.budget import BudgetJson, FieldsOf, Method
 from vramtop.monitor.board.fit import FitResultJson
 from vramtop.monitor.fleet.placing import FleetFitJson
+
+from .version import Versioned
 
 
 class EstimateJson(BudgetJson):
@@ -66,11 +68,9 @@ class CardJson(TypedDict):
     """Expected peak on each."""
 
 
-class FitJson(FitResultJson):
+class FitJson(FitResultJson, Versioned):
     """Whether a job fits, on which GPUs, and what makes it fit."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     budget: BudgetJson
     """The estimate, as `vramtop estimate --json` prints it."""
     sentence: str
@@ -86,11 +86,9 @@ class FitJson(FitResultJson):
     """What was assumed while the job was read, and how GPUs were chosen, one sentence each."""
 
 
-class FitOverHostsJson(FleetFitJson):
+class FitOverHostsJson(FleetFitJson, Versioned):
     """Which hosts can take a job, and where it should go."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     budget: BudgetJson | None
     """The estimate on the first host's type of GPU; null: no host was considered."""
     sentence: str

@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal, TypedDict
 from vramtop.estimator.budget import FieldsOf
 from vramtop.monitor.fleet import HostReading
 
+from .version import Versioned
+
 
 class HostsSourceJson(TypedDict):
     """Where the readings are from."""
@@ -112,11 +114,9 @@ class HostJson(TypedDict):
     """Seconds since its last sign of life; null: it is live, or there was none."""
 
 
-class HostsJson(TypedDict):
+class HostsJson(Versioned):
     """Several hosts at one moment: their sums, their GPUs, and the runs that span them."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     time: str
     """Time of this output, ISO 8601 in UTC."""
     source: HostsSourceJson

@@ -1,11 +1,12 @@
 """The JSON of ``vramtop doctor``."""
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from vramtop.estimator.budget import FieldsOf
 from vramtop.monitor.doctor import DataFolderFacts, GpuFacts, InterpreterFacts, Issue, PermissionFacts, SystemFacts
 
 from ...tty import TerminalFacts
+from .version import Versioned
 
 
 class DriverJson(TypedDict):
@@ -29,11 +30,9 @@ class DriverJson(TypedDict):
     """The call that had not returned at the time limit; null: all did."""
 
 
-class DoctorJson(TypedDict):
+class DoctorJson(Versioned):
     """Facts about this machine for a bug report, without names of users and hosts."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     findings: list[Annotated[dict[str, Any], FieldsOf(Issue)]]
     """What is wrong or unusual, the most severe first."""
     system: Annotated[dict[str, Any], FieldsOf(SystemFacts)]

@@ -6,6 +6,8 @@ from vramtop.estimator.budget import FieldsOf, Method, PhaseName, PlainJob, Span
 from vramtop.estimator.learning import MeasurementJson
 from vramtop.estimator.trace.measure import MeasuredStepJson
 
+from .version import Versioned
+
 PlainSpan = Annotated[dict[str, Any], FieldsOf(Span)]
 
 
@@ -64,9 +66,7 @@ class SearchJson(TypedDict):
     """No value between the two remains untried."""
 
 
-class _Measure(TypedDict):
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
+class _Measure(Versioned):
     job: PlainJob
     """The job as it was run: the tables of a job file."""
     predicted: PredictedPeakJson | None
@@ -96,29 +96,23 @@ class MeasureJson(_Measure, total=False):
     """The search for the largest micro-batch; absent: none was asked for."""
 
 
-class HistoryJson(TypedDict):
+class HistoryJson(Versioned):
     """The runs that were measured on this account."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     runs: list[MeasurementJson]
     """The runs, the newest first."""
 
 
-class ForgottenJson(TypedDict):
+class ForgottenJson(Versioned):
     """How many runs were removed (`--forget`)."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     forgotten: int
     """Number of runs."""
 
 
-class ExportedJson(TypedDict):
+class ExportedJson(Versioned):
     """The file that was written (`--export FILE`)."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     file: str
     """Path of the file."""
     runs: int

@@ -9,6 +9,8 @@ from vramtop.monitor.board.fit import Verdict
 from vramtop.monitor.host.kinds import ProcessKind
 from vramtop.monitor.snapshot import Fault
 
+from .version import Versioned
+
 PlainFault = Annotated[dict[str, Any], FieldsOf(Fault)]
 
 
@@ -173,11 +175,9 @@ class HiddenJson(TypedDict):
     """Memory of these processes, as far as it is known."""
 
 
-class OnceJson(TypedDict):
+class OnceJson(Versioned):
     """The GPUs of one machine at one moment, with their processes and the budgets of known jobs."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     time: str
     """Time of the reading, ISO 8601 in UTC."""
     source: SourceJson

@@ -9,6 +9,8 @@ from vramtop.monitor.board.divergence import Status
 from vramtop.monitor.preflight.context import CheckJson
 from vramtop.monitor.probe.probe_reader import DeviceCounters
 
+from .version import Versioned
+
 
 class CauseJson(TypedDict):
     """Settings that would explain what the job holds."""
@@ -21,11 +23,9 @@ class CauseJson(TypedDict):
     """What the job would take with them, as NVML counts the process."""
 
 
-class AttachJson(AttachmentJson):
+class AttachJson(AttachmentJson, Versioned):
     """A running job beside its budget."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     job: PlainJob | None
     """The job: the tables of a job file. null: a required setting is missing."""
     budget: BudgetJson | None
@@ -55,11 +55,9 @@ class PythonJson(TypedDict):
     """How it was found."""
 
 
-class PreflightJson(TypedDict):
+class PreflightJson(Versioned):
     """Everything that a job needs, checked."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     job: str
     """Label of the job."""
     result: Literal["pass", "failure", "unknown"]

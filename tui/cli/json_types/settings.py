@@ -1,7 +1,9 @@
 """The JSON of ``vramtop config``."""
 
 from collections.abc import Mapping
-from typing import Literal, TypedDict
+from typing import TypedDict
+
+from .version import Versioned
 
 PlainValue = bool | int | float | str | list[str] | Mapping[str, str | list[str]]
 
@@ -39,11 +41,9 @@ class ProblemJson(TypedDict):
     """What is wrong, and what to do."""
 
 
-class ConfigJson(TypedDict):
+class ConfigJson(Versioned):
     """The settings in force, and where each is from."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     file: str
     """Path of the settings file."""
     file_exists: bool
@@ -54,20 +54,16 @@ class ConfigJson(TypedDict):
     """What is wrong in them; those settings have their defaults."""
 
 
-class ConfigPathJson(TypedDict):
+class ConfigPathJson(Versioned):
     """Where the settings file is (`--path`)."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     file: str
     """Path of the settings file, whether it exists or not."""
 
 
-class ConfigChangedJson(TypedDict):
+class ConfigChangedJson(Versioned):
     """A setting that was changed in the file."""
 
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
     file: str
     """Path of the settings file."""
     setting: str

@@ -1,6 +1,8 @@
 """Hosts over a stand-in for ssh: merged, gone, back again, silent, and ended."""
 
 import json
+import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,29 @@ def test_a_host_that_is_gone_says_so_with_its_age_and_comes_back(ssh, make_hosts
     hosts.time += 60
     fleet = hosts.read_until(lambda fleet: fleet.hosts[1].is_live)
     assert fleet.hosts[1].reason is None
+
+
+def test_the_others_can_be_read_while_a_process_is_waited_for(ssh, make_hosts, make_host, monkeypatch):
+    waited, release, wait = threading.Event(), threading.Event(), subprocess.Popen.wait
+
+    def slow(process, timeout=None):
+        waited.set()
+        release.wait()
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", slow)
+    ssh.does("a", "exit 3")
+    hosts, found = make_hosts("a"), []
+    hosts.source.read()
+    until(waited.is_set)
+    reader = threading.Thread(target=lambda: found.append(hosts.source.read()), daemon=True)
+    reader.start()
+    try:
+        until(lambda: found)
+    finally:
+        release.set()
+    assert states(found[0]) == ["connecting"]
+    assert hosts.read_until(lambda fleet: states(fleet) == ["unreachable"]).hosts[0].reason
 
 
 def test_a_host_without_readings_is_silent_and_keeps_its_age(ssh, make_hosts, make_host):
