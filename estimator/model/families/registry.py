@@ -1,6 +1,6 @@
 """The registry of model families by ``model_type``.
 
-A family is added by one row here or in ``decoders``, ``mixtures`` or ``encoders``; a block that no other family has
+A family is added by one row in ``dense_decoders``, ``moe_decoders`` or ``encoders``; a block that no other family has
 needs its own body function, like ``llama_body``.
 """
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..model.build import transformer_blocks
+from ..model.build import transformer_blocks, without_adapters
 from ..request.errors import UnsupportedError
 from .fused_kernels import is_gated_mlp, is_rms_norm
 from .losses import full_loss
@@ -31,7 +31,7 @@ def compile_model(model: Any) -> None:
     Raises:
         UnsupportedError: there is none for a norm or an MLP of the blocks.
     """
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = without_adapters(model)
     for block in transformer_blocks(inner).values():
         name = type(block).__name__
         if not any(is_gated_mlp(module) for module in block.modules()):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.checkpoint import checkpoint
 
-from ..model.build import recomputing, transformer_blocks
+from ..model.build import recomputing, transformer_blocks, without_adapters
 from ..request.errors import UnsupportedError
 from .compiled_model import check_units, compile_model
 from .fused_kernels import fuse_modules
@@ -39,7 +39,7 @@ def takes_own_loss(request: Request) -> bool:
 
 
 def prepare_loop(model: Any, request: Request) -> None:
-    """Put in fused kernels, checkpoint parts of blocks one by one, and return what the loop's loss reads."""
+    """Put in fused kernels, checkpoint parts of blocks one by one, and have the model return what the loss reads."""
     if request.training.framework == LITGPT:
         return
     if request.loop.compiles and not request.loop.own_loss:
@@ -103,7 +103,7 @@ def loop_loss(model: Any, inputs: dict[str, Any], request: Request, variables: l
 
 
 def _base_and_head(model: Any) -> tuple[Any, Any]:
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = without_adapters(model)
     head, base = inner.get_output_embeddings(), getattr(inner, inner.base_model_prefix, None)
     if head is None or base is None:
         raise UnsupportedError(f"{type(inner).__name__} has no head over a vocabulary")

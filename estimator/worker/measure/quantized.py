@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..model.describe_model import is_quantizable, modules_kept_by_bitsandbytes
+from ..model.dtypes import compute_dtype
 from ..model.quantized.kbit_preparation import cast_to_fp32
-from ..model.quantized.linear import DTYPES, OUTLIER_THRESHOLD, features
+from ..model.quantized.linear import OUTLIER_THRESHOLD, features
 from ..request.errors import RefusedError
 from .placed_model import STANDARD_DEVIATION
 
@@ -34,17 +35,17 @@ def quantize(model: Any, request: Request, device: Any) -> None:
     except Exception as error:  # noqa: BLE001 - its native library fails in many ways
         text = " ".join(str(error).split())[:200]
         raise RefusedError(f"quantized weights need bitsandbytes, which cannot be imported here: {text}") from None
-    compute_dtype = DTYPES[request.training.precision.partition("-")[0]]
+    product_dtype = compute_dtype(request.training)
     kept = modules_kept_by_bitsandbytes(model)
     for path, module in list(model.named_modules()):
         if is_quantizable(path, module, kept):
-            made = _quantized_layer(bitsandbytes, module, lora.quantization, compute_dtype, device)
+            made = _quantized_layer(bitsandbytes, module, lora.quantization, product_dtype, device)
             model.set_submodule(path, made)
     setattr(model, "is_loaded_in_8bit" if lora.quantization == "int8" else "is_loaded_in_4bit", True)
     cast_to_fp32(model, lora.fp32_parameters)
 
 
-def _quantized_layer(library: Any, linear: Any, kind: str, compute_dtype: Any, device: Any) -> Any:
+def _quantized_layer(library: Any, linear: Any, kind: str, product_dtype: Any, device: Any) -> Any:
     inputs, outputs = features(linear)
     nested = kind == "nf4-double"
     with torch.device("meta"):
@@ -55,7 +56,7 @@ def _quantized_layer(library: Any, linear: Any, kind: str, compute_dtype: Any, d
         else:
             layer = library.nn.Linear4bit(
                 *(inputs, outputs, linear.bias is not None),
-                compute_dtype=compute_dtype,
+                compute_dtype=product_dtype,
                 compress_statistics=nested,
                 quant_type="nf4",
             )

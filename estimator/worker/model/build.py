@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..request.errors import RefusedError
 from ..request.user_code import UserCode, build_user_model, refusing_errors
+from .dtypes import DTYPES, default_dtype
 from .tasks import auto_class
 from .trainable import apply_trainable, owning_modules, trained_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..request.request import Lora, Request, Trainable
 
 IGNORED_CONFIG_FIELDS = {
@@ -44,9 +43,7 @@ def build_model(
     Raises:
         RefusedError: transformers does not know the model type or has no such head for it, or the user's code fails.
     """
-    import torch
-
-    with _default_dtype(dtype or torch.float32):
+    with default_dtype(dtype or DTYPES["fp32"]):  # ``from_config(dtype=...)`` has other names in other versions
         if code is not None and code.model:
             return build_user_model(code.model, code.folder)
         if code is not None and code.remote and fields.get("auto_map"):
@@ -141,7 +138,6 @@ def add_lora_adapters(model: Any, lora: Lora, trainable: Trainable | None = None
         torch.nn.Module.to = move
     if lora.adapter_dtype is not None:
         from .quantized.kbit_preparation import cast_adapters
-        from .quantized.linear import DTYPES
 
         cast_adapters(model, DTYPES[lora.adapter_dtype])
     return model
@@ -182,6 +178,11 @@ def has_tied_head(model: Any) -> bool:
         return False
     head, tokens = model.get_output_embeddings(), _input_embeddings(model)
     return head is not None and tokens is not None and getattr(head, "weight", None) is getattr(tokens, "weight", None)
+
+
+def without_adapters(model: Any) -> Any:
+    """Return the transformers model below peft's wrapper, or the model itself if there is none."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def vocabulary_size(model: Any) -> int:
@@ -254,16 +255,3 @@ def _input_embeddings(model: Any) -> Any:
         return model.get_input_embeddings()
     except NotImplementedError:  # raised by transformers' models of some other modalities
         return None
-
-
-@contextlib.contextmanager
-def _default_dtype(dtype: Any) -> Iterator[None]:
-    """Create parameters in this dtype: ``from_config(dtype=...)`` does so, under different names across versions."""
-    import torch
-
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)

@@ -7,8 +7,8 @@
         -> {"unsupported": "why it cannot be stepped"}
 
 ``step`` is the temporary memory while that parameter alone is stepped; null stands for vectors that the class does not
-step. The class comes from an installed library; one of
-the user's own is imported only from the folder that ``code`` names.
+step. The class comes from an installed library; one of the user's own is imported only from the folder that ``code``
+names.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..model.build import transformer_blocks
+from ..model.dtypes import DTYPES
 from ..request.errors import UnsupportedError
 from .expert_parallel import prefetch_experts, shard_block
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20
 """DistributedDataParallel's defaults (``torch/nn/parallel/distributed.py``)."""
-REDUCE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def apply_fsdp2(model: Any, parallel: Parallel, mesh: Any, compute_dtype: Any, loop: Loop) -> None:
@@ -40,9 +40,9 @@ def apply_fsdp2(model: Any, parallel: Parallel, mesh: Any, compute_dtype: Any, l
     except ImportError:
         raise UnsupportedError(f"torch {torch.__version__} has no fully_shard; it came with 2.6") from None
     names = ("replicate", "shard") if parallel.data_replicate > 1 else ("shard",)
-    reduce_dtype = REDUCE_DTYPES[parallel.reduce_dtype or "fp32"]
+    reduce_dtype = DTYPES[parallel.reduce_dtype or "fp32"]
     if parallel.param_dtype is not None:
-        compute_dtype = REDUCE_DTYPES[parallel.param_dtype]
+        compute_dtype = DTYPES[parallel.param_dtype]
     options = {
         "mesh": mesh[names],
         "mp_policy": MixedPrecisionPolicy(

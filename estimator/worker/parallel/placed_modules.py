@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ..model.build import without_adapters
 from ..request.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -32,14 +33,16 @@ def gpu_numbers(device_map: Mapping[str, Any]) -> dict[str, int]:
     Raises:
         UnsupportedError: no GPU holds anything.
     """
-    held = {
-        name: int(str(device).rpartition(":")[2] or 0)
-        for name, device in device_map.items()
-        if device not in _OFFLOADED
-    }
+    held = {name: _number(device) for name, device in device_map.items() if device not in _OFFLOADED}
     if not held:
         raise UnsupportedError("a device map that leaves all modules in CPU RAM or on the disk cannot be traced")
     return {name: held.get(name, min(held.values())) for name in device_map}
+
+
+def _number(device: Any) -> int:
+    """Return the number of a GPU: ``1``, ``"1"``, ``"cuda:1"``; ``"cuda"`` is the current one, the first."""
+    number = str(device).rpartition(":")[2]
+    return int(number) if number.isdigit() else 0
 
 
 def refuse_offloaded_training(device_map: Mapping[str, Any]) -> None:
@@ -63,7 +66,7 @@ class PlacedModules:
 
     def __init__(self, model: Any, device_map: Mapping[str, Any], tracker: StorageTracker) -> None:
         self._tracker = tracker
-        self._root = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._root = without_adapters(model)
         gpus, modules = gpu_numbers(device_map), dict(self._root.named_modules())
         self._gpus: dict[Any, int] = {}
         offloaded: dict[Any, bool] = {}

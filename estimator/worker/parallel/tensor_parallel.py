@@ -6,7 +6,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
-from ..model.build import has_tied_head
+from ..model.build import has_tied_head, without_adapters
 from ..request.errors import RefusedError, UnsupportedError
 from ..request.user_code import import_attribute, refusing_errors
 
@@ -30,7 +30,7 @@ def load_user_plan(model: Any, request: Request) -> dict[str, Any] | None:
     plan = import_attribute(name, folder)
     if callable(plan):
         with refusing_errors(name, folder):
-            given = (model.get_base_model() if hasattr(model, "peft_config") else model,)
+            given = (without_adapters(model),)
             plan = plan(*given if _takes_arguments(plan) else ())
     if not isinstance(plan, dict):
         raise RefusedError(f"{name} gives a {type(plan).__name__}, not a dict of styles by module")
@@ -61,7 +61,7 @@ def apply_tensor_parallelism(
 
     from .tp_plan_styles import adapter_matrices, module_style, split_planned_parameter
 
-    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    base = without_adapters(model)
     _refuse_adapted_parameters(base)
     tied = has_tied_head(base)
     plan = _model_plan(base) if plan is None else _complete_user_plan(base, plan)

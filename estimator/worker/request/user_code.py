@@ -1,4 +1,4 @@
-"""Code that the user names as ``module:attribute``, imported from a folder: a model or a tensor-parallel plan."""
+"""Code that the user names as ``module:attribute``, imported from a folder: a model, a plan or an optimizer."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from ..loops.training_loop import loop_loss, takes_own_loss
+from ..model.dtypes import DTYPES, compute_dtype
 from ..model.inputs import LABEL_NAMES, make_inputs
 from ..request.errors import RefusedError, UnsupportedError
 from ..request.user_code import refusing_errors
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from ..memory.tracker import StorageTracker
     from ..request.request import Request, Training
 
-SIXTEEN_BIT_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""By the first word of a precision: the dtype of the weights (``bf16``) or of autocast (``bf16-mixed``)."""
 DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
 """Exceptions of fake tensors where a program reads values."""
 
@@ -81,12 +80,12 @@ def run_inference(model: Any, request: Request, tracker: StorageTracker) -> None
 
 def autocast_dtype(request: Request) -> torch.dtype | None:
     """Return the dtype of matrix products under autocast; None without autocast."""
-    return SIXTEEN_BIT_DTYPES[request.training.precision.partition("-")[0]] if request.autocasts else None
+    return compute_dtype(request.training) if request.autocasts else None
 
 
 def weights_dtype(request: Request) -> torch.dtype:
     """Return the dtype in which the model's weights are created."""
-    return SIXTEEN_BIT_DTYPES.get(request.training.precision, torch.float32)
+    return DTYPES.get(request.training.precision, torch.float32)  # of ``bf16-mixed``, which is none of them, fp32
 
 
 def _autocast(request: Request) -> Any:

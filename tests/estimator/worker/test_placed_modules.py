@@ -168,8 +168,9 @@ def test_each_gpu_holds_what_accelerates_hooks_put_there(trace: Callable[..., di
 
 
 @pytest.mark.slow
-def test_one_gpu_is_as_without_a_map(trace: Callable[..., dict[str, Any]]) -> None:
-    answer, plain = trace({"": 0}), trace(None)
+@pytest.mark.parametrize("device", [0, "0", "cuda:0", "cuda"])
+def test_one_gpu_is_as_without_a_map(trace: Callable[..., dict[str, Any]], device: int | str) -> None:
+    answer, plain = trace({"": device}), trace(None)
     assert answer["gpu"] == 0
     assert answer["phases"] == plain["phases"]
     assert answer["reserved"] == plain["reserved"]

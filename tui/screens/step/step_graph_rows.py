@@ -29,6 +29,8 @@ _EIGHTHS = " ▁▂▃▄▅▆▇"
 _STEPS = 8
 MAX_GPU_TO_PEAK = 2.0
 """A GPU larger than this multiple of the job's peak is not drawn: the job would be a thin line at the bottom."""
+HEADROOM = 1.04
+"""The top of a graph is this multiple of the most that it shows: the line of the most is not cut off."""
 _Parts = list[tuple[ComponentName, int]]
 
 
@@ -78,8 +80,8 @@ def step_top_bytes(budget: Budget, gpu_bytes: int | None) -> int:
     """Return the bytes at the top of the graph: those of the GPU if the job fills enough of it, else the peak."""
     need = budget.peak.device_bytes
     if gpu_bytes is not None and gpu_bytes <= MAX_GPU_TO_PEAK * need:
-        return round(max(gpu_bytes, need) * 1.04)
-    return round(need * 1.04)
+        return round(max(gpu_bytes, need) * HEADROOM)
+    return round(need * HEADROOM)
 
 
 def step_rows(

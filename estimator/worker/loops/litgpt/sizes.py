@@ -24,7 +24,6 @@ class Sizes:
     head_size: int
     intermediate_size: int
     rope_n_elem: int
-    block_size: int
     rms_norm: bool = True
     add_unit_offset: bool = False
     gated: bool = True
@@ -94,7 +93,6 @@ def read_sizes(fields: dict[str, Any]) -> Sizes:
         head_size=head_size,
         intermediate_size=getattr(config, "intermediate_size", None) or config.ffn_hidden_size,
         rope_n_elem=int(_rotary_share(config) * head_size),
-        block_size=getattr(config, "max_position_embeddings", 2048),
         **settings,
     )
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ...model.quantized.linear import DTYPES, Linear4bit
+from ...model.dtypes import compute_dtype, default_dtype
+from ...model.quantized.linear import Linear4bit
 from ...request.errors import UnsupportedError
 from .model import GPT, NO_ADAPTERS, Adapters
 from .sizes import read_sizes
@@ -45,13 +46,9 @@ def build_litgpt(request: Request, dtype: Any) -> Any:
         UnsupportedError: LitGPT's model of this family, or adapters of such names, are not known here.
     """
     training, lora = request.training, request.lora
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
+    with default_dtype(dtype):
         adapters = NO_ADAPTERS if lora is None else _adapters(lora)
         model = GPT(read_sizes(request.config), adapters, request.loop, training.sequence_length)
-    finally:
-        torch.set_default_dtype(before)
     if lora is not None:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_("lora_" in name)
@@ -113,13 +110,13 @@ def _quantize(model: Any, request: Request) -> None:
     lora = request.lora
     if lora is None or lora.quantization == "none":
         return
-    compute_dtype = DTYPES[request.training.precision.partition("-")[0]]
+    product_dtype = compute_dtype(request.training)
     for path, module in list(model.named_modules()):
         if type(module) is not torch.nn.Linear:
             continue
         layer = Linear4bit(
             module,
-            compute_dtype,
+            product_dtype,
             nested=lora.quantization == "nf4-double",
             keeps_input=request.older.keeps_quantized_inputs,
         )

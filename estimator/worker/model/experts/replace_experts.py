@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...request.errors import UnsupportedError
+from ..dtypes import default_dtype
 from .titan_routing import Routing
 from .torchtitan import TitanMoE
 from .torchtune import TuneMoE
@@ -67,13 +68,8 @@ def _made_like(module: Any, config: Any, family: str, form: str) -> Any:
     size = weight.shape[1] if weight.shape[2] == hidden else weight.shape[2]
     sizes = weight.shape[0], hidden, size
     shared = next((getattr(module, name) for name in _SHARED if getattr(module, name, None) is not None), None)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(weight.dtype)
-    try:
-        with torch.device(weight.device):
-            made = _make(sizes, shared, config, family, form)
-    finally:
-        torch.set_default_dtype(before)
+    with default_dtype(weight.dtype), torch.device(weight.device):
+        made = _make(sizes, shared, config, family, form)
     return _Pair(made) if family.startswith("llama4") else made
 
 

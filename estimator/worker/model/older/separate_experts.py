@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..dtypes import default_dtype
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -51,12 +53,8 @@ class _Experts(torch.nn.ModuleList):  # type: ignore[misc] # torch is not type-c
 
     def __init__(self, fused: Any, names: Sequence[str]) -> None:
         count, hidden, size = fused.down_proj.shape
-        dtype = torch.get_default_dtype()
-        torch.set_default_dtype(fused.down_proj.dtype)
-        try:
+        with default_dtype(fused.down_proj.dtype):
             super().__init__(_Expert(hidden, size, fused.act_fn, names) for _ in range(count))
-        finally:
-            torch.set_default_dtype(dtype)
 
     def forward(self, hidden: Any, indices: Any, weights: Any) -> Any:
         """Add up the experts' results, of each token's choices."""

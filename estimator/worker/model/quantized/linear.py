@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""By the job file's words."""
 BLOCK_ELEMENTS = 64
 """Elements that share a scale (``blocksize``)."""
 NESTED_BLOCK = 256

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..describe_model import is_quantizable, modules_kept_by_bitsandbytes
-from .linear import DTYPES, Linear4bit, Linear8bitLt
+from ..dtypes import compute_dtype
+from .linear import Linear4bit, Linear8bitLt
 
 if TYPE_CHECKING:
     from ...request.request import Request
@@ -23,7 +24,7 @@ def quantize_linear_layers(model: Any, request: Request) -> None:
     lora = request.lora
     if lora is None or lora.quantization == "none":
         return
-    compute_dtype = DTYPES[request.training.precision.partition("-")[0]]
+    product_dtype = compute_dtype(request.training)
     kept = modules_kept_by_bitsandbytes(model)
     for path, module in list(model.named_modules()):
         if not is_quantizable(path, module, kept):
@@ -33,10 +34,10 @@ def quantize_linear_layers(model: Any, request: Request) -> None:
         else:
             layer = Linear4bit(
                 module,
-                compute_dtype,
+                product_dtype,
                 nested=lora.quantization == "nf4-double",
                 keeps_input=request.older.keeps_quantized_inputs,
-                storage=compute_dtype if request.parallel.sharded or request.parallel.flat_sharded else torch.uint8,
+                storage=product_dtype if request.parallel.sharded or request.parallel.flat_sharded else torch.uint8,
             )
         model.set_submodule(path, layer)
     setattr(model, "is_loaded_in_8bit" if lora.quantization == "int8" else "is_loaded_in_4bit", True)

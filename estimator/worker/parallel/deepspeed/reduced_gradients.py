@@ -86,6 +86,7 @@ class ReducedGradients:
         self._groups = [self._make_group(group) for group in parameter_groups(trained)]
         self._group_of = {parameter: group for group in self._groups for parameter in group.ranks_of}
         self._copy_on_gpu = self._make_offload_buffer() if settings.offloads_optimizer else None
+        """Lives as long as the engine; nothing reads it, as gradients have no values here."""
         self._make_masters(make_step)
         for parameter in self._names:
             parameter.register_post_accumulate_grad_hook(self._process_gradient)
@@ -181,7 +182,7 @@ class ReducedGradients:
         if settings.stage == 1 and self._accumulates_wide:
             before = self._wide.get(parameter)
             with self._tracker.labelling("gradients"):
-                wide = parameter.grad.to(getattr(torch, settings.accumulates_in or ""))
+                wide = parameter.grad.to(settings.accumulates_in)
             self._wide[parameter] = wide if before is None else before.add_(wide)
             parameter.grad = None
         if settings.stage == 2 or (settings.overlap_comm and self._last):
@@ -197,8 +198,7 @@ class ReducedGradients:
 
     @property
     def _accumulates_wide(self) -> bool:
-        name = self._settings.accumulates_in
-        return name is not None and getattr(torch, name) != self._dtype
+        return self._settings.accumulates_in not in (None, self._dtype)
 
     def _gradient_of(self, parameter: Any) -> Any:
         """Return a gradient to be reduced, in the dtype of the weights (``get_gradient_for_reduction``)."""

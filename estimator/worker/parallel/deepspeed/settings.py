@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from ...model.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from ...request.request import Request
-
-_DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class ZeroSettings:
     max_reuse_distance: int = 1_000_000_000
     persistence_threshold: int = 100_000
     sub_group: int = 1_000_000_000
-    accumulates_in: str | None = None
-    """torch's name of the dtype in which gradients are accumulated; None: that of the weights."""
+    accumulates_in: Any = None
+    """dtype in which gradients are accumulated; None: that of the weights."""
     offloads_optimizer: bool = False
     offloads_weights: bool = False
     scales_loss: bool = False
@@ -45,7 +45,7 @@ def zero_settings(request: Request) -> ZeroSettings | None:
     return ZeroSettings(
         stage=stage,
         ranks=parallel.data_shard * parallel.data_replicate,
-        accumulates_in=_DTYPE_NAMES.get(parallel.gradient_dtype or ""),
+        accumulates_in=DTYPES.get(parallel.gradient_dtype or ""),
         offloads_optimizer=parallel.cpu_offload != "none",
         offloads_weights=parallel.cpu_offload == "all",
         scales_loss=request.training.precision.startswith("fp16"),

@@ -140,8 +140,7 @@ class ShardedGradients:
             return torch.empty(self._settings.reduce_bucket, dtype=self._dtype)
 
     def _make_gradients(self) -> Any:
-        name = self._settings.accumulates_in
-        dtype = self._dtype if name is None else getattr(torch, name)
+        dtype = self._settings.accumulates_in or self._dtype
         with self._tracker.labelling("gradients"):
             found = torch.zeros(sum(shard.size for group in self._groups for shard in group), dtype=dtype)
         if self._settings.offloads_optimizer:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..data_parallel import REDUCE_DTYPES
+from ...model.dtypes import DTYPES
 from .checkpoints import checkpoint_units
 from .units import wrap_policy
 
@@ -48,7 +48,7 @@ def wrap_fsdp1(
 
     parallel, policy = request.parallel, None
     if compute_dtype is not None:
-        reduced = REDUCE_DTYPES.get(parallel.reduce_dtype or "", compute_dtype)
+        reduced = DTYPES.get(parallel.reduce_dtype or "", compute_dtype)
         policy = MixedPrecision(param_dtype=compute_dtype, reduce_dtype=reduced, buffer_dtype=compute_dtype)
     prefetch = _PREFETCH.get(parallel.fsdp_backward_prefetch or "pre")
     names = tuple(name for name in ("replicate", "shard") if name in mesh.mesh_dim_names)

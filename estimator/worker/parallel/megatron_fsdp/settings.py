@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...model.dtypes import DTYPES
+
 if TYPE_CHECKING:
     from ...request.request import Request
 
 _STAGES = {"none": 0, "optim": 1, "optim_grads": 2}
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def megatron_settings(request: Request, dtype: Any) -> MegatronSettings | None:
     if not parallel.megatron_fsdp or request.training.mode == "inference":
         return None
     low = dtype != torch.float32
-    reduced, stated = _DTYPES.get(parallel.reduce_dtype or "", dtype), _DTYPES.get(parallel.gradient_dtype or "")
+    reduced, stated = DTYPES.get(parallel.reduce_dtype or "", dtype), DTYPES.get(parallel.gradient_dtype or "")
     accumulated = torch.float32 if stated is None and low and reduced == torch.float32 else stated
     accumulated = None if accumulated == dtype else accumulated
     return MegatronSettings(
