@@ -11,4 +11,4 @@ IGNORED_FLAGS = (
     *("--dataset-name", "--run-name", "--save-strategy", "--logging-strategy", "--dataloader-num-workers"),
     *IGNORED_SWITCHES,
 )
-"""All of them; a value follows each that is no switch."""
+"""All ignored flags; a value follows each that is no switch."""
