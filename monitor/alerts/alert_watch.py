@@ -36,7 +36,7 @@ class Announcement:
         return sentence if self.state == "firing" else f"resolved: {sentence}"
 
     def facts(self) -> dict[str, str]:
-        """Return the facts as environment variables; what is unknown, or no part of it, is empty."""
+        """Return the facts as environment variables of the user's command; an unknown fact is an empty text."""
         condition = self.alert.condition
         value, full = condition.value_bytes, condition.full_seconds
         hosts = [plain_text(host) for host in condition.hosts[:_MAX_FACTS]] or [os.uname().nodename]

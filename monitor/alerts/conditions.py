@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 Key = tuple["Hashable", ...]
 """What an alert is about: the name of its rule, and a run, a pending job or a GPU."""
-_MAX_CHARACTERS, MAX_SENTENCE = 120, 400
+_MAX_CHARACTERS = 120
+"""Length of a name in an alert: of a host, a user or a job."""
+MAX_SENTENCE = 400
+"""Length of a driver's or another host's sentence in an alert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -195,15 +195,15 @@ class Hidden:
     by: str
     """The options, such as ``--user ann``."""
     rows: frozenset[HistoryKey] = frozenset()
-    """Processes."""
+    """Keys of the rows of processes that are not displayed."""
     gpus: frozenset[GpuKey] = frozenset()
-    """GPUs and MIG devices."""
+    """Keys of the GPUs and MIG devices that are not displayed."""
     labels: tuple[str, ...] = ()
-    """Their labels."""
+    """Labels of these GPUs and MIG devices."""
     processes: int = 0
-    """Number of these processes that are on a GPU now."""
+    """Number of hidden processes that are on a GPU now."""
     used_bytes: int = 0
-    """GPU memory of these, as far as it is known."""
+    """GPU memory of the hidden processes that are on a GPU now, as far as it is known."""
     missing: tuple[str, ...] = ()
     """GPUs that were named and that this machine does not have."""
 

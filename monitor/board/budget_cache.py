@@ -29,7 +29,7 @@ class BudgetCache:
         self._estimate = estimate
         self._budgets: dict[bytes, Budget | str] = {}
         self._rank_budgets: dict[bytes, dict[RankPeak | int, Budget]] = {}
-        """By pipeline stage; of servers by the memory of the GPU."""
+        """Budgets of ranks by job: by the peak of the pipeline stage, or for a server by the memory of the GPU."""
 
     def budget_of(self, job: Job) -> Budget | str:
         """Return the budget of a job, or the reason that there is none."""

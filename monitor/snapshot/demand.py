@@ -24,9 +24,9 @@ class Demand:
     """What a reading is to contain in addition; nothing by default."""
 
     process_figures: frozenset[ProcessFigure] = frozenset()
-    """Figures that are shown of some processes."""
+    """Figures that are shown of the processes in ``processes``."""
     processes: frozenset[ProcessKey] = frozenset()
-    """These processes."""
+    """Processes whose rows are in sight."""
     figures_of_all: frozenset[ProcessFigure] = frozenset()
     """Figures that are needed of all processes, because they are sorted or chosen by them."""
     gpus: Mapping[GpuKey, DetailLevel] = field(default_factory=dict)

@@ -10,8 +10,8 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .app import VramtopApp as VramtopApp
-    from .fleet_app import FleetApp as FleetApp, FleetOptions as FleetOptions
-    from .options import AppOptions as AppOptions
+    from .fleet_app import FleetApp as FleetApp
+    from .options import AppOptions as AppOptions, FleetOptions as FleetOptions
     from .themes import theme_names as theme_names
     from .view_only_app import ViewOnlyApp as ViewOnlyApp
 else:
@@ -19,8 +19,8 @@ else:
         __name__,
         {
             "app": "VramtopApp",
-            "fleet_app": "FleetApp FleetOptions",
-            "options": "AppOptions",
+            "fleet_app": "FleetApp",
+            "options": "AppOptions FleetOptions",
             "themes": "theme_names",
             "view_only_app": "ViewOnlyApp",
         },

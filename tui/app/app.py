@@ -14,15 +14,24 @@ from vramtop.estimator.common import VramtopError
 from vramtop.monitor.host import refusal_reason
 from vramtop.monitor.snapshot import Demand
 from vramtop.monitor.sources import EarlySampler, Sampler
-from vramtop.monitor.storage.settings import COLOURS, COLUMNS, HOST_LINE, INTERVAL, KEYS, SORT, THEME, VIEW
+from vramtop.monitor.storage.settings import COLUMNS, HOST_LINE, INTERVAL, SORT, VIEW
 
 from ..keys import APP_KEYS
-from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard, is_complete, preload_screens
-from ..screens.dashboard import STALE_INTERVALS, DashboardScreen
+from ..screens import (
+    SCREENS,
+    STALE_INTERVALS,
+    BoardApp,
+    BoardFeed,
+    DemandsFigures,
+    ShowsBoard,
+    is_complete,
+    preload_screens,
+)
+from ..screens.dashboard import DashboardScreen
 from .help import HelpScreen
-from .kept_settings import KeepsSettings
 from .messages import BoardUpdated, SourceFailed
 from .options import AppOptions
+from .shared_app import SharedApp
 from .user_signals import UserSignals
 
 if TYPE_CHECKING:
@@ -42,7 +51,7 @@ _SAMPLER_STOP_SECONDS = 0.1
 """Quitting waits this long for the sampler: a driver call may hang."""
 
 
-class VramtopApp(KeepsSettings, BoardApp):
+class VramtopApp(SharedApp, BoardApp):
     """The dashboard and the screens that open from it.
 
     Args:
@@ -54,21 +63,19 @@ class VramtopApp(KeepsSettings, BoardApp):
     TITLE = "vramtop"
     CSS_PATH = "vramtop.tcss"
     BINDINGS: ClassVar[list[BindingType]] = APP_KEYS
+    _options: AppOptions
 
     def __init__(
         self, source: SnapshotSource | EarlySampler, watchlist: Watchlist, options: AppOptions | None = None
     ) -> None:
-        self._options = self._kept = options = options or AppOptions()
-        super().__init__(colours=options.colours, ascii_only=options.ascii_only)
+        options = options or AppOptions()
+        super().__init__(options)
         self.watchlist = watchlist
         self.board = None
         self.estimate, self.refine, self.python = options.estimate, options.refine, options.python
         self.fit_draft = None
         self.attach = options.attach
         self.attachments = self.attach.known if self.attach else {}
-        self.choose_theme(options.theme)
-        self.choose_keys(options.settings.get(KEYS))
-        self.choose_colours(options.settings.get(COLOURS))
         self._signals = UserSignals(self, options)
         self._board_at: float | None = None
         """Arrival of the latest board, by the clock of the options."""
@@ -83,11 +90,11 @@ class VramtopApp(KeepsSettings, BoardApp):
         )
 
     @property
-    def feed(self) -> FeedStatus:
+    def feed(self) -> BoardFeed:
         """Interval, age and state of the readings."""
         age = None if self._board_at is None else self._options.clock() - self._board_at
         is_stale = age is not None and age > STALE_INTERVALS * self._sampler.interval
-        return FeedStatus(
+        return BoardFeed(
             interval=self._sampler.interval,
             age_seconds=age if is_stale else None,
             paused=self._sampler.paused,
@@ -125,8 +132,6 @@ class VramtopApp(KeepsSettings, BoardApp):
             self._take_over(self._early_sampler)
         else:
             self._sampler.start()
-        for sentence in (*self._options.startup_notices, *self.weak_colours.values()):
-            self.notify(sentence, severity="warning", markup=False)
         if self._options.preload_after is not None:
             self.set_timer(self._options.preload_after, preload_screens)
         if self._options.pid is not None:
@@ -260,13 +265,6 @@ class VramtopApp(KeepsSettings, BoardApp):
             yield from screen.commands()
         yield from super().get_system_commands(screen)
 
-    def show_notice(self, sentence: str) -> None:
-        """Show a warning now, or once the app is open; called from other threads."""
-        if self.is_running:
-            self.call_from_thread(self.notify, sentence, severity="warning", markup=False)
-        else:
-            self._options.startup_notices.append(sentence)
-
     def applies_at_once(self, name: str) -> bool:
         """Return True if a changed setting is in force at once."""
         return name in (INTERVAL, VIEW, COLUMNS, SORT, HOST_LINE) or super().applies_at_once(name)
@@ -336,9 +334,7 @@ class VramtopApp(KeepsSettings, BoardApp):
             if is_complete(screen):
                 screen.show_feed()
 
-    def _redraw(self, theme: Theme) -> None:
-        if theme.name != self.value_of(THEME):
-            self.save_setting(THEME, theme.name)
+    def _redraw(self, _: Theme) -> None:
         for screen in self._dashboards():
             screen.redraw()
 

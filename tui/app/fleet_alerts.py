@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from vramtop.monitor.alerts import FleetWatch
     from vramtop.monitor.fleet import Fleet
 
-    from .fleet_app import FleetApp, FleetOptions
+    from .fleet_app import FleetApp
+    from .options import FleetOptions
 
 
 class FleetAlerts(AlertSignals):

@@ -3,74 +3,34 @@
 from __future__ import annotations
 
 import threading
-import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.message import Message
 
 from vramtop.estimator.common import VramtopError, start_thread
 from vramtop.monitor.fleet import MemoryHistorySource
-from vramtop.monitor.storage.settings import COLOURS, KEYS, THEME
 
 from ..keys import FLEET_APP_KEYS
-from ..screens import is_complete
+from ..screens import STALE_INTERVALS, is_complete
 from ..screens.fleet import FleetFeed, FleetScreen, ShowsFleet
 from .fleet_alerts import FleetAlerts
-from .kept_settings import KeepsSettings
+from .shared_app import SharedApp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from textual.binding import BindingType
     from textual.screen import Screen
-    from textual.theme import Theme
 
     from vramtop.monitor.fleet import Fleet, FleetSource
-    from vramtop.monitor.storage.settings import Value
 
-    from ..draw import ColourDepth, Readings
+    from ..draw import Readings
     from ..job import BudgetsByCard, TypedJob
     from ..screens.fleet.job_fit import BudgetsFor
-    from .user_signals import Signal
+    from .options import FleetOptions
 
-_STALE_INTERVALS = 3
 _CLOCK_SECONDS = 1.0
 _STOP_SECONDS = 3.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetOptions:
-    """Everything about the app but its source."""
-
-    source: str
-    """What is read, in a few words: ``12 hosts over ssh``."""
-    interval: float = 1.0
-    """Seconds between readings."""
-    ascii_only: bool = False
-    colours: ColourDepth = "true"
-    theme: str | None = None
-    """Name of the theme; None or unknown: that of ``TEXTUAL_THEME``, otherwise vramtop's dark one."""
-    signal_alert: Signal = "none"
-    """How the user is told of an alert that fires or clears, besides by a notice."""
-    on_alert: str | None = None
-    """Shell command to run for each alert that fires or clears."""
-    settings: dict[str, Value] = field(default_factory=dict)
-    """The settings in force by dotted name; absent: the default."""
-    startup_notices: list[str] = field(default_factory=list)
-    """Problems found before the app was open; they are shown once it is."""
-    origins: dict[str, str] = field(default_factory=dict)
-    """Where each setting is from: a flag, a variable, the file; absent: the default."""
-    settings_file: str = "config.toml"
-    """Path of the settings file."""
-    save_setting: Callable[[str, Value | None], None] = lambda _, __: None
-    """Called with name and value of each setting that the user changes."""
-    clock: Callable[[], float] = time.monotonic
-    """Monotonic seconds."""
-    budgets_for: BudgetsFor | None = None
-    """Makes the budgets of a job on the fit screen; None: without corrections by measured runs."""
-    job: str = ""
-    """A job that the fit screen opens with, as it would be typed there."""
 
 
 class FleetUpdated(Message):
@@ -85,7 +45,7 @@ class FleetUpdated(Message):
         return isinstance(message, FleetUpdated)
 
 
-class FleetApp(KeepsSettings):
+class FleetApp(SharedApp):
     """The dashboard over many hosts.
 
     Args:
@@ -95,13 +55,11 @@ class FleetApp(KeepsSettings):
 
     TITLE = "vramtop"
     BINDINGS: ClassVar[list[BindingType]] = FLEET_APP_KEYS
+    _options: FleetOptions
 
     def __init__(self, source: FleetSource, options: FleetOptions) -> None:
-        super().__init__(colours=options.colours, ascii_only=options.ascii_only)
-        self._fleet_source, self._options, self._kept = source, options, options
-        self.choose_theme(options.theme)
-        self.choose_keys(options.settings.get(KEYS))
-        self.choose_colours(options.settings.get(COLOURS))
+        super().__init__(options)
+        self._fleet_source = source
         self.fleet: Fleet | None = None
         """The latest fleet."""
         self._alerts = FleetAlerts(self, options)
@@ -117,7 +75,7 @@ class FleetApp(KeepsSettings):
     def feed(self) -> FleetFeed:
         """State of the readings."""
         age = None if self._updated_at is None else self._options.clock() - self._updated_at
-        is_stale = age is not None and age > max(_STALE_INTERVALS * self._options.interval, 2 * _CLOCK_SECONDS)
+        is_stale = age is not None and age > max(STALE_INTERVALS * self._options.interval, 2 * _CLOCK_SECONDS)
         return FleetFeed(
             source=self._options.source,
             interval=self._options.interval,
@@ -136,9 +94,6 @@ class FleetApp(KeepsSettings):
         self.set_interval(_CLOCK_SECONDS, self._tick)
         start_thread(self._reader)
         self.call_after_refresh(self._show)
-        self.theme_changed_signal.subscribe(self, self._keep_theme)
-        for sentence in (*self._options.startup_notices, *self.weak_colours.values()):
-            self.notify(sentence, severity="warning", markup=False)
         if self._options.job:
             self.call_after_refresh(self._open_fit)
 
@@ -171,10 +126,6 @@ class FleetApp(KeepsSettings):
         if not isinstance(self.screen, AlertsScreen):
             self.push_screen(AlertsScreen())
 
-    def _keep_theme(self, theme: Theme) -> None:
-        if theme.name != self.value_of(THEME):
-            self.save_setting(THEME, theme.name)
-
     def action_settings(self) -> None:
         """List the settings."""
         from ..screens.settings import SettingsScreen  # only if they are asked for
@@ -200,13 +151,6 @@ class FleetApp(KeepsSettings):
             return self._fleet_source.memory_history(host, seconds)
         except VramtopError:
             return None
-
-    def show_notice(self, sentence: str) -> None:
-        """Show a warning now, or once the app is open; called from other threads."""
-        if self.is_running:
-            self.call_from_thread(self.notify, sentence, severity="warning", markup=False)
-        else:
-            self._options.startup_notices.append(sentence)
 
     def _tick(self) -> None:
         self.check_size()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _MAX_QUEUED_SNAPSHOTS = 120
 """Snapshots that wait for the disk; further ones are left out of the recording."""
 _STOP_SECONDS = 0.2
+"""Longest time that quitting waits for the disk."""
 
 
 class Recorder:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _MAX_WAITING = 50
+"""Events that may wait for the command; a command that hangs would collect them without end."""
 _END_SECONDS = 0.3
+"""Time in which a command may end after SIGTERM before it is killed: quitting waits for it."""
 _NOT_PASSED_ON = ("VRAMTOP_EXPORT_PASSWORD",)
 """Secrets of vramtop itself."""
 

@@ -104,9 +104,9 @@ def fill_in_settings(options: argparse.Namespace) -> None:
     if options.prometheus and settings.origins["dashboard.interval"] != "--interval":
         options.interval = settings.number("prometheus.interval")
     if runs in _SHOW_KEYS and settings.mapping(KEYS):
-        from ..screens.settings import with_checked_choices  # with Textual
+        from ..screens.settings import with_checked_keys  # with Textual
 
-        settings = with_checked_choices(settings)
+        settings = with_checked_keys(settings)
     if settings.mapping(COLOURS):
         settings = _with_colours(settings, runs)
     options.settings = settings

@@ -13,6 +13,7 @@ from vramtop.estimator.common import ProcessLimitError, start_thread
 from ..draw import printable
 
 _FIRST_SECONDS, _STEP_SECONDS = 1.0, 1.0
+"""Time until the line is written first, and between two versions of it."""
 
 
 class Progress:

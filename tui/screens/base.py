@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from ..draw import printable, shorten
 from ..tty import TerminalApp
 from ..widgets import ChoiceMenu
+from .feed_status import FeedStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -29,22 +30,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedStatus:
-    """Interval, age and state of the readings."""
+class BoardFeed(FeedStatus):
+    """Interval, age and state of the readings of one machine, or of a recording."""
 
-    interval: float
-    """Seconds between readings."""
-    age_seconds: float | None = None
-    """Age of the latest reading; None while it is as recent as it should be."""
-    paused: bool = False
     recording: str | None = None
     """Name of the file that is being recorded."""
-    failure: str | None = None
-    """Why there are no new readings."""
     banner: str | None = None
     """A line about what is special about this run, such as that a recording is played."""
-    alerts: int = 0
-    """Alerts that fire."""
 
 
 @runtime_checkable
@@ -145,7 +137,7 @@ class BoardApp(AlertsApp):
 
     @property
     @abstractmethod
-    def feed(self) -> FeedStatus:
+    def feed(self) -> BoardFeed:
         """Interval, age and state of the readings."""
 
     @property

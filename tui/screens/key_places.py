@@ -44,7 +44,7 @@ _PLACES: dict[str, tuple[_Source, ...]] = {
     "columns": ("dashboard.processes.columns.keys:COLUMN_KEYS",),
     "signal": ("dashboard.signals.keys:SIGNAL_KEYS", FIELD_KEYS),
     "GPU": ("dashboard.processes.keys:TABLE_KEYS", "gpu.keys:GPU_SCREEN_KEYS", *_BOARD_APP),
-    "process": ("process.keys:PROCESS_KEYS", *_BOARD_APP),
+    "process": ("process.keys:PROCESS_INFO_KEYS", *_BOARD_APP),
     "alerts": ("alerts.keys:ALERT_KEYS", *_BOARD_APP),
     "alerts of a fleet": ("alerts.keys:ALERT_KEYS", *_FLEET_APP),
     "settings": ("settings.keys:SETTING_LIST_KEYS", "settings.keys:SETTINGS_KEYS", *_BOARD_APP),

@@ -100,7 +100,7 @@ SCREENS = (
         title="Process",
         command_help="Utilisation, command, environment, open files and limits of a process",
         open="process.open_screen:open_process",
-        keys="process.keys:PROCESS_KEYS",
+        keys="process.keys:PROCESS_INFO_KEYS",
     ),
     ScreenSpec(
         name="alerts",

@@ -1,7 +1,6 @@
 """An app that adapts to its terminal: colours, characters, size, and how it ends."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -12,6 +11,8 @@ from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.theme import Theme
 from textual.worker import WorkerFailed
+
+from vramtop.estimator.common import current_folder
 
 from ..draw import MIN_TEXT_CONTRAST, ColourDepth
 from ..keys import key_name, use_keys
@@ -90,8 +91,11 @@ class TerminalApp(ChangedCellsApp):
     def deliver_screenshot(
         self, filename: str | None = None, path: str | None = None, time_format: str | None = None
     ) -> str | None:
-        """Save the picture in the working directory: few servers have the downloads folder that Textual uses."""
-        return super().deliver_screenshot(filename, path or str(Path.cwd()), time_format)
+        """Save the picture in the current folder: few servers have the downloads folder that Textual uses.
+
+        Textual's folder is used where the current one was removed.
+        """
+        return super().deliver_screenshot(filename, path or current_folder(), time_format)
 
     def check_size(self) -> None:
         """Show or hide the screen for a terminal that is too small, and repair a size that is not the terminal's.

@@ -29,7 +29,13 @@ if TYPE_CHECKING:
     from .keys_line import KeysLine as KeysLine
     from .legend import Legend as Legend, legend_line as legend_line
     from .match_list import MatchList as MatchList, best_matches as best_matches
-    from .row_table import ROW_BINDINGS as ROW_BINDINGS, RowTable as RowTable, scroll_to_row as scroll_to_row
+    from .row_table import (
+        FOLD_SIGNS as FOLD_SIGNS,
+        ROW_BINDINGS as ROW_BINDINGS,
+        RowTable as RowTable,
+        column_gap as column_gap,
+        scroll_to_row as scroll_to_row,
+    )
     from .search_choice import SearchChoice as SearchChoice
     from .static_lines import StaticLines as StaticLines
     from .table_cell import TableCell as TableCell
@@ -48,7 +54,7 @@ else:
             "keys_line": "KeysLine",
             "legend": "Legend legend_line",
             "match_list": "best_matches MatchList",
-            "row_table": "ROW_BINDINGS RowTable scroll_to_row",
+            "row_table": "column_gap FOLD_SIGNS ROW_BINDINGS RowTable scroll_to_row",
             "search_choice": "SearchChoice",
             "static_lines": "StaticLines",
             "table_cell": "TableCell",

@@ -20,7 +20,16 @@ ROW_BINDINGS = (
     bind("list.last", "move_to(-1)"),
 )
 """Keys that move the cursor from row to row; the table has the actions."""
+FOLD_SIGNS = {None: " ", "folded": "▸", "unfolded": "▾"}
+"""What stands before a row that has others below it."""
+_NARROW = 100
+"""Below this width, columns are one cell apart, not two."""
 _Row = TypeVar("_Row")
+
+
+def column_gap(width: int) -> int:
+    """Return the cells between two columns of a table."""
+    return 1 if width < _NARROW else 2
 
 
 def scroll_to_row(table: Widget, row: int, *, page: int) -> None:

@@ -19,8 +19,8 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import read_recording
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.fleet_app import FleetApp, FleetOptions
-from vramtop.tui.app.options import AppOptions
+from vramtop.tui.app.fleet_app import FleetApp
+from vramtop.tui.app.options import AppOptions, FleetOptions
 
 from .demo_fleet import ClusterSource
 from .terminal_svg import Cell, Row, Screen

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..source import Setting
+from ..source import MODEL_STATES, Setting
 from .models import Model, Notes, ParameterOwner, models_in
 from .own_models import OwnModel, find_own_model
 
@@ -75,7 +75,7 @@ def _choose(owners: list[ParameterOwner], notes: Notes, *, certain: bool) -> Tra
         others = ", ".join(each.where for each in live[1:])
         notes.doubt(
             f"{others}: another model is trained as well; its gradients and optimizer state are not counted.",
-            *("weights", "gradients", "optimizer"),
+            *MODEL_STATES,
             direction="more",
         )
     if model is None and owners:

@@ -10,6 +10,7 @@ from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .data_files import (
+        NULL_IS_NO_LIMIT as NULL_IS_NO_LIMIT,
         NULL_IS_WRONG as NULL_IS_WRONG,
         layer_from_table as layer_from_table,
         read_table as read_table,
@@ -67,7 +68,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "data_files": "layer_from_table NULL_IS_WRONG read_table table_of_setting",
+            "data_files": "layer_from_table NULL_IS_NO_LIMIT NULL_IS_WRONG read_table table_of_setting",
             "evidence": "Component Finding FindingCollector JobReading MODEL_STATES",
             "filesystem_view": "FilesystemView follow_links",
             "flags": "flag_name is_flag parse_flags spell_out",

@@ -9,7 +9,7 @@ from ...common import InputError, TooLargeError, check_nesting, parse_toml, read
 from .filesystem_view import FilesystemView
 from .layered_settings import Setting
 
-_LIMITS = ("max_length", "max_seq_length", "max_prompt_length", "max_completion_length", "max_new_tokens")
+NULL_IS_NO_LIMIT = ("max_length", "max_seq_length", "max_prompt_length", "max_completion_length", "max_new_tokens")
 """Settings whose null means that there is no limit, whatever the default is."""
 NULL_IS_WRONG = ("per_device_train_batch_size", "micro_batch_size")
 """Settings with which no program starts while they are null: their default does not count."""
@@ -36,7 +36,7 @@ def layer_from_table(table: Mapping[str, Any], *, source: str, prefix: str = "")
     return {
         name.replace("-", "_"): Setting(value=value, origin=f"{source}: {prefix}{name}")
         for name, value in table.items()
-        if value is not None or name in (*_LIMITS, *NULL_IS_WRONG)
+        if value is not None or name in (*NULL_IS_NO_LIMIT, *NULL_IS_WRONG)
     }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 
 from ..program import Program, ToolCommand, read_world_size
 from ..source import (
+    MODEL_STATES,
     FindingCollector,
     JobReading,
     LayeredSettings,
@@ -139,7 +140,7 @@ def _read_other_models(program: Program, settings: LayeredSettings) -> None:
     if settings.find("policy_model._component_", "reward_and_value_model._component_") is not None:
         sentence = "PPO's reference, reward and value models are not counted, nor is the text that it generates."
         findings.warn(sentence)
-        findings.add_uncertainty("more", "weights", "gradients", "optimizer", "activations", "logits")
+        findings.add_uncertainty("more", *MODEL_STATES, "activations", "logits")
     elif loss is not None and any(word in str(loss.value) for word in _PREFERENCE_LOSSES):
         origin = f"{loss.origin}: each example is a chosen and a rejected sequence"
         findings.record("training.sequences_per_example", 2, origin, written=False)

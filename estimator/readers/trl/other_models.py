@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from ...common import InputError
 from ..source import (
+    MODEL_STATES,
     FilesystemView,
     FindingCollector,
     LayeredSettings,
@@ -84,7 +85,7 @@ def read_other_models(
         findings.warn(
             f"TRL's {method.name} trains a value model besides, whose states and activations are not counted."
         )
-        findings.add_uncertainty("more", "weights", "gradients", "optimizer", "activations")
+        findings.add_uncertainty("more", *MODEL_STATES, "activations")
 
 
 def _note_casts(

@@ -14,7 +14,8 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.monitor.alerts.fleet_watch import FleetWatch
 from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.host_reading import FleetGpu, HostReading
-from vramtop.tui.app.fleet_app import FleetApp, FleetOptions
+from vramtop.tui.app.fleet_app import FleetApp
+from vramtop.tui.app.options import FleetOptions
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.alerts.alert_lines import alert_lines
 from vramtop.tui.screens.alerts.screen import AlertsScreen

@@ -34,11 +34,11 @@ class Card:
 
     gpu: Gpu
     count: int
-    """GPUs that it takes."""
+    """Number of these GPUs that the job takes."""
     sharded: bool
     """The job is changed for that: its states are sharded over these GPUs."""
     device_bytes: int
-    """What it needs on each."""
+    """Memory that the job needs on each of them."""
 
     def to_json(self) -> "CardJson":
         """Return the card as ``fit --json`` has it."""

@@ -50,9 +50,9 @@ class FitCheck:
     judge: Judge
     devices: tuple[DeviceCapacity, ...]
     machine: Machine
-    """They, for the search for changes with which the job fits."""
+    """What the search for changes with which the job fits needs to know of the GPUs."""
     here: bool = True
-    """They are those of this machine."""
+    """The GPUs are those of this machine."""
 
 
 def check_here(options: argparse.Namespace, loaded: LoadedJob) -> FitCheck:
@@ -144,7 +144,7 @@ def judge_on(devices: Sequence[DeviceCapacity], options: argparse.Namespace, *, 
     Args:
         devices: the GPUs.
         options: with ``--host-memory``.
-        here: they are those of this machine.
+        here: the GPUs are those of this machine.
     """
     host = _host(options, here=here)
 

@@ -29,6 +29,7 @@ from vramtop.monitor.history.new_measurement import new_measurement
 from .free_gpus import FreeGpus, OpenGpus, OutsideFigures
 
 _LARGEST_BATCH = 1 << 16
+"""Micro-batch at which the search ends, however little memory each sequence takes."""
 _NO_WORKSPACE = ":0:0"
 """In the words of ``CUBLAS_WORKSPACE_CONFIG``."""
 
@@ -76,9 +77,9 @@ class MeasuredJob:
 
     job: Job
     budget: Budget | None
-    """None: no estimate can be made."""
+    """The estimate; None: none can be made."""
     unpredicted: str | None = None
-    """Why."""
+    """Why no estimate can be made."""
     step: MeasuredStep | None = None
     outside: OutsideFigures = field(default_factory=OutsideFigures)
     """What NVML showed of the rank with the highest peak."""

@@ -3,7 +3,7 @@
 IGNORED_SWITCHES = (
     *("--tf32", "--packing", "--group-by-length", "--do-train", "--do-eval", "--overwrite-output-dir", "--push-to-hub"),
 )
-"""Those that may stand without a value."""
+"""Ignored flags that may stand without a value."""
 IGNORED_FLAGS = (
     *("--learning-rate", "--lr", "--num-train-epochs", "--epochs", "--num-epochs", "--max-steps", "--warmup-steps"),
     *("--warmup-ratio", "--weight-decay", "--lr-scheduler-type", "--seed", "--logging-steps", "--save-steps"),
@@ -11,4 +11,4 @@ IGNORED_FLAGS = (
     *("--dataset-name", "--run-name", "--save-strategy", "--logging-strategy", "--dataloader-num-workers"),
     *IGNORED_SWITCHES,
 )
-"""All of them; a value follows each that is no switch."""
+"""All ignored flags; a value follows each that is no switch."""

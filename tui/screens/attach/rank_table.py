@@ -10,7 +10,7 @@ from textual.widgets import DataTable
 from vramtop.monitor.board import ProcessRow
 from vramtop.monitor.snapshot import ProcessKey
 
-from ...draw import severity_rank
+from ...draw import WORST_FIRST, severity_rank
 from ...widgets import TableCell
 from ...widgets.table_cell import table_cell
 from .rank_rows import RankColumn, RankPlacement, RankRow, is_right, rank_columns, rank_rows
@@ -128,4 +128,7 @@ class RankTable(DataTable[TableCell]):
 
 
 def _urgency(row: RankRow) -> tuple[int, int]:
-    return (99, 0) if row.row is None else (severity_rank(row.row), -(row.row.process.used_bytes or 0))
+    """Return a sort key: the worst status first, then the most memory; a rank on no GPU comes last."""
+    if row.row is None:
+        return len(WORST_FIRST) + 1, 0
+    return severity_rank(row.row), -(row.row.process.used_bytes or 0)

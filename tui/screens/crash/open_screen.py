@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from vramtop.estimator.crash import read_crash_file
+from vramtop.estimator.common import InputError
+from vramtop.estimator.crash import MemorySnapshot, read_crash_file
 from vramtop.monitor.board import ProcessRow
 
 from ..base import BoardApp
@@ -41,7 +42,12 @@ def _finder(app: BoardApp, pid: int) -> Callable[[], OpenedFile | None]:
 
     def find() -> OpenedFile | None:
         path = next(_snapshots(folders, pid), None)
-        return None if path is None else OpenedFile(name=str(path), content=read_crash_file(str(path)))
+        if path is None:
+            return None
+        content = read_crash_file(str(path))
+        if not isinstance(content, MemorySnapshot):  # a damaged one may look like a log
+            raise InputError(f"{path}: it is not a memory snapshot")
+        return OpenedFile(name=str(path), content=content)
 
     return find
 

@@ -62,7 +62,7 @@ class CrashScreen(Screen[None]):
     ) -> None:
         super().__init__()
         self._find_snapshot = find_snapshot
-        self._find_task = LatestOnlyTask("find a snapshot", self.call_later, self._show_file, lambda _: None)
+        self._find_task = LatestOnlyTask("find a snapshot", self.call_later, self._show_file, self._show_unread)
         self._failure = failure
         self._row = row
         self._opened: OpenedFile | None = None
@@ -122,6 +122,10 @@ class CrashScreen(Screen[None]):
             self.query_one("#text", VerticalScroll).scroll_home(animate=False)
             self._draw()
             self._suggest()
+
+    def _show_unread(self, sentence: str) -> None:
+        """Say that there is a snapshot, and why it is not shown."""
+        self.notify(f"The snapshot that the run has left is not shown: {sentence}", severity="warning", markup=False)
 
     def _suggest(self) -> None:
         """Search for what would have fitted, if the job and the GPU are known."""

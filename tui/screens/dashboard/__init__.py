@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .header_text import STALE_INTERVALS as STALE_INTERVALS
     from .processes import ProcessTable as ProcessTable
     from .screen import DashboardScreen as DashboardScreen
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "header_text": "STALE_INTERVALS",
             "processes": "ProcessTable",
             "screen": "DashboardScreen",
         },

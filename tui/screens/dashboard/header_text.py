@@ -23,7 +23,6 @@ from ...draw import (
     alarm,
     badge,
     colour_of,
-    format_duration,
     gpu_labels,
     join_to_width,
     left_and_right,
@@ -34,6 +33,7 @@ from ...draw import (
     signed_gib,
 )
 from ...keys import shown_key
+from ..feed_status import feed_signs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,10 +42,8 @@ if TYPE_CHECKING:
     from vramtop.monitor.board.divergence import Status
     from vramtop.monitor.board.fit import Verdict
 
-    from ..base import FeedStatus
+    from ..base import BoardFeed
 
-STALE_INTERVALS = 3
-"""Readings older than this number of intervals are stale."""
 _SHORTENINGS = ((0, 0), (1, 0), (1, 1), (2, 1), (3, 1), (3, 2))
 """Steps in which running and pending jobs are shortened until the summary fits the width."""
 _CALM: tuple[Status, ...] = ("loading", "warming_up", "incomplete", "ended")
@@ -58,7 +56,7 @@ _MAX_GPU_FAULTS = 2
 _VERDICTS_WORST_LAST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
-def header_line(board: Board | None, feed: FeedStatus, width: int) -> Content:
+def header_line(board: Board | None, feed: BoardFeed, width: int) -> Content:
     """Return the machine at the left, and interval and time of the readings at the right."""
     left: list[Content | str] = [Content.styled("vramtop", "bold")]
     right: list[Content | str] = []
@@ -66,13 +64,7 @@ def header_line(board: Board | None, feed: FeedStatus, width: int) -> Content:
         right.append(
             Content.styled(f" ● recording {printable(feed.recording)} ", f"bold {on_colour(colour_of('bad'))}")
         )
-    if feed.paused:
-        right.append(Content.styled(" paused ", alarm()))
-    if feed.age_seconds is not None:
-        right.append(Content.styled(f" ! figures are {format_duration(feed.age_seconds)} old ", alarm()))
-    if feed.alerts:
-        words = f"{feed.alerts} alert{'' if feed.alerts == 1 else 's'}"
-        right.append(Content.styled(f" {words} ({shown_key('dashboard.alerts')}) ", alarm()))
+    right += feed_signs(feed)
     if board:
         source = board.snapshot.source
         left += [printable(source.host or "this machine")]
@@ -88,7 +80,7 @@ def header_line(board: Board | None, feed: FeedStatus, width: int) -> Content:
     return left_and_right(join_to_width(left, max(0, width - 3 - shown.cell_length)), shown, width)
 
 
-def notices(board: Board | None, feed: FeedStatus, width: int) -> list[Content]:
+def notices(board: Board | None, feed: BoardFeed, width: int) -> list[Content]:
     """Return the warnings and the banner, one or more lines each; usually none."""
     lines = []
     banner = feed.banner

@@ -22,8 +22,8 @@ from .keys import DASHBOARD_KEYS
 from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
 from .processes import (
-    ProcessScreen,
     ProcessTable,
+    ProcessTableScreen,
     columns_named,
     view_named,
 )
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from vramtop.monitor.board import Board
     from vramtop.monitor.snapshot import Demand, GpuKey
 
-    from ..base import BoardApp, FeedStatus
+    from ..base import BoardApp, BoardFeed
 
 _HEAD_LINES = 3
 """Header, summary and footer."""
 
 
-class DashboardScreen(ProcessScreen):
+class DashboardScreen(ProcessTableScreen):
     """The first screen."""
 
     app: BoardApp
@@ -56,7 +56,7 @@ class DashboardScreen(ProcessScreen):
         self._gpu_area = GpuArea(self)
         self._drawn: tuple[Board, Size] | None = None
         """The board that was drawn last, and the size of the screen then."""
-        self._head: tuple[Board | None, FeedStatus] | None = None
+        self._head: tuple[Board | None, BoardFeed] | None = None
         """Board and feed that the lines at the top show."""
         self._head_height = 0
         """Lines of head, filter and footer."""
@@ -245,7 +245,7 @@ class DashboardScreen(ProcessScreen):
         self.app.watchlist.remove_pending(job)
         self.notify(f"{job.label} is no longer pending.", markup=False)
 
-    def _show_head(self, board: Board | None, feed: FeedStatus) -> int:
+    def _show_head(self, board: Board | None, feed: BoardFeed) -> int:
         """Draw the lines at the top; return the lines that they, the filter and the footer take."""
         self._head = board, feed
         width = self._area.width - 2

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.strip import Strip
 
 from ...draw import CellText
-from ...widgets import RowTable
+from ...widgets import FOLD_SIGNS, RowTable, column_gap
 from ...widgets.table_cell import table_cell
 from .columns import HOST_COLUMNS, RUN_COLUMNS, FleetColumn, columns_for
 from .fleet_row import REST, FleetRow, SortKey, sorted_rows
@@ -38,8 +38,7 @@ _TITLE_OF_KEY: dict[FleetView, dict[SortKey, str]] = {
     "runs": {"HOST": "WHERE", "IN USE": "ALL"},
 }
 _MARGIN = 2
-_NARROW = 100
-_FOLD_SIGNS = {None: " ", "folded": "▸", "unfolded": "▾"}
+"""Cells on the left, for a blank and the sign of a fold."""
 _EMPTY = CellText("")
 
 
@@ -159,7 +158,7 @@ class FleetTable(RowTable[FleetRow], can_focus=True):
 
     def _lay_out(self) -> None:
         width = self.size.width
-        gap = 1 if width < _NARROW else 2
+        gap = column_gap(width)
         names = (row.host if self.view == "hosts" else row.job for row in self._rows)
         longest = max(map(len, names), default=0)
         wanted = HOST_COLUMNS if self.view == "hosts" else RUN_COLUMNS
@@ -215,7 +214,7 @@ class FleetTable(RowTable[FleetRow], can_focus=True):
     def _row_strip(self, row: FleetRow, cells: Sequence[CellText], *, is_cursor: bool) -> Strip:
         ground = self.get_component_rich_style("fleet--cursor") if is_cursor else self.rich_style
         dark = self.app.current_theme.dark
-        segments = [Segment(f" {_FOLD_SIGNS[row.fold]}", ground)]
+        segments = [Segment(f" {FOLD_SIGNS[row.fold]}", ground)]
         columns = self._columns
         if len(cells) < len(columns):  # the last cell has all the room that is left
             taken = _MARGIN + sum(column.width + self._gap for column in columns[:2])

@@ -10,8 +10,8 @@ from textual.content import Content
 
 from vramtop.estimator.common import TIB, format_gib, format_size
 
-from ...draw import MUTED, alarm, colour_of, format_duration, join_to_width, left_and_right, on_colour, printable
-from ...keys import shown_key
+from ...draw import MUTED, alarm, colour_of, join_to_width, left_and_right, on_colour, printable
+from ..feed_status import FeedStatus, feed_signs
 
 if TYPE_CHECKING:
     from vramtop.monitor.fleet import Fleet
@@ -21,32 +21,16 @@ _ANY_WIDTH = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetFeed:
-    """State of the readings of a fleet."""
+class FleetFeed(FeedStatus):
+    """Interval, age and state of the readings of many hosts."""
 
     source: str
     """What is read, in a few words: ``12 hosts over ssh``."""
-    interval: float
-    """Seconds between readings."""
-    paused: bool = False
-    age_seconds: float | None = None
-    """Age of the latest fleet; None while it is as recent as it should be."""
-    failure: str | None = None
-    """Why there are no new readings."""
-    alerts: int = 0
-    """Alerts that fire."""
 
 
 def header_line(fleet: Fleet | None, feed: FleetFeed, width: int) -> Content:
     """Return the source at the left, and interval and time of the readings at the right."""
-    right: list[Content | str] = []
-    if feed.paused:
-        right.append(Content.styled(" paused ", alarm()))
-    if feed.age_seconds is not None:
-        right.append(Content.styled(f" ! figures are {format_duration(feed.age_seconds)} old ", alarm()))
-    if feed.alerts:
-        words = f"{feed.alerts} alert{'' if feed.alerts == 1 else 's'}"
-        right.append(Content.styled(f" {words} ({shown_key('dashboard.alerts')}) ", alarm()))
+    right: list[Content | str] = [*feed_signs(feed)]
     if fleet is not None:
         right += [f"every {feed.interval:g} s", time.strftime("%H:%M:%S", time.localtime(fleet.time))]
     shown = join_to_width(right, width)

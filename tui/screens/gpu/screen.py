@@ -17,7 +17,7 @@ from ...keys import shown_key
 from ...widgets import ContentLines, KeysLine, StaticLines
 from ..base import is_complete
 from ..dashboard.gpus import graph_span, stale_seconds
-from ..dashboard.processes import ProcessScreen, ProcessTable, columns_named
+from ..dashboard.processes import ProcessTable, ProcessTableScreen, columns_named
 from .activity_graph import MIN_HEIGHT, ActivityGraph
 from .activity_lines import Histories, activity_lines
 from .fact_lines import fact_lines, reason_lines
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.board import Board, GpuRow
     from vramtop.monitor.snapshot import Demand, DetailLevel, GpuKey, GpuReading, ProcessKey
 
-    from ..base import BoardApp, FeedStatus
+    from ..base import BoardApp, BoardFeed
 
 _MIN_TABLE_LINES = 5
 _MAX_GRAPH_LINES = 20
@@ -48,7 +48,7 @@ class _Figures(ContentLines, can_focus=True):
     DEFAULT_CSS = "_Figures { overflow-y: auto; }"
 
 
-class GpuScreen(ProcessScreen):
+class GpuScreen(ProcessTableScreen):
     """Shows one GPU or MIG device; its details are read only while this screen is in front.
 
     Args:
@@ -76,7 +76,7 @@ class GpuScreen(ProcessScreen):
         """The GPU on the latest board that had it."""
         self._position = 0
         """Its place among the GPUs and MIG devices of that board."""
-        self._feed: FeedStatus | None = None
+        self._feed: BoardFeed | None = None
         """How readings arrived when the screen was drawn."""
         self._drawn: tuple[Board, GpuKey, Size] | None = None
         """What was drawn last."""

@@ -10,6 +10,7 @@ from textual.content import Content
 
 from vramtop.estimator.common import GIB, KIB, MIB, format_gib
 from vramtop.monitor.host.kinds import kind_label
+from vramtop.monitor.snapshot import DRIVER_FIGURES
 
 from ...draw import (
     EIGHTHS,
@@ -55,7 +56,7 @@ class FigureHistory:
         """Add the figures of a board."""
         for row in rows:
             for figure in FIGURES:
-                if figure in ("sm_percent", "bandwidth_percent") or row is rows[0]:
+                if figure in DRIVER_FIGURES or row is rows[0]:
                     value = None if row.gpu.is_stale else getattr(row.process.figures, figure, None)
                     self._samples[self._place(row, figure), figure].append(value)
 
@@ -80,7 +81,7 @@ class FigureHistory:
         return "".join(columns).rjust(width, none)
 
     def _place(self, row: ProcessRow, figure: ProcessFigure) -> str:
-        return row.gpu.label if figure in ("sm_percent", "bandwidth_percent") else ""
+        return row.gpu.label if figure in DRIVER_FIGURES else ""
 
 
 def figure_lines(

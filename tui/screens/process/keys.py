@@ -4,7 +4,7 @@ from textual.binding import BindingType
 
 from ...keys import bind
 
-PROCESS_KEYS: list[BindingType] = [
+PROCESS_INFO_KEYS: list[BindingType] = [
     bind("app.back", "leave", "Back"),
     bind("dashboard.process", "leave", help_text=""),
     bind("list.filter", "filter", "Filter", help_text="show only lines with these words; then back shows all"),

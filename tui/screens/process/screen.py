@@ -22,7 +22,7 @@ from ...widgets import KeysLine, StaticLines
 from ..base import is_ascii_only, is_complete
 from .details_text import Part, detail_parts, listed_part, matching_parts
 from .figures_text import FIGURES, FigureHistory, figure_lines
-from .keys import PROCESS_KEYS
+from .keys import PROCESS_INFO_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ class ProcessInfoScreen(Screen[None]):
     app: BoardApp
     TITLE = "Process"
     AUTO_FOCUS = ""
-    BINDINGS: ClassVar[list[BindingType]] = PROCESS_KEYS
+    BINDINGS: ClassVar[list[BindingType]] = PROCESS_INFO_KEYS
     DEFAULT_CSS = """
     ProcessInfoScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     ProcessInfoScreen #figures { padding: 0 1; }

@@ -10,14 +10,14 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .checked_colours import check_colours as check_colours, with_checked_colours as with_checked_colours
-    from .checked_keys import refusal_of_key as refusal_of_key, with_checked_choices as with_checked_choices
+    from .checked_keys import refusal_of_key as refusal_of_key, with_checked_keys as with_checked_keys
     from .screen import SettingsScreen as SettingsScreen
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             "checked_colours": "check_colours with_checked_colours",
-            "checked_keys": "refusal_of_key with_checked_choices",
+            "checked_keys": "refusal_of_key with_checked_keys",
             "screen": "SettingsScreen",
         },
     )

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vramtop.monitor.storage.settings import COLOURS, Problem
+from vramtop.monitor.storage.settings import COLOURS
 
 from ...draw import DEFAULT_COLOURS, SAME_AS
-from .checked_keys import lines_of_file
+from .checked_keys import with_checked_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -34,15 +34,7 @@ class CheckedColours:
 def with_checked_colours(settings: SettingsInForce, themes: Collection[str]) -> SettingsInForce:
     """Return the settings with those colours that can be put in force, and a problem for each other one."""
     found = check_colours(settings.mapping(COLOURS), themes)
-    lines = lines_of_file(settings.file) if found.problems else {}
-    problems = []
-    for short, sentence in found.problems.items():
-        name = f"{COLOURS}.{short}"
-        where = f"{settings.file}, line {lines[name]}" if name in lines else settings.file
-        problems.append(Problem(f"{where}: {sentence}; it is left out", name, lines.get(name)))
-    return settings._replace(
-        values={**settings.values, COLOURS: found.chosen}, problems=(*settings.problems, *problems)
-    )
+    return with_checked_table(settings, COLOURS, found.chosen, found.problems, instead="it is left out")
 
 
 def check_colours(wanted: Mapping[str, object], themes: Collection[str]) -> CheckedColours:

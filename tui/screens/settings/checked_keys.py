@@ -15,18 +15,38 @@ if TYPE_CHECKING:
     from vramtop.monitor.storage.settings import SettingsInForce
 
 
-def with_checked_choices(settings: SettingsInForce) -> SettingsInForce:
+def with_checked_keys(settings: SettingsInForce) -> SettingsInForce:
     """Return the settings with those keys that can be put in force, and a problem for each other one."""
     found = check_keys(settings.mapping(KEYS), key_places())
     if not found.problems and not found.chosen:
         return settings
-    lines = lines_of_file(settings.file) if found.problems else {}
+    return with_checked_table(settings, KEYS, found.chosen, found.problems, instead="its default stays")
+
+
+def with_checked_table(
+    settings: SettingsInForce,
+    table: str,
+    chosen: Mapping[str, str | tuple[str, ...]],
+    sentences: Mapping[str, str],
+    *,
+    instead: str,
+) -> SettingsInForce:
+    """Return the settings with what can be put in force of a table, and a problem for each entry that cannot.
+
+    Args:
+        settings: with the table as the file has it.
+        table: its name.
+        chosen: the entries that can be put in force.
+        sentences: what is wrong with each other one, by name.
+        instead: what is in force in its place, as the end of the sentence.
+    """
+    lines = _lines_of_file(settings.file) if sentences else {}
     problems = []
-    for key_id, sentence in found.problems.items():
-        name = f"{KEYS}.{key_id}"
+    for short, sentence in sentences.items():
+        name = f"{table}.{short}"
         where = f"{settings.file}, line {lines[name]}" if name in lines else settings.file
-        problems.append(Problem(f"{where}: {sentence}; its default stays", name, lines.get(name)))
-    return settings._replace(values={**settings.values, KEYS: found.chosen}, problems=(*settings.problems, *problems))
+        problems.append(Problem(f"{where}: {sentence}; {instead}", name, lines.get(name)))
+    return settings._replace(values={**settings.values, table: chosen}, problems=(*settings.problems, *problems))
 
 
 def refusal_of_key(name: str, value: object, chosen: Mapping[str, object]) -> str | None:
@@ -43,7 +63,7 @@ def refusal_of_key(name: str, value: object, chosen: Mapping[str, object]) -> st
     return check_keys({**others, key_id: value}, key_places()).problems.get(key_id)  # of two, the earlier one counts
 
 
-def lines_of_file(file: str) -> Mapping[str, int]:
+def _lines_of_file(file: str) -> Mapping[str, int]:
     """Return the lines of the settings file by name; nothing if it cannot be read."""
     try:
         return lines_of(read_settings_file(file)[0])

@@ -7,9 +7,7 @@ from vramtop.estimator.common import format_gib
 from vramtop.estimator.crash import MemorySnapshot, size_text
 
 from ...draw import phase_place, printable
-from .step_graph_rows import StepMemory, step_top_bytes
-
-_HEADROOM = 1.04
+from .step_graph_rows import HEADROOM, StepMemory, step_top_bytes
 
 
 def observed_memory(snapshot: MemorySnapshot) -> StepMemory:
@@ -41,7 +39,7 @@ def common_top_bytes(budget: Budget, snapshot: MemorySnapshot, gpu_bytes: int | 
     """Return the bytes at the top of both graphs."""
     tried = snapshot.failed.tried_bytes if snapshot.failed else 0
     held = max(snapshot.reserved_bytes, snapshot.allocated_bytes + tried)
-    return max(step_top_bytes(budget, gpu_bytes), round(_HEADROOM * held))
+    return max(step_top_bytes(budget, gpu_bytes), round(HEADROOM * held))
 
 
 def observed_line(snapshot: MemorySnapshot, name: str) -> Content:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from vramtop.estimator.budget import Budget, ComponentName, Components, PhaseMark
 from vramtop.estimator.common import format_gib
 
-from ...draw import COMPONENTS, PAINTED, Cell, Mark, colour_of, ink_on
+from ...draw import COMPONENTS, EIGHTHS, PAINTED, Cell, Mark, colour_of, ink_on
 from .step_areas import AreaLabel, label_areas, outline_areas
 
 STACK_ORDER: tuple[ComponentName, ...] = (
@@ -25,10 +25,11 @@ STACK_ORDER: tuple[ComponentName, ...] = (
 )
 """Components from bottom to top: permanent memory lies below memory that comes and goes."""
 RESERVED, GPU_TOTAL = "─", "═"
-_EIGHTHS = " ▁▂▃▄▅▆▇"
 _STEPS = 8
 MAX_GPU_TO_PEAK = 2.0
 """A GPU larger than this multiple of the job's peak is not drawn: the job would be a thin line at the bottom."""
+HEADROOM = 1.04
+"""The top of a graph is this multiple of the most that it shows: the line of the most is not cut off."""
 _Parts = list[tuple[ComponentName, int]]
 
 
@@ -78,8 +79,8 @@ def step_top_bytes(budget: Budget, gpu_bytes: int | None) -> int:
     """Return the bytes at the top of the graph: those of the GPU if the job fills enough of it, else the peak."""
     need = budget.peak.device_bytes
     if gpu_bytes is not None and gpu_bytes <= MAX_GPU_TO_PEAK * need:
-        return round(max(gpu_bytes, need) * 1.04)
-    return round(need * 1.04)
+        return round(max(gpu_bytes, need) * HEADROOM)
+    return round(need * HEADROOM)
 
 
 def step_rows(
@@ -218,11 +219,11 @@ def _cell(parts: Sequence[tuple[ComponentName | None, int]], marks: Mapping[Comp
     (first, size), rest = colours[0], colours[1:]
     if not rest:
         return Cell(PAINTED, None, first)
-    return Cell(_EIGHTHS[size], first, max(rest, key=lambda part: part[1])[0])
+    return Cell(EIGHTHS[size], first, max(rest, key=lambda part: part[1])[0])
 
 
 def _lined(cell: Cell, line: str) -> Cell:
     """Draw a line through a cell; a cell that is at least half full keeps its colour as background."""
-    half_full = cell.char in _EIGHTHS and _EIGHTHS.index(cell.char) >= _STEPS // 2
+    half_full = cell.char in EIGHTHS and EIGHTHS.index(cell.char) >= _STEPS // 2
     ground = cell.ground or (cell.colour if half_full else None)
     return Cell(line, ground and ink_on(ground), ground)

@@ -10,6 +10,8 @@ from .sweep import GpuLimits, Sweep, SweepPoint
 
 _ASCII_FILL: dict[Verdict, str] = {"fits": "+", "tight": "!", "does_not_fit": "x", "unknown": "?"}
 _LIMIT, _GPU_TOTAL = "━", "╌"
+_HEADROOM = 1.04
+"""The top of the plot is this multiple of the most that it shows: the line of the most is not cut off."""
 
 
 def what_if_rows(
@@ -81,7 +83,7 @@ def plot_top(sweep: Sweep) -> int:
     """Return the bytes at the top of the plot: the largest need, or a limit that is less than twice as large."""
     need = max((point.high_bytes for point in sweep.points), default=0)
     lines = [sweep.limits.available_bytes or 0, sweep.limits.gpu_bytes or 0]
-    return max(1, round(max([need, *(line for line in lines if line <= 2 * need)]) * 1.04))
+    return max(1, round(max([need, *(line for line in lines if line <= 2 * need)]) * _HEADROOM))
 
 
 def column_of(sweep: Sweep, value: int, width: int) -> int:

@@ -17,8 +17,6 @@ _MIN_END: dict[Axis, int] = {"training.micro_batch": 4, "training.sequence_lengt
 _MAX_VALUE: dict[Axis, int] = {"training.micro_batch": 4096, "training.sequence_length": 1 << 21}
 _LIMIT_MARGIN = 1.15
 """The sweep goes beyond the limit by this factor, to show where the need crosses it."""
-_ASCII_FILL: dict[Verdict, str] = {"fits": "+", "tight": "!", "does_not_fit": "x", "unknown": "?"}
-_LIMIT, _CARD = "━", "╌"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

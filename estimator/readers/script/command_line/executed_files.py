@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ....common import TooLargeError, read_file
-from ...source import Setting
+from ...source import MODEL_STATES, Setting
 from ..python import MAX_BYTES, PLAIN, UNKNOWN, Attribute, Call, Scope, ScriptModule, Thing, parse
 from .options import Options
 
@@ -153,7 +153,7 @@ def _exists(options: Options, call: Call) -> Any:
     prepared = any(call.run.find_file(f"{beside}/{data}") is not None for data in _PREPARED)
     if not prepared:
         sentence = f"{call.where}: {name} is not there yet; the model is counted as without it."
-        components = ("weights", "gradients", "optimizer", "logits")
+        components = (*MODEL_STATES, "logits")
         call.run.library.notes.doubt(sentence, *components, direction="less")
     return False
 

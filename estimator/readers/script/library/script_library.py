@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....job.rules import optimizer_class_names
-from ...source import Component, Setting
+from ...source import MODEL_STATES, Component, Setting
 from ..command_line import OPTION_FUNCTIONS, OPTION_PATHS, Options, Parsed
 from ..models import (
     CONFIG_DEFAULTS,
@@ -197,7 +197,8 @@ class ScriptLibrary:
         if changes and not _HARMLESS.fullmatch(name) and first not in _LIBRARIES_OF_WRAPPERS:
             self.notes.doubt(
                 f"{call.where}: {name}(...) may change the model and is not followed.",
-                *("weights", "gradients", "optimizer", "activations"),
+                *MODEL_STATES,
+                "activations",
             )
         if _HARMLESS.fullmatch(name):
             return UNKNOWN
@@ -302,7 +303,7 @@ class ScriptLibrary:
             call.run.call(value, Call(call.run, call.node, "", None, scope=call.scope))
 
 
-_ALL: tuple[Component, ...] = ("weights", "gradients", "optimizer", "activations", "logits")
+_ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
 
 _Handler = Callable[[ScriptLibrary, Call], Any]
 

@@ -224,7 +224,7 @@ def initialize_deepspeed(call: Call, notes: Notes) -> Any:
             sentence = (
                 f"{call.where}: {call.name}({name}={short_text(call.nodes.get(name))}) is only known when it runs."
             )
-            notes.doubt(sentence, "weights", "gradients", "optimizer", direction="less", key="parallel.strategy")
+            notes.doubt(sentence, *MODEL_STATES, direction="less", key="parallel.strategy")
     return (model, optimizer, UNKNOWN, UNKNOWN)
 
 
@@ -249,7 +249,7 @@ class LightningTrainer(TrainerObject):
         strategy = call.value(None, "strategy", default="auto")
         if not isinstance(strategy, str) or not strategy.startswith(("auto", "ddp", "single")):
             sentence = f"{call.where}: the strategy {plain(strategy)} of lightning is not read; nothing is sharded."
-            self._notes.doubt(sentence, "weights", "gradients", "optimizer", direction="less", key="parallel.strategy")
+            self._notes.doubt(sentence, *MODEL_STATES, direction="less", key="parallel.strategy")
 
     def method(self, call: Call) -> Any:
         """Follow ``fit(module)``."""

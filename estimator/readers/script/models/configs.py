@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...source import NULL_IS_WRONG, UNKNOWN_TABLE, Setting
+from ...source import MODEL_STATES, NULL_IS_NO_LIMIT, NULL_IS_WRONG, UNKNOWN_TABLE, Setting
 from ...trl import TRAINER_NAMES
 from ..command_line import Parsed, class_defaults
 from ..python import PLAIN, UNKNOWN, Attribute, Call, Thing, as_number, plain, short_text
@@ -20,8 +20,6 @@ LENGTH_ARGUMENTS = (
 _CONFIG_METHODS = (
     *("update", "update_from_string", "to_dict", "from_dict", "save_pretrained", "to_diff_dict", "push_to_hub"),
 )
-_LIMITS = ("max_length", "max_seq_length", "max_prompt_length", "max_completion_length", "max_new_tokens")
-"""Arguments whose None means that there is no limit, whatever the default is."""
 DECISIVE_ARGUMENTS = {
     *("per_device_train_batch_size", "gradient_accumulation_steps", "optim", "bf16", "fp16", "dtype", "torch_dtype"),
     *("activation_checkpointing", "gradient_checkpointing", "max_length", "max_seq_length", "fsdp", "deepspeed"),
@@ -94,7 +92,7 @@ class ModelConfig(Thing):
         elif known is UNKNOWN:
             if field in SHAPE_FIELDS - {"num_labels"}:
                 sentence = f"{where}: {text} changes the model and is only known when the script runs."
-                self._notes.doubt(sentence, "weights", "gradients", "optimizer", "activations", "logits")
+                self._notes.doubt(sentence, *MODEL_STATES, "activations", "logits")
         elif field in ("id2label", "label2id"):
             if isinstance(known, dict) and len(known) > 2:  # a loop over labels that are not known fills in one
                 self.changes.setdefault("num_labels", Setting(value=len(known), origin=f"{where}: {text}"))
@@ -180,7 +178,7 @@ class Arguments(Thing):
         self.values[name] = value
         self.fields.pop(name, None)
         self.unresolved.pop(name, None)
-        if setting is not None and (setting.value is not None or name in (*_LIMITS, *NULL_IS_WRONG)):
+        if setting is not None and (setting.value is not None or name in (*NULL_IS_NO_LIMIT, *NULL_IS_WRONG)):
             self.fields[name] = setting
         elif setting is None and name in DECISIVE_ARGUMENTS:
             counted = "." if name in SIZE_ARGUMENTS else "; its default is counted."

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...source import MODEL_STATES
 from ..python import UNKNOWN, Attribute, Call, External, Instance, Scope, Thing, short_text
 from .model import Model, Part, models_in
 from .notes import Notes
@@ -257,7 +258,8 @@ def replace_part(owner: Model, name: str, value: Thing, call: Call) -> None:
         direction: UncertaintyDirection = "either" if after is None else "more" if after > (before or 0) else "less"
         owner.notes.doubt(
             f"{call.where}: {short_text(call.node)} puts a part of another size in the model; the original is counted.",
-            *("weights", "gradients", "optimizer", "logits"),
+            *MODEL_STATES,
+            "logits",
             direction=direction,
         )
 
@@ -287,7 +289,9 @@ def assign_attribute(call: Call, notes: Notes) -> Any:
     elif list(models_in(value)):
         notes.doubt(
             f"{call.where}: {short_text(call.node)} may change the model.",
-            *("weights", "gradients", "optimizer", "activations", "logits"),
+            *MODEL_STATES,
+            "activations",
+            "logits",
         )
     return None
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from ....job import Task
-from ...source import Setting
+from ...source import MODEL_STATES, Setting
 from ..python import UNKNOWN, Attribute, Call, Instance, ScriptClass, Thing, plain, short_text
 from .adapters import UNSLOTH_CLASSES, QuantizationConfig, hint_unsloth_loading, load_adapters
 from .config_defaults import CONFIG_DEFAULTS
@@ -175,7 +175,7 @@ def _set_fields(config: ModelConfig, call: Call, label: str) -> None:
             config.set_field(name, value, call.where, f"{label}({name}={short_text(call.nodes.get(name))})")
     if call.unknown_table is not None:
         sentence = f"{call.where}: {label}(**{short_text(call.unknown_table)}) is only known when the script runs."
-        call.run.library.notes.doubt(sentence, "weights", "gradients", "optimizer", "activations", "logits")
+        call.run.library.notes.doubt(sentence, *MODEL_STATES, "activations", "logits")
 
 
 def _take_config(model: Model, config: Any, call: Call, notes: Notes) -> None:
@@ -199,7 +199,7 @@ def _read_task(model: Model, owner: str, call: Call) -> None:
         task = "feature-extraction"
     if owner.endswith("PreTrainedModel"):
         sentence = f"{call.where}: a class of the script's own makes the model; its head may be another one."
-        model.notes.doubt(sentence, "weights", "gradients", "optimizer", "logits", key="model.task")
+        model.notes.doubt(sentence, *MODEL_STATES, "logits", key="model.task")
     if task is None and "For" in owner:
         sentence = f"{call.where}: the head of {owner} is not known; the family's usual one is counted."
         model.notes.doubt(sentence, "weights", "activations", "logits", key="model.task")
@@ -306,7 +306,7 @@ def set_default_dtype(call: Call, notes: Notes) -> Any:
     notes.default_dtype = setting
     if setting is None:
         sentence = f"{call.where}: {short_text(call.node)} is only known when the script runs."
-        notes.doubt(sentence, "weights", "gradients", "optimizer", key="training.precision")
+        notes.doubt(sentence, *MODEL_STATES, key="training.precision")
     return None
 
 

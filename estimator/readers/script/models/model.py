@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ....model import usual_task
-from ...source import Setting
+from ...source import MODEL_STATES, Setting
 from ..python import UNKNOWN, Attribute, Call, External, Instance, Thing, short_text
 from .configs import ModelConfig
 from .notes import Notes
@@ -153,7 +153,7 @@ class Model(ParameterOwner):
     def uncertain_type(self, call: Call, what: str) -> None:
         """Note a conversion of weights that is not understood."""
         sentence = f"{call.where}: {short_text(call.node)}: {what}."
-        self.notes.doubt(sentence, "weights", "gradients", "optimizer", "activations", key="training.precision")
+        self.notes.doubt(sentence, *MODEL_STATES, "activations", key="training.precision")
 
     def list_parameters(self, prefixes: tuple[str, ...] = ("",)) -> Any:
         """Return the parameters below prefixes, with adapters and their prefix where the model has them."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...source import Setting
+from ...source import MODEL_STATES, Setting
 from ..python import UNKNOWN, Call, External, Thing, as_number, plain, short_text
 from .model import Model, Part
 from .parameters import Parameter, ParameterList
@@ -204,7 +204,8 @@ def _resize(part: Part, call: Call) -> Any:
         owner.notes.doubt(
             f"{call.where}: resize_token_embeddings({_arguments(call)}) is only known when the script runs; the "
             "vocabulary of the model is counted as it is.",
-            *("weights", "gradients", "optimizer", "logits"),
+            *MODEL_STATES,
+            "logits",
             direction="more",
         )
     return part

@@ -10,7 +10,7 @@ from vramtop.monitor.board.display_filter import DisplayFilter, parse_devices
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.tui.screens.base import FeedStatus
+from vramtop.tui.screens.base import BoardFeed
 from vramtop.tui.screens.dashboard.header_text import notices
 from vramtop.tui.screens.dashboard.processes.table_views import TableView
 
@@ -26,14 +26,14 @@ def test_anomalies_take_at_most_two_lines_above_the_gpus(
 ) -> None:
     snapshot = make_snapshot([make_gpu(0)])
     gpus = (GpuRow(reading=snapshot.gpus[0], rows=()),)
-    assert notices(Board(snapshot=snapshot, gpus=gpus, pending=()), FeedStatus(interval=1.0), 80) == []
+    assert notices(Board(snapshot=snapshot, gpus=gpus, pending=()), BoardFeed(interval=1.0), 80) == []
     two = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=(make_anomaly(0, 1), make_anomaly(1, 9)))
-    assert [line.plain for line in notices(two, FeedStatus(interval=1.0), 80)] == [
+    assert [line.plain for line in notices(two, BoardFeed(interval=1.0), 80)] == [
         " !  GPU 1: 9 GiB odd",
         " !  GPU 0: 1 GiB odd",
     ]
     many = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=tuple(make_anomaly(n, n) for n in range(1, 5)))
-    assert [line.plain for line in notices(many, FeedStatus(interval=1.0), 80)] == [
+    assert [line.plain for line in notices(many, BoardFeed(interval=1.0), 80)] == [
         " !  GPU 4: 4 GiB odd",
         " !  3 more on GPU 1-3: vramtop --once shows all of them",
     ]
@@ -48,7 +48,7 @@ def test_the_same_fault_of_several_gpus_is_shown_once(
     gpus = [make_gpu(0, faults=(lost,)), make_gpu(1, faults=(power,)), make_gpu(2, faults=(lost,))]
     gpus.append(make_gpu(3, faults=(hangs, power)))
     board = Board(snapshot=make_snapshot(gpus), gpus=(), pending=())
-    shown = [line.plain for line in notices(replace(board, gpus=rows(gpus)), FeedStatus(interval=1.0), 120)]
+    shown = [line.plain for line in notices(replace(board, gpus=rows(gpus)), BoardFeed(interval=1.0), 120)]
     assert shown == [
         " !  GPU 0, 2: the GPU no longer answers",
         " !  GPU 3: the driver hangs on this GPU: a call has not returned for 12 s",
@@ -56,7 +56,7 @@ def test_the_same_fault_of_several_gpus_is_shown_once(
     other = Fault(field=None, code="RESET_REQUIRED", message="the GPU must be reset")
     gpus.append(make_gpu(4, faults=(other,)))
     board = Board(snapshot=make_snapshot(gpus), gpus=rows(gpus), pending=())
-    assert [line.plain for line in notices(board, FeedStatus(interval=1.0), 120)] == [
+    assert [line.plain for line in notices(board, BoardFeed(interval=1.0), 120)] == [
         " !  GPU 0, 2: the GPU no longer answers",
         " !  GPU 3, 4: more faults; vramtop --once shows all",
     ]
@@ -64,7 +64,7 @@ def test_the_same_fault_of_several_gpus_is_shown_once(
 
 def test_the_reason_for_missing_figures_is_shown_in_full() -> None:
     words = "the NVIDIA driver was updated while its old kernel module stayed loaded; reboot, or unload and load it"
-    lines = [line.plain for line in notices(None, FeedStatus(interval=1.0, failure=words), 40)]
+    lines = [line.plain for line in notices(None, BoardFeed(interval=1.0, failure=words), 40)]
     assert len(lines) > 1
     assert all(len(line) <= 40 for line in lines)
     assert " ".join(" ".join(lines).replace(" ! ", "").split()) == words
@@ -79,7 +79,7 @@ def test_what_the_command_line_hides_is_said_and_its_rows_and_gpus_are_gone(make
     watchlist = Watchlist(lambda job: pytest.fail(f"nobody asks for {job}"), display_filter=chosen)
     gpus = [make_gpu(0, [make_process(1, 30), make_process(2, 8, user="bo")]), make_gpu(1), make_gpu(2)]
     board = watchlist.update(make_snapshot(gpus))
-    (line,) = notices(board, FeedStatus(interval=1.0), 120)
+    (line,) = notices(board, BoardFeed(interval=1.0), 120)
     assert line.plain == (
         " ONLY  --user ana --gpu 0,9: 1 of 2 processes · hidden: 1 with 8.0 GiB · GPU 1, 2 hidden · no GPU 9 here"
     )

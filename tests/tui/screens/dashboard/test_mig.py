@@ -24,7 +24,8 @@ from vramtop.monitor.snapshot.snapshot import GpuReading, MigReading, Snapshot, 
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
-from vramtop.tui.cli.commands import attach, once
+from vramtop.tui.cli.commands import attach
+from vramtop.tui.cli.commands.reading import once
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.gpus.gpu_area import GpuPanel
 from vramtop.tui.screens.dashboard.gpus.gpu_row_text import gpu_name_width, gpu_row_line, gpu_row_titles

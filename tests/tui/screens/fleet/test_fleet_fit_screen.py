@@ -19,7 +19,8 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.host_reading import HostReading
-from vramtop.tui.app.fleet_app import FleetApp, FleetOptions
+from vramtop.tui.app.fleet_app import FleetApp
+from vramtop.tui.app.options import FleetOptions
 from vramtop.tui.job.budgets_by_card import BudgetsByCard
 from vramtop.tui.screens.fleet.job_fit import judging, screen
 from vramtop.tui.screens.fleet.job_fit.screen import FleetFitScreen

@@ -16,7 +16,8 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.host_reading import FleetGpu, HostReading
-from vramtop.tui.app.fleet_app import FleetApp, FleetOptions, FleetUpdated
+from vramtop.tui.app.fleet_app import FleetApp, FleetUpdated
+from vramtop.tui.app.options import FleetOptions
 from vramtop.tui.screens.fleet.fleet_table import FleetTable
 
 

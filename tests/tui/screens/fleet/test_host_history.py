@@ -10,7 +10,8 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.host_reading import FleetGpu, HostReading
-from vramtop.tui.app.fleet_app import FleetApp, FleetOptions
+from vramtop.tui.app.fleet_app import FleetApp
+from vramtop.tui.app.options import FleetOptions
 from vramtop.tui.screens.fleet.fleet_table import FleetTable
 
 NOW = 2_000_000_000.0

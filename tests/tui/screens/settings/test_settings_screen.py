@@ -15,7 +15,7 @@ from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.app.view_only_app import ViewOnlyApp
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
-from vramtop.tui.screens.settings.checked_keys import with_checked_choices
+from vramtop.tui.screens.settings.checked_keys import with_checked_keys
 from vramtop.tui.screens.settings.key_dialog import KeyDialog
 from vramtop.tui.screens.settings.screen import SettingsScreen
 from vramtop.tui.widgets.choice import ChoiceMenu
@@ -49,7 +49,7 @@ def make_app(
     """Make the app with the settings in force, as the command line does."""
 
     def make(kind: type[VramtopApp] = VramtopApp, **flags: Any) -> VramtopApp:
-        settings = with_checked_choices(settings_in_force())
+        settings = with_checked_keys(settings_in_force())
         for name, value in flags.items():
             settings = settings.with_flag(f"dashboard.{name}", value, f"--{name}")
         assert settings.file == str(file)

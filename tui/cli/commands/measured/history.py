@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 _UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 _MAX_AGE_DIGITS = 6
+"""Digits of a time ago at most; a longer number is a mistake, and would overflow."""
 _MIN_RUN_DIGITS = 4
+"""Digits by which a run is named at least; fewer would often mean several."""
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:

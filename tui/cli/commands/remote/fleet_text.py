@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ....draw import TextOutput
     from ...json_types import FleetRunJson, HostsJson, RankJson, TotalsJson
 
+_MAX_NAMED_RANKS = 4
+"""Ranks of a run that its line names."""
+
 
 def fleet_json(fleet: Fleet) -> HostsJson:
     """Return the fleet as ``--once --json`` prints it; unknown values are null."""
@@ -196,6 +199,9 @@ def _run_line(run: FleetRun) -> str:
     if run.highest is not None:
         parts.append(f"highest {format_gib(run.highest.peak_bytes)} ({run.highest.label})")
     parts += [f"spread {format_gib(run.spread_bytes)}"] if run.spread_bytes is not None else []
-    parts += [f"{status_mark(rank.process.status or 'unknown').word}: {rank.label}" for rank in run.diverging[:4]]
-    parts += [f"behind: {rank.label}" for rank in run.stragglers[:4]]
+    parts += [
+        f"{status_mark(rank.process.status or 'unknown').word}: {rank.label}"
+        for rank in run.diverging[:_MAX_NAMED_RANKS]
+    ]
+    parts += [f"behind: {rank.label}" for rank in run.stragglers[:_MAX_NAMED_RANKS]]
     return f"run {run.job or 'of unknown job'}: {'; '.join(parts)}"

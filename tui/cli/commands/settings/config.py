@@ -82,7 +82,7 @@ def _value(name: str, settings: SettingsInForce) -> Value:
     mapping = mapping_of(name)
     assert mapping is not None  # noqa: S101 - _chosen has found it
     entries = settings.mapping(mapping.name)
-    key = name[len(mapping.name) + 1 :]
+    key = _key_within(mapping, name)
     if key not in entries:
         raise InputError(f"{name} is not set; vramtop config {mapping.name} lists what is")
     return entries[key]
@@ -109,7 +109,7 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
             from ....app import theme_names
             from ....screens.settings import check_colours
 
-            entry = name[len(COLOURS) + 1 :]
+            entry = _key_within(setting, name)
             if refusal := check_colours({entry: value}, theme_names()).problems.get(entry):
                 raise InputError(refusal)
     change_settings({name: value})
@@ -126,10 +126,15 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
 
 
 def _entry(mapping: Setting, name: str, text: str) -> str | tuple[str, ...]:
-    key = name[len(mapping.name) + 1 :]
+    key = _key_within(mapping, name)
     checked = mapping.checked({key: text})
     assert isinstance(checked, Mapping)  # noqa: S101 - a mapping's
     return checked[key]
+
+
+def _key_within(mapping: Setting, name: str) -> str:
+    """Return the key of an entry within its mapping: ``weights`` of ``colours.weights``."""
+    return name.removeprefix(f"{mapping.name}.")
 
 
 def _chosen(name: str) -> tuple[Setting, ...]:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from textual.containers import Container
 
-from ....draw import severity_rank
+from ....draw import WORST_FIRST, severity_rank
 from ....widgets import ContentLines, StaticLines
-from ..header_text import STALE_INTERVALS
+from ...feed_status import STALE_INTERVALS
 from .gpu_panel_text import panel_lines
 from .gpu_row_text import MIN_HARDWARE_WIDTH, gpu_name_width, gpu_row_titles
 from .gpu_rows import GpuRows
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot import DetailLevel, GpuKey, MemoryHistory
 
     from ....draw import Readings
-    from ...base import FeedStatus
+    from ...base import BoardFeed
     from ..layout import DashboardLayout
     from .panel_places import PanelPlace
 
@@ -61,7 +61,7 @@ class GpuArea:
         self._selected = board.displayed_gpus[position].reading.key, position
 
     def show(
-        self, board: Board, layout: DashboardLayout, *, width: int, feed: FeedStatus, history: MemoryHistory
+        self, board: Board, layout: DashboardLayout, *, width: int, feed: BoardFeed, history: MemoryHistory
     ) -> None:
         """Show the GPUs of the board.
 
@@ -123,7 +123,7 @@ class GpuArea:
             key, before = self._selected
             position = next((at for at, gpu in enumerate(shown) if gpu.reading.key == key), before)
             return min(position, len(shown) - 1)
-        worst = [min((severity_rank(row) for row in gpu.rows), default=99) for gpu in shown]
+        worst = [min((severity_rank(row) for row in gpu.rows), default=len(WORST_FIRST)) for gpu in shown]
         return worst.index(min(worst)) if worst else 0
 
 
@@ -140,7 +140,7 @@ def _show_panel(
     panel.show_gpu(gpu, readings, shape, now=board.snapshot.time, stale_seconds=stale_seconds)
 
 
-def stale_seconds(gpu: GpuRow, board: Board, feed: FeedStatus) -> float | None:
+def stale_seconds(gpu: GpuRow, board: Board, feed: BoardFeed) -> float | None:
     """Return the age of the GPU's reading if it is stale; None if it is recent, or n/a anyway."""
     reading = gpu.reading
     if not reading.read_at or (reading.used_bytes is None and not reading.mig):

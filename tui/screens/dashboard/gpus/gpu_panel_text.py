@@ -32,6 +32,7 @@ from ....draw import (
     worst_row,
 )
 from .gpu_graph_text import graph_lines
+from .gpu_row_text import is_shared
 from .panel_shape import LABEL_WIDTH, PanelShape, panel_line
 
 _NAME_WIDTH = 38
@@ -69,7 +70,7 @@ def panel_lines(
 def _jobless_lines(gpu: GpuRow, shape: PanelShape, stale_seconds: float | None) -> list[Content]:
     """Return a rule, and what is held, with why there is no budget."""
     words = _why_no_budget(gpu)
-    if _is_shared(gpu) or not gpu.reading.total_bytes:
+    if is_shared(gpu) or not gpu.reading.total_bytes:
         line = _held_line(gpu, shape)
     else:
         room = shape.width - 4 - LABEL_WIDTH
@@ -121,7 +122,7 @@ def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Co
 
 
 def _held_line(gpu: GpuRow, shape: PanelShape) -> Content:
-    if isinstance(gpu.reading, MigDevice) and _is_shared(gpu):
+    if isinstance(gpu.reading, MigDevice) and gpu.reading.shares_memory_of:
         holders = ", ".join(f"{process_name(row.process)} {format_gib(row.process.used_bytes)}" for row in gpu.rows)
         words = f"shares the memory of {gpu.reading.shares_memory_of}{f'; of that {holders}' if holders else ''}"
         return panel_line("in use", Content.styled(words, MUTED), Content(), shape)
@@ -161,10 +162,6 @@ def _sum_words(sizes: Sequence[int | None]) -> str:
     if not known:
         return "n/a"
     return format_gib(sum(known)) + (" and n/a" if len(known) < len(sizes) else "")
-
-
-def _is_shared(gpu: GpuRow) -> bool:
-    return isinstance(gpu.reading, MigDevice) and gpu.reading.shares_memory_of is not None
 
 
 def _why_no_budget(gpu: GpuRow) -> str:

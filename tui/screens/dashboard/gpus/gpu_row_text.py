@@ -26,6 +26,8 @@ from ....draw import (
 
 _STATUS_WIDTH = 20
 _UTIL_WIDTH = 6
+_MIN_JOB_WIDTH = 100
+"""Width of lines with utilisation and job."""
 MIN_HARDWARE_WIDTH = 140
 """Width of lines with power, temperature, and what slows the GPU down."""
 _HARDWARE_WIDTH = 20
@@ -60,7 +62,7 @@ def gpu_row_line(
     if names == _INDEX_WIDTH:
         index = Content.styled(f"{mark}{reading.index:>{names}} ", "bold" if selected else "")
     right = [_memory(gpu), _free(gpu), _status(gpu, stale_seconds)]
-    if width >= 100:
+    if width >= _MIN_JOB_WIDTH:
         util = "n/a" if reading.utilisation_percent is None else f"{reading.utilisation_percent} %"
         right.insert(2, Content(f"{util:>{_UTIL_WIDTH}}"))
         right.append(_job(gpu))
@@ -96,7 +98,7 @@ def _drawn(gpu: GpuRow, room: int) -> Content:
 def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH) -> Content:
     """Return the titles above the lines of ``gpu_row_line``."""
     right = [f"{'used/total':>11}", f"{'free':>5}", f"{' status':{_STATUS_WIDTH}}"]
-    if width >= 100:
+    if width >= _MIN_JOB_WIDTH:
         right.insert(2, f"{'util':>{_UTIL_WIDTH}}")
         right.append(f"{'job':{_JOB_WIDTH}}")
     if width >= MIN_HARDWARE_WIDTH:
@@ -108,7 +110,7 @@ def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH) -> Content:
 
 
 def _memory(gpu: GpuRow) -> Content:
-    if _is_shared(gpu):
+    if is_shared(gpu):
         return Content.styled(f"{'shared':>11}", MUTED)
     used, total = gpu.reading.used_bytes, gpu.reading.total_bytes
     words = f"{format_gib(used)}/{'n/a' if total is None else _short(total)}"
@@ -120,10 +122,10 @@ def _short(size_bytes: int) -> str:
 
 
 def _free(gpu: GpuRow) -> Content:
-    return Content(" " * 5 if _is_shared(gpu) else f"{format_gib(gpu.reading.free_bytes):>5}")
+    return Content(" " * 5 if is_shared(gpu) else f"{format_gib(gpu.reading.free_bytes):>5}")
 
 
-def _is_shared(gpu: GpuRow) -> bool:
+def is_shared(gpu: GpuRow) -> bool:
     """Return True if the memory is shown in the line of another MIG device."""
     return isinstance(gpu.reading, MigDevice) and gpu.reading.shares_memory_of is not None
 

@@ -11,7 +11,7 @@ from textual.strip import Strip
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.snapshot import Demand
 
-from ....widgets import RowTable
+from ....widgets import RowTable, column_gap
 from .columns import Column, ColumnName, columns_for, figure_demand, is_figure
 from .keys import TABLE_KEYS
 from .marks import Marks
@@ -19,9 +19,6 @@ from .process_rows import SORTED_BY, SortKey, TableRow, next_sort_key, position_
 from .row_painter import MARGIN, LineStyles, RowPainter
 from .table_views import VIEWS, TableView, ViewName
 from .tree_reader import TreeReader
-
-_NARROW = 100
-"""Below this width, columns are one cell apart, not two."""
 
 
 class ProcessTable(RowTable[TableRow], can_focus=True):
@@ -200,7 +197,7 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
 
     def _refresh_rows(self) -> None:
         followed, view = self.selected, self._view
-        gap = 1 if self._board_width < _NARROW else 2
+        gap = column_gap(self._board_width)
         width = self._board_width - self.scrollbar_size_vertical - MARGIN
         self._rows = view.rows(words=self.filter_words, by=self.sort_key)
         columns = columns_for(width, gap, widths=view.widths(self._rows), groups=view.has_groups, wanted=self._wanted)

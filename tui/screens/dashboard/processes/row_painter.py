@@ -9,6 +9,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from ....draw import CellText
+from ....widgets import FOLD_SIGNS
 from ....widgets.table_cell import table_cell
 from .columns import Column, ColumnName
 from .marks import Marking
@@ -17,7 +18,6 @@ from .process_rows import Fold, RowKey, TableRow
 MARGIN = 2
 """Cells on the left, for the sign of a mark and that of a fold."""
 _MARK_SIGNS: dict[Marking, str] = {"none": " ", "some": "~", "all": "*"}
-_FOLD_SIGNS: dict[Fold | None, str] = {None: " ", "folded": "▸", "unfolded": "▾"}
 _MARKED = Style(bold=True)
 
 
@@ -123,7 +123,7 @@ class RowPainter:
     def _draw(self, row: TableRow, cells: Sequence[CellText], marking: Marking, *, at_cursor: bool) -> Strip:
         styles = self._style
         ground = styles.cursor if at_cursor else styles.plain
-        line: list[tuple[str, str]] = [(_MARK_SIGNS[marking] + _FOLD_SIGNS[row.fold], "")]
+        line: list[tuple[str, str]] = [(_MARK_SIGNS[marking] + FOLD_SIGNS[row.fold], "")]
         for column, text in zip(self.columns, cells, strict=True):
             cell = table_cell(text, column.width, right=column.right, dark=styles.dark)
             drawn = self._spaced(set_cell_size(cell.text, column.width))

@@ -69,10 +69,9 @@ def batch_details(
         return termination_details(rows[0], board, batch.members[0], width=width, age=age)
     keys = {member.process.key for member in batch.members}
     held = [row for row in board.processes if row.process.key in keys]
-    size = sum(row.process.used_bytes or 0 for row in held)
+    held = held or [row for row in rows if row.process.key in keys]  # they have left the GPUs: as they were selected
     users = sorted({printable(row.process.user or "n/a") for row in rows})
-    unknown = "at least " if any(row.process.used_bytes is None for row in held) else ""
-    where = f"{unknown}{format_gib(size)} GiB of GPU {gpu_list(gpu_labels(held))}"
+    where = f"{_sum_words([row.process.used_bytes for row in held])} of GPU {gpu_list(gpu_labels(held))}"
     entries = [
         ("users", ", ".join(users), ""),
         ("frees", where + ("" if age is None else f" (as of {format_duration(age)} ago)"), ""),
@@ -174,6 +173,14 @@ def _held(row: ProcessRow, board: Board) -> str:
 def _held_on(gpu: GpuReading, process: GpuProcess) -> str:
     size = "n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB"
     return f"{size} of GPU {gpu.label}"
+
+
+def _sum_words(sizes: Sequence[int | None]) -> str:
+    """Return the sum in GiB; n/a if no size is known, a lower bound if some are not."""
+    known = [size for size in sizes if size is not None]
+    if not known:
+        return "n/a"
+    return f"{'at least ' if len(known) < len(sizes) else ''}{format_gib(sum(known))} GiB"
 
 
 def _started(process: GpuProcess) -> str:

@@ -33,7 +33,6 @@ from .comparison import comparison_lines
 from .headline import headline
 from .suggestions import Suggestions
 
-_NO_GPUS = "There is no GPU here to compare with: choose a GPU model"
 _STALE = "Below: the last valid settings."
 _COMPACT_ROWS = 24
 """Below this height unused GPUs share one line, and suggestions take one line each."""

@@ -16,7 +16,7 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, WatchedJob
 from vramtop.tui.draw.colours import colour_of
 from vramtop.tui.draw.gpu_bars import budget_cells, held_cells
 from vramtop.tui.draw.palette import unattributed_label
-from vramtop.tui.screens.base import FeedStatus
+from vramtop.tui.screens.base import BoardFeed
 from vramtop.tui.screens.dashboard.gpus.gpu_panel_text import panel_lines
 from vramtop.tui.screens.dashboard.gpus.gpu_row_text import gpu_row_line, gpu_row_titles
 from vramtop.tui.screens.dashboard.gpus.panel_places import panel_need, panel_needs
@@ -115,7 +115,7 @@ def test_summary_is_shortened_but_keeps_the_verdict_of_the_next_job(
 @pytest.mark.parametrize("width", [30, 60, 78, 118])
 def test_header_keeps_its_width_and_shows_the_age_of_the_figures(make_snapshot, make_gpu, width: int):
     board = Watchlist(estimate=lambda job: None).update(make_snapshot([make_gpu(0)]))  # type: ignore[arg-type,return-value]
-    line = header_line(board, FeedStatus(interval=1.0, age_seconds=75.0), width).plain
+    line = header_line(board, BoardFeed(interval=1.0, age_seconds=75.0), width).plain
     assert cell_len(line) == width
     assert "! figures are 1 min old" in line or width < 40
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -24,6 +25,7 @@ from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
 from vramtop.tui.screens.dashboard.signals.terminate_screen import TerminateScreen
+from vramtop.tui.widgets import StaticLines
 
 TERMINATE = "vramtop.tui.screens.dashboard.signals.terminate_screen"
 GRACE = "vramtop.monitor.host.terminate.GRACE_SECONDS"
@@ -485,6 +487,29 @@ async def test_marked_processes_are_named_and_signalled_together(
         await until_shown(pilot, lambda: "✓ 2 processes have ended, the last" in screen_text(app))
         assert "s after SIGINT; 1 got no signal" in flat(screen_text(app))
     assert [process.wait() for process in processes] == [-signal.SIGINT] * 2
+
+
+async def test_unknown_memory_is_not_summed_as_zero(open_app, make_reading, start):
+    readings = [make_reading(start(), used=used) for used in (None, None)]
+    app = open_app(*([reading] for reading in readings))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await mark_all(pilot)
+        await pilot.press("k")
+        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+        assert "frees n/a of GPU 0, 1" in flat(screen_text(app))
+
+
+async def test_processes_that_have_left_the_gpus_keep_the_memory_that_they_had(open_app, make_reading, start):
+    app = open_app([make_reading(start())], [make_reading(start())])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await mark_all(pilot)
+        await pilot.press("k")
+        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+        assert isinstance(app.screen, TerminateScreen)
+        app.screen.show_board(replace(app.board, gpus=()))
+        assert "frees 60.0 GiB of GPU 0, 1" in flat(app.screen.query_one("#details", StaticLines).shown.plain)
 
 
 async def test_after_closing_the_dialog_one_notice_reports_on_all_processes(

@@ -1,4 +1,4 @@
-"""The part of the dashboard screen that acts on processes: view, sort, marks, signals, and leaving a run alone."""
+"""What screens with the process table do with it: view, sort, columns, marks, signals, and leaving a run alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .columns import ColumnName
 
 
-class ProcessScreen(Screen[None]):
+class ProcessTableScreen(Screen[None]):
     """A screen with the process table, and a line ``#note`` above it."""
 
     app: BoardApp

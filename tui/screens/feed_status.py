@@ -1,0 +1,41 @@
+"""How readings arrive, of one machine or of many: their age, whether they are paused, and the signs that say so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.content import Content
+
+from ..draw import alarm, format_duration
+from ..keys import shown_key
+
+STALE_INTERVALS = 3
+"""Readings older than this number of intervals are stale."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedStatus:
+    """Interval, age and state of the readings."""
+
+    interval: float
+    """Seconds between readings."""
+    age_seconds: float | None = None
+    """Age of the latest reading; None while it is as recent as it should be."""
+    paused: bool = False
+    failure: str | None = None
+    """Why there are no new readings."""
+    alerts: int = 0
+    """Alerts that fire."""
+
+
+def feed_signs(feed: FeedStatus) -> list[Content]:
+    """Return what a header says of the readings: paused, old, with alerts; nothing where all is as usual."""
+    signs = []
+    if feed.paused:
+        signs.append(Content.styled(" paused ", alarm()))
+    if feed.age_seconds is not None:
+        signs.append(Content.styled(f" ! figures are {format_duration(feed.age_seconds)} old ", alarm()))
+    if feed.alerts:
+        words = f"{feed.alerts} alert{'' if feed.alerts == 1 else 's'}"
+        signs.append(Content.styled(f" {words} ({shown_key('dashboard.alerts')}) ", alarm()))
+    return signs
