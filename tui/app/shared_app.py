@@ -1,4 +1,4 @@
-"""What both apps do: keep the user's settings, put changed ones in force, and show what went wrong as notices."""
+"""The part that both apps share: it keeps the settings, puts changed ones in force, and shows notices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How readings arrive, of one machine or of many: their age, whether they are paused, and the signs that say so."""
+"""State of the readings, of one machine or of many: their age, whether they are paused, and the signs for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What screens with the process table do with it: view, sort, columns, marks, signals, and leaving a run alone."""
+"""Base of screens with the process table: view, sort, columns, marks, signals, and leaving a run alone."""
 
 from __future__ import annotations
 
