@@ -29,6 +29,7 @@ def test_configurations_cover_models_and_training_settings() -> None:
     assert sum(job["model"].get("attention") == "eager" for job in jobs) >= 5
 
 
+@pytest.mark.slow
 def test_every_configuration_can_be_predicted_and_fits_a_large_gpu() -> None:
     for tables in configurations():
         budget = estimate(job_from_mapping(tables, where=tables["name"]))

@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from tests.docs.self_explaining import RULES
 from tests.docs.user_messages import Message, messages
 
@@ -57,6 +59,8 @@ def unexplained(found: tuple[Message, ...]) -> list[Message]:
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.published
 def test_every_message_has_an_entry_or_needs_none() -> None:
     missing = unexplained(messages())
     assert not missing, (

@@ -54,6 +54,7 @@ def outside(budget: Budget) -> int:
     return fullest.outside_bytes
 
 
+@pytest.mark.slow
 def test_without_counters_the_sentence_has_the_explanation(budget: Budget) -> None:
     truth = with_changes(budget.job, {"training.activation_checkpointing": "none"})
     observed = estimate(truth).peak.device_bytes

@@ -48,6 +48,7 @@ def counted(optimizer: str, tmp_path: Path, *, precision: str = "bf16", **option
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("looks", "how"),
     quick_every(2, [("", "fake tensors"), ("if p.grad.norm().item() > 1e9: return", "fitted")], start=1),

@@ -273,6 +273,7 @@ def test_tensor_parallelism_keeps_tied_weights_tied(trace: Trace) -> None:
     assert weights == pytest.approx(answer["parameters"], rel=0.05)  # half of two bytes each
 
 
+@pytest.mark.slow
 def test_fsdp2_variants(trace: Trace) -> None:
     deep = LLAMA | {"num_hidden_layers": 8, "vocab_size": 100}
     training = {"precision": "bf16", "activation_checkpointing": "full", "micro_batch": 1, "sequence_length": 32}
@@ -353,6 +354,7 @@ def forward_of(answer: dict[str, Any]) -> int:
     return allocated
 
 
+@pytest.mark.slow
 def test_fused_attention_writes_no_scores_and_eager_attention_does(trace: Trace) -> None:
     longer = {"precision": "bf16", "sequence_length": 1024, "micro_batch": 1}
     fused, package, eager = (

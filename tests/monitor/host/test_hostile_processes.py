@@ -54,6 +54,7 @@ def test_impossible_figures_of_a_probe_are_ignored(number: str) -> None:
         assert sample is None or 0 <= sample.time < 2**40
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.binary(max_size=60), st.recursive(st.none() | st.floats() | st.integers() | st.text(max_size=4), st.lists))
 def test_any_content_of_a_probe_file_is_read_without_an_error(data: bytes, value: object) -> None:

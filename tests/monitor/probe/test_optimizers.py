@@ -61,6 +61,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_an_own_loops_optimizer_reports_what_it_trains_and_keeps(run: Run) -> None:
     (adamw,) = run("train(torch.optim.AdamW(model.parameters(), amsgrad=True).step)").optimizers
     assert adamw.name == "torch.optim.adamw.AdamW"

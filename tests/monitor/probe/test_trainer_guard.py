@@ -139,6 +139,7 @@ def test_training_goes_on_where_no_thread_can_be_started(
     assert "no prediction of this training: can't start new thread" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_real_trainer_on_a_cpu_logs_host_memory_and_the_prediction_and_no_zeros(trained: Callable[..., Any]) -> None:
     code = """
         callback = TrainerCallback("90%", settings={"training.sequence_length": 8})

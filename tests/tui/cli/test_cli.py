@@ -93,6 +93,7 @@ def test_a_file_that_is_no_job_is_reported_in_one_sentence(
     assert "launch line after --" in done.stderr
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_traced_step_names_its_largest_tensors_and_its_timeline_is_in_the_json(
     vramtop: Vramtop, tmp_path: Path

@@ -75,6 +75,7 @@ def test_flags_of_a_suggestion_can_be_copied_as_they_are_printed(fit: Fit) -> No
     assert (again.returncode, again.stderr) == (0, ""), flags
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(PATCH is None, reason="the patch program applies the diff")
 def test_the_diff_of_a_job_file_applies(fit: Fit, tmp_path: Path) -> None:
     asked = ("--gpu-memory", "24GiB", "--json")

@@ -55,7 +55,7 @@ def run(
     machine = Machine(make_snapshot([make_gpu(0, [held, notebook])]))
 
     def call(*words: str) -> str:
-        for command in ("once", "record"):
+        for command in ("reading.once", "record"):
             monkeypatch.setattr(f"vramtop.tui.cli.commands.{command}.NvmlSource", lambda *_, **__: machine)
         assert main(words) == 0
         return str(capsys.readouterr().out)

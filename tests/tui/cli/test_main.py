@@ -53,7 +53,7 @@ def test_a_command_is_added_by_a_row_and_a_module(
         (["estimate", "--help"], []),
         (["--job", "fit", "estimate", "--help"], []),
         (["fit", "--precision"], []),
-        (["--once"], ["once"]),
+        (["--once"], ["reading", "reading.once"]),
     ],
 )
 def test_only_the_chosen_command_is_imported(arguments: list[str], imported: list[str]) -> None:

@@ -151,6 +151,7 @@ def test_searches_count_other_models_too() -> None:
     assert quick(with_changes(with_one, {"other_models": None})).peak == estimate(alone, method="formula").peak
 
 
+@pytest.mark.slow
 def test_the_traced_step_has_them_as_well(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     alone, both = estimate(job(), method="traced"), estimate(job({"role": "ema"}), method="traced")

@@ -137,6 +137,7 @@ def test_copies_of_the_shards_have_no_buckets(trace: Trace) -> None:
     assert one == two
 
 
+@pytest.mark.slow
 def test_gathered_units_wait_for_the_gpu_within_the_limit(trace: Trace) -> None:
     """Without the limit the CPU gathers all units ahead: none of their blocks has returned when the next is needed."""
     limited, ahead = (

@@ -70,6 +70,7 @@ def test_repeated_layers_give_the_full_trace(name: str) -> None:
     assert plain(repeated) == plain(trace_steps(request))
 
 
+@pytest.mark.slow
 def test_gradients_are_views_of_buckets_where_few_layers_are_traced() -> None:
     parallel = {"strategy": "ddp", "data_replicate": 2, "gradient_as_bucket_view": True}
     request = request_of(LLAMA | {"num_hidden_layers": 12}, training={"precision": "bf16"}, parallel=parallel)

@@ -124,6 +124,7 @@ async def test_answers_are_still_there_the_next_time(training, watchlist, estima
         assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
 
 
+@pytest.mark.slow
 async def test_answers_are_saved_for_the_command_line(training, estimate_forty):
     screen = AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
@@ -153,6 +154,7 @@ async def test_clearing_a_field_deletes_its_answer(training, watchlist, estimate
         await until_shown(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))).keys() == left)
 
 
+@pytest.mark.slow
 async def test_chosen_adapters_are_saved_as_one_answer(training, watchlist, estimate_forty):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
@@ -234,6 +236,7 @@ async def test_a_run_that_has_ended_stays_with_its_summary_until_it_is_dismissed
         assert [run.job.label for run in watchlist.rebuild_board().runs] == ["mine"]
 
 
+@pytest.mark.slow
 async def test_settings_read_from_a_run_stay_after_its_end(training, watchlist, estimate_forty, board):
     known: dict = {}
     screen = AttachScreen(watchlist, estimate=estimate_forty, attached=known, board=board, pid=training.pid)
@@ -341,6 +344,7 @@ async def test_in_a_small_terminal_a_key_shows_the_settings(training, watchlist,
         assert shown() == [False, True]
 
 
+@pytest.mark.slow
 async def test_wrong_values_are_reported_and_the_last_valid_settings_stay_in_effect(
     training, watchlist, estimate_forty
 ):

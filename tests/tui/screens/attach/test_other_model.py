@@ -106,6 +106,7 @@ async def test_what_follows_from_another_model_is_shown_at_once_and_edits_stay(t
         assert again.lora.rank == 16
 
 
+@pytest.mark.slow
 async def test_until_the_run_is_read_again_nothing_of_the_old_model_is_shown_beside_the_new_one(training, estimate):
     watchlist, free, started = Watchlist(estimate=estimate), threading.Event(), threading.Event()
 

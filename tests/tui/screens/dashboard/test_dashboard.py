@@ -355,6 +355,7 @@ async def test_hostile_command_is_shown_as_plain_text(open_app, make_snapshot, m
         assert "\x07" not in text
 
 
+@pytest.mark.slow
 async def test_control_characters_in_names_never_reach_the_terminal_from_any_screen(
     open_app, make_snapshot, make_gpu, make_process, make_budget, monkeypatch
 ):
@@ -588,6 +589,7 @@ async def test_pending_job_opens_with_f_and_is_replaced_when_pinned_again(open_a
         await pilot.press("escape")
 
 
+@pytest.mark.slow
 async def test_f_restores_the_settings_typed_before_escape(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])])
     async with app.run_test(size=(120, 40)) as pilot:

@@ -194,6 +194,7 @@ async def test_pinning_works_by_key_and_by_mouse(watchlist, estimate, board, way
         assert watchlist.pending() == (START,)
 
 
+@pytest.mark.slow
 async def test_choices_and_texts_reach_the_job(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
@@ -348,6 +349,7 @@ async def test_suggestions_for_the_settings_before_say_so(watchlist, estimate, b
         assert "before" not in text_of(screen, "Suggestions")
 
 
+@pytest.mark.slow
 async def test_a_suggestion_can_be_applied_in_four_ways_and_undone(watchlist, estimate, board, large):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
@@ -485,6 +487,7 @@ async def test_a_job_is_saved_and_no_file_is_replaced_without_confirmation(
         assert load_job(tmp_path / f"{MODEL}.toml").training.micro_batch == 2
 
 
+@pytest.mark.slow
 async def test_the_changed_flags_are_copied_and_shown(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     app = ScreenHost(screen)

@@ -108,6 +108,7 @@ async def test_a_launch_line_is_read_again_with_another_model_and_edits_stay(scr
         assert "peft's default for llama" in remarks(screen)
 
 
+@pytest.mark.slow
 async def test_until_it_is_read_again_the_old_verdict_is_marked_and_later_edits_win(screen, monkeypatch):
     free, started, load = threading.Event(), threading.Event(), load_again
 
@@ -137,6 +138,7 @@ async def test_until_it_is_read_again_the_old_verdict_is_marked_and_later_edits_
         assert (job.training.micro_batch, job.lora.targets) == (7, ["c_attn"])
 
 
+@pytest.mark.slow
 async def test_a_job_file_says_nothing_of_another_model(screen):
     async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
         await pilot.pause()

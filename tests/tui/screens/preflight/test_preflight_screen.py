@@ -184,6 +184,7 @@ async def test_invalid_settings_are_reported_in_one_sentence():
         assert not rows(pilot.app)
 
 
+@pytest.mark.slow
 async def test_all_rows_can_be_reached_by_scrolling_at_80_by_24(make_screen):
     checks = [FixedCheck(f"Check{number}", "warning", found="words " * 40, advice="do " * 30) for number in range(8)]
     async with ScreenHost(make_screen(*checks)).run_test(size=(80, 24)) as pilot:

@@ -58,6 +58,7 @@ def never(job):
     raise AssertionError(job)
 
 
+@pytest.mark.slow
 async def test_figures_and_details_are_read_while_the_screen_is_open_and_not_before(
     driver, program, tmp_path, monkeypatch
 ):

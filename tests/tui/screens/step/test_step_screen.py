@@ -205,6 +205,7 @@ async def test_the_step_opened_from_the_fit_check_is_redrawn_when_its_trace_arri
         assert "traced step" in screen_text(pilot.app)
 
 
+@pytest.mark.slow
 async def test_an_edit_cancels_the_running_trace_and_traces_the_latest_settings_at_once(make_budget, traced):
     seen: list[int] = []
     given_up: list[int] = []
