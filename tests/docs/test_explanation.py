@@ -111,6 +111,8 @@ def vramtop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         yield run
 
 
+@pytest.mark.slow
+@pytest.mark.published
 @pytest.mark.parametrize("page", [page.stem for page in PAGES if HEAD in page.read_text()])
 def test_worked_examples_are_right_and_are_what_vramtop_estimates(page: str, vramtop: Callable[[str], str]) -> None:
     found = list(examples(FOLDER / f"{page}.md"))

@@ -38,6 +38,8 @@ def rows(text: str) -> list[list[str]]:
     return [line for at, line in enumerate(cells) if at not in heads and at - 1 not in heads]
 
 
+@pytest.mark.slow
+@pytest.mark.published
 def test_pages_are_those_that_the_code_writes() -> None:
     command = [sys.executable, ROOT / "docs" / "scripts" / "make_reference.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

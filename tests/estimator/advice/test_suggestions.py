@@ -170,6 +170,7 @@ def test_the_smallest_jobs_are_suggested_if_nothing_suffices(quick: QuickEstimat
     assert needs == sorted(needs)
 
 
+@pytest.mark.slow
 def test_no_two_suggestions_change_the_same_settings(quick: QuickEstimator) -> None:
     job = Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     found = suggest(job, quick(job), quick_estimator(job), lambda _: "does_not_fit", gpus=16)

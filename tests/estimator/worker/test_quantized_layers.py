@@ -132,6 +132,7 @@ def test_preparation_casts_what_pefts_function_casts() -> None:
     assert by_trl.lm_head.weight.dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 def test_the_residual_stream_of_a_prepared_model_is_fp32() -> None:
     """Checkpoints double: what each block after the first reads is fp32; the last norm kept an fp32 copy anyway."""
     settings: dict[str, Any] = {"activation_checkpointing": "full"}
@@ -143,6 +144,7 @@ def test_the_residual_stream_of_a_prepared_model_is_fp32() -> None:
     assert kept["norms"] - kept["none"] == (SIZES["num_hidden_layers"] - 1) * stream
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapter", [None, "bf16"])
 def test_dropout_costs_a_mask_and_what_the_adapter_reads(adapter: str | None) -> None:
     """fp32 adapters read a copy of their own with or without dropout; 16-bit ones read what other layers save too."""

@@ -81,6 +81,7 @@ def test_models_are_looked_up_in_the_cache_of_the_process(
     assert attached.reading.value("training.precision") == "fp16"
 
 
+@pytest.mark.slow
 @needs_torch
 def test_any_torchrun_process_leads_to_all_ranks(
     start: Start,

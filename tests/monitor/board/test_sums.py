@@ -123,6 +123,7 @@ def check_reasons(gpu: GpuReading) -> None:
         assert unknown or gpu.reason("unattributed_bytes")
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(story=st.lists(moments(), min_size=1, max_size=4))
 def test_figures_add_up_whatever_the_driver_reports(driver, clock, fake_gpu, fake_process, story):
@@ -132,6 +133,7 @@ def test_figures_add_up_whatever_the_driver_reports(driver, clock, fake_gpu, fak
         check_reasons(gpu)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(story=st.lists(moments(), min_size=2, max_size=6))
 def test_an_old_reading_keeps_its_time(driver, clock, fake_gpu, fake_process, story):

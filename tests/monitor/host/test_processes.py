@@ -192,6 +192,7 @@ def test_a_very_long_command_line_is_shortened():
     assert shown.endswith("…")
 
 
+@pytest.mark.slow
 def test_parent_and_cpu_time_are_updated_with_the_state():
     code = "import os\ninput()\nwhile sum(os.times()[:2]) < 0.6: pass\nprint('worked', flush=True)\ninput()"
     directory = ProcessDirectory()

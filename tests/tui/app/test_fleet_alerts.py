@@ -87,6 +87,7 @@ def notices(app: FleetApp) -> list[str]:
     return [note.message for note in app._notifications]
 
 
+@pytest.mark.slow
 def test_a_host_that_goes_away_is_a_notice_a_badge_a_command_and_in_the_list(tmp_path: Path) -> None:
     told = tmp_path / "told"
     kept: list[tuple[str, str]] = []

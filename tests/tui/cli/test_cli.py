@@ -359,6 +359,7 @@ def test_attach_reads_a_running_process(vramtop: Vramtop, tmp_path: Path) -> Non
     assert "--per_device_train_batch_size" in text
 
 
+@pytest.mark.slow
 def test_attach_uses_answers_saved_by_the_attach_screen(vramtop: Vramtop, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
     flags = ["--model_name_or_path", "Qwen/Qwen2.5-0.5B", "--per_device_train_batch_size", "4"]

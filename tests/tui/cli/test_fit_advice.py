@@ -102,6 +102,7 @@ def test_the_largest_value_that_fits_is_printed(fit: Fit) -> None:
     assert f"largest that fits, all else unchanged: micro-batch {largest['micro_batch']} (now 8)" in text
 
 
+@pytest.mark.slow
 def test_the_effective_batch_is_shown_as_a_product(fit: Fit) -> None:
     words = ("--strategy", "ddp", "--data-replicate", "2", "--tensor", "2", "--gpu-memory", "80GiB")
     batch = found(fit("job.toml", *words, "--json"))["budget"]["effective_batch"]
@@ -133,6 +134,7 @@ def test_suggestions_for_a_launch_line_use_its_own_flags(fit: Fit) -> None:
     assert "ways to make it fit, least costly first:" in text
 
 
+@pytest.mark.slow
 def test_the_memory_left_for_the_cache_of_a_server_is_printed(fit: Fit) -> None:
     line = "vllm serve Qwen/Qwen2.5-7B --max-model-len 8192 --max-num-seqs 64 --gpu-memory-utilization 0.9"
     done = fit("--gpu-type", "a100-40gb", "--json", "--", *line.split())

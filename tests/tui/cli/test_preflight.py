@@ -79,6 +79,7 @@ def test_a_described_machine_passes_and_no_key_is_printed(preflight: Preflight, 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_missing_key_and_a_gpu_without_kernels_fail(preflight: Preflight) -> None:
     done = preflight("job.toml", "--gpu-type", "h100")
     assert done.returncode == 1

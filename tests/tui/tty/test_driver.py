@@ -62,6 +62,7 @@ def test_a_closed_terminal_ends_the_dashboard_even_under_nohup(on_terminal, shel
     assert dashboard.code == 128 + signal.SIGHUP
 
 
+@pytest.mark.slow
 def test_a_recording_is_complete_after_the_terminal_was_closed(demo, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     dashboard = demo()
@@ -112,6 +113,7 @@ def test_sigstop_does_not_break_the_terminal(demo) -> None:
     assert is_sane(dashboard)
 
 
+@pytest.mark.slow
 def test_without_mouse_support_mouse_reporting_stays_off(demo) -> None:
     with_mouse, without = demo(), demo("--no-mouse")
     for dashboard in (with_mouse, without):

@@ -201,6 +201,7 @@ def two_runs(training, watchlist, make_snapshot, make_gpu, make_process):
     return make
 
 
+@pytest.mark.slow
 async def test_all_ranks_are_listed_and_a_key_shows_another_run(training, watchlist, estimate_forty, two_runs):
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
@@ -426,6 +427,7 @@ async def test_a_run_without_gpu_memory_shows_its_budget_alone(training, watchli
         assert not screen.query_one(RunGraph).display
 
 
+@pytest.mark.slow
 async def test_an_unreadable_gpu_and_an_ended_run_are_not_shown_as_zero_memory(
     training, watchlist, estimate_forty, board, make_snapshot, make_gpu
 ):

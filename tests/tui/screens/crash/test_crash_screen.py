@@ -223,6 +223,7 @@ async def test_enter_on_a_rank_of_the_attach_screen_explains_its_end(crashed: Ca
         await until_shown(pilot, lambda: isinstance(app.screen, CrashScreen))
 
 
+@pytest.mark.slow
 async def test_a_snapshot_of_a_run_that_has_not_failed_is_not_called_out_of_memory(
     crashed: Callable[[], VramtopApp], tmp_path: Path
 ) -> None:

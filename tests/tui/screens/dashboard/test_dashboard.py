@@ -254,6 +254,7 @@ async def test_gpu_with_an_old_reading_is_marked(open_app, make_snapshot, make_g
         assert "! 1 min old" in titles[1]
 
 
+@pytest.mark.slow
 async def test_a_gpu_with_a_hanging_driver_is_marked_and_the_others_are_updated(
     open_app, make_snapshot, make_gpu, make_process
 ):

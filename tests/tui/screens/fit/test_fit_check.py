@@ -659,6 +659,7 @@ async def test_closing_the_screen_keeps_the_typed_settings(watchlist, estimate):
     assert kept[0].training.micro_batch == 5
 
 
+@pytest.mark.slow
 async def test_memory_reserved_for_a_starting_job_is_unavailable(estimate, board):
     watchlist = Watchlist(estimate=estimate, reserved_bytes=lambda _: {0: 40 << 30, 1: 70 << 30})
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)

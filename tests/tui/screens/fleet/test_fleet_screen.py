@@ -209,6 +209,7 @@ def test_sums_beyond_a_tib_have_units_of_their_own(width) -> None:
     drive(check, [host(f"node{at}", *[None] * 4) for at in range(5)], size=(width, 24))
 
 
+@pytest.mark.slow
 def test_the_help_explains_keys_sums_and_statuses() -> None:
     async def check(app, pilot, source):
         await pilot.press("question_mark")

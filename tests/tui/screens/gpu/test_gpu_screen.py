@@ -227,6 +227,7 @@ async def test_a_mig_device_shows_its_memory_and_the_activity_of_its_gpu(
         assert demand.value.gpus == {"GPU-00000000": "full"}
 
 
+@pytest.mark.slow
 async def test_where_there_is_no_room_for_all_figures_tab_goes_to_them_and_arrows_scroll(open_app, two_gpus) -> None:
     app, _ = open_app([two_gpus])
     async with app.run_test(size=(60, 20)) as pilot:

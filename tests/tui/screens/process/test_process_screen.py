@@ -175,6 +175,7 @@ async def test_the_attach_screen_leads_to_the_process_of_its_run(
         await until_shown(pilot, lambda: isinstance(app.screen, AttachScreen))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["i", "g", "c", "k"])
 async def test_a_screen_that_is_closed_while_it_opens_takes_no_board(driver, program, key):
     """Keys that are typed quickly open a screen and leave it, or the app, before it has its widgets."""

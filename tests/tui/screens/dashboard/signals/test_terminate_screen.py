@@ -258,6 +258,7 @@ async def test_sigkill_is_offered_for_a_process_that_does_not_end(
     assert process.wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 async def test_after_closing_the_dialog_a_surviving_process_is_reported_and_can_be_killed(
     open_app, make_reading, start, choices_enabled_at_once, monkeypatch
 ):
@@ -289,6 +290,7 @@ async def test_after_closing_the_dialog_a_late_end_is_reported(open_app, make_re
         assert "s after SIGTERM" in notice_text(app)
 
 
+@pytest.mark.slow
 async def test_a_process_that_ends_while_the_dialog_is_open_is_reported_and_gets_no_signal(
     open_app, make_reading, start, choices_enabled_at_once
 ):
@@ -500,6 +502,7 @@ async def test_unknown_memory_is_not_summed_as_zero(open_app, make_reading, star
         assert "frees n/a of GPU 0, 1" in flat(screen_text(app))
 
 
+@pytest.mark.slow
 async def test_processes_that_have_left_the_gpus_keep_the_memory_that_they_had(open_app, make_reading, start):
     app = open_app([make_reading(start())], [make_reading(start())])
     async with app.run_test(size=(80, 24)) as pilot:
@@ -512,6 +515,7 @@ async def test_processes_that_have_left_the_gpus_keep_the_memory_that_they_had(o
         assert "frees 60.0 GiB of GPU 0, 1" in flat(app.screen.query_one("#details", StaticLines).shown.plain)
 
 
+@pytest.mark.slow
 async def test_after_closing_the_dialog_one_notice_reports_on_all_processes(
     open_app, make_reading, start, choices_enabled_at_once, monkeypatch
 ):
