@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pynvml
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
