@@ -47,7 +47,11 @@ HELP = """
         for _ in range(1000):
             magic, sequence, figures, facts = struct.unpack("<8sQII", os.pread(file, 24, 0))
             if magic == b"VRAMTOP1" and sequence % 2 == 0:
-                return {**json.loads(os.pread(file, facts, 24 + figures)), **json.loads(os.pread(file, figures, 24))}
+                try:
+                    texts = os.pread(file, facts, 24 + figures), os.pread(file, figures, 24)
+                    return {**json.loads(texts[0]), **json.loads(texts[1])}
+                except ValueError:
+                    pass  # the probe's thread wrote at the same time as next_sample
             time.sleep(0.01)
     def next_sample():
         # does not wait for the thread, which publishes once a second
