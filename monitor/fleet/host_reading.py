@@ -51,7 +51,7 @@ class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     start_time: float | None = None
     """Unix seconds by the clock of its host."""
     used_bytes: int | None = None
-    """What it holds, as NVML counts it."""
+    """Bytes that the process holds, as NVML counts them."""
     peak_bytes: int | None = None
     """The most that it was seen to hold."""
     user: str | None = None
@@ -69,7 +69,7 @@ class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     high_bytes: int | None = None
     """Upper bound of the budget's peak."""
     status: str | None = None
-    """How it compares with its budget: ``loading``, ``warming_up``, ``on_budget``, ``over``, ``under``, ``growing``,
+    """Comparison with its budget: ``loading``, ``warming_up``, ``on_budget``, ``over``, ``under``, ``growing``,
     ``incomplete``, ``ended``, ``out_of_memory``, ``unknown``; None: it has no budget."""
     sentence: str | None = None
     """The status in words; None: it has no budget."""

@@ -14,7 +14,7 @@ _TEXTUAL_COLOUR_SYSTEMS: dict[ColourDepth, str] = {
     "256": "256",
     "true": "truecolor",
 }
-"""Textual's names of them; without colour a filter removes all colours."""
+"""Textual's names of the colour depths; without colour a filter removes all colours."""
 _ESCAPE_MILLISECONDS = "25"
 """Time after which an Escape is a key and not the start of a sequence; a terminal sends a sequence at once."""
 

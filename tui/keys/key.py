@@ -26,7 +26,7 @@ class FixedKey:
     keys: str
     """Keys as they are shown: ``1-9``."""
     names: tuple[str, ...]
-    """Textual's names of them."""
+    """Names that Textual gives to the keys."""
     does: str
     where: str
     """The screens, in words."""

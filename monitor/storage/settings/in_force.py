@@ -26,7 +26,7 @@ class SettingsInForce(NamedTuple):
     origins: Mapping[str, str]
     """``default``, ``file``, ``settings.json``, the name of an environment variable, or a flag."""
     problems: tuple[Problem, ...] = ()
-    """What could not be used; defaults stand in its place."""
+    """Settings that could not be used; their defaults are in force."""
     file: str = ""
     """Path of the settings file."""
     has_file: bool = False

@@ -17,7 +17,7 @@ _WITH_GROUPS = (f"{KEYS}.", f"{COLOURS}.")
 
 
 class Problem(NamedTuple):
-    """What is wrong with one setting, or with the whole file."""
+    """Problem of one setting, or of the whole file."""
 
     sentence: str
     """What, where, and what to do."""

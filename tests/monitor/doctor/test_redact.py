@@ -25,7 +25,7 @@ def test_paths_keep_their_meaning_without_the_owner(path, shown):
 def test_a_home_with_a_name_of_every_machine_is_a_home() -> None:
     hide = Redactor(Path("/home/vramtop"), ["vramtop"])
     assert hide.path("/home/vramtop/.local/share/vramtop") == "~/.local/share/vramtop"
-    assert hide.path("/home/vramtop/work/bin/python") == "~/.../bin/python"
+    assert hide.path("/home/vramtop/projects/bin/python") == "~/.../bin/python"
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ class RankJson(TypedDict):
     peak_bytes: int | None
     """The most memory that it was seen to hold."""
     status: str | None
-    """How it compares with its budget, a status of `vramtop --once --json`; null: it has none."""
+    """Comparison of the process with its budget, a status of `vramtop --once --json`; null: it has none."""
 
 
 class DivergingRankJson(RankJson):

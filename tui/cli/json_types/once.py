@@ -57,7 +57,7 @@ class ProcessJson(TypedDict):
     budget_bytes: int | None
     """Memory that its budget predicts between steps; null: it has no budget."""
     status: Status | None
-    """How it compares with its budget; null: it has none."""
+    """Comparison of the process with its budget; null: it has none."""
     no_budget_reason: str | None
     """Why it has no budget, in a word or two; null: it has one, or there is nothing to say."""
 

@@ -39,7 +39,7 @@ class AttachJson(AttachmentJson, Versioned):
     counters: list[Annotated[dict[str, Any], FieldsOf(DeviceCounters)]] | None
     """Counters of torch's allocator by GPU; null: it runs without the probe."""
     status: Status
-    """How it compares with its budget; `unknown`: it has none, or what it holds is unknown."""
+    """Comparison of the run with its budget; `unknown`: it has none, or its memory is unknown."""
     divergence: str | None
     """Why it holds more or less than its budget, in words; null: it does not, or it is not known."""
     explanation: list[CauseJson]

@@ -37,7 +37,7 @@ class CardJudge:
 
     @property
     def ranks_per_usual_node(self) -> int:
-        """The most ranks that a usual node takes, the same number on each."""
+        """Maximum of ranks on a node of the usual size, with the same number on each node."""
         return max(size for size in range(1, USUAL_GPUS_PER_NODE + 1) if self.ranks % size == 0)
 
     def on(self, card: CardSize) -> tuple[Budget, Verdict]:

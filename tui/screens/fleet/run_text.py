@@ -33,7 +33,7 @@ def run_lines(fleet: Fleet, run: FleetRun, width: int) -> tuple[Content, list[Co
 
 
 def _without_domains(run: FleetRun) -> FleetRun:
-    """Return the run with its hosts named by what stands before the first dot, if that still tells them apart."""
+    """Return the run with short host names (up to the first dot), if these still tell its hosts apart."""
     short = {host.host: host.host.partition(".")[0] for host in run.hosts}
     if len(set(short.values())) < len(short) or any(name.isdecimal() for name in short.values()):  # 10.0.0.1
         return run
