@@ -8,6 +8,7 @@
 # make accuracy     predicted and measured memory, row by row (ARGS='--method auto': the deepest method available)
 # make figures      write the tables of docs/explanation from the code and the accuracy table (ARGS=--traced: traces too, slow)
 # make explanations how often the true cause of a divergence is found, in simulation
+# make gpu          measure on a GPU what is predicted elsewhere, part by part (PART=2: one of them; ARGS=--cpu: without a GPU)
 # make bench        cost of the command and the dashboard, beside other tools (ARGS='--only monitors': a part; --help: more)
 # make bench-probe  cost of the probe for the program that it watches (CPU only; some two minutes)
 # make soak         whether memory stays flat: two simulated days, and 20 minutes of the command itself (an hour in all)
@@ -29,6 +30,7 @@ BIN := $(VENV)/bin
 TYPING := build/typing/vramtop
 JOBS ?= $(shell nproc 2> /dev/null || echo 2)
 AREA ?=
+PART ?=
 CONTAINER ?= docker
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # The variable stops an advertisement that the theme prints at each build.
@@ -40,7 +42,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dis
 help:
 	@sed -n -e '/^$$/q' -e 's/^# //p' Makefile
 
-.PHONY: help run test test-all check lint types imports accuracy figures explanations bench bench-probe soak picture architecture completion demo reference examples docs docs-serve dist image clean
+.PHONY: help run test test-all check lint types imports accuracy figures explanations gpu bench bench-probe soak picture architecture completion demo reference examples docs docs-serve dist image clean
 
 run: $(VENV)/installed
 	@$(if $(ARGS),$(BIN)/vramtop $(ARGS),if $(BIN)/vramtop --once > /dev/null; then $(BIN)/vramtop; else $(BIN)/vramtop --demo; fi)
@@ -72,9 +74,14 @@ accuracy: $(VENV)/installed-for-tests
 figures: $(VENV)/installed-for-tests
 	$(BIN)/python docs/scripts/make_explanation.py
 	$(BIN)/python docs/scripts/make_accuracy_tables.py $(ARGS)
+	$(BIN)/python docs/scripts/make_gpu_page.py
 
 explanations: $(VENV)/installed-for-tests
 	$(BIN)/python tests/accuracy/explanations.py $(ARGS)
+
+# On a bare machine: nothing but a Python is needed beforehand.
+gpu:
+	$(PYTHON) tests/accuracy/gpu/start.py $(PART:%=--part %) $(ARGS)
 
 bench: $(VENV)/installed-for-tests $(VENV)/peers/installed
 	$(BIN)/python tests/bench/bench.py $(ARGS)

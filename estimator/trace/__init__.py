@@ -17,7 +17,11 @@ if TYPE_CHECKING:
         TorchBuild as TorchBuild,
         torch_build as torch_build,
     )
-    from .interpreters import find_interpreters as find_interpreters, probe_interpreter as probe_interpreter
+    from .interpreters import (
+        choose_interpreter as choose_interpreter,
+        find_interpreters as find_interpreters,
+        probe_interpreter as probe_interpreter,
+    )
     from .start_python import safe_environment as safe_environment
     from .traced_budget import with_known_trained as with_known_trained, with_reported_count as with_reported_count
     from .worker_cache import kept_result as kept_result
@@ -31,7 +35,7 @@ else:
             "exact_optimizer": "exact_budget",
             "exact_parameter_count": "exact_inventory",
             "installed_packages": "InstalledPackages torch_build TorchBuild",
-            "interpreters": "find_interpreters probe_interpreter",
+            "interpreters": "choose_interpreter find_interpreters probe_interpreter",
             "start_python": "safe_environment",
             "traced_budget": "with_known_trained with_reported_count",
             "worker_cache": "kept_result",

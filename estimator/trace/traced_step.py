@@ -199,6 +199,7 @@ def _bitsandbytes(job: Job) -> dict[str, Any] | None:
     return {
         "path": "bitsandbytes",
         "options": {**options, "whole_embeddings": resolved.framework.fp32_embedding_states},
+        "library": ":".join(resolved.optimizer.class_names[0].rsplit(".", 1)),
     }
 
 

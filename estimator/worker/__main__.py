@@ -9,6 +9,7 @@ request, each line on stdout the answer (``request.protocol``). Operations, each
     {"op": "torch"}      how torch was built
     {"op": "inventory"}  parameters and buffers of a model
     {"op": "trace"}      memory of a training step
+    {"op": "measure"}    memory of real training steps on the CPU
     {"op": "optimizer"}  bytes of state of an optimizer class
 
 No GPU is touched, and torch is imported by the first operation that needs it.
@@ -49,6 +50,7 @@ OPERATIONS = {
     "torch": _imported_when_called("installed", "torch_build"),
     "inventory": _imported_when_called("inventory", "inventory"),
     "trace": _imported_when_called("trace", "trace"),
+    "measure": _imported_when_called("real_steps", "real_steps"),
     "optimizer": _imported_when_called("optimizer", "optimizer"),
 }
 

@@ -1,4 +1,4 @@
-"""The accuracy table: jobs with their measured memory, read from ``cases/*.toml`` and ``measured/*.jsonl``.
+"""The accuracy table: jobs with their measured memory, read from ``cases/*.toml`` and ``gpu/*.json``.
 
 In a TOML file, the top level and ``[job]`` hold the settings, source, versions, GPU and mechanism that its rows share,
 ``[models]`` the model configs, and each ``[[case]]`` a row with its own settings and the measured bytes. ``figure`` is
@@ -8,7 +8,7 @@ what the row tests, ``expects`` describes what later versions of software change
 off by more than 10 %; none adjusts a figure. ``calibrates = false`` takes a row out of the calibration of ranges, since
 its job cannot say what was run.
 
-``vramtop measure --out`` writes the JSON lines on a machine with a GPU; each line yields one row per measured figure.
+``make gpu`` writes the JSON on a machine with a GPU; each job yields one row per measured figure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,16 +23,14 @@ from vramtop.estimator.budget.span import Span
 from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.tui.cli.measuring.suite_results import read_results
 
 Figure = Literal["allocated", "reserved", "device", "component"]
 Part = Literal["context", "nccl", "logits", "states", "loading", "loading_reserved"]
 FOLDER = Path(__file__).with_name("cases")
-MEASURED = Path(__file__).with_name("measured")
-_MEASURED_FIGURES: dict[Figure, str] = {
-    "allocated": "max_allocated_bytes",
-    "reserved": "max_reserved_bytes",
-    "device": "device_bytes",
-}
+GPU = Path(__file__).with_name("gpu")
+_OWN = "gpu/"
+"""Before the names of files that were measured here."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,14 +139,9 @@ def read_cases(folder: Path = FOLDER) -> tuple[Case, ...]:
     return tuple(case for path, file in _files(folder) for case in _cases(path.stem, file))
 
 
-def read_measured(folder: Path = MEASURED) -> tuple[Case, ...]:
-    """Return the rows measured by ``vramtop measure`` on GPUs, one for each figure that is not null."""
-    lines = (
-        (path.stem, number, msgspec.json.decode(line))
-        for path in sorted(folder.glob("*.jsonl"))
-        for number, line in enumerate(path.read_bytes().splitlines(), 1)
-    )
-    return tuple(case for stem, number, result in lines for case in _measured(stem, number, result))
+def read_measured(folder: Path = GPU) -> tuple[Case, ...]:
+    """Return what ``make gpu`` has measured, a row for each figure that is known; each file is a source of its own."""
+    return tuple(case for path in sorted(folder.glob("*.json")) for case in _rows_of_suite(path))
 
 
 def read_left_out(folder: Path = FOLDER) -> tuple[LeftOut, ...]:
@@ -184,30 +177,42 @@ def _cases(name: str, file: _File) -> Iterator[Case]:
         )
 
 
-def _measured(stem: str, number: int, result: Mapping[str, Any]) -> Iterator[Case]:
-    gpu = match_nvml_name(result["card"]) if result["card"] else None
-    job = job_from_mapping({**result["job"], "target": {"gpu": gpu.name} if gpu else {}}, where=result["job"]["name"])
-    for figure, key in _MEASURED_FIGURES.items() if result.get("device") != "cpu" else ():
-        size = (result["measured"] or {}).get(key)
-        if size is not None:
-            yield Case(
-                id=f"{stem}:{number}:{figure}",
-                file=stem,
-                job=job,
-                figure=figure,
-                part=None,
-                measured_bytes=size,
-                besides_bytes=0,
-                card=result["card"],
-                source=f"measured/{stem}.jsonl, line {number}: {job.name}",
-                versions=", ".join(f"{name} {version}" for name, version in result["versions"].items()),
-                confidence="high",
-                mechanism="measured here",
-                active=False,
-                calibrates=True,
-                expects=None,
-                explained=None,
-            )
+def _rows_of_suite(path: Path) -> Iterator[Case]:
+    found = read_results(path)
+    gpu = match_nvml_name(found.card) if found.card else None
+    for row in found.rows:
+        result = row.measured
+        if result is None or result["device"] != "cuda" or result["measured"] is None or result["error"]:
+            continue
+        target = {"gpu": gpu.name} if gpu else {}
+        job = job_from_mapping({**result["job"], "target": target}, where=row.name)
+        step = result["measured"]
+        device = step["process_bytes"] if step["process_bytes"] is not None else step["device_bytes"]
+        figures: dict[Figure, int | None] = {
+            "allocated": step["max_allocated_bytes"],
+            "reserved": step["max_reserved_bytes"],
+            "device": device,
+        }
+        for figure, size in figures.items():
+            if size is not None:
+                yield Case(
+                    id=f"{path.stem}: {row.part}: {row.name}: {figure}",
+                    file=f"{_OWN}{path.stem}",
+                    job=job,
+                    figure=figure,
+                    part=None,
+                    measured_bytes=size,
+                    besides_bytes=0,
+                    card=found.card,
+                    source=f"{_OWN}{path.stem} {row.name}",
+                    versions=", ".join(f"{name} {version}" for name, version in result["versions"].items()),
+                    confidence="high",
+                    mechanism=f"measured here, {row.part}",
+                    active=False,
+                    calibrates=True,
+                    expects=None,
+                    explained=None,
+                )
 
 
 def _job(file: _File, row: _Row, card: str | None) -> Job:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from accuracy_cases import read_cases, read_measured
+from accuracy_cases import read_cases
 from explanation_jobs import JOBS, TrueCause, combine, plausible_causes
 from predictions import predict
 
@@ -89,7 +89,7 @@ def _matches(found: Explanation, truth: TrueCause) -> bool:
 
 def residuals(measure: Measure) -> list[float]:
     """Return the ratios of measured to predicted bytes of the table's rows that are off by 10 % at most."""
-    cases = (case for case in (*read_cases(), *read_measured()) if case.figure in FIGURES[measure])
+    cases = (case for case in read_cases() if case.figure in FIGURES[measure])
     errors = (predict(case).error for case in cases)
     return [1 / (1 + error) for error in errors if abs(error) <= 0.1]
 

@@ -57,10 +57,18 @@ def predict(case: Case, method: MethodChoice = "formula") -> Result:
 
 
 @cache
-def predict_all(method: MethodChoice, *, file: str | None = None) -> tuple[Sequence[Result], Sequence[str]]:
-    """Predict all rows, or those of one file; also return why some cannot be predicted, a line for each."""
+def predict_all(
+    method: MethodChoice, *, file: str | None = None, own: bool = False
+) -> tuple[Sequence[Result], Sequence[str]]:
+    """Predict rows, and return why some cannot be predicted, a line for each.
+
+    Args:
+        method: of estimation.
+        file: rows of this file only.
+        own: also what was measured here; else what others published.
+    """
     results, failed = [], []
-    for case in (*read_cases(), *read_measured()):
+    for case in (*read_cases(), *(read_measured() if own else ())):
         if file in (None, case.file):
             try:
                 results.append(predict(case, method))

@@ -2,7 +2,7 @@
 
 Run by ``make accuracy``. ``--method`` selects the method of estimation (``auto``: the most accurate available),
 ``--file NAME`` one source. Ranges are judged twice: as they are, and from a calibration without any figure of the
-repository that a row comes from. Results of ``vramtop measure`` on a machine with a GPU are read from ``measured/``.
+repository that a row comes from. What ``make gpu`` has measured is read from ``gpu/``.
 """
 
 import argparse
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--method", choices=get_args(MethodChoice), default="formula")
     parser.add_argument("--file", help="use only this file of cases, without .toml")
     options = parser.parse_args(arguments)
-    results, failed = predict_all(options.method, file=options.file)
+    results, failed = predict_all(options.method, file=options.file, own=True)
     _print_rows(results)
     if results:
         _print_summaries(results)

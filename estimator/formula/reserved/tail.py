@@ -68,7 +68,7 @@ def record_tail(rank: RankMemory, context: LayerContext, *, gradient_width: int)
         begins=begins,
         held=None if held is None or held.size < SMALLEST_BYTES else held.slot,
         replaces=replaces,
-        returned=output.slot if loss.upcast_bytes and held is None else None,
+        returned=output.slot if loss.upcast_bytes and held is None and output.size >= SMALLEST_BYTES else None,
     )
 
 

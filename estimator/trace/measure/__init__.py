@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from .figures import MeasuredStep as MeasuredStep
     from .json_types import MeasuredStepJson as MeasuredStepJson
     from .largest_batch import BatchSearch as BatchSearch, find_largest_batch as find_largest_batch
-    from .real_step import Place as Place, rank_count as rank_count, run_real_step as run_real_step
+    from .real_step import (
+        Place as Place,
+        rank_count as rank_count,
+        run_in_worker as run_in_worker,
+        run_real_step as run_real_step,
+    )
     from .tiny_job import tiny_job as tiny_job
 else:
     __getattr__, __all__ = lazy_exports(
@@ -22,7 +27,7 @@ else:
             "figures": "MeasuredStep",
             "json_types": "MeasuredStepJson",
             "largest_batch": "BatchSearch find_largest_batch",
-            "real_step": "Place rank_count run_real_step",
+            "real_step": "Place rank_count run_in_worker run_real_step",
             "tiny_job": "tiny_job",
         },
     )

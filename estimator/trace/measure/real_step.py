@@ -21,12 +21,13 @@ from ..allocator_report import VARIABLES
 from ..interpreters import Interpreter, choose_interpreter
 from ..start_python import start_python
 from ..traced_step import trace_request
-from ..worker_process import WORKER_PROGRAM
+from ..worker_pool import POOL
+from ..worker_process import WORKER_PROGRAM, convert_answer
 from .figures import Device, MeasuredRank, MeasuredStep
 
 _PROGRAM = WORKER_PROGRAM.parent / "measure" / "__main__.py"
-_STAGES = ("context", "steady")
-"""Stages at which each rank waits until memory was read from outside."""
+_STAGES = ("ready", "context", "first step", "steady")
+"""Stages at which each rank waits until memory was read from outside; before the first one, no GPU is touched."""
 _POLL_SECONDS = 0.02
 _END_SECONDS = 5.0
 """Time for torchrun to end its ranks; then the kernel does, as their parent is killed."""
@@ -68,26 +69,24 @@ def run_real_step(
         places: one for each rank.
         device: its kind.
         steps: optimizer steps.
-        timeout: seconds after which everything is ended.
+        timeout: seconds after which everything is ended, from the first stage on.
         python: the interpreter with torch and transformers; None: searched for.
         environ: its environment; None: this process's.
-        on_stage: called when all ranks have reached a stage, with their pids: ``context`` once their CUDA contexts
-            exist, ``steady`` after the last step, while they still hold their memory.
+        on_stage: called when all ranks have reached a stage, with their pids: ``ready`` before they touch their GPUs,
+            ``context`` once their CUDA contexts exist, ``first step`` after that (without training, after the prompt),
+            ``steady`` after the last step, while they still hold their memory.
 
     Raises:
         InputError: ``python`` does not exist.
         CannotTellError: the job cannot be measured here, a rank died, or it took too long.
     """
     environ = os.environ if environ is None else environ
-    request = {**trace_request(job, model), "device": device}
-    if job.training.compile and resolve_job(job).fused_kernels:
-        raise CannotTellError("fused kernels under torch.compile cannot be measured; without either of them it can")
-    _require_measurable(request)
+    request = _request(job, model, device)
     interpreter = choose_interpreter(python, environ)
     with tempfile.TemporaryDirectory(prefix="vramtop-measure-") as folder, tempfile.TemporaryFile() as stderr:
         request["measure"] = {
             "folder": folder,
-            "steps": steps,
+            **_plan(job, steps),
             "limits": [place.limit_bytes for place in places],
             "keeps": [place.keep_bytes for place in places],
         }
@@ -98,11 +97,44 @@ def run_real_step(
         try:
             with current_token().on_cancel(lambda: _end(process)):
                 run.send(request)
-                run.wait(time.monotonic() + timeout, timeout, on_stage)
+                run.wait(timeout, on_stage)
         finally:
             _end(process)
             run.end_ranks()
         return run.result(device)
+
+
+def run_in_worker(
+    job: Job, model: ResolvedModel, *, limit_bytes: int | None, steps: int, timeout: float, python: str | None
+) -> MeasuredStep:
+    """Run the steps of one rank on the CPU in the worker that traces: many tiny jobs need not start one each.
+
+    Raises:
+        InputError: ``python`` does not exist.
+        CannotTellError: the job cannot be measured, or it took too long.
+    """
+    interpreter = choose_interpreter(python, os.environ)
+    plan = {**_plan(job, steps), "limits": [limit_bytes], "keeps": [None]}
+    message = POOL.request(interpreter, {**_request(job, model, "cpu"), "op": "measure", "measure": plan}, timeout)
+    rank = convert_answer(message, MeasuredRank)
+    return MeasuredStep(device="cpu", ranks=(rank,), versions=rank.versions)
+
+
+def _request(job: Job, model: ResolvedModel, device: Device) -> dict[str, Any]:
+    """Return the request for the job's steps.
+
+    Raises:
+        CannotTellError: the job has a setting with which it cannot be measured.
+    """
+    if job.training.compile and resolve_job(job).fused_kernels:
+        raise CannotTellError("fused kernels under torch.compile cannot be measured; without either of them it can")
+    request = {**trace_request(job, model), "device": device}
+    _require_measurable(request)
+    return request
+
+
+def _plan(job: Job, steps: int) -> dict[str, Any]:
+    return {"steps": steps, "varying": bool(job.training.varying_lengths)}
 
 
 def rank_count(job: Job) -> int:
@@ -155,26 +187,31 @@ class _Run:
                 data = data[pipe.write(data) or 0 :]
             pipe.close()
 
-    def wait(self, deadline: float, timeout: float, on_stage: OnStage) -> None:
+    def wait(self, timeout: float, on_stage: OnStage) -> None:
         """Wait until the process ends, and answer its ranks at each stage.
 
         Raises:
-            CannotTellError: it takes too long.
+            CannotTellError: it takes too long, from its start to the first stage or from there to its end.
         """
+        deadline = time.monotonic() + timeout
         while self._process.poll() is None:
-            if self._waiting:
-                self._answer(self._waiting[0], on_stage)
+            if self._waiting and self._answer(self._waiting[0], on_stage) == _STAGES[0]:
+                deadline = time.monotonic() + timeout
             if time.monotonic() > deadline:
-                reached = "the steps were running" if len(self._waiting) < len(_STAGES) else "it had not started a step"
+                started = len(self._waiting) < len(_STAGES) - 1
+                reached = "the steps were running" if started else "it had not started a step"
                 raise CannotTellError(f"no result within {timeout:g} s ({reached}); give more with --timeout SECONDS")
             time.sleep(_POLL_SECONDS)
 
-    def _answer(self, stage: str, on_stage: OnStage) -> None:
+    def _answer(self, stage: str, on_stage: OnStage) -> str | None:
+        """Answer a stage that all ranks have reached, and return it; None: they have not."""
         found = [self._read(rank, stage) for rank in self._ranks]
-        if all(each is not None for each in found):
-            on_stage(stage, [each["pid"] for each in found if each is not None])
-            (self._folder / f"{stage}.go").touch()
-            self._waiting.remove(stage)
+        if any(each is None for each in found):
+            return None
+        on_stage(stage, [each["pid"] for each in found if each is not None])
+        (self._folder / f"{stage}.go").touch()
+        self._waiting.remove(stage)
+        return stage
 
     def _read(self, rank: int, stage: str) -> dict[str, Any] | None:
         try:

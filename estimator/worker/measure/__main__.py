@@ -2,8 +2,8 @@
 
 The request is that of the operation ``trace``, with ``device`` (``cuda`` or ``cpu``) and ``measure``: ``folder``,
 ``steps``, ``limits`` and ``keeps`` (``real_steps``). Each rank writes ``RANK.STAGE.json`` there (``stages``):
-``context`` once its CUDA context exists, ``steady`` after the last step, and at the end ``done`` with its figures, or
-``failed`` with a sentence.
+``ready`` before it touches its GPU, ``context`` once its CUDA context exists, ``first step`` and ``steady`` after the
+first and the last one, and at the end ``done`` with its figures, or ``failed`` with a sentence.
 
 Several ranks are started by torchrun, which this program becomes; each runs this program again with the folder.
 """
@@ -74,8 +74,7 @@ def _run_rank(folder: Path) -> int:
     try:
         request = read_request(message)
         check_measurable(request)
-        from ..request.protocol import library_versions
-        from .real_steps import run_steps
+        from .real_steps import run_steps, versions
 
         found = run_steps(request, message["measure"], stages)
     except UnsupportedError as error:
@@ -87,15 +86,8 @@ def _run_rank(folder: Path) -> int:
     except Exception as error:  # noqa: BLE001 - as above
         stages.report("failed", {"error": _sentence(error)})
         return 1
-    stages.report("done", {**found, "versions": {**library_versions(), **_further_versions()}})
+    stages.report("done", {**found, "versions": versions()})
     return 1 if "out_of_memory" in found else 0
-
-
-def _further_versions() -> dict[str, str]:
-    """Return the versions of what has taken part besides torch and transformers."""
-    cuda = getattr(getattr(sys.modules["torch"], "version", None), "cuda", None)
-    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in ("peft", "bitsandbytes")}
-    return {name: str(version) for name, version in {"cuda": cuda, **found}.items() if version}
 
 
 def _sentence(error: BaseException) -> str:

@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 
 OutOfMemoryError: Any = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
 """Out-of-memory errors of torch: ``torch.OutOfMemoryError`` since 2.5, ``torch.cuda.OutOfMemoryError`` before."""
+_BYTES = ("requested", "allocated", "active", "inactive_split", "reserved")
+_COUNTERS = (
+    *(f"{name}_bytes.all.current" for name in _BYTES),
+    *("segment.all.current", "num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free"),
+)
+"""Entries of ``torch.cuda.memory_stats``; older versions of torch lack some."""
 
 
 class PhaseCounter:
     """Peaks of the phases of each step. Subclasses read the memory."""
 
     def __init__(self) -> None:
-        self.phases: dict[str, dict[str, int | None]] = {}
-        """Allocated and reserved peaks of each phase, over all steps; None: the device has no such figure."""
-        self.steps: dict[int, int] = {}
-        """Allocated peak of each step."""
+        self.peaks: dict[tuple[int, str], tuple[int, int | None]] = {}
+        """Allocated and reserved peaks by step and phase; None: the device has no such figure."""
         self.now: tuple[int, str] = (0, "")
         """Step and phase that is running."""
 
     def begin_phase(self, step: int, phase: str) -> None:
         """Start a phase; the phase before it ends."""
-        before, name = self.now
-        if name:
+        if self.now[1]:
             allocated, reserved = self.take_peaks()
-            known = self.phases.setdefault(name, {"allocated": None, "reserved": None})
-            known.update(
-                allocated=_larger(known["allocated"], allocated), reserved=_larger(known["reserved"], reserved)
-            )
-            self.steps[before] = max(self.steps.get(before, 0), allocated)
+            known = self.peaks.get(self.now, (0, None))
+            self.peaks[self.now] = max(known[0], allocated), None if reserved is None else max(known[1] or 0, reserved)
         self.now = step, phase
 
     def take_peaks(self) -> tuple[int, int | None]:
@@ -55,6 +55,10 @@ class PhaseCounter:
 
     def retries(self) -> int | None:
         """Return how often the allocator freed its cache because memory was full; None: it has no cache."""
+        return None
+
+    def allocator(self) -> dict[str, Any] | None:
+        """Return the allocator's name, settings and counters of now; None: it has none."""
         return None
 
     def counting(self) -> Any:
@@ -87,6 +91,15 @@ class CudaCounter(PhaseCounter):
     def retries(self) -> int | None:
         """Return torch's ``num_alloc_retries``."""
         return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+
+    def allocator(self) -> dict[str, Any]:
+        """Return what torch says of its allocator."""
+        counters = torch.cuda.memory_stats()
+        return {
+            "backend": torch.cuda.get_allocator_backend(),
+            "settings": torch.cuda.memory._snapshot().get("allocator_settings", {}),
+            "counters": {name: counters[name] for name in _COUNTERS if name in counters},
+        }
 
     def counting(self) -> Any:
         """Return an empty context: the allocator always counts."""
@@ -167,8 +180,3 @@ class _CpuStorages(LiveBytes):
 
         with replaced((torch.UntypedStorage, "resize_", resize)):
             yield
-
-
-def _larger(one: int | None, other: int | None) -> int | None:
-    known = [each for each in (one, other) if each is not None]
-    return max(known) if known else None

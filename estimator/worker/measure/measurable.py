@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2")
 COMPILED_STRATEGIES = ("none", "ddp")
-LOSSES = ("full", "chunked")
+LOSSES = ("full", "fused-linear")
+"""With the Trainer; TRL's tiles (``chunked``) are a loop of their own."""
 
 
 def check_measurable(request: Request) -> None:
@@ -32,9 +33,14 @@ def _unmeasured_training(request: Request) -> Iterator[str]:
         yield f"the training loop of {training.framework} cannot be measured; that of transformers' Trainer can"
     if training.compile:
         yield from _unmeasured_compile(request)
-    elif request.loop.fused or training.loss not in LOSSES:
+    elif training.loss not in LOSSES:
+        yield f"the {training.loss} loss cannot be measured, only {', '.join(LOSSES)}"
+    elif request.device == "cpu" and (request.loop.fused or training.loss != "full"):
         parts = ", ".join(request.loop.fused) or f"the {training.loss} loss"
-        yield f"fused kernels ({parts}) cannot be measured; without them (training.fused_kernels, training.loss) it can"
+        yield (
+            f"fused kernels ({parts}) can be measured on a GPU only, where they run; without them "
+            "(training.fused_kernels, training.loss) the job can be measured on the CPU"
+        )
     if request.optimizer is None and training.optimizer != "none" and training.mode == "train":
         yield f"the optimizer {training.optimizer} has no class that could be stepped here"
     if training.reference_pass:

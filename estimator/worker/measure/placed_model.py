@@ -18,6 +18,7 @@ from ..replaced import replaced
 from ..request.request import OlderVersions
 from ..step.forward_pass import autocast_dtype, weights_dtype
 from ..step.training_steps import parallelize
+from .own_kernels import apply_liger, uses_liger, without_stand_ins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,6 +55,9 @@ def placed_model(request: Request, device: Any) -> Any:
             dtype=weights_dtype(request),
             code=request.code,
         )
+        if uses_liger(request):
+            apply_liger(model, request)
+            request = without_stand_ins(request)
         if quantized and lora is not None:
             from .quantized import quantize
 

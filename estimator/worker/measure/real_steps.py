@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
+import sys
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..request.errors import RefusedError, UnsupportedError
+from ..request.protocol import library_versions
 from ..step.forward_pass import run_inference
 from ..step.optimizer_step import OptimizerStep, tensors_in
 from ..step.training_steps import accumulate_gradients
 from .counters import CpuCounter, CudaCounter, OutOfMemoryError
+from .own_kernels import with_own_kernels
 from .placed_model import placed_model
 
 if TYPE_CHECKING:
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 _CPU = torch.device("cpu")
 _OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 """In errors of CUDA's libraries and NCCL, which allocate outside of torch."""
+_LIBRARIES = ("peft", "bitsandbytes", "flash_attn", "liger_kernel")
 
 
 def run_steps(request: Request, plan: dict[str, Any], stages: Stages) -> dict[str, Any]:
@@ -33,8 +39,8 @@ def run_steps(request: Request, plan: dict[str, Any], stages: Stages) -> dict[st
 
     Args:
         request: the job.
-        plan: ``steps``, and by rank ``limits``, the bytes that it may allocate, and ``keeps``, the bytes of its GPU
-            that it must leave free; None: none.
+        plan: ``steps``; ``varying``, whether batches differ in length; and by rank ``limits``, the bytes that it may
+            allocate, and ``keeps``, the bytes of its GPU that it must leave free; None: none.
         stages: where they are reported.
 
     Raises:
@@ -42,6 +48,7 @@ def run_steps(request: Request, plan: dict[str, Any], stages: Stages) -> dict[st
         UnsupportedError: the model returns no loss, for example.
     """
     rank = int(os.environ.get("RANK", "0"))
+    stages.wait("ready", {})
     counter = _start_counting(request, plan, rank, stages)
     device = torch.device(request.device, torch.cuda.current_device()) if request.device == "cuda" else _CPU
     parts: dict[str, int | None] = {"weights": None, "gradients": None, "optimizer": None}
@@ -50,11 +57,14 @@ def run_steps(request: Request, plan: dict[str, Any], stages: Stages) -> dict[st
             warnings.simplefilter("ignore")
             counter.begin_phase(0, "loading")
             model = placed_model(request, device)
+            request = with_own_kernels(request, model)
             if request.training.mode == "train":
-                _train(model, request, counter, plan["steps"], parts)
+                _train(model, request, counter, plan, parts, stages=stages)
             else:
                 parts["weights"] = _bytes_of([*model.parameters(), *model.buffers()], request.device)
-                run_inference(model, request, counter)  # type: ignore[arg-type] # it has the tracker's methods
+                cache = run_inference(model, request, counter)  # type: ignore[arg-type] # it has the tracker's methods
+                stages.wait("first step", {})
+                _decode(model, cache, request, counter, plan["steps"])
             figures = _figures(counter, parts)
             stages.wait("steady", figures)
     except RuntimeError as error:
@@ -67,6 +77,13 @@ def run_steps(request: Request, plan: dict[str, Any], stages: Stages) -> dict[st
         levels = {"allocated_bytes": allocated, "reserved_bytes": reserved}
         return {"out_of_memory": {**failed, **levels}, **_figures(counter, parts)}
     return figures
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what has taken part."""
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _LIBRARIES}
+    found["cuda"] = getattr(getattr(torch, "version", None), "cuda", None)
+    return {**library_versions(), **{name: str(version) for name, version in found.items() if version}}
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
@@ -134,7 +151,15 @@ class _RealStep(OptimizerStep):
             yield from tensors_in(state)
 
 
-def _train(model: Any, request: Request, counter: PhaseCounter, steps: int, parts: dict[str, int | None]) -> None:
+def _train(
+    model: Any,
+    request: Request,
+    counter: PhaseCounter,
+    plan: dict[str, Any],
+    parts: dict[str, int | None],
+    *,
+    stages: Stages,
+) -> None:
     trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
     if not trained:
         raise UnsupportedError("no parameter trains, so that there is no backward pass")
@@ -142,8 +167,9 @@ def _train(model: Any, request: Request, counter: PhaseCounter, steps: int, part
     counter.begin_phase(0, "wrapping")
     optimizer, variables = _RealStep(request, trained, counter), [None]
     tracker: Any = counter
-    for step in range(1, steps + 1):
-        accumulate_gradients(model, request, tracker, optimizer, step, variables=variables, buckets=None)
+    for step in range(1, plan["steps"] + 1):
+        batch = _of_length(request, step, plan["steps"]) if plan.get("varying") else request
+        accumulate_gradients(model, batch, tracker, optimizer, step, variables=variables, buckets=None)
         parts["gradients"] = _bytes_of((each.grad for _, each in trained), request.device)
         counter.begin_phase(step, "optimizer step")
         optimizer.step()
@@ -151,20 +177,44 @@ def _train(model: Any, request: Request, counter: PhaseCounter, steps: int, part
         if not request.training.optimizer_in_backward:
             parts["optimizer"] = _bytes_of(optimizer.state_tensors(), request.device)
         model.zero_grad(set_to_none=True)
-    counter.begin_phase(steps, "end")
+        if step == 1:
+            stages.wait("first step", {})
+    counter.begin_phase(plan["steps"], "end")
+
+
+def _of_length(request: Request, step: int, steps: int) -> Request:
+    """Return the job with the length of one step's batch: any from an eighth on; the step in the middle has all."""
+    longest = request.training.sequence_length
+    drawn = random.Random(step).randint(-(-longest // 8), longest)  # noqa: S311 - the same ones in every run
+    length = longest if step == (steps + 1) // 2 else drawn
+    return replace(request, training=replace(request.training, sequence_length=length))
+
+
+def _decode(model: Any, cache: Any, request: Request, counter: PhaseCounter, steps: int) -> None:
+    """Generate a token at a time behind the prompt, as far as the model keeps a cache."""
+    if cache is None or request.task != "causal-lm":
+        return
+    with torch.no_grad(), torch.device(request.device):
+        tokens = torch.zeros((request.training.sequences, 1), dtype=torch.long)
+        for step in range(3, steps + 3):  # the prompt is step 2
+            counter.begin_phase(step, "decoding")
+            outputs = model(input_ids=tokens, past_key_values=cache, use_cache=True)
+            tokens = outputs.logits[:, -1:].argmax(-1)
+            del outputs
+    counter.wait_for_stream()
+    counter.begin_phase(steps + 3, "end")
 
 
 def _figures(counter: PhaseCounter, parts: dict[str, int | None]) -> dict[str, Any]:
-    phases = {name: peaks for name, peaks in counter.phases.items() if name not in ("wrapping", "end")}
-    allocated = [each["allocated"] for each in phases.values() if each["allocated"] is not None]
-    reserved = [each["reserved"] for each in phases.values() if each["reserved"] is not None]
     return {
-        "phases": phases,
+        "peaks": [
+            {"step": step, "phase": phase, "allocated": allocated, "reserved": reserved}
+            for (step, phase), (allocated, reserved) in counter.peaks.items()
+            if phase not in ("wrapping", "end")
+        ],
         "components": dict(parts),
-        "allocated_bytes": max(allocated, default=None),
-        "reserved_bytes": max(reserved, default=None),
-        "allocated_by_step_bytes": [peak for step, peak in sorted(counter.steps.items()) if step > 0],
         "retries": counter.retries(),
+        "allocator": counter.allocator(),
     }
 
 

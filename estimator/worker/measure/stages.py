@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-WAIT_SECONDS = 60.0
-"""Time after which a rank goes on without an answer: the caller has ended, or is about to end the rank."""
+WAIT_SECONDS = 3600.0
+"""Time after which a rank goes on without an answer; it waits for its turn while another job has the GPU."""
 _POLL_SECONDS = 0.01
 _PR_SET_PDEATHSIG = 1
 
@@ -48,6 +48,19 @@ class Stages:
         until = time.monotonic() + WAIT_SECONDS
         while not (self._folder / f"{stage}.go").exists() and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
+
+
+class NoStages(Stages):
+    """Stages of which nobody reads anything."""
+
+    def __init__(self) -> None:
+        """Have no folder."""
+
+    def report(self, stage: str, figures: dict[str, Any]) -> None:
+        """Do nothing."""
+
+    def wait(self, stage: str, figures: dict[str, Any]) -> None:
+        """Go on at once."""
 
 
 def die_with_parent() -> None:

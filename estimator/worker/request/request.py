@@ -225,6 +225,8 @@ class OptimizerClass:
     """Keyword arguments."""
     own: bool = False
     """It is a class of the user's own, from the folder that the request's code names."""
+    library: str | None = None
+    """``module:class`` that ``path`` stands in for, which real steps on a GPU take; None: it is no stand-in."""
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,8 @@ def _share(loss: Any, training: Training) -> Any:
     return loss / micro_batches if micro_batches > 1 else loss
 
 
-def run_inference(model: Any, request: Request, tracker: StorageTracker) -> None:
-    """Run the prompt's forward pass, which fills the key-value cache."""
+def run_inference(model: Any, request: Request, tracker: StorageTracker) -> Any:
+    """Run the prompt's forward pass, and return the key-value cache that it fills; None: the model has none."""
     model.eval()
     if hasattr(model, "config"):
         model.config.use_cache = True
@@ -76,6 +76,7 @@ def run_inference(model: Any, request: Request, tracker: StorageTracker) -> None
         for layer in getattr(cache, "layers", ()):
             tracker.label((getattr(layer, "keys", None), getattr(layer, "values", None)), "activations")
         tracker.begin_phase(3, "end")
+    return cache
 
 
 def autocast_dtype(request: Request) -> torch.dtype | None:

@@ -37,10 +37,12 @@ class Card:
             "max_memory_allocated": lambda: self.peak,
             "max_memory_reserved": lambda: self.peak + GIB,
             "reset_peak_memory_stats": lambda: self.calls.append("reset"),
-            "memory_stats": lambda: {"num_alloc_retries": 2},
+            "memory_stats": lambda: {"num_alloc_retries": 2, "reserved_bytes.all.current": 8 * GIB, "other": 1},
+            "get_allocator_backend": lambda: "native",
             "set_per_process_memory_fraction": lambda share: self.calls.append(("fraction", share)),
         }.items():
             monkeypatch.setattr(cuda, name, answer)
+        monkeypatch.setattr(cuda.memory, "_snapshot", lambda: {"allocator_settings": {"expandable_segments": False}})
         monkeypatch.setattr(torch, "ones", lambda *_, device: self.calls.append(("context", device)))
 
 
@@ -108,5 +110,10 @@ def test_a_rank_out_of_memory_reports_and_does_not_wait_for_the_others(
     assert groups == ["cpu:gloo,cuda:nccl"]
     assert found["out_of_memory"]["phase"] == "loading"
     assert found["out_of_memory"]["allocated_bytes"] == 7 * GIB
-    assert found["phases"]["loading"] == {"allocated": 9 * GIB, "reserved": 10 * GIB}
+    assert found["peaks"] == [{"step": 0, "phase": "loading", "allocated": 9 * GIB, "reserved": 10 * GIB}]
     assert found["retries"] == 2
+    assert found["allocator"] == {
+        "backend": "native",
+        "settings": {"expandable_segments": False},
+        "counters": {"num_alloc_retries": 2, "reserved_bytes.all.current": 8 * GIB},
+    }

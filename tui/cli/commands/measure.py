@@ -1,23 +1,25 @@
-"""``vramtop measure JOB``: run the job's real steps, and show their memory beside the prediction."""
+"""``vramtop measure JOB``: run the job's real steps, and show their memory beside the prediction; ``--suite``: many."""
 
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from vramtop.estimator.common import CannotTellError, InputError, parse_size
-from vramtop.estimator.job import Job
+import msgspec
+
+from vramtop.estimator.common import CannotTellError, ExitCode, InputError, parse_size
 from vramtop.estimator.trace.measure import BatchSearch
 
 from ...draw import detect_output, printable
-from ..json_text import json_line, json_text
+from ...job import load_from_options
+from ..json_text import json_text
 from ..measuring import (
+    FixedGpus,
     MeasuredJob,
     Measuring,
     OpenGpus,
-    is_list,
-    loaded_jobs,
     measure_job,
     measured_json,
     measured_lines,
@@ -31,44 +33,47 @@ _Result = tuple[MeasuredJob, BatchSearch | None]
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
-    """Print each job's figures; exit code 0: it ran, 1: it ran out of memory, 3: it could not be run."""
-    if options.predict and (options.cpu or options.search):
-        raise InputError(f"--predict runs nothing; leave out {'--cpu' if options.cpu else '--search'}")
-    if options.cpu and options.gpu is not None:
-        raise InputError("--cpu uses no GPU; leave out --gpu")
-    jobs = list(loaded_jobs(options, launch))
-    worst = 0
+    """Print the figures; exit code 0: it ran, 1: it ran out of memory, 3: it could not be run, or time was short."""
+    _check(options, launch)
     with contextlib.ExitStack() as stack:
-        progress = stack.enter_context(Progress(quiet=options.json))
+        progress = stack.enter_context(Progress(quiet=options.json or bool(options.suite)))
         how = Measuring(
             gpus=None if options.cpu or options.predict else stack.enter_context(OpenGpus.open(options.gpu)),
             steps=options.steps,
             timeout=options.timeout,
             limit_bytes=parse_size(options.memory) if options.memory else None,
-            method=estimate_method(options),
+            method=options.method if options.suite else estimate_method(options),
             python=options.python,
             keep=options.history,
             progress=progress,
         )
-        for number, (job, _) in enumerate(jobs):
-            found, search = _result(job, how, options)
-            if len(jobs) == 1 and found.error is not None and not options.json and not options.out:
-                raise CannotTellError(found.error)
-            _print(found, search, options, apart=number > 0)
-            worst = max(worst, found.exit_code)
-    return worst
+        if options.suite:
+            return _run_suite(options, how)
+        found, search = _measured(options, launch, how)
+        if found.error is not None and not options.json:
+            raise CannotTellError(found.error)
+        _print(found, search, options)
+        return found.exit_code
 
 
-def _result(job: Job, how: Measuring, options: argparse.Namespace) -> _Result:
-    try:
-        return _measured(job, how, options)
-    except InputError as error:
-        if not is_list(options):
-            raise
-        return MeasuredJob(job=job, budget=None, error=error.message), None
+def _check(options: argparse.Namespace, launch: Sequence[str] | None) -> None:
+    """Raise for options that exclude each other.
+
+    Raises:
+        InputError: there are some.
+    """
+    if options.predict and (options.cpu or options.search):
+        raise InputError(f"--predict runs nothing; leave out {'--cpu' if options.cpu else '--search'}")
+    if options.cpu and options.gpu is not None:
+        raise InputError("--cpu uses no GPU; leave out --gpu")
+    if options.suite and (options.job or options.flags or options.set or launch is not None or options.search):
+        raise InputError(f"{options.suite} has jobs of its own; leave out other jobs, their settings and --search")
+    if not options.suite and (options.out or options.part):
+        raise InputError("--out and --part belong to --suite; for one job, --json prints what can be written to a file")
 
 
-def _measured(job: Job, how: Measuring, options: argparse.Namespace) -> _Result:
+def _measured(options: argparse.Namespace, launch: Sequence[str] | None, how: Measuring) -> _Result:
+    job = load_from_options(options, launch).job
     if options.predict:
         return predicted(job, how, None, MeasuredJob(job=job, budget=None)), None
     job = how.job(job)
@@ -80,27 +85,30 @@ def _measured(job: Job, how: Measuring, options: argparse.Namespace) -> _Result:
         return MeasuredJob(job=job, budget=None, error=error.message), None
 
 
-def _print(found: MeasuredJob, search: BatchSearch | None, options: argparse.Namespace, *, apart: bool) -> None:
-    if found.error is not None and (options.json or options.out):
-        print(f"vramtop: {printable(f'{found.job.label}: {found.error}')}", file=sys.stderr)
-    if options.out:
-        try:
-            with Path(options.out).open("a", encoding="utf-8") as file:
-                file.write(json_line(measured_json(found, search)) + "\n")
-        except OSError as error:
-            raise InputError(f"--out {options.out}: cannot be written: {error.strerror or error}") from None
-    if options.json:
-        as_text = json_line if is_list(options) else json_text
-        print(as_text(measured_json(found, search)), flush=True)
-        return
-    print("\n".join(_text(found, search, options, apart=apart)), flush=True)
+def _run_suite(options: argparse.Namespace, how: Measuring) -> int:
+    from ..measuring import chosen_parts, open_suite, read_suite
 
-
-def _text(found: MeasuredJob, search: BatchSearch | None, options: argparse.Namespace, *, apart: bool) -> Iterator[str]:
+    path = Path(options.suite)
+    parts = chosen_parts(read_suite(path), options.part)
     output = detect_output(ascii_only=options.ascii)
-    if apart:
-        yield ""
-    if found.error is not None:
-        yield from output.wrapped(f"{found.job.label}: {found.error}", further="  ")
-    else:
-        yield from measured_lines(found, output, search)
+
+    def say(text: str) -> None:
+        print(output.text(text), file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    gpus = FixedGpus(how.gpus.free(1)) if isinstance(how.gpus, OpenGpus) else None
+    # without the history: rows that were measured before would correct the predictions of later ones
+    how = replace(how, gpus=gpus, keep=False, in_worker=True)
+    suite = open_suite(parts, path.parent, Path(options.out) if options.out else None, how, say)
+    left = suite.predict() if options.predict else suite.run()
+    if options.json:
+        print(json_text(msgspec.to_builtins(suite.file.results)))
+    return ExitCode.CANNOT_TELL if left else ExitCode.DONE
+
+
+def _print(found: MeasuredJob, search: BatchSearch | None, options: argparse.Namespace) -> None:
+    if options.json:
+        if found.error is not None:
+            print(f"vramtop: {printable(f'{found.job.label}: {found.error}')}", file=sys.stderr)
+        print(json_text(measured_json(found, search)), flush=True)
+        return
+    print("\n".join(measured_lines(found, detect_output(ascii_only=options.ascii), search)), flush=True)

@@ -6,6 +6,7 @@ from vramtop.estimator.budget import FieldsOf, Method, PhaseName, PlainJob, Span
 from vramtop.estimator.learning import MeasurementJson
 from vramtop.estimator.trace.measure import MeasuredStepJson
 
+from ..measuring import OutsideBytes
 from .version import Versioned
 
 PlainSpan = Annotated[dict[str, Any], FieldsOf(Span)]
@@ -47,6 +48,8 @@ class MeasuredJson(MeasuredStepJson):
     """Growth of the GPU's used memory; null: unknown."""
     context_bytes: int | None
     """Memory of the CUDA context alone; null: unknown."""
+    stages: dict[str, Annotated[dict[str, Any], FieldsOf(OutsideBytes)]]
+    """What NVML shows by stage: `context`, `first step` (without training, after the prompt), `steady`."""
 
 
 class SearchJson(TypedDict):

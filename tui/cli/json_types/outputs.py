@@ -9,6 +9,7 @@ from vramtop.estimator.learning import MeasurementJson
 from vramtop.monitor.fleet import HostReading
 from vramtop.monitor.snapshot import Snapshot, resolve_annotations
 
+from ..measuring import SuiteResults
 from .crash import ExplainJson, HeldJson, SnapshotJson
 from .elsewhere import CloudJson, KubernetesJson, SlurmJson
 from .files import ExportJson, RecordingHeadJson, RecordJson, ReportJson, ServeJson, StreamLineJson
@@ -83,7 +84,12 @@ OUTPUTS = {
     "measure": Output(
         kind=MeasureJson,
         title="Real steps beside their prediction",
-        commands=("vramtop measure JOB --json", "vramtop measure JOBS.jsonl --json", "vramtop measure JOB --out FILE"),
+        commands=("vramtop measure JOB --json",),
+    ),
+    "measure-suite": Output(
+        kind=Annotated[dict[str, Any], FieldsOf(SuiteResults)],
+        title="What a suite has measured",
+        commands=("vramtop measure --suite FILE --json", "vramtop measure --suite FILE --out RESULTS.json"),
     ),
     "history": Output(kind=HistoryJson, title="Measured runs", commands=("vramtop history --json",)),
     "history-run": Output(

@@ -1,8 +1,11 @@
 """The GPUs on which a measurement may run, what must stay free there, and what NVML shows meanwhile."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
 
 from vramtop.estimator.common import MIB, CannotTellError
 from vramtop.estimator.trace.measure import Place
@@ -19,15 +22,36 @@ KEPT_BYTES_OF_RANKS = 1536 * MIB
 """Bytes kept for one of several ranks, whose NCCL allocates outside of torch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutsideFigures:
-    """What NVML shows of one rank; None: it does not tell."""
+class OutsideBytes(msgspec.Struct, frozen=True):
+    """What NVML shows at one moment; None: it does not tell."""
 
-    process_bytes: int | None = None
-    device_bytes: int | None = None
+    process_bytes: int | None
+    """Memory of the process."""
+    device_bytes: int | None
     """Memory that came to the GPU since the start; known only if nothing else ran there."""
-    context_bytes: int | None = None
-    """Bytes before the model was built, without torch's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideFigures:
+    """What NVML shows of one rank at each stage of its run."""
+
+    stages: Mapping[str, OutsideBytes] = field(default_factory=dict)
+
+    @property
+    def process_bytes(self) -> int | None:
+        """Memory of the process after the last step."""
+        return self.stages["steady"].process_bytes if "steady" in self.stages else None
+
+    @property
+    def device_bytes(self) -> int | None:
+        """Memory that came to the GPU until after the last step."""
+        return self.stages["steady"].device_bytes if "steady" in self.stages else None
+
+    @property
+    def context_bytes(self) -> int | None:
+        """Memory before the model was built, without torch's own."""
+        found = self.stages.get("context", OutsideBytes(None, None))
+        return found.process_bytes if found.process_bytes is not None else found.device_bytes
 
 
 @dataclass(slots=True)
@@ -43,8 +67,11 @@ class FreeGpus:
     source: NvmlSource
     devices: Sequence[DeviceCapacity]
     snapshot: Snapshot
+    turn: "threading.Lock | None" = None
+    """Held from ``ready`` until ``release``, where several jobs share the GPUs; None: one job has them."""
     figures: list[OutsideFigures] = field(default_factory=list)
     """Figures of each rank, as the stages were reached."""
+    _has_turn: bool = False
 
     @property
     def available_bytes(self) -> int:
@@ -74,24 +101,35 @@ class FreeGpus:
         ]
 
     def read(self, stage: str, pids: Sequence[int]) -> None:
-        """Read NVML while all ranks hold the memory of a stage."""
-        self.figures = self.figures or [OutsideFigures() for _ in self.devices]
-        with contextlib.suppress(CannotTellError):  # then nothing is known from outside
+        """Read NVML while all ranks hold the memory of a stage; at ``ready`` they hold none yet.
+
+        Where NVML fails, nothing is known from outside.
+        """
+        if stage == "ready" and self.turn is not None:
+            self._has_turn = self.turn.acquire()
+        with contextlib.suppress(CannotTellError):
             now = self.source.read()
+            if stage == "ready":
+                self.snapshot = now
+                return
+            self.figures = self.figures or [OutsideFigures() for _ in self.devices]
             for rank, device in enumerate(self.devices):
                 before, gpu = self._gpu(self.snapshot, device), self._gpu(now, device)
                 if gpu is not None:
-                    self.figures[rank] = self._figures(rank, stage, pids[rank], before, gpu)
+                    found = self._bytes(device, pids[rank], before, gpu)
+                    self.figures[rank] = OutsideFigures({**self.figures[rank].stages, stage: found})
 
-    def _figures(self, rank: int, stage: str, pid: int, before: GpuReading | None, gpu: GpuReading) -> OutsideFigures:
-        device, known = self.devices[rank], self.figures[rank]
+    def release(self) -> None:
+        """Let the next job have the GPUs."""
+        if self.turn is not None and self._has_turn:
+            self._has_turn = False
+            self.turn.release()
+
+    def _bytes(self, device: DeviceCapacity, pid: int, before: GpuReading | None, gpu: GpuReading) -> OutsideBytes:
         used = next((each.used_bytes for each in gpu.processes or () if each.pid == pid), None)
         alone = before is not None and not self._shared(device)
         sizes = (before.used_bytes if before and alone else None, gpu.used_bytes)
-        came = None if sizes[0] is None or sizes[1] is None else sizes[1] - sizes[0]
-        if stage == "context":
-            return replace(known, context_bytes=used if used is not None else came)
-        return replace(known, process_bytes=used, device_bytes=came)
+        return OutsideBytes(used, None if sizes[0] is None or sizes[1] is None else sizes[1] - sizes[0])
 
     def _shared(self, device: DeviceCapacity) -> bool:
         """Return True unless this device is known to be without other programs."""
@@ -153,3 +191,21 @@ class OpenGpus:
         devices.sort(key=lambda device: (device.index in busy, -(device.available_bytes or 0)))
         chosen = sorted(devices[:ranks], key=lambda device: device.index)
         return FreeGpus(self.source, chosen, snapshot)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedGpus:
+    """The GPUs that the jobs of a suite have in turn, chosen while none of them runs."""
+
+    chosen: FreeGpus
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def free(self, ranks: int) -> FreeGpus:
+        """Return the GPUs for this number of ranks.
+
+        Raises:
+            NoFreeGpus: there are not enough.
+        """
+        if ranks > len(self.chosen.devices):
+            raise NoFreeGpus(f"the job has {ranks} ranks, and the suite has {len(self.chosen.devices)} GPU")
+        return FreeGpus(self.chosen.source, self.chosen.devices[:ranks], self.chosen.snapshot, self.turn)

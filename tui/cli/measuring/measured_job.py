@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -12,7 +12,7 @@ from vramtop.estimator.common import CannotTellError, ExitCode, InputError
 from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
 from vramtop.estimator.job import Gpu, Job
 from vramtop.estimator.learning import Observed
-from vramtop.estimator.model import resolve_model
+from vramtop.estimator.model import ResolvedModel, resolve_model
 from vramtop.estimator.trace import allocator_settings
 from vramtop.estimator.trace.measure import (
     BatchSearch,
@@ -20,13 +20,14 @@ from vramtop.estimator.trace.measure import (
     Place,
     find_largest_batch,
     rank_count,
+    run_in_worker,
     run_real_step,
     tiny_job,
 )
 from vramtop.monitor.history import History
 from vramtop.monitor.history.new_measurement import new_measurement
 
-from .free_gpus import FreeGpus, OpenGpus, OutsideFigures
+from .free_gpus import FixedGpus, FreeGpus, OpenGpus, OutsideFigures
 
 _LARGEST_BATCH = 1 << 16
 """Micro-batch at which the search ends, however little memory each sequence takes."""
@@ -47,9 +48,10 @@ class Measuring:
         python: the interpreter with torch.
         keep: keep results in the history.
         progress: called with what is being done.
+        in_worker: on the CPU, run the steps in the worker that predicts: for many tiny jobs.
     """
 
-    gpus: OpenGpus | None
+    gpus: OpenGpus | FixedGpus | None
     steps: int
     timeout: float
     limit_bytes: int | None
@@ -57,6 +59,7 @@ class Measuring:
     python: str | None
     keep: bool
     progress: Callable[[str], None]
+    in_worker: bool = False
 
     def job(self, job: Job) -> Job:
         """Return the job that is run in place of this one: on the CPU a tiny one."""
@@ -123,22 +126,34 @@ def measure_job(job: Job, how: Measuring, *, budget: Budget | None = None) -> Me
         if budget is None:
             found = predicted(job, how, free.devices[0].gpu_type if free else None, found)
         how.progress(f"running {how.steps} steps of {model.label}")
-        step = run_real_step(
-            job,
-            model,
-            places,
-            device="cuda" if free else "cpu",
-            steps=how.steps,
-            timeout=how.timeout,
-            python=how.python,
-            on_stage=free.read if free else lambda _stage, _pids: None,
-        )
+        step = _steps(job, model, how, free, places)
     except CannotTellError as error:
         return replace(found, error=error.message)
+    finally:
+        if free is not None:
+            free.release()
     figures = free.figures[step.ranks.index(step.highest)] if free and free.figures else OutsideFigures()
     found = replace(found, step=step, outside=figures, seconds=round(time.monotonic() - started, 1))
     limited = step.out_of_memory is not None and how.limit_bytes is not None  # it failed by the user's wish
     return _kept(found) if free and how.keep and not limited else found
+
+
+def _steps(
+    job: Job, model: ResolvedModel, how: Measuring, free: FreeGpus | None, places: Sequence[Place]
+) -> MeasuredStep:
+    if free is None and how.in_worker and len(places) == 1:
+        limit = how.limit_bytes
+        return run_in_worker(job, model, limit_bytes=limit, steps=how.steps, timeout=how.timeout, python=how.python)
+    return run_real_step(
+        job,
+        model,
+        places,
+        device="cuda" if free else "cpu",
+        steps=how.steps,
+        timeout=how.timeout,
+        python=how.python,
+        on_stage=free.read if free else lambda _stage, _pids: None,
+    )
 
 
 def predicted(job: Job, how: Measuring, gpu: Gpu | None, found: MeasuredJob) -> MeasuredJob:

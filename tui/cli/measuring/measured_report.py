@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from vramtop.estimator.budget import Budget, Span
 from vramtop.estimator.common import GIB, MIB
 from vramtop.estimator.job import job_to_mapping
@@ -31,6 +33,7 @@ def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> "Mea
             "process_bytes": outside.process_bytes,
             "device_bytes": outside.device_bytes,
             "context_bytes": outside.context_bytes,
+            "stages": {stage: msgspec.to_builtins(found) for stage, found in outside.stages.items()},
         }
     error = found.error
     if step is not None and step.out_of_memory is not None:
@@ -38,7 +41,7 @@ def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> "Mea
     data: MeasureJson = {
         "schema": 1,
         "job": {**job_to_mapping(found.job), "name": found.job.label},
-        "predicted": None if budget is None else _peak_json(found, budget),
+        "predicted": None if budget is None else peak_json(found, budget),
         "device": step.device if step else None,
         "card": found.card,
         "driver": found.driver,
@@ -60,7 +63,7 @@ def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> "Mea
     return data
 
 
-def _peak_json(found: MeasuredJob, budget: Budget) -> "PredictedPeakJson":
+def peak_json(found: MeasuredJob, budget: Budget) -> "PredictedPeakJson":
     """Return the predicted peak; of a run on the CPU null for what only a GPU has."""
     peak, on_cpu = budget.peak, found.step is not None and found.step.device == "cpu"
     components: dict[str, int | None] = dict(peak.components.items())

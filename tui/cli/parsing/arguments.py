@@ -31,8 +31,9 @@ Where it would not fit on each of the GPUs that it sees, CUDA_VISIBLE_DEVICES na
 """
 _MEASURE_EPILOG = """\
 The steps run in a process of their own, with random weights and full sequences of random tokens; several ranks through
-torchrun. Where other programs hold memory of a GPU, torch fails before it takes the last of theirs. JOB may be a file
-with a job (the tables of a job file) in JSON on each line, NAME.jsonl.
+torchrun. Where other programs hold memory of a GPU, torch fails before it takes the last of theirs. A suite is a table
+(TOML) of jobs and of Python programs beside it, which are run; its results are one file of JSON, and what is in there
+already is not measured again.
 """
 _PREFLIGHT_EPILOG = """\
 A check that cannot be made, or not in time, is a warning; if it is that of the driver, the memory or the model's files,
@@ -184,7 +185,7 @@ def _measure(parser: "Parser") -> None:
   vramtop measure job.toml                    on the free GPUs of this machine
   vramtop measure llama-3.2-1b --lora 16 --search micro_batch
   vramtop measure gpt2 --cpu                  a tiny GPT-2 on the CPU
-  vramtop measure jobs.jsonl --out results.jsonl
+  vramtop measure --suite suite.toml --part 2
 """
     parser.epilog = _MEASURE_EPILOG
     add_job_arguments(parser)
@@ -206,7 +207,11 @@ def _measure(parser: "Parser") -> None:
     group.add_argument("--cpu", action="store_true", help=text)
     text = "Only predict; no GPU is needed."
     group.add_argument("--predict", action="store_true", help=text)
-    text = "Append a line of JSON for each job to this file."
+    text = "Measure the jobs and programs of this table, one after another; what goes wrong is a row too."
+    group.add_argument("--suite", metavar="FILE", help=text)
+    text = "With --suite: only this part, by name or number (repeatable)."
+    group.add_argument("--part", action="append", default=[], metavar="PART", help=text)
+    text = "With --suite: the results (default: CARD-DATE.json beside the table; with --cpu they are not kept)."
     group.add_argument("--out", metavar="FILE", help=text)
 
 

@@ -42,9 +42,10 @@ OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
         ExitCode.TIGHT: "with --fit --strict: it is tight, and was not started",
     },
     "measure": {
-        ExitCode.DONE: "it ran",
+        ExitCode.DONE: "it ran; with --suite: every row is there",
         ExitCode.NO: "it ran out of memory",
-        ExitCode.CANNOT_TELL: "it could not be run: the job is not supported, a process died, or the time was up",
+        ExitCode.CANNOT_TELL: "it could not be run: the job is not supported, a process died, or the time was up; with "
+        "--suite: time was short for some rows",
     },
     "history": {ExitCode.DONE: "listed, exported or removed"},
     "stream": {ExitCode.DONE: "standard input or output was closed"},

@@ -1,0 +1,319 @@
+"""``vramtop measure --suite``: the table, the rows that are kept, and jobs that have one GPU in turn."""
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from json_schemas import require_valid, valid_json
+from waiting import until
+
+from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job import Job
+from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
+from vramtop.estimator.trace.interpreters import Interpreter
+from vramtop.estimator.trace.measure import MeasuredStep, Place
+from vramtop.estimator.trace.measure.figures import MeasuredRank, OutOfMemory, StepPeak
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
+from vramtop.tui.cli.main import main
+from vramtop.tui.cli.measuring import chosen_parts, read_suite
+
+TABLE = """
+[job.training]
+precision = "bf16"
+[models.small]
+id = "gpt2"
+[models.own]
+id = "vision:Net"
+task = "image-classification"
+[[part]]
+name = "steps"
+steps = 6
+jobs = [
+    { model = "small", training = { micro_batch = 4, sequence_length = 64, optimizer = "adamw-8bit" } },
+    { model = "small", attention = "eager", training = { micro_batch = 2, sequence_length = 32 } },
+]
+[[part]]
+name = "others"
+programs = [{ name = "says", file = "says.py", arguments = ["--much"], seconds = 20 }]
+"""
+SAYS = """
+import json, os, sys
+print(json.dumps({"name": "arguments", "given": sys.argv[1:], "torch": bool(os.environ["VRAMTOP_TORCH_PYTHON"])}))
+print("not JSON")
+sys.exit("it breaks here")
+"""
+Suite = Callable[..., tuple[int, Any, str]]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    (tmp_path / "says.py").write_text(SAYS)
+    path = tmp_path / "suite.toml"
+    path.write_text(TABLE)
+    return path
+
+
+@pytest.fixture
+def measured(table: Path, capsys: pytest.CaptureFixture[str]) -> Suite:
+    """Return exit code, results and progress of the suite."""
+
+    def run(*words: str) -> tuple[int, Any, str]:
+        code = main(["measure", "--suite", str(table), "--json", *words])
+        out, err = capsys.readouterr()
+        return code, valid_json("measure-suite", out) if out else None, err
+
+    return run
+
+
+def test_jobs_have_their_tables_settings_and_names_that_say_them(table: Path) -> None:
+    steps, others = read_suite(table)
+    eight, eager = steps.jobs
+    assert (eight.name, eager.name) == ("small b4 s64 bf16 adamw-8bit", "small b2 s32 eager bf16")
+    assert (eight.job.training.precision, eight.job.training.optimizer) == ("bf16", "adamw-8bit")
+    assert (eight.needs, eager.needs) == (("bitsandbytes",), ())
+    assert eager.job.model.attention == "eager"
+    assert [program.arguments for program in others.programs] == [["--much"]]
+    assert chosen_parts((steps, others), ["2", "steps"]) == (others, steps)
+    assert chosen_parts((steps, others), []) == (steps, others)
+
+
+def test_a_model_that_is_code_is_looked_for_beside_the_table(table: Path) -> None:
+    table.write_text(TABLE.replace('model = "small", attention', 'model = "own", attention'))
+    assert read_suite(table)[0].jobs[1].job.model.code_folder == str(table.parent)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        ('model = "small", attention', 'model = "smal", attention', "steps, job 2: [models.smal] is not in the table"),
+        ('attention = "eager"', 'atention = "eager"', "steps, job 2: there is no key atention"),
+        ("micro_batch = 2", "micro_bach = 2", "steps, job 2: "),
+        ("steps = 6", "steps = 0", "no table of a suite: "),
+        ('name = "others"', 'nam = "others"', "no table of a suite: "),
+        ('name = "others"', 'name = "steps"\njobs = [{ model = "small", attention = "eager", training = { micro_batch = 2, '
+         "sequence_length = 32 } }]", "steps: small b2 s32 eager bf16 stands there twice"),
+        (TABLE, "part = []", "it has no job and no program"),
+        (TABLE, "part = [", "no table of a suite: "),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_table_is_said_with_its_place(table: Path, before: str, after: str, sentence: str) -> None:
+    assert before in TABLE
+    table.write_text(TABLE.replace(before, after))
+    with pytest.raises(InputError) as found:
+        read_suite(table)
+    assert found.value.message.startswith(f"{table}: ")
+    assert sentence in found.value.message
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--suite", "absent.toml"), "absent.toml: cannot be read: No such file"),
+        (("--suite", "absent.toml", "gpt2"), "absent.toml has jobs of its own"),
+        (("gpt2", "--cpu", "--out", "x.json"), "--out and --part belong to --suite"),
+    ],
+)
+def test_wrong_calls_are_one_sentence(words: Sequence[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["measure", *words, *(() if "--cpu" in words else ("--predict",))]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_an_unknown_part_names_those_that_there_are(measured: Suite) -> None:
+    code, _, complaint = measured("--cpu", "--part", "3")
+    assert code == 2
+    assert "--part 3: there is no such part, only 1 (steps), 2 (others)" in complaint
+
+
+def test_a_suite_is_predicted_without_a_gpu(measured: Suite) -> None:
+    code, found, progress = measured("--predict", "--method", "formula")
+    assert code == 0
+    assert [row["measured"]["measured"] for row in found["rows"]] == [None, None]
+    assert all(row["formula"]["allocated_bytes"] > GIB for row in found["rows"])
+    assert "not installed: bitsandbytes, which 1 jobs need" in progress
+
+
+def test_a_suite_on_the_cpu_keeps_every_row_and_goes_on_where_it_stopped(measured: Suite, tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    code, first, progress = measured("--cpu", "--part", "1", "--out", str(out))
+    assert (code, first["card"], first["machine"]["cores"] > 0) == (0, None, True)
+    lacking, ran = first["rows"]
+    assert (lacking["error"], lacking["measured"]) == ("needs bitsandbytes", None)
+    step = ran["measured"]["measured"]
+    assert (ran["name"], ran["error"], ran["measured"]["device"]) == ("small b2 s32 eager bf16", None, "cpu")
+    assert {each["phase"] for each in step["by_step"]} == {"loading", "forward", "backward", "optimizer step"}
+    assert max(each["allocated"] for each in step["by_step"]) == step["max_allocated_bytes"]
+    for told in (ran["formula"], ran["measured"]["predicted"]):
+        assert told["allocated_bytes"] == pytest.approx(step["max_allocated_bytes"], rel=0.1)
+    assert (ran["formula"]["method"], ran["measured"]["predicted"]["method"]) == ("formula", "traced")
+    assert "steps: small b2 s32 eager bf16; allocated " in progress
+
+    _, second, progress = measured("--cpu", "--out", str(out))
+    assert json.loads(out.read_text()) == second
+    assert "1 of them measured before" in progress
+    assert {row["name"]: row for row in second["rows"]}["small b2 s32 eager bf16"] == ran
+    says = second["rows"][-1]
+    assert (says["part"], says["error"]) == ("others", "it ended with code 1: it breaks here")
+    given, other = says["figures"]
+    assert given == {"name": "arguments", "given": ["--much", "--cpu"], "torch": True}
+    assert other["error"].endswith("not JSON")
+
+
+def test_results_of_another_card_or_no_results_are_not_overwritten(measured: Suite, tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    out.write_text("{}")
+    code, _, complaint = measured("--cpu", "--out", str(out))
+    assert (code, "no results of a suite" in complaint, out.read_text()) == (2, True, "{}")
+    other = {"card": "NVIDIA A100", "driver": None, "started": "", "machine": {}, "versions": {}, "rows": []}
+    out.write_text(json.dumps(other))
+    code, _, complaint = measured("--cpu", "--out", str(out))
+    assert (code, "has the results of NVIDIA A100; give another file" in complaint) == (2, True)
+
+
+def test_a_program_that_hangs_is_ended_with_its_children_and_its_figures_stay(
+    table: Path, measured: Suite, tmp_path: Path
+) -> None:
+    pid = tmp_path / "pid"
+    table.with_name("says.py").write_text(
+        "import json, pathlib, subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        f"pathlib.Path({str(pid)!r}).write_text(str(child.pid))\n"
+        "print(json.dumps({'name': 'first'}), flush=True)\ntime.sleep(600)\n"
+    )
+    table.write_text(TABLE.replace("seconds = 20", "seconds = 2"))
+    code, found, _ = measured("--cpu", "--part", "others")
+    [row] = found["rows"]
+    assert (code, row["error"], row["figures"]) == (0, "it was ended after 2 s", [{"name": "first"}])
+    until(
+        lambda: (
+            not Path(f"/proc/{pid.read_text()}").exists()
+            or "\nState:\tZ" in Path(f"/proc/{pid.read_text()}/status").read_text()
+        )
+    )
+
+
+def test_what_there_is_no_time_for_is_left_and_said(table: Path, measured: Suite) -> None:
+    table.write_text(TABLE.replace('name = "others"', 'name = "others"\nminutes = 0.2'))  # the program may take 20 s
+    code, found, progress = measured("--cpu", "--part", "others")
+    assert (code, found["rows"]) == (3, [])
+    assert "others: no time for 1; the same command goes on with them" in progress
+
+
+def test_a_program_that_is_absent_is_a_row(table: Path, measured: Suite) -> None:
+    table.with_name("says.py").unlink()
+    _, found, _ = measured("--cpu", "--part", "others")
+    assert found["rows"][0]["error"] == f"{table.with_name('says.py')} is not there"
+
+
+class OneGpu:
+    """A source with one GPU, on which the processes hold what they were given."""
+
+    def __init__(self, make_snapshot: Callable[..., Snapshot], make_gpu: Any, make_process: Any) -> None:
+        self.held: dict[int, float] = {}
+        self._make = make_snapshot, make_gpu, make_process
+
+    def open(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def read(self) -> Snapshot:
+        make_snapshot, make_gpu, make_process = self._make
+        processes = [make_process(pid, size) for pid, size in self.held.items()]
+        used = round((1 + sum(self.held.values())) * GIB)
+        return make_snapshot([make_gpu(0, processes, used_bytes=used, free_bytes=79 * GIB)])
+
+
+@pytest.fixture
+def one_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+    make_process: Callable[..., GpuProcess],
+) -> OneGpu:
+    """A machine with a GPU, an interpreter with torch for CUDA and everything else, and no steps that are run."""
+    source = OneGpu(make_snapshot, make_gpu, make_process)
+    suite = "vramtop.tui.cli.measuring.suite"
+    versions = {"torch": "2.11.0+cu130", "bitsandbytes": "0.50"}
+    found = InstalledPackages(python="3.12.3", executable="", versions=versions, modules=(), requirements=())
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: source)
+    interpreter = Interpreter(path=Path("/opt/python"), torch="2.11.0", transformers="5.17.0")
+    monkeypatch.setattr(f"{suite}.choose_interpreter", lambda *_: interpreter)
+    monkeypatch.setattr(f"{suite}.installed_packages", lambda *_, **__: found)
+    monkeypatch.setattr(f"{suite}.torch_build", lambda *_: TorchBuild(version="2.11.0", cuda="13.0"))
+    return source
+
+
+def steps_of(pid: int, failed: OutOfMemory | None = None) -> MeasuredStep:
+    peaks = [StepPeak(step=1, phase="forward", allocated=2 * GIB, reserved=3 * GIB)]
+    rank = MeasuredRank(
+        pid=pid, peaks=peaks, components={}, retries=0, out_of_memory=failed, versions={"torch": "2.11"}
+    )
+    return MeasuredStep(device="cuda", ranks=(rank,), versions=rank.versions)
+
+
+def test_jobs_have_the_gpu_one_after_another_and_each_is_compared_with_the_empty_gpu(
+    one_gpu: OneGpu, table: Path, measured: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[Job] = []
+    both_prepared = threading.Barrier(2, timeout=60)
+    running, most = 0, 0
+
+    def run(job: Job, _model: object, places: Sequence[Place], **options: Any) -> MeasuredStep:
+        nonlocal running, most
+        jobs.append(job)
+        both_prepared.wait()  # the second is prepared while nothing has run yet
+        assert places[0].keep_bytes is None  # the GPU is the suite's alone, also while a job of it runs
+        pid = 4711 + len(jobs)
+        options["on_stage"]("ready", [pid])
+        running, most = running + 1, max(most, running + 1)
+        for stage, size in (("context", 0.5), ("first step", 4), ("steady", 5)):
+            one_gpu.held = {pid: size}
+            options["on_stage"](stage, [pid])
+        one_gpu.held = {}
+        running -= 1
+        failed = OutOfMemory(step=1, phase="backward", message="full", allocated_bytes=GIB, reserved_bytes=GIB)
+        return steps_of(pid, failed if job.training.micro_batch == 4 else None)
+
+    monkeypatch.setattr("vramtop.tui.cli.measuring.measured_job.run_real_step", run)
+    code, found, _ = measured("--part", "steps", "--method", "formula")
+    assert (code, found["card"], most) == (0, "NVIDIA H100 80GB HBM3", 1)
+    assert {job.software.torch for job in jobs} == {"2.11.0"}  # predictions are about what runs
+    rows = {row["name"]: row for row in found["rows"]}
+    for row in rows.values():
+        step = row["measured"]["measured"]
+        assert (step["process_bytes"], step["device_bytes"], step["context_bytes"]) == (5 * GIB, 5 * GIB, GIB // 2)
+        assert step["stages"]["first step"] == {"process_bytes": 4 * GIB, "device_bytes": 4 * GIB}
+    full = rows["small b4 s64 bf16 adamw-8bit"]
+    assert full["error"] == "out of memory in the backward of step 1: full"
+    assert full["measured"]["measured"]["out_of_memory"]["phase"] == "backward"
+    [path] = table.parent.glob("h100-80gb-hbm3-*.json")
+    require_valid("measure-suite", msgspec.json.decode(path.read_bytes()))
+
+
+def test_a_job_that_cannot_be_run_and_one_that_breaks_are_rows(
+    one_gpu: OneGpu, measured: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(job: Job, *_: object, **options: Any) -> MeasuredStep:
+        options["on_stage"]("ready", [1])
+        raise CannotTellError("the process died") if job.training.micro_batch == 4 else RuntimeError("CUDA is gone")
+
+    monkeypatch.setattr("vramtop.tui.cli.measuring.measured_job.run_real_step", run)
+    code, found, _ = measured("--part", "steps", "--method", "formula")
+    assert code == 0
+    assert sorted(row["error"] for row in found["rows"]) == ["RuntimeError: CUDA is gone", "the process died"]
+
+
+def test_torch_without_cuda_is_said_before_anything_runs(
+    one_gpu: OneGpu, measured: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vramtop.tui.cli.measuring.suite.torch_build", lambda *_: TorchBuild(version="2.13.0"))
+    code, _, complaint = measured()
+    assert code == 3
+    assert "torch 2.13.0 of /opt/python was built without CUDA; nothing can be run" in complaint
