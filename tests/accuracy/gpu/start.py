@@ -19,7 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = ROOT / "build" / "gpu"
 SUITE = Path(__file__).with_name("suite.toml")
-TORCH = ("torch", "transformers", "accelerate", "peft", "bitsandbytes", "liger-kernel")
+TORCH = ("torch", "transformers", "accelerate", "peft")
+USED_IF_THERE = ("bitsandbytes", "liger-kernel", "flash-attn", "nvitop")
+"""What some rows need, and what vramtop is compared with; without them these rows say so."""
 CANNOT_TELL = 3
 _HAS_TORCH = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('torch', 'transformers'))))"
 _SITE = "import sysconfig; print(sysconfig.get_path('purelib')); print(sysconfig.get_path('platlib'))"
@@ -42,6 +44,8 @@ def main(arguments: Sequence[str]) -> int:
             f"packages are missing and could not be installed: see above. Put wheels of them into {options.wheels} "
             f"(pip download --dest wheels {' '.join(map(repr, wanted))}), or name a Python that has them with --python"
         )
+    for each in () if "--cpu" in others else USED_IF_THERE:
+        _installed(python, ["--only-binary=:all:", each], options.wheels, quiet=True)
     words = [str(python), "-m", "vramtop.tui.cli", "measure", "--suite", str(SUITE), "--python", str(python), *others]
     sys.stdout.flush()
     return os.execv(python, words)  # noqa: S606 - the suite in place of this program
@@ -69,11 +73,11 @@ def _dependencies() -> list[str]:
     return [each for each in re.findall(r'"([^"]+)"', listed[1]) if ";" not in each or sys.version_info < (3, 11)]
 
 
-def _installed(python: Path, requirements: Sequence[str], wheels: Path) -> bool:
+def _installed(python: Path, requirements: Sequence[str], wheels: Path, *, quiet: bool = False) -> bool:
     """Install what is missing; pip looks at what the environment sees already."""
     offline = ["--no-index", "--find-links", str(wheels)] if wheels.is_dir() else []
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install", "--quiet"]
-    return _succeeds([*pip, *offline, *requirements], quiet=False)
+    return _succeeds([*pip, *offline, *requirements], quiet=quiet)
 
 
 def _succeeds(command: Sequence[str], *, quiet: bool = True) -> bool:

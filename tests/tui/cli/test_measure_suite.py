@@ -1,6 +1,7 @@
 """``vramtop measure --suite``: the table, the rows that are kept, and jobs that have one GPU in turn."""
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from vramtop.estimator.trace.measure.figures import MeasuredRank, OutOfMemory, S
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.tui.cli.main import main
 from vramtop.tui.cli.measuring import chosen_parts, read_suite
+from vramtop.tui.cli.measuring.suite import _check_cuda
 
 TABLE = """
 [job.training]
@@ -40,6 +42,12 @@ jobs = [
 [[part]]
 name = "others"
 programs = [{ name = "says", file = "says.py", arguments = ["--much"], seconds = 20 }]
+"""
+TWICE = """
+[[part]]
+name = "twice"
+jobs = [{ model = "small" }, { model = "small" }]
+[[part]]
 """
 SAYS = """
 import json, os, sys
@@ -95,8 +103,7 @@ def test_a_model_that_is_code_is_looked_for_beside_the_table(table: Path) -> Non
         ("micro_batch = 2", "micro_bach = 2", "steps, job 2: "),
         ("steps = 6", "steps = 0", "no table of a suite: "),
         ('name = "others"', 'nam = "others"', "no table of a suite: "),
-        ('name = "others"', 'name = "steps"\njobs = [{ model = "small", attention = "eager", training = { micro_batch = 2, '
-         "sequence_length = 32 } }]", "steps: small b2 s32 eager bf16 stands there twice"),
+        ("[[part]]", TWICE, "twice: small bf16 stands there twice"),
         (TABLE, "part = []", "it has no job and no program"),
         (TABLE, "part = [", "no table of a suite: "),
     ],
@@ -115,7 +122,7 @@ def test_what_is_wrong_in_a_table_is_said_with_its_place(table: Path, before: st
     [
         (("--suite", "absent.toml"), "absent.toml: cannot be read: No such file"),
         (("--suite", "absent.toml", "gpt2"), "absent.toml has jobs of its own"),
-        (("gpt2", "--cpu", "--out", "x.json"), "--out and --part belong to --suite"),
+        (("gpt2", "--cpu", "--out", "x.json"), "--out, --part and --again belong to --suite"),
     ],
 )
 def test_wrong_calls_are_one_sentence(words: Sequence[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,6 +254,7 @@ def one_gpu(
     monkeypatch.setattr(f"{suite}.choose_interpreter", lambda *_: interpreter)
     monkeypatch.setattr(f"{suite}.installed_packages", lambda *_, **__: found)
     monkeypatch.setattr(f"{suite}.torch_build", lambda *_: TorchBuild(version="2.11.0", cuda="13.0"))
+    monkeypatch.setattr(f"{suite}._check_cuda", lambda _: None)
     return source
 
 
@@ -305,9 +313,20 @@ def test_a_job_that_cannot_be_run_and_one_that_breaks_are_rows(
         raise CannotTellError("the process died") if job.training.micro_batch == 4 else RuntimeError("CUDA is gone")
 
     monkeypatch.setattr("vramtop.tui.cli.measuring.measured_job.run_real_step", run)
-    code, found, _ = measured("--part", "steps", "--method", "formula")
+    words = ("--part", "steps", "--method", "formula")
+    code, found, _ = measured(*words)
     assert code == 0
     assert sorted(row["error"] for row in found["rows"]) == ["RuntimeError: CUDA is gone", "the process died"]
+    _, found, progress = measured(*words)
+    assert "2 of them measured before" in progress
+    monkeypatch.setattr("vramtop.tui.cli.measuring.measured_job.run_real_step", lambda *_, **__: steps_of(1))
+    _, found, _ = measured(*words, "--again")
+    assert [row["error"] for row in found["rows"]] == [None, None]
+
+
+def test_a_gpu_that_torch_cannot_use_is_said_once() -> None:
+    with pytest.raises(CannotTellError, match=r"cannot use the GPU: .*(CUDA|NVIDIA|No module named)"):
+        _check_cuda(Path(sys.executable))
 
 
 def test_torch_without_cuda_is_said_before_anything_runs(

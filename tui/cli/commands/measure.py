@@ -68,8 +68,10 @@ def _check(options: argparse.Namespace, launch: Sequence[str] | None) -> None:
         raise InputError("--cpu uses no GPU; leave out --gpu")
     if options.suite and (options.job or options.flags or options.set or launch is not None or options.search):
         raise InputError(f"{options.suite} has jobs of its own; leave out other jobs, their settings and --search")
-    if not options.suite and (options.out or options.part):
-        raise InputError("--out and --part belong to --suite; for one job, --json prints what can be written to a file")
+    if not options.suite and (options.out or options.part or options.again):
+        raise InputError(
+            "--out, --part and --again belong to --suite; for one job, --json prints what can be written to a file"
+        )
 
 
 def _measured(options: argparse.Namespace, launch: Sequence[str] | None, how: Measuring) -> _Result:
@@ -98,7 +100,8 @@ def _run_suite(options: argparse.Namespace, how: Measuring) -> int:
     gpus = FixedGpus(how.gpus.free(1)) if isinstance(how.gpus, OpenGpus) else None
     # without the history: rows that were measured before would correct the predictions of later ones
     how = replace(how, gpus=gpus, keep=False, in_worker=True)
-    suite = open_suite(parts, path.parent, Path(options.out) if options.out else None, how, say)
+    out = Path(options.out) if options.out else None
+    suite = open_suite(parts, path.parent, out, how, say, again=options.again)
     left = suite.predict() if options.predict else suite.run()
     if options.json:
         print(json_text(msgspec.to_builtins(suite.file.results)))

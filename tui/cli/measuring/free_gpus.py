@@ -10,7 +10,7 @@ import msgspec
 from vramtop.estimator.common import MIB, CannotTellError
 from vramtop.estimator.trace.measure import Place
 from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
-from vramtop.monitor.snapshot import GpuReading, Snapshot
+from vramtop.monitor.snapshot import NO_ANSWER, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml import NvmlSource
 
 from ..fitting import committed_bytes, open_source, read_gpus, select_devices
@@ -115,7 +115,7 @@ class FreeGpus:
             self.figures = self.figures or [OutsideFigures() for _ in self.devices]
             for rank, device in enumerate(self.devices):
                 before, gpu = self._gpu(self.snapshot, device), self._gpu(now, device)
-                if gpu is not None:
+                if gpu is not None and all(fault.code != NO_ANSWER for fault in gpu.faults):  # whose figures are old
                     found = self._bytes(device, pids[rank], before, gpu)
                     self.figures[rank] = OutsideFigures({**self.figures[rank].stages, stage: found})
 

@@ -4,17 +4,13 @@ import contextlib
 import functools
 import os
 import platform
-import signal
 import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
 import msgspec
 import psutil
@@ -24,17 +20,17 @@ from vramtop.estimator.common import (
     CancelToken,
     CannotTellError,
     InputError,
-    current_token,
     version_number,
 )
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job import Job, Software, match_nvml_name
-from vramtop.estimator.trace import choose_interpreter, keep_idle_workers, torch_build
+from vramtop.estimator.trace import choose_interpreter, keep_idle_workers, safe_environment, torch_build
 from vramtop.estimator.trace.installed_packages import installed_packages
 
 from .free_gpus import FixedGpus
 from .measured_job import MeasuredJob, Measuring, measure_job, predicted
 from .measured_report import measured_json, peak_json
+from .suite_programs import run_program
 from .suite_results import ResultsFile, SuiteResults, SuiteRow
 from .suite_table import Part, Program, SuiteJob
 
@@ -42,9 +38,10 @@ _LIBRARIES = ("torch", "transformers", "accelerate", "peft", "bitsandbytes", "fl
 _CORES_PER_JOB, _MAX_JOBS_AT_ONCE = 4, 4
 """Cores for one job that is prepared while another has the GPU."""
 _TINY_STEPS = 3
-_END_SECONDS, _POLL_SECONDS = 3.0, 0.05
-_MAX_LINE, _MAX_FIGURES = 1 << 20, 5000
-"""Characters of a line that a program prints, and lines."""
+_PATIENCE = 3
+"""A job is ended after so many times the seconds that it is expected to take: one that hangs costs no more."""
+_NEEDS = "needs "
+_USE_CUDA, _CUDA_SECONDS = "import torch; torch.ones(1, device='cuda').item()", 180.0
 TORCH_PYTHON = "VRAMTOP_TORCH_PYTHON"
 """Environment variable of programs: the Python that has torch."""
 
@@ -60,6 +57,7 @@ class Suite:
         how: each job is measured.
         python: the interpreter with torch.
         missing: libraries that are not installed there.
+        again: also what failed before is measured.
         say: prints a line.
     """
 
@@ -69,6 +67,7 @@ class Suite:
     how: Measuring
     python: Path
     missing: frozenset[str]
+    again: bool
     say: Callable[[str], None]
 
     def run(self) -> int:
@@ -109,7 +108,8 @@ class Suite:
 
     def _is_open(self, part: Part, name: str) -> bool:
         row = self.file.results.row(part.name, name)
-        return row is None or (row.error or "").startswith("needs ")  # which may be installed by now
+        lacked = row is not None and (row.error or "").startswith(_NEEDS)  # it may be installed by now
+        return row is None or lacked or (self.again and row.error is not None)
 
     def _run_jobs(self, part: Part, jobs: Sequence[SuiteJob], token: CancelToken, end: float) -> None:
         """Run the jobs: some are prepared and predicted while one has the GPU."""
@@ -156,8 +156,9 @@ class Suite:
     def _job_row(self, part: Part, entry: SuiteJob) -> SuiteRow:
         lacking = [name for name in entry.needs if name in self.missing]
         if lacking:
-            return SuiteRow(part=part.name, name=entry.name, error=f"needs {', '.join(lacking)}", seconds=0.0)
-        how = replace(self.how, steps=part.steps if self.how.gpus else min(part.steps, _TINY_STEPS))
+            return SuiteRow(part=part.name, name=entry.name, error=_NEEDS + ", ".join(lacking), seconds=0.0)
+        steps = part.steps if self.how.gpus else min(part.steps, _TINY_STEPS)
+        how = replace(self.how, steps=steps, timeout=min(self.how.timeout, _PATIENCE * entry.seconds))
         found = measure_job(how.job(self._with_versions(entry.job)), how)
         # the name is that of the table, also of a tiny model
         return _row(part, entry.name, found, how)
@@ -171,38 +172,30 @@ class Suite:
         return msgspec.structs.replace(job, software=Software(**{**versions, **stated}))
 
     def _program_row(self, part: Part, program: Program) -> SuiteRow:
-        """Run a program, and return what it has printed, also if it fails in the end."""
-        path = self.folder / program.file
         words = [*program.arguments, *([] if self.how.gpus else ["--cpu"])]
-        row = SuiteRow(part=part.name, name=program.name)
-        if not path.is_file():
-            row.error = f"{path} is not there"
-            return row
-        with _text_file() as output, _text_file() as errors:
-            process = subprocess.Popen(
-                [sys.executable, str(path), *words],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                env={**os.environ, TORCH_PYTHON: str(self.python)},
-                start_new_session=True,
-            )
-            with contextlib.ExitStack() as stack:
-                stack.callback(_end, process)
-                with current_token().on_cancel(lambda: _signal(process, signal.SIGTERM)):
-                    in_time = _has_ended(process, program.seconds)
-            if not in_time:
-                row.error = f"it was ended after {program.seconds:g} s{_last_line(errors)}"
-            elif process.returncode:
-                row.error = f"it ended with code {process.returncode}{_last_line(errors)}"
-            row.figures = list(_figures(output))
-        return row
+        environ = {**os.environ, TORCH_PYTHON: str(self.python)}
+        done = run_program(self.folder / program.file, words, environ=environ, seconds=program.seconds)
+        return SuiteRow(part=part.name, name=program.name, error=done.error, figures=list(done.figures))
 
 
 def open_suite(
-    parts: Sequence[Part], folder: Path, out: Path | None, how: Measuring, say: Callable[[str], None]
+    parts: Sequence[Part],
+    folder: Path,
+    out: Path | None,
+    how: Measuring,
+    say: Callable[[str], None],
+    *,
+    again: bool = False,
 ) -> Suite:
     """Look at the machine, say what is missing for which jobs, and open the results.
+
+    Args:
+        parts: that are to be measured.
+        folder: of the table.
+        out: file of the results; None: beside the table on a GPU, and nowhere without one.
+        how: each job is measured.
+        say: prints a line.
+        again: measure also what failed before.
 
     Raises:
         InputError: the file of results has something else.
@@ -216,6 +209,8 @@ def open_suite(
         raise CannotTellError(f"torch cannot be imported by {interpreter.path}: {torch.problem}")
     if gpus is not None and torch.cuda is None:
         raise CannotTellError(f"torch {torch.version} of {interpreter.path} was built without CUDA; nothing can be run")
+    if gpus is not None:
+        _check_cuda(interpreter.path)
     cuda = {"cuda": torch.cuda} if torch.cuda else {}
     results = SuiteResults(
         card=gpus.name if gpus else None,
@@ -225,6 +220,7 @@ def open_suite(
             "cores": os.cpu_count() or 0,
             "memory_bytes": psutil.virtual_memory().total,
             "system": platform.platform(),
+            **({"gpu_bytes": gpus.devices[0].total_bytes or 0} if gpus else {}),
         },
         versions={"vramtop": version_number() or "checkout", "python": found.python, **found.versions, **cuda},
     )
@@ -238,7 +234,34 @@ def open_suite(
         count = sum(name in job.needs for part in parts for job in part.jobs)
         say(f"not installed: {name}" + (f", which {count} jobs need" if count else ""))
     say(f"results: {file.path}" if file.path else "results are not kept; --out FILE keeps them")
-    return Suite(parts=parts, folder=folder, file=file, how=how, python=interpreter.path, missing=missing, say=say)
+    return Suite(
+        parts=parts,
+        folder=folder,
+        file=file,
+        how=how,
+        python=interpreter.path,
+        missing=missing,
+        again=again,
+        say=say,
+    )
+
+
+def _check_cuda(python: Path) -> None:
+    """Have torch use the GPU once, as otherwise every row would be the same failure.
+
+    Raises:
+        CannotTellError: it cannot.
+    """
+    command, environ = [str(python), "-c", _USE_CUDA], safe_environment(os.environ, python)
+    try:
+        done = subprocess.run(
+            command, cwd="/", env=environ, capture_output=True, text=True, timeout=_CUDA_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotTellError(f"{python} cannot use the GPU: {error}") from None
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or [f"code {done.returncode}"]
+        raise CannotTellError(f"torch of {python} cannot use the GPU: {lines[-1][:300]}")
 
 
 def _row(part: Part, name: str, found: MeasuredJob, how: Measuring) -> SuiteRow:
@@ -273,53 +296,6 @@ def _line(row: SuiteRow) -> str:
     if row.error:
         words.append(row.error)
     return "; ".join(words) + f"; {row.seconds:.1f} s" if row.seconds is not None else "; ".join(words)
-
-
-def _figures(output: IO[str]) -> Iterator[dict[str, object]]:
-    """Yield the objects of JSON that a program has printed; another line becomes one with an error."""
-    output.seek(0)
-    for number in range(_MAX_FIGURES):
-        line = output.readline(_MAX_LINE)
-        if not line:
-            return
-        try:
-            yield msgspec.json.decode(line, type=dict[str, object])
-        except msgspec.DecodeError as error:
-            if line.strip():
-                yield {"name": f"line {number + 1}", "error": f"no object of JSON ({error}): {line.strip()[:200]}"}
-
-
-def _text_file() -> IO[str]:
-    return tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
-
-
-def _last_line(errors: IO[str]) -> str:
-    errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4096))
-    lines = [line.strip() for line in errors.read().splitlines() if line.strip()]
-    return f": {lines[-1][:300]}" if lines else ""
-
-
-def _has_ended(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
-    """Wait for a program; it stays a zombie, so that its number and its group's remain its own."""
-    until = time.monotonic() + seconds
-    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-        if time.monotonic() > until:
-            return False
-        time.sleep(_POLL_SECONDS)
-    return True
-
-
-def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a program and whatever it has started."""
-    _signal(process, signal.SIGTERM)
-    _has_ended(process, _END_SECONDS)
-    _signal(process, signal.SIGKILL)
-    process.wait()
 
 
 def _listed(versions: dict[str, str]) -> str:

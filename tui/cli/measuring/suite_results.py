@@ -46,7 +46,7 @@ class SuiteResults(Struct, kw_only=True):
     started: str
     """Time of the first row, in UTC (ISO 8601)."""
     machine: dict[str, str | int]
-    """Processor cores, host memory in bytes, system and kernel."""
+    """Processor cores, bytes of host memory and of the GPU, system and kernel."""
     versions: dict[str, str]
     """Versions of Python, the libraries and vramtop."""
     rows: list[SuiteRow] = []

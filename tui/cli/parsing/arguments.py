@@ -211,6 +211,8 @@ def _measure(parser: "Parser") -> None:
     group.add_argument("--suite", metavar="FILE", help=text)
     text = "With --suite: only this part, by name or number (repeatable)."
     group.add_argument("--part", action="append", default=[], metavar="PART", help=text)
+    text = "With --suite: measure also what failed before."
+    group.add_argument("--again", action="store_true", help=text)
     text = "With --suite: the results (default: CARD-DATE.json beside the table; with --cpu they are not kept)."
     group.add_argument("--out", metavar="FILE", help=text)
 

@@ -1,0 +1,212 @@
+"""What ``make gpu`` runs: its table, the whole of it on the CPU, and what becomes of its results."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accuracy_cases import GPU, read_measured
+from json_schemas import valid_json
+
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.estimation import estimate
+from vramtop.tui.cli.measuring import read_suite
+from vramtop.tui.cli.measuring.suite_table import Part
+
+ROOT = Path(__file__).parents[2]
+START = GPU / "start.py"
+ONLY_ON_A_GPU = ("needs ", "torch.compile can be measured on a GPU only", "fused kernels (")
+NOT_ON_A_CPU = {"attention, memory-efficient", "attention, cuDNN", "nvitop"}
+CARD = "NVIDIA H100 80GB HBM3"
+
+
+@pytest.fixture(scope="module")
+def parts() -> tuple[Part, ...]:
+    return read_suite(GPU / "suite.toml")
+
+
+def test_the_parts_are_short_and_the_jobs_differ_in_what_memory_depends_on(parts: tuple[Part, ...]) -> None:
+    assert all(part.minutes <= 9 for part in parts)
+    assert sum(part.minutes for part in parts) <= 35
+    steps = [entry.job for part in parts[:2] for entry in part.jobs]
+    assert len(steps) >= 40
+    assert {part.steps for part in parts if part.jobs} == {6, 60}
+    trainings = [job.training for job in steps]
+    assert {each.precision for each in trainings} == {"fp32", "bf16", "bf16-mixed", "fp16-mixed"}
+    assert {each.optimizer for each in trainings} >= {"adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor"}
+    assert {job.model.attention for job in steps} == {"sdpa", "eager", "flash_attention_2"}
+    assert {each.mode for each in trainings} == {"train", "inference"}
+    assert {each.loss for each in trainings} == {"full", "fused-linear"}
+    assert any(each.compile for each in trainings)
+    assert any(each.varying_lengths for each in trainings)
+    assert any(each.gradient_accumulation > 1 for each in trainings)
+    assert sum(each.activation_checkpointing == "full" for each in trainings) >= 5
+    assert {job.lora.quantization for job in steps if job.lora} == {"none", "nf4", "nf4-double", "int8"}
+    assert len({each.micro_batch for each in trainings}) >= 3
+    assert len({each.sequence_length for each in trainings}) >= 3
+    assert sum(job.model.task == "image-classification" for job in steps) >= 3
+    assert Counter(entry.job.training.varying_lengths for entry in parts[3].jobs) == {None: 6, True: 6}
+
+
+@pytest.mark.slow
+def test_every_model_is_small_enough_and_all_jobs_but_one_fit_a_large_gpu(parts: tuple[Part, ...]) -> None:
+    texts = [entry for part in parts for entry in part.jobs if entry.job.model.task != "image-classification"]
+    found = {entry.name: estimate(entry.job) for entry in texts}
+    assert all(0.05e9 < budget.model.parameters < 8.1e9 for budget in found.values())
+    too_large = [name for name, budget in found.items() if budget.peak.device_bytes > 80 * GIB]
+    assert too_large == ["llama-8b b64 s8192 lora bf16 adamw-fused rank 16"]
+
+
+@pytest.mark.slow
+@pytest.mark.published
+def test_the_whole_suite_runs_on_the_cpu_and_is_gone_on_with(parts: tuple[Part, ...], tmp_path: Path) -> None:
+    command = [sys.executable, str(START), "--cpu", "--json", "--out", str(tmp_path / "results.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    found = valid_json("measure-suite", done.stdout)
+    rows = {(row["part"], row["name"]): row for row in found["rows"]}
+    assert set(rows) == {(part.name, name) for part in parts for name in part.names}
+    wrong = {key: row["error"] for key, row in rows.items() if not (row["error"] or "needs ").startswith(ONLY_ON_A_GPU)}
+    assert wrong == {}
+    for part in parts:
+        for entry in part.jobs:
+            _check_job(rows[part.name, entry.name])
+    programs = {name: row["figures"] for (part, name), row in rows.items() if row["figures"]}
+    assert len(programs) == sum(len(part.programs) for part in parts)
+    lines = {(name, line["name"]): line for name, figures in programs.items() for line in figures}
+    assert {line for (_, line), figures in lines.items() if "error" in figures} <= NOT_ON_A_CPU
+    assert lines["attach", "once"]["listed"] is True
+    assert lines["attach", "attach, batch too small"]["status"] == "over"
+    assert lines["attach", "attach, batch too large"]["status"] == "under"
+    assert lines["NVML calls", "nvmlDeviceGetMemoryInfo"]["calls"] > 5
+    assert lines["dashboard", "vramtop"]["first_frame_seconds"] > 0
+    assert lines["probe", "probe"]["step_seconds"] > 0
+    assert lines["crash", "crash"]["exit_code"] == 1
+    assert lines["crash", "explain log"]["phase"] == lines["crash", "predicted"]["phase"] == "forward"
+
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert again.returncode == 0
+    assert {(row["part"], row["name"]) for row in json.loads(again.stdout)["rows"]} == set(rows)
+    assert "steps: 24 jobs, 0 programs, " in again.stderr
+
+
+def _check_job(row: dict[str, Any]) -> None:
+    if row["measured"] is None:
+        assert row["error"].startswith("needs ")
+        return
+    step, told = row["measured"]["measured"], row["measured"]["predicted"]
+    if step is not None:
+        assert row["measured"]["device"] == "cpu"
+        assert told["allocated_bytes"] == pytest.approx(step["max_allocated_bytes"], rel=0.25), row["name"]
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A folder with results as they would come from a GPU, of one job that ran, one that did not fit, and a program."""
+    job = {"model": {"id": "gpt2"}, "training": {"micro_batch": 8, "sequence_length": 512, "precision": "bf16"}}
+    told = {
+        "method": "traced",
+        "phase": "backward",
+        "components": {},
+        "allocated_range": None,
+        "reserved_range": None,
+        "allocated_bytes": 9 * GIB,
+        "reserved_bytes": 10 * GIB,
+        "device_bytes": 11 * GIB,
+        "cache_bytes": None,
+        "low_bytes": 10 * GIB,
+        "high_bytes": 12 * GIB,
+    }
+    step = {
+        "max_allocated_bytes": 10 * GIB,
+        "max_reserved_bytes": 10 * GIB,
+        "allocated_by_step_bytes": [10 * GIB] * 6,
+        "phases": {},
+        "components": {},
+        "retries": 0,
+        "ranks": [],
+        "out_of_memory": None,
+        "allocator": None,
+        "by_step": [{"step": 1, "phase": "forward", "allocated": 8 * GIB, "reserved": 9 * GIB}],
+        "process_bytes": None,
+        "device_bytes": 11 * GIB,
+        "context_bytes": GIB // 2,
+        "stages": {},
+    }
+    failed = {"step": 1, "phase": "forward", "message": "full", "allocated_bytes": 70 * GIB, "reserved_bytes": 75 * GIB}
+    measured = {
+        "schema": 1,
+        "job": {**job, "name": "gpt2 b8"},
+        "predicted": told,
+        "device": "cuda",
+        "card": CARD,
+        "driver": "580.95",
+        "versions": {"torch": "2.13.0"},
+        "measured": step,
+        "error": None,
+        "seconds": 9.0,
+        "notes": [],
+    }
+    over = {**measured, "measured": {**step, "out_of_memory": failed}, "error": "out of memory"}
+    rows = [
+        {"part": "steps", "name": "gpt2 b8", "measured": measured, "formula": {**told, "allocated_bytes": 11 * GIB}},
+        {"part": "steps", "name": "too large", "measured": over, "error": "out of memory"},
+        {"part": "steps", "name": "gpt2 nf4", "error": "needs bitsandbytes"},
+        {"part": "card", "name": "lazy", "figures": [{"name": "CUDA context", "process_bytes": 500 * 2**20}]},
+    ]
+    facts = {"card": CARD, "driver": "580.95", "started": "2026-12-01T10:00:00Z", "machine": {}, "versions": {}}
+    (tmp_path / "h100.json").write_text(json.dumps({**facts, "rows": rows}))
+    on_cpu = [{**rows[0], "measured": {**measured, "device": "cpu"}}]
+    (tmp_path / "cpu.json").write_text(json.dumps({**facts, "card": None, "rows": on_cpu}))
+    return tmp_path
+
+
+def test_measured_figures_become_rows_of_the_accuracy_table(results: Path) -> None:
+    cases = read_measured(results)
+    assert [(case.figure, case.measured_bytes // GIB) for case in cases] == [
+        *(("allocated", 10), ("reserved", 10), ("device", 11))
+    ]
+    assert {(case.job.target.gpu, case.file, case.repository) for case in cases} == {
+        ("h100-80gb", "gpu/h100", "gpu/h100")
+    }
+
+
+def test_the_page_has_what_was_measured(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "scripts"))
+    import make_gpu_page as page
+
+    text = page.tables(results)["gpus"].replace("\u00a0", " ")
+    assert f"## {CARD}, 2026-12-01" in text
+    assert "| allocated, closed form | 1 | 10.0 % | +10.0 % | 0 % | +10.0 % |" in text
+    assert "| allocated, deepest method | 1 | 10.0 % | -10.0 % | 100 % | -10.0 % |" in text
+    assert (
+        "| steps: gpt2 b8 | 10.00 | +10.0 % | -10.0 % | 10.00 | +0.0 % | +0.0 % | 11.00 | +0.0 % | +0.0 % | 0.50 |"
+        in text
+    )
+    assert "| steps: gpt2 b8 | 6 | 9.00 | 10.00 | 10.00 | 1.00 |" in text
+    assert "| too large | forward, step 1 | 75.00 | 11.00 | backward |" in text
+    assert "| CUDA context | process 500 MiB |" in text
+    assert "| steps: gpt2 nf4 | needs bitsandbytes |" in text
+    assert page.tables(results / "absent")["gpus"] == page.NOTHING
+
+
+def test_the_page_of_measurements_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "scripts"))
+    import make_gpu_page as page
+
+    text = page.PAGE.read_text()
+    assert text == page.with_tables(text, page.tables()), "run `make figures`"
+
+
+def test_without_torch_and_without_packages_start_says_what_to_do(tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True, timeout=60)
+    python = str(bare / "bin" / "python")
+    done = subprocess.run(
+        [sys.executable, str(START), "--python", python], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"{python} has no torch and transformers; leave out --python to install them" in done.stderr
