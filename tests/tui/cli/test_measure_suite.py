@@ -22,7 +22,7 @@ from vramtop.estimator.trace.measure.figures import MeasuredRank, OutOfMemory, S
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.tui.cli.main import main
 from vramtop.tui.cli.measuring import chosen_parts, read_suite
-from vramtop.tui.cli.measuring.suite import _check_cuda
+from vramtop.tui.cli.measuring.suite import _work_together
 
 TABLE = """
 [job.training]
@@ -83,7 +83,7 @@ def test_jobs_have_their_tables_settings_and_names_that_say_them(table: Path) ->
     eight, eager = steps.jobs
     assert (eight.name, eager.name) == ("small b4 s64 bf16 adamw-8bit", "small b2 s32 eager bf16")
     assert (eight.job.training.precision, eight.job.training.optimizer) == ("bf16", "adamw-8bit")
-    assert (eight.needs, eager.needs) == (("bitsandbytes",), ())
+    assert (eight.needs, eager.needs) == (("transformers", "bitsandbytes"), ("transformers",))
     assert eager.job.model.attention == "eager"
     assert [program.arguments for program in others.programs] == [["--much"]]
     assert chosen_parts((steps, others), ["2", "steps"]) == (others, steps)
@@ -246,7 +246,7 @@ def one_gpu(
     """A machine with a GPU, an interpreter with torch for CUDA and everything else, and no steps that are run."""
     source = OneGpu(make_snapshot, make_gpu, make_process)
     suite = "vramtop.tui.cli.measuring.suite"
-    versions = {"torch": "2.11.0+cu130", "bitsandbytes": "0.50"}
+    versions = {"torch": "2.11.0+cu130", "transformers": "5.17.0", "bitsandbytes": "0.50"}
     found = InstalledPackages(python="3.12.3", executable="", versions=versions, modules=(), requirements=())
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: source)
@@ -254,7 +254,7 @@ def one_gpu(
     monkeypatch.setattr(f"{suite}.choose_interpreter", lambda *_: interpreter)
     monkeypatch.setattr(f"{suite}.installed_packages", lambda *_, **__: found)
     monkeypatch.setattr(f"{suite}.torch_build", lambda *_: TorchBuild(version="2.11.0", cuda="13.0"))
-    monkeypatch.setattr(f"{suite}._check_cuda", lambda _: None)
+    monkeypatch.setattr(f"{suite}._work_together", lambda *_, **__: True)
     return source
 
 
@@ -326,7 +326,16 @@ def test_a_job_that_cannot_be_run_and_one_that_breaks_are_rows(
 
 def test_a_gpu_that_torch_cannot_use_is_said_once() -> None:
     with pytest.raises(CannotTellError, match=r"cannot use the GPU: .*(CUDA|NVIDIA|No module named)"):
-        _check_cuda(Path(sys.executable))
+        _work_together(Path(sys.executable), on_gpu=True)
+
+
+def test_a_transformers_that_does_not_work_with_the_torch_is_said_and_needed(
+    one_gpu: OneGpu, measured: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vramtop.tui.cli.measuring.suite._work_together", lambda *_, **__: False)
+    _, found, progress = measured("--part", "steps")
+    assert "not installed: a transformers for torch 2.11.0+cu130, which 2 jobs need" in progress
+    assert {row["error"] for row in found["rows"]} == {"needs a transformers for torch 2.11.0+cu130"}
 
 
 def test_torch_without_cuda_is_said_before_anything_runs(

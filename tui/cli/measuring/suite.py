@@ -7,7 +7,7 @@ import platform
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,7 +41,9 @@ _TINY_STEPS = 3
 _PATIENCE = 3
 """A job is ended after so many times the seconds that it is expected to take: one that hangs costs no more."""
 _NEEDS = "needs "
-_USE_CUDA, _CUDA_SECONDS = "import torch; torch.ones(1, device='cuda').item()", 180.0
+_USE_CUDA = "import torch; torch.ones(1, device='cuda').item(); "
+_APART, _CHECK_SECONDS = 9, 180.0
+"""Exit code of a check that found transformers without torch, and its time limit."""
 TORCH_PYTHON = "VRAMTOP_TORCH_PYTHON"
 """Environment variable of programs: the Python that has torch."""
 
@@ -56,7 +58,7 @@ class Suite:
         file: of the results.
         how: each job is measured.
         python: the interpreter with torch.
-        missing: libraries that are not installed there.
+        missing: libraries that are not installed there, or not for this torch, in words.
         again: also what failed before is measured.
         say: prints a line.
     """
@@ -66,7 +68,7 @@ class Suite:
     file: ResultsFile
     how: Measuring
     python: Path
-    missing: frozenset[str]
+    missing: Mapping[str, str]
     again: bool
     say: Callable[[str], None]
 
@@ -154,7 +156,7 @@ class Suite:
         self.say(_line(row))
 
     def _job_row(self, part: Part, entry: SuiteJob) -> SuiteRow:
-        lacking = [name for name in entry.needs if name in self.missing]
+        lacking = [self.missing[name] for name in entry.needs if name in self.missing]
         if lacking:
             return SuiteRow(part=part.name, name=entry.name, error=_NEEDS + ", ".join(lacking), seconds=0.0)
         steps = part.steps if self.how.gpus else min(part.steps, _TINY_STEPS)
@@ -209,8 +211,7 @@ def open_suite(
         raise CannotTellError(f"torch cannot be imported by {interpreter.path}: {torch.problem}")
     if gpus is not None and torch.cuda is None:
         raise CannotTellError(f"torch {torch.version} of {interpreter.path} was built without CUDA; nothing can be run")
-    if gpus is not None:
-        _check_cuda(interpreter.path)
+    together = _work_together(interpreter.path, on_gpu=gpus is not None)
     cuda = {"cuda": torch.cuda} if torch.cuda else {}
     results = SuiteResults(
         card=gpus.name if gpus else None,
@@ -228,11 +229,13 @@ def open_suite(
         card = "-".join(word for word in (gpus.name or "gpu").lower().split() if word not in ("nvidia", "geforce"))
         out = folder / f"{card}-{results.started[:10]}.json"
     file = ResultsFile.open(out, results)
-    missing = frozenset(_LIBRARIES) - found.versions.keys()
+    missing = {name: name for name in _LIBRARIES if name not in found.versions}
+    if not together:
+        missing["transformers"] = f"a transformers for torch {found.versions.get('torch')}"
     say(f"{gpus.name if gpus else 'no GPU: tiny models on the CPU'}; {interpreter.path}: {_listed(results.versions)}")
     for name in sorted(missing):
         count = sum(name in job.needs for part in parts for job in part.jobs)
-        say(f"not installed: {name}" + (f", which {count} jobs need" if count else ""))
+        say(f"not installed: {missing[name]}" + (f", which {count} jobs need" if count else ""))
     say(f"results: {file.path}" if file.path else "results are not kept; --out FILE keeps them")
     return Suite(
         parts=parts,
@@ -246,22 +249,26 @@ def open_suite(
     )
 
 
-def _check_cuda(python: Path) -> None:
-    """Have torch use the GPU once, as otherwise every row would be the same failure.
+def _work_together(python: Path, *, on_gpu: bool) -> bool:
+    """Have torch use the GPU once, and return whether the installed transformers works with it.
 
     Raises:
-        CannotTellError: it cannot.
+        CannotTellError: torch cannot use the GPU, or neither can be imported: every row would be that failure.
     """
-    command, environ = [str(python), "-c", _USE_CUDA], safe_environment(os.environ, python)
+    check = f"import sys, transformers.utils as u; sys.exit(0 if u.is_torch_available() else {_APART})"
+    program = f"{_USE_CUDA if on_gpu else ''}{check}"
+    command, environ = [str(python), "-c", program], safe_environment(os.environ, python)
     try:
         done = subprocess.run(
-            command, cwd="/", env=environ, capture_output=True, text=True, timeout=_CUDA_SECONDS, check=False
+            command, cwd="/", env=environ, capture_output=True, text=True, timeout=_CHECK_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CannotTellError(f"{python} cannot use the GPU: {error}") from None
-    if done.returncode:
+        raise CannotTellError(f"{python} cannot use torch: {error}") from None
+    if done.returncode not in (0, _APART):
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or [f"code {done.returncode}"]
-        raise CannotTellError(f"torch of {python} cannot use the GPU: {lines[-1][:300]}")
+        what = "torch of {} cannot use the GPU" if on_gpu else "torch and transformers of {} cannot be imported"
+        raise CannotTellError(f"{what.format(python)}: {lines[-1][:300]}")
+    return done.returncode == 0
 
 
 def _row(part: Part, name: str, found: MeasuredJob, how: Measuring) -> SuiteRow:

@@ -31,8 +31,8 @@ from vramtop.estimator.job.job_file import names_user_code
 _Seconds = Annotated[float, Meta(gt=0, le=3600)]
 _TABLES = ("training", "lora", "parallel", "software")
 _SIZES = {"micro_batch": "b", "sequence_length": "s"}
-_LIBRARIES = ("bitsandbytes", "flash-attn", "liger-kernel", "peft")
-"""Distributions that some jobs need beside torch and transformers."""
+_LIBRARIES = ("transformers", "bitsandbytes", "flash-attn", "liger-kernel", "peft")
+"""Distributions that some jobs need beside torch."""
 JOB_SECONDS = 25.0
 """Time that a job is expected to take at most, with its process's start."""
 
@@ -61,9 +61,10 @@ class SuiteJob(Struct, frozen=True, kw_only=True):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Distributions that its steps need beside torch and transformers."""
+        """Distributions that its steps need beside torch."""
         training, lora = self.job.training, self.job.lora
-        libraries = set(resolve_job(self.job).optimizer.libraries) if training.optimizer_class is None else set()
+        libraries = {"transformers"} - ({"transformers"} if names_user_code(self.job.model.id) else set())
+        libraries |= set(resolve_job(self.job).optimizer.libraries) if training.optimizer_class is None else set()
         if lora is not None:
             libraries |= {"peft"} if lora.quantization == "none" else {"peft", "bitsandbytes"}
         if self.job.model.attention.startswith("flash_attention"):
