@@ -36,6 +36,13 @@ LOG = (
     "of which 1.00 GiB is free. Including non-PyTorch memory, this process has 22.65 GiB memory in use. Of the "
     "allocated memory 19.00 GiB is allocated by PyTorch, and 2.75 GiB is reserved by PyTorch but unallocated.\n"
 )
+SUITE = """
+[models.gpt2]
+id = "gpt2"
+[[part]]
+name = "steps"
+jobs = [{ model = "gpt2", training = { micro_batch = 4 } }]
+"""
 KEPT = {
     "budget": ("schema", "method", "peak", "steady_device_bytes"),
     "job": ("name", "model", "training"),
@@ -115,6 +122,8 @@ def outputs(folder: Path, pid: int) -> Iterator[tuple[str, str]]:
     (folder / "memory.pickle").write_bytes(pickle.dumps(recorder.snapshot()))
     yield "explain-snapshot", printed("explain", "memory.pickle", "--json")
     yield "measure", printed("measure", "gpt2", "--cpu", "--method", "formula", "--json")
+    (folder / "suite.toml").write_text(SUITE)
+    yield "measure-suite", printed("measure", "--suite", "suite.toml", "--cpu", "--method", "formula", "--json")
     yield "history-export", printed("history", "--export", "runs.jsonl", "--json")
     yield "history-forget", printed("history", "--forget", "--all", "--json")
     yield "config", printed("config", "dashboard.interval", "--json")

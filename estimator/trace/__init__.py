@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         torch_build as torch_build,
     )
     from .interpreters import (
+        Interpreter as Interpreter,
         choose_interpreter as choose_interpreter,
         find_interpreters as find_interpreters,
         probe_interpreter as probe_interpreter,
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from .start_python import safe_environment as safe_environment
     from .traced_budget import with_known_trained as with_known_trained, with_reported_count as with_reported_count
     from .worker_cache import kept_result as kept_result
-    from .worker_pool import keep_idle_workers as keep_idle_workers
-    from .worker_process import Worker as Worker, beside_worker as beside_worker
+    from .worker_pool import POOL as POOL, keep_idle_workers as keep_idle_workers
+    from .worker_process import Worker as Worker, beside_worker as beside_worker, convert_answer as convert_answer
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -35,11 +36,11 @@ else:
             "exact_optimizer": "exact_budget",
             "exact_parameter_count": "exact_inventory",
             "installed_packages": "InstalledPackages torch_build TorchBuild",
-            "interpreters": "choose_interpreter find_interpreters probe_interpreter",
+            "interpreters": "Interpreter choose_interpreter find_interpreters probe_interpreter",
             "start_python": "safe_environment",
             "traced_budget": "with_known_trained with_reported_count",
             "worker_cache": "kept_result",
-            "worker_pool": "keep_idle_workers",
-            "worker_process": "Worker beside_worker",
+            "worker_pool": "POOL keep_idle_workers",
+            "worker_process": "Worker beside_worker convert_answer",
         },
     )

@@ -139,6 +139,7 @@ def test_only_one_module_starts_interpreters() -> None:
     root = Path(__file__).parents[3]
     of_the_users_choice = {  # the user's command, and programs of the system
         "tui/background/user_command.py",
+        "tui/cli/measuring/suite_programs.py",
         "monitor/fleet/remote/connection.py",
         "monitor/fleet/schedulers/slurm_cluster.py",
         "monitor/host/inspect/slurm_job.py",

@@ -110,7 +110,9 @@ def test_shipped_program_reports_failures_in_one_sentence_and_continues() -> Non
                 worker.request(request, 120)
         counted = worker.request({"op": "inventory", "config": llama, "task": "causal-lm"}, 120)
 
-        assert worker.request({"op": "ping"}, 120)["versions"]["torch"].startswith("2.")
+        answer = worker.request({"op": "ping"}, 120)
+        assert answer["versions"]["torch"].startswith("2.")
+        assert answer["transformers_has_torch"] is True
     assert counted["layers"] == 2
     assert {group["dtype"] for group in counted["groups"]} == {"float32"}
 

@@ -1,7 +1,6 @@
 """``vramtop measure --suite``: the table, the rows that are kept, and jobs that have one GPU in turn."""
 
 import json
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from vramtop.estimator.trace.measure.figures import MeasuredRank, OutOfMemory, S
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.tui.cli.main import main
 from vramtop.tui.cli.measuring import chosen_parts, read_suite
-from vramtop.tui.cli.measuring.suite import _work_together
+from vramtop.tui.cli.measuring.suite import _Libraries, _try_gpu
 
 TABLE = """
 [job.training]
@@ -55,6 +54,7 @@ print(json.dumps({"name": "arguments", "given": sys.argv[1:], "torch": bool(os.e
 print("not JSON")
 sys.exit("it breaks here")
 """
+TRY_GPU = _try_gpu
 Suite = Callable[..., tuple[int, Any, str]]
 
 
@@ -254,7 +254,8 @@ def one_gpu(
     monkeypatch.setattr(f"{suite}.choose_interpreter", lambda *_: interpreter)
     monkeypatch.setattr(f"{suite}.installed_packages", lambda *_, **__: found)
     monkeypatch.setattr(f"{suite}.torch_build", lambda *_: TorchBuild(version="2.11.0", cuda="13.0"))
-    monkeypatch.setattr(f"{suite}._work_together", lambda *_, **__: True)
+    monkeypatch.setattr(f"{suite}._Libraries.of", lambda _: _Libraries(transformers_has_torch=True))
+    monkeypatch.setattr(f"{suite}._try_gpu", lambda _: None)
     return source
 
 
@@ -324,15 +325,26 @@ def test_a_job_that_cannot_be_run_and_one_that_breaks_are_rows(
     assert [row["error"] for row in found["rows"]] == [None, None]
 
 
-def test_a_gpu_that_torch_cannot_use_is_said_once() -> None:
-    with pytest.raises(CannotTellError, match=r"cannot use the GPU: .*(CUDA|NVIDIA|No module named)"):
-        _work_together(Path(sys.executable), on_gpu=True)
+def test_a_gpu_that_torch_cannot_use_is_said_once(
+    one_gpu: OneGpu, measured: Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(job: Job, *_: object, **options: Any) -> MeasuredStep:
+        options["on_stage"]("ready", [1])
+        raise CannotTellError(f"{job.label} sees no GPU through CUDA")
+
+    monkeypatch.setattr("vramtop.tui.cli.measuring.suite._try_gpu", TRY_GPU)
+    monkeypatch.setattr("vramtop.tui.cli.measuring.measured_job.run_real_step", run)
+    out = tmp_path / "results.json"
+    code, found, complaint = measured("--out", str(out))
+    assert (code, found, out.exists()) == (3, None, False)
+    assert "a tiny model, to try the GPU sees no GPU through CUDA" in complaint
 
 
 def test_a_transformers_that_does_not_work_with_the_torch_is_said_and_needed(
     one_gpu: OneGpu, measured: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vramtop.tui.cli.measuring.suite._work_together", lambda *_, **__: False)
+    found_apart = _Libraries(transformers_has_torch=False)
+    monkeypatch.setattr("vramtop.tui.cli.measuring.suite._Libraries.of", lambda _: found_apart)
     _, found, progress = measured("--part", "steps")
     assert "not installed: a transformers for torch 2.11.0+cu130, which 2 jobs need" in progress
     assert {row["error"] for row in found["rows"]} == {"needs a transformers for torch 2.11.0+cu130"}

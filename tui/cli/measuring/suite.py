@@ -4,7 +4,7 @@ import contextlib
 import functools
 import os
 import platform
-import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +23,18 @@ from vramtop.estimator.common import (
     version_number,
 )
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job import Job, Software, match_nvml_name
-from vramtop.estimator.trace import choose_interpreter, keep_idle_workers, safe_environment, torch_build
+from vramtop.estimator.job import Job, ModelSpec, Software, match_nvml_name
+from vramtop.estimator.model import resolve_model
+from vramtop.estimator.trace import (
+    POOL,
+    Interpreter,
+    choose_interpreter,
+    convert_answer,
+    keep_idle_workers,
+    torch_build,
+)
 from vramtop.estimator.trace.installed_packages import installed_packages
+from vramtop.estimator.trace.measure import tiny_job
 
 from .free_gpus import FixedGpus
 from .measured_job import MeasuredJob, Measuring, measure_job, predicted
@@ -41,9 +50,7 @@ _TINY_STEPS = 3
 _PATIENCE = 3
 """A job is ended after so many times the seconds that it is expected to take: one that hangs costs no more."""
 _NEEDS = "needs "
-_USE_CUDA = "import torch; torch.ones(1, device='cuda').item(); "
-_APART, _CHECK_SECONDS = 9, 180.0
-"""Exit code of a check that found transformers without torch, and its time limit."""
+_IMPORT_SECONDS = 180.0
 TORCH_PYTHON = "VRAMTOP_TORCH_PYTHON"
 """Environment variable of programs: the Python that has torch."""
 
@@ -174,9 +181,12 @@ class Suite:
         return msgspec.structs.replace(job, software=Software(**{**versions, **stated}))
 
     def _program_row(self, part: Part, program: Program) -> SuiteRow:
-        words = [*program.arguments, *([] if self.how.gpus else ["--cpu"])]
+        path = self.folder / program.file
+        if not path.is_file():
+            return SuiteRow(part=part.name, name=program.name, error=f"{path} is not there")
+        command = [sys.executable, str(path), *program.arguments, *([] if self.how.gpus else ["--cpu"])]
         environ = {**os.environ, TORCH_PYTHON: str(self.python)}
-        done = run_program(self.folder / program.file, words, environ=environ, seconds=program.seconds)
+        done = run_program(command, environ=environ, seconds=program.seconds)
         return SuiteRow(part=part.name, name=program.name, error=done.error, figures=list(done.figures))
 
 
@@ -211,7 +221,7 @@ def open_suite(
         raise CannotTellError(f"torch cannot be imported by {interpreter.path}: {torch.problem}")
     if gpus is not None and torch.cuda is None:
         raise CannotTellError(f"torch {torch.version} of {interpreter.path} was built without CUDA; nothing can be run")
-    together = _work_together(interpreter.path, on_gpu=gpus is not None)
+    works = _Libraries.of(interpreter).transformers_has_torch
     cuda = {"cuda": torch.cuda} if torch.cuda else {}
     results = SuiteResults(
         card=gpus.name if gpus else None,
@@ -230,12 +240,14 @@ def open_suite(
         out = folder / f"{card}-{results.started[:10]}.json"
     file = ResultsFile.open(out, results)
     missing = {name: name for name in _LIBRARIES if name not in found.versions}
-    if not together:
+    if not works:
         missing["transformers"] = f"a transformers for torch {found.versions.get('torch')}"
     say(f"{gpus.name if gpus else 'no GPU: tiny models on the CPU'}; {interpreter.path}: {_listed(results.versions)}")
     for name in sorted(missing):
         count = sum(name in job.needs for part in parts for job in part.jobs)
         say(f"not installed: {missing[name]}" + (f", which {count} jobs need" if count else ""))
+    if gpus is not None and works:
+        _try_gpu(how)
     say(f"results: {file.path}" if file.path else "results are not kept; --out FILE keeps them")
     return Suite(
         parts=parts,
@@ -249,26 +261,31 @@ def open_suite(
     )
 
 
-def _work_together(python: Path, *, on_gpu: bool) -> bool:
-    """Have torch use the GPU once, and return whether the installed transformers works with it.
+class _Libraries(msgspec.Struct, frozen=True):
+    """A worker's answer to the request ``ping``."""
+
+    transformers_has_torch: bool
+
+    @classmethod
+    def of(cls, interpreter: Interpreter) -> "_Libraries":
+        """Have an interpreter import its libraries.
+
+        Raises:
+            CannotTellError: they cannot be imported.
+        """
+        return convert_answer(POOL.request(interpreter, {"op": "ping"}, _IMPORT_SECONDS), cls)
+
+
+def _try_gpu(how: Measuring) -> None:
+    """Run one step of a tiny model, so that a GPU that torch cannot use is said once, and not in every row.
 
     Raises:
-        CannotTellError: torch cannot use the GPU, or neither can be imported: every row would be that failure.
+        CannotTellError: it does not run.
     """
-    check = f"import sys, transformers.utils as u; sys.exit(0 if u.is_torch_available() else {_APART})"
-    program = f"{_USE_CUDA if on_gpu else ''}{check}"
-    command, environ = [str(python), "-c", program], safe_environment(os.environ, python)
-    try:
-        done = subprocess.run(
-            command, cwd="/", env=environ, capture_output=True, text=True, timeout=_CHECK_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CannotTellError(f"{python} cannot use torch: {error}") from None
-    if done.returncode not in (0, _APART):
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or [f"code {done.returncode}"]
-        what = "torch of {} cannot use the GPU" if on_gpu else "torch and transformers of {} cannot be imported"
-        raise CannotTellError(f"{what.format(python)}: {lines[-1][:300]}")
-    return done.returncode == 0
+    job = Job(name="a tiny model, to try the GPU", model=ModelSpec(id="gpt2"))
+    found = measure_job(tiny_job(job, resolve_model(job.model)), replace(how, steps=1, method="formula"))
+    if found.error is not None:
+        raise CannotTellError(found.error)
 
 
 def _row(part: Part, name: str, found: MeasuredJob, how: Measuring) -> SuiteRow:

@@ -4,12 +4,10 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 import msgspec
@@ -30,23 +28,20 @@ class Printed:
     """None: it ended by itself with code 0."""
 
 
-def run_program(path: Path, words: Sequence[str], *, environ: Mapping[str, str], seconds: float) -> Printed:
-    """Run a Python program with vramtop's own interpreter, and end it and all that it has started.
+def run_program(command: Sequence[str], *, environ: Mapping[str, str], seconds: float) -> Printed:
+    """Run a program that the user's table names, and end it and all that it has started.
 
     Args:
-        path: the program.
-        words: its arguments.
+        command: the interpreter, the program, and its arguments.
         environ: its environment.
         seconds: time after which it is ended; what it has printed until then counts.
 
     Raises:
         CancelledError: it was cancelled.
     """
-    if not path.is_file():
-        return Printed(error=f"{path} is not there")
     with _text_file() as output, _text_file() as errors:
         process = subprocess.Popen(
-            [sys.executable, str(path), *words],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=errors,

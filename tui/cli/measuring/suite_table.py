@@ -2,7 +2,7 @@
 
     [job.training]                 # settings that all jobs share, as in a job file
     precision = "bf16"
-    [models.small]                 # a model by its name in the table: the [model] of a job file
+    [models.small]                 # a model of the jobs, described as in a job file
     id = "gpt2"
     [[part]]
     name = "steps"

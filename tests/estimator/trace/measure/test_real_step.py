@@ -18,7 +18,8 @@ from vramtop.estimator.common import CancelToken, CannotTellError
 from vramtop.estimator.job import Job, job_from_mapping
 from vramtop.estimator.model import resolve_model
 from vramtop.estimator.trace.measure import MeasuredStep, Place, rank_count, run_real_step
-from vramtop.estimator.trace.measure.real_step import _environment, _require_measurable
+from vramtop.estimator.trace.measure.figures import MeasuredRank
+from vramtop.estimator.trace.measure.real_step import _environment, _require_measurable, run_in_worker
 from vramtop.estimator.trace.traced_step import trace_request
 
 CONFIG = {
@@ -122,6 +123,42 @@ def test_a_step_takes_what_a_plain_training_loop_takes() -> None:
     assert found.versions["torch"]
 
 
+def in_worker(job: Job, steps: int = 3) -> MeasuredRank:
+    model = resolve_model(job.model)
+    return run_in_worker(job, model, limit_bytes=None, steps=steps, timeout=120, python=sys.executable).highest
+
+
+@pytest.mark.slow
+def test_the_worker_measures_what_a_process_of_its_own_does() -> None:
+    alone, shared = measure(job_of(), steps=3).highest, in_worker(job_of())
+    assert shared.peaks == alone.peaks
+    assert shared.components == alone.components
+    assert [(each.step, each.phase) for each in shared.peaks] == [
+        (0, "loading"),
+        *((step, phase) for step in (1, 2, 3) for phase in ("forward", "backward", "optimizer step")),
+    ]
+    first, second = (next(each for each in shared.peaks if each.step == step) for step in (1, 2))
+    assert (second.allocated or 0) - (first.allocated or 0) == pytest.approx(8 * PARAMETERS, rel=0.1)  # states exist
+
+
+def test_batches_that_vary_in_length_reach_the_longest_in_the_middle() -> None:
+    def forwards(job: Job) -> list[int | None]:
+        return [each.allocated for each in in_worker(job, steps=7).peaks if each.phase == "forward" and each.step > 1]
+
+    same, varying = forwards(job_of()), forwards(job_of(training={"varying_lengths": True}))
+    assert len(set(same)) == 1
+    assert len(set(varying)) > 3
+    assert max(each or 0 for each in varying) == varying[2] == same[0]  # of steps 2 to 7 the third is the fourth
+
+
+def test_behind_a_prompt_tokens_are_generated() -> None:
+    found = in_worker(job_of(training={"mode": "inference"}), steps=4)
+    assert [each.phase for each in found.peaks] == ["loading", "forward", *["decoding"] * 4]
+    decoding = [each.allocated or 0 for each in found.peaks if each.phase == "decoding"]
+    assert decoding == sorted(decoding)
+    assert decoding[0] < (found.phases["forward"].allocated or 0)  # one token's logits, not the prompt's
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("parallel", "share"),
@@ -140,7 +177,7 @@ def test_two_ranks_of_torchrun_hold_their_share(parallel: dict[str, Any], share:
         on_stage=lambda stage, pids: stages.append((stage, len(set(pids)))),
     )
     assert len(found.ranks) == 2
-    assert stages == [("context", 2), ("steady", 2)]
+    assert stages == [("ready", 2), ("context", 2), ("first step", 2), ("steady", 2)]
     for rank in found.ranks:
         assert rank.components["gradients"] == pytest.approx(share * 4 * PARAMETERS, rel=0.01)
         assert rank.components["weights"] == pytest.approx(share * 4 * PARAMETERS, rel=0.01)
@@ -290,7 +327,15 @@ def test_all_processes_end_with_vramtop(number: int, own_model: Callable[..., Jo
             {"training": {"compile": True, "fused_kernels": ["norm", "mlp"]}},
             "fused kernels under torch.compile cannot be measured",
         ),
-        ({"training": {"fused_kernels": ["norm", "mlp"]}}, r"fused kernels \(mlp, norm\) cannot be measured"),
+        (
+            {"training": {"fused_kernels": ["norm", "mlp"]}},
+            r"fused kernels \(mlp, norm\) can be measured on a GPU only",
+        ),
+        (
+            {"training": {"loss": "fused-linear", "fused_kernels": []}},
+            r"fused kernels \(the fused-linear loss\) can be",
+        ),
+        ({"training": {"loss": "chunked"}}, "the chunked loss cannot be measured, only full, fused-linear"),
         ({"parallel": {"pipeline": 2}}, "pipeline parallelism cannot be measured"),
         (
             {"lora": {"quantization": "nf4"}, "parallel": {"tensor": 2}},
@@ -327,6 +372,7 @@ def test_the_real_step_is_compiled_by_torch_itself() -> None:
     from vramtop.estimator.worker.measure.counters import PhaseCounter
     from vramtop.estimator.worker.measure.placed_model import placed_model
     from vramtop.estimator.worker.measure.real_steps import _train
+    from vramtop.estimator.worker.measure.stages import NoStages
     from vramtop.estimator.worker.request.request import read_request
 
     class Counter(PhaseCounter):
@@ -341,7 +387,7 @@ def test_the_real_step_is_compiled_by_torch_itself() -> None:
     model = placed_model(request, torch.device("cpu"))
     before = [each.detach().clone() for each in model.parameters()]
     parts: dict[str, int | None] = {}
-    _train(model, request, Counter(), 2, parts)
+    _train(model, request, Counter(), {"steps": 2}, parts, stages=NoStages())
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
     assert torch._dynamo.utils.counters["inductor"]
     assert any(not torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
