@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def test_a_suite_on_the_cpu_keeps_every_row_and_goes_on_where_it_stopped(measure
     code, first, progress = measured("--cpu", "--part", "1", "--out", str(out))
     assert (code, first["card"], first["machine"]["cores"] > 0) == (0, None, True)
     lacking, ran = first["rows"]
-    assert (lacking["error"], lacking["measured"]) == ("needs bitsandbytes", None)
+    assert (lacking["error"], lacking["lacks"], lacking["measured"]) == ("needs bitsandbytes", ["bitsandbytes"], None)
     step = ran["measured"]["measured"]
     assert (ran["name"], ran["error"], ran["measured"]["device"]) == ("small b2 s32 eager bf16", None, "cpu")
     assert {each["phase"] for each in step["by_step"]} == {"loading", "forward", "backward", "optimizer step"}
@@ -304,6 +305,10 @@ def test_jobs_have_the_gpu_one_after_another_and_each_is_compared_with_the_empty
     assert full["measured"]["measured"]["out_of_memory"]["phase"] == "backward"
     [path] = table.parent.glob("h100-80gb-hbm3-*.json")
     require_valid("measure-suite", msgspec.json.decode(path.read_bytes()))
+    yesterday = time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86_400))
+    path.rename(path.with_name(f"h100-80gb-hbm3-{yesterday}.json"))  # it was begun before midnight
+    _, _, progress = measured("--part", "steps", "--method", "formula")
+    assert "steps: 2 jobs, 0 programs, 2 of them measured before" in progress
 
 
 def test_a_job_that_cannot_be_run_and_one_that_breaks_are_rows(

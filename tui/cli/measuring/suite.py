@@ -49,7 +49,6 @@ _CORES_PER_JOB, _MAX_JOBS_AT_ONCE = 4, 4
 _TINY_STEPS = 3
 _PATIENCE = 3
 """A job is ended after so many times the seconds that it is expected to take: one that hangs costs no more."""
-_NEEDS = "needs "
 _IMPORT_SECONDS = 180.0
 TORCH_PYTHON = "VRAMTOP_TORCH_PYTHON"
 """Environment variable of programs: the Python that has torch."""
@@ -117,8 +116,7 @@ class Suite:
 
     def _is_open(self, part: Part, name: str) -> bool:
         row = self.file.results.row(part.name, name)
-        lacked = row is not None and (row.error or "").startswith(_NEEDS)  # it may be installed by now
-        return row is None or lacked or (self.again and row.error is not None)
+        return row is None or bool(row.lacks) or (self.again and row.error is not None)
 
     def _run_jobs(self, part: Part, jobs: Sequence[SuiteJob], token: CancelToken, end: float) -> None:
         """Run the jobs: some are prepared and predicted while one has the GPU."""
@@ -165,7 +163,8 @@ class Suite:
     def _job_row(self, part: Part, entry: SuiteJob) -> SuiteRow:
         lacking = [self.missing[name] for name in entry.needs if name in self.missing]
         if lacking:
-            return SuiteRow(part=part.name, name=entry.name, error=_NEEDS + ", ".join(lacking), seconds=0.0)
+            error = f"needs {', '.join(lacking)}"
+            return SuiteRow(part=part.name, name=entry.name, error=error, lacks=lacking, seconds=0.0)
         steps = part.steps if self.how.gpus else min(part.steps, _TINY_STEPS)
         how = replace(self.how, steps=steps, timeout=min(self.how.timeout, _PATIENCE * entry.seconds))
         found = measure_job(how.job(self._with_versions(entry.job)), how)
@@ -235,10 +234,7 @@ def open_suite(
         },
         versions={"vramtop": version_number() or "checkout", "python": found.python, **found.versions, **cuda},
     )
-    if out is None and gpus is not None:
-        card = "-".join(word for word in (gpus.name or "gpu").lower().split() if word not in ("nvidia", "geforce"))
-        out = folder / f"{card}-{results.started[:10]}.json"
-    file = ResultsFile.open(out, results)
+    file = ResultsFile.open(out or _usual_file(folder, results), results)
     missing = {name: name for name in _LIBRARIES if name not in found.versions}
     if not works:
         missing["transformers"] = f"a transformers for torch {found.versions.get('torch')}"
@@ -259,6 +255,16 @@ def open_suite(
         again=again,
         say=say,
     )
+
+
+def _usual_file(folder: Path, results: SuiteResults) -> Path | None:
+    """Return CARD-DATE.json beside the table, of yesterday if there is one; None without a GPU."""
+    if results.card is None:
+        return None
+    card = "-".join(word for word in results.card.lower().split() if word not in ("nvidia", "geforce"))
+    days = (time.strftime("%Y-%m-%d", time.gmtime(time.time() - ago)) for ago in (86_400, 0))
+    begun, new = (folder / f"{card}-{day}.json" for day in days)
+    return begun if begun.exists() and not new.exists() else new
 
 
 class _Libraries(msgspec.Struct, frozen=True):

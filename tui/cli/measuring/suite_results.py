@@ -24,6 +24,8 @@ class SuiteRow(Struct, kw_only=True):
     """Its name in that part: of a program as the table has it, of a job its model and settings."""
     error: str | None = None
     """Why it gave no figures, or not all; a job out of memory has its place in `measured` too. null: it ran."""
+    lacks: list[str] = []
+    """Libraries that a job needs and that were not there; it is measured when they are."""
     seconds: float | None = None
     """Time that it took; null: it was not started."""
     measured: MeasureJson | None = None
