@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .formula import JobFamilies
     from .formula.beside import HeldModel
 
+UNTRACED = "The step was not traced: "
+"""Before the reason, in the assumptions of a budget whose step was to be traced."""
 _TRACE_HINT = "--method traced runs the model itself"
 _LOADED = time.time()
 MethodChoice = Literal["auto", "formula", "exact", "traced"]
@@ -102,7 +104,7 @@ def estimate(
                 raise
             if isinstance(arch, CannotTellError) and model.source != "code":
                 raise CannotTellError(f"{arch.message} ({error.message})") from None
-            remarks.append(f"The step was not traced: {error.message}.")
+            remarks.append(f"{UNTRACED}{error.message}.")
     if conf and conf.strip():
         remarks.append(f"The allocator is set by {variable}: {conf.strip()}.")
     budget = _closed_form(job, model, arch, method=method, gpu=gpu, conf=conf, python=python, progress=progress)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         job_to_mapping as job_to_mapping,
         job_to_toml as job_to_toml,
         load_job as load_job,
+        model_code as model_code,
         names_user_code as names_user_code,
         parse_assignment as parse_assignment,
         replaces_model as replaces_model,
@@ -81,8 +82,8 @@ else:
             "job": "Job",
             "job_file": (
                 "ABOUT_THE_MODEL check_job choices_of edit_job_file job_differences job_from_mapping job_keys "
-                "job_to_mapping job_to_toml load_job names_user_code parse_assignment replaces_model save_job "
-                "toml_value unified_diff with_changes with_old_model_removed written_keys"
+                "job_to_mapping job_to_toml load_job model_code names_user_code parse_assignment replaces_model "
+                "save_job toml_value unified_diff with_changes with_old_model_removed written_keys"
             ),
             "quantization": "is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob with_sizes_of",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..common import MAX_CONFIG_BYTES, InputError, check_nesting, expand_user, is_file, read_file
-from ..job import ModelSpec, Task, names_user_code
+from ..job import ModelSpec, Task, model_code, names_user_code
 from .model_search import similar_names
 from .read_architecture import usual_task
 
@@ -87,7 +87,7 @@ def _resolve(spec: ModelSpec, environ: Mapping[str, str], *, folders: bool) -> R
     if not spec.id:
         raise InputError("no model given; set model.id, or write its config under [model.config]")
     if names_user_code(spec.id):
-        code = {"folder": str(Path(spec.code_folder or "").resolve()), "model": spec.id}
+        code = model_code(spec.id, spec.code_folder)
         return ResolvedModel(config={}, source="code", where=spec.id, label=spec.id, code=code)
     folder = _from_folder(spec.id) if folders else None
     return folder or _from_cache(spec.id, environ) or _from_built_in(spec.id, environ)

@@ -59,11 +59,11 @@ class Corrections:
         versions: Mapping[str, str] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> Budget:
-        """Return the budget corrected by measured runs; as it is where there are none near it.
+        """Return the budget corrected by measured runs on the same card; as it is where there are none near it.
 
         Args:
             budget: of a job.
-            card: name of the GPU that it is for, as NVML or the catalogue gives it; None: unknown.
+            card: name of the GPU that it is for, as NVML or the catalogue gives it; None: unknown; no run counts.
             here: the job would run, or runs, on this machine.
             driver: version of its driver; None: unknown.
             versions: versions of libraries in the run; None: what the job states.
@@ -116,7 +116,8 @@ class Corrections:
             except CannotTellError:  # no home is known, so nothing is kept
                 return ()
             try:
-                near = history.near(cards=_names(card), machine=machine)
+                names = _names(card)
+                near = tuple(each for each in history.near(cards=names, machine=machine) if each.card in names)
                 found = (*map(_predicted_now, near[:_MOST_PREDICTED]), *near[_MOST_PREDICTED:])
             except CannotTellError as error:
                 found = ()

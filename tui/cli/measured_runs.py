@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import CannotTellError
-from vramtop.estimator.estimation import estimate
+from vramtop.estimator.estimation import UNTRACED, estimate
 
 from ..draw import printable
-from .option_values import estimate_method
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -42,13 +42,20 @@ def estimate_job(
     with Progress(quiet=options.json) as progress:
         budget = estimate(
             job,
-            method=estimate_method(options),
+            method=options.method,
             gpu=gpu,
             memory_bytes=memory_bytes,
             python=options.python,
             progress=progress,
         )
-    return correction(options, job, gpu, here=here)(budget)
+    return correction(options, job, gpu, here=here)(_with_reason(budget) if options.names_python else budget)
+
+
+def _with_reason(budget: Budget) -> Budget:
+    """Return the budget with a warning of why its step was not traced, for a user who has named the Python to trace."""
+    reasons = tuple(each for each in budget.assumptions if each.startswith(UNTRACED))
+    others = tuple(each for each in budget.assumptions if each not in reasons)
+    return replace(budget, assumptions=others, warnings=(*budget.warnings, *reasons))
 
 
 def correction(options: argparse.Namespace, job: Job, gpu: Gpu | None, *, here: bool) -> Correct:

@@ -3,16 +3,10 @@
 import argparse
 
 from vramtop.estimator.common import InputError, parse_size
-from vramtop.estimator.estimation import MethodChoice
 from vramtop.estimator.job import Gpu, Job, find_gpu
 from vramtop.monitor.board.fit import DeviceCapacity
 from vramtop.monitor.host import HostRam
 from vramtop.monitor.snapshot import Snapshot, gpu_list
-
-
-def estimate_method(options: argparse.Namespace) -> MethodChoice:
-    """Return the method of the estimate; naming an interpreter without a method asks for the exact count."""
-    return "exact" if options.names_python and options.method == "auto" else options.method
 
 
 def described_gpu(options: argparse.Namespace, job: Job) -> tuple[Gpu | None, int | None]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .keys import choices_of as choices_of, job_keys as job_keys, table_struct as table_struct
     from .load import load_job as load_job, written_keys as written_keys
     from .save import job_to_toml as job_to_toml, save_job as save_job
-    from .user_code import names_user_code as names_user_code
+    from .user_code import model_code as model_code, names_user_code as names_user_code
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -39,6 +39,6 @@ else:
             "keys": "choices_of job_keys table_struct",
             "load": "load_job written_keys",
             "save": "job_to_toml save_job",
-            "user_code": "names_user_code",
+            "user_code": "model_code names_user_code",
         },
     )

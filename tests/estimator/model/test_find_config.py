@@ -132,6 +132,15 @@ def test_python_code_is_named_and_not_run(tmp_path: Path) -> None:
     assert found.code == {"folder": str(tmp_path), "model": "my_models.big:build"}
 
 
+def test_python_code_may_be_named_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "my-model.py").write_text("")
+    spec = ModelSpec(id="nets/my-model.py:Net.small", code_folder=str(tmp_path))
+    assert resolve_model(spec, environ={}).code == {"folder": str(tmp_path / "nets"), "model": "my-model:Net.small"}
+    with pytest.raises(InputError, match=r"^nets/other.py:Net: there is no file .*/nets/other.py; give its path"):
+        resolve_model(msgspec.structs.replace(spec, id="nets/other.py:Net"), environ={})
+
+
 def test_code_of_a_model_is_trusted_only_on_request(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "own"}')
     spec = ModelSpec(id=str(tmp_path))

@@ -32,7 +32,7 @@ def corrections(history: History) -> Corrections:
 
 def test_a_budget_is_corrected_by_what_was_measured_here(history: History) -> None:
     before = budget_of(TARGET)
-    for place in ({"card": CARD}, {"card": "h100-80gb", "here": False}, {"card": None}):
+    for place in ({"card": CARD}, {"card": "h100-80gb", "here": False}):
         found = corrections(history).corrected(before, environ={}, **place)  # type: ignore[arg-type]
         assert found.peak.device_bytes > 1.1 * before.peak.device_bytes, place
         assert found.learned is not None
@@ -44,8 +44,10 @@ def test_a_budget_is_corrected_by_what_was_measured_here(history: History) -> No
     )
 
 
-def test_another_card_elsewhere_is_not(history: History) -> None:
-    assert corrections(history).corrected(budget_of(TARGET), card="rtx-4090", here=False, environ={}).learned is None
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("card", ["rtx-4090", "NVIDIA A100-SXM4-80GB", None])
+def test_another_card_and_one_without_a_name_are_not(card: str | None, here: bool, history: History) -> None:
+    assert corrections(history).corrected(budget_of(TARGET), card=card, here=here, environ={}).learned is None
 
 
 def test_a_corrected_budget_is_not_corrected_again(history: History) -> None:

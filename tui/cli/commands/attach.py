@@ -25,7 +25,6 @@ from ...draw import detect_output
 from ...reports import RunReport, run_lines
 from ..json_text import json_text
 from ..measured_runs import corrected_run, keep_reading
-from ..option_values import estimate_method
 from ..progress import Progress
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ def _estimate(options: argparse.Namespace, attachment: Attachment, job: Job, gpu
         with Progress(quiet=options.json) as progress:
             budget = estimate(
                 job,
-                method=estimate_method(options),
+                method=options.method,
                 gpu=None if job.target.gpu else gpu_type,
                 python=options.python if options.names_python else attachment.worker_python or options.python,
                 environ=attachment.estimate_environ,

@@ -30,7 +30,7 @@ from ..fitting import (
     wait_until_it_fits,
 )
 from ..measured_runs import estimate_job
-from ..option_values import described_devices, described_gpu, estimate_method
+from ..option_values import described_devices, described_gpu
 
 _WAIT_ADVICE = "vramtop fit with --gpu-type or --gpu-memory judges another machine"
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
         return report_elsewhere(options, loaded)
     job = loaded.job
-    if estimate_method(options) != "formula":
+    if options.method != "formula":
         keep_idle_workers()  # suggestions are traced after the job
     gpu, memory_bytes = described_gpu(options, job)
     if not memory_bytes:

@@ -26,7 +26,6 @@ from ..measuring import (
     predicted,
     search_micro_batch,
 )
-from ..option_values import estimate_method
 from ..progress import Progress
 
 _Result = tuple[MeasuredJob, BatchSearch | None]
@@ -42,7 +41,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             steps=options.steps,
             timeout=options.timeout,
             limit_bytes=parse_size(options.memory) if options.memory else None,
-            method=options.method if options.suite else estimate_method(options),
+            method=options.method,
             python=options.python,
             keep=options.history,
             progress=progress,

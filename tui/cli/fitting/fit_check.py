@@ -24,7 +24,7 @@ from ...job import LoadedJob
 from ...reports import budget_lines, closing_lines, fit_lines
 from ..json_text import json_text
 from ..measured_runs import correction, estimate_job
-from ..option_values import described_host, estimate_method
+from ..option_values import described_host
 from ..progress import Progress
 from .advice import Advice, Machine, advice_lines, advise, suggestions_json
 from .machine_gpus import gpus_here
@@ -96,7 +96,7 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
             budget,
             lambda changed: judge(changed).verdict,
             replace(check.machine, python=options.python),
-            method=estimate_method(options),
+            method=options.method,
             keep_global_batch=options.keep_global_batch,
             progress=progress,
             correct=correction(options, loaded.job, check.machine.gpu, here=check.here),

@@ -13,6 +13,7 @@ from textual.screen import Screen
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import format_gib
 from vramtop.estimator.crash import MemorySnapshot
+from vramtop.estimator.estimation import UNTRACED
 
 from ...background import LatestOnlyTask
 from ...draw import printable
@@ -25,7 +26,6 @@ from .step_graph import StepGraph
 from .step_graph_rows import GPU_TOTAL, RESERVED, step_top_bytes
 from .tensor_table import tensor_lines
 
-_UNTRACED = "The step was not traced: "
 _WIDE_COLUMNS = 110
 """From this width on the legend uses the long words."""
 _BESIDE_COLUMNS = 100
@@ -202,5 +202,5 @@ class StepScreen(Screen[None]):
 
 def _why_untraced(budget: Budget) -> str:
     """Return why the step was not traced, from the budget's assumptions if they say so."""
-    reason = next((sentence for sentence in budget.assumptions if sentence.startswith(_UNTRACED)), "")
+    reason = next((sentence for sentence in budget.assumptions if sentence.startswith(UNTRACED)), "")
     return f"{_NO_TRACE} {reason}".rstrip()

@@ -9,7 +9,6 @@ from vramtop.monitor.board.fit import check_fit
 
 from ....job import LoadedJob, budget_of_what_ran, failed_gpu
 from ...fitting import Advice, Machine, advise
-from ...option_values import estimate_method
 
 
 def would_fit(
@@ -41,7 +40,7 @@ def would_fit(
         ran,
         lambda changed: check_fit(changed, (device,)).verdict,
         Machine(gpu=None, memory_bytes=device.total_bytes, gpus=device.count, python=options.python),
-        method=estimate_method(options) if ran is budget else "formula",  # a trace does not know what ran beyond it
+        method=options.method if ran is budget else "formula",  # a trace does not know what ran beyond it
         progress=progress,
         correct=correct,
     )
