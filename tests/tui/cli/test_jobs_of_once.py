@@ -57,6 +57,7 @@ def run(
     def call(*words: str) -> str:
         for command in ("reading.once", "record"):
             monkeypatch.setattr(f"vramtop.tui.cli.commands.{command}.NvmlSource", lambda *_, **__: machine)
+        monkeypatch.setattr("vramtop.tui.cli.commands.reading.once._ATTACH_SECONDS", 60.0)  # on a busy machine
         assert main(words) == 0
         return str(capsys.readouterr().out)
 
