@@ -26,7 +26,6 @@ COMMANDS = [
     "doctor --json",
     "estimate llama-3.1-8b --method formula --json",
     "fit llama-3.1-8b --gpu-type h100 --method formula",
-    "fit some-org/not-here --gpu-type h100",
     "estimate --method formula -- python train.py --max_length 1024",
     "explain run.log",
     "history --json",

@@ -14,11 +14,23 @@ if TYPE_CHECKING:
     from .find_config import (
         ResolvedModel as ResolvedModel,
         built_in_models as built_in_models,
+        cached_model as cached_model,
         find_built_in as find_built_in,
         hub_cache as hub_cache,
+        looks_like_hub_id as looks_like_hub_id,
         read_config as read_config,
         resolve_model as resolve_model,
         search_models as search_models,
+    )
+    from .hub import (
+        HubAnswer as HubAnswer,
+        Refusal as Refusal,
+        config_request as config_request,
+        download_config as download_config,
+        find_token as find_token,
+        offline_variable as offline_variable,
+        refusal as refusal,
+        token_file as token_file,
     )
     from .lora import (
         QuantizedLayers as QuantizedLayers,
@@ -58,8 +70,10 @@ else:
             "architecture": "Architecture",
             "count_parameters": "UNKNOWN_FAMILY_ERROR",
             "find_config": (
-                "built_in_models find_built_in hub_cache read_config resolve_model ResolvedModel search_models"
+                "built_in_models cached_model find_built_in hub_cache looks_like_hub_id read_config resolve_model "
+                "ResolvedModel search_models"
             ),
+            "hub": ("HubAnswer Refusal config_request download_config find_token offline_variable refusal token_file"),
             "lora": "adapter_elements adapter_groups QuantizedLayers separates_experts unmatched_targets",
             "parameter_roles": "assign_roles NamedShape ParameterKind with_role",
             "parameters": "Buffer Inventory ParameterGroup Role",

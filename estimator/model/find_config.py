@@ -121,6 +121,11 @@ def hub_cache(environ: Mapping[str, str]) -> Path:
     return expand_user(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
 
 
+def cached_model(name: str, environ: Mapping[str, str]) -> Path:
+    """Return the folder of a model in the cache of huggingface_hub."""
+    return hub_cache(environ) / f"models--{name.replace('/', '--')}"
+
+
 def _from_folder(name: str) -> ResolvedModel | None:
     try:
         return _read_folder(name, expand_user(name))
@@ -153,10 +158,15 @@ def _read_folder(name: str, path: Path) -> ResolvedModel | None:
     return None  # a folder that happens to be called like a model
 
 
+def looks_like_hub_id(name: str) -> bool:
+    """Return True if a name has the form ``organisation/model``."""
+    return re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) is not None
+
+
 def _from_cache(name: str, environ: Mapping[str, str]) -> ResolvedModel | None:
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         return None
-    for snapshot in _snapshots(hub_cache(environ) / f"models--{name.replace('/', '--')}"):
+    for snapshot in _snapshots(cached_model(name, environ)):
         file = snapshot / "config.json"
         if is_file(file):
             label = name.rpartition("/")[2]

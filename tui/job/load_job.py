@@ -1,6 +1,7 @@
 """Loads a job from what the user named: a job file, another tool's configuration, a launch line, or a model."""
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from vramtop.estimator.job import (
     with_old_model_removed,
     written_keys,
 )
-from vramtop.estimator.model import read_config, resolve_model, usual_task
+from vramtop.estimator.model import looks_like_hub_id, read_config, resolve_model, usual_task
 
 from .flags import FlagSettings, settings_of_flags
 
@@ -81,6 +82,8 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     Raises:
         InputError: no job is given, it cannot be read, or a required setting is missing.
     """
+    settings = getattr(options, "settings", None)
+    download = settings is not None and bool(settings.values["estimates.download"])
     given = settings_of_flags(options.flags, gpus=getattr(options, "gpus", None))
     changes = {**given.changes, **dict(parse_assignment(text) for text in options.set)}
     named = options.job or (None if launch is not None else options.model_flag)
@@ -88,7 +91,12 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
         if options.job and Path(options.job).suffix not in (*_JOB_SUFFIXES, *_PROGRAM_SUFFIXES):
             raise InputError(f"both {options.job} and --model {options.model_flag} name a model; give one")
         changes.setdefault("model.id", options.model_flag)
+    fetched = _download(str(changes.get("model.id") or named or "")) if download else None
     loaded = _load(named, launch, changes, given, getattr(options, "gpus", None))
+    if download and fetched is None:
+        fetched = _download(loaded.job.model.id or "", config=loaded.job.model.config)
+    if fetched is not None:
+        loaded = replace(loaded, notes=(*loaded.notes, fetched))
     loaded = _with_adapter_targets(replace(loaded, job=given.complete(loaded.job)), changes)
     return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)))
 
@@ -122,6 +130,26 @@ def _load(
         return LoadedJob(job=with_changes(_from_model(named, changes), changes, where="the command line"))
     except InputError as error:
         raise (_not_a_job(error) if path.is_file() else error) from None
+
+
+def _download(name: str, *, config: Mapping[str, Any] | None = None) -> str | None:
+    """Fetch a model's config.json from the hub if it is nowhere here; return a note about it, or None.
+
+    Raises:
+        InputError: it is nowhere here, and the hub does not give it.
+    """
+    if config is not None or not looks_like_hub_id(name) or is_file(Path(name)):
+        return None
+    try:
+        resolve_model(ModelSpec(id=name))
+    except InputError as error:
+        from vramtop.estimator.model import Refusal, download_config  # with urllib and TLS
+
+        found = download_config(name, os.environ)
+        if isinstance(found, Refusal):
+            raise InputError(f"{error.message}; {found.message}") from None
+        return f"The config.json of {name} was fetched from {found} (estimates.download turns that off)."
+    return None
 
 
 def _with_adapter_targets(loaded: LoadedJob, changes: Mapping[str, Any]) -> LoadedJob:

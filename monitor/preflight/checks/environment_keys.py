@@ -7,9 +7,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from vramtop.estimator.common import expand_user
+from vramtop.estimator.model import find_token, offline_variable, token_file
 
 from ..context import Check, CheckContext, CheckResult
-from ..facts import find_model_location, find_token, is_downloaded, offline_variable, token_file
+from ..facts import find_model_location, is_downloaded
 
 _REPORTING_KEYS = {
     "wandb": "WANDB_API_KEY",

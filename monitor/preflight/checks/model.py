@@ -2,7 +2,7 @@
 
 from vramtop.estimator.common import VramtopError, format_gib, is_folder
 from vramtop.estimator.job.rules import FRAMEWORKS
-from vramtop.estimator.model import hub_cache
+from vramtop.estimator.model import hub_cache, offline_variable
 
 from ..context import Check, CheckContext, CheckResult
 from ..facts import (
@@ -13,7 +13,6 @@ from ..facts import (
     inspect_model,
     is_downloaded,
     nearest_existing_folder,
-    offline_variable,
 )
 
 _MAX_SHOWN_FILES = 3

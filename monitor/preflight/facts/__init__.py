@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     )
     from .hub_access import (
         HubAccess as HubAccess,
-        find_token as find_token,
-        offline_variable as offline_variable,
         query_hub_access as query_hub_access,
-        token_file as token_file,
     )
     from .job_interpreter import JobInterpreter as JobInterpreter, find_job_interpreter as find_job_interpreter
     from .launch_environment import count_local_ranks as count_local_ranks, job_environment as job_environment
@@ -48,7 +45,7 @@ else:
         __name__,
         {
             "disk_space": "free_bytes has_no_inodes nearest_existing_folder write_error",
-            "hub_access": "find_token HubAccess offline_variable query_hub_access token_file",
+            "hub_access": "HubAccess query_hub_access",
             "job_interpreter": "find_job_interpreter JobInterpreter",
             "launch_environment": "count_local_ranks job_environment",
             "machine": "described_machine DRIVER_TIMEOUT_SECONDS Machine this_machine",

@@ -8,7 +8,7 @@ from pathlib import Path
 from vramtop.estimator.common import expand_user, is_folder, read_file
 from vramtop.estimator.job import Job, names_user_code
 from vramtop.estimator.job.rules import FRAMEWORKS
-from vramtop.estimator.model import find_built_in, hub_cache
+from vramtop.estimator.model import cached_model, find_built_in
 
 from .model_files import ModelFolder, inspect_model_folder
 
@@ -62,7 +62,7 @@ def _cached_snapshot(name: str, environ: Mapping[str, str]) -> Path | None:
     """Return the cached snapshot of ``main``, which libraries load by default."""
     if not _HUB_ID.fullmatch(name):
         return None
-    repository = hub_cache(environ) / f"models--{name.replace('/', '--')}"
+    repository = cached_model(name, environ)
     try:
         revision = read_file(repository / "refs" / "main").decode().strip()
     except (OSError, UnicodeDecodeError):

@@ -128,6 +128,10 @@ SETTINGS: tuple[Setting, ...] = (
         about="Python interpreter with torch and transformers, for exact counts and traces; empty: searched for",
     ),
     Setting(
+        name="estimates.download", kind="switch", default=True,
+        about="Fetch the config.json of a model that is nowhere here from the Hugging Face hub, that file alone",
+    ),
+    Setting(
         name="history.enabled", kind="switch", default=True, flag="--history, --no-history",
         about="Keep measurements of your runs, and correct estimates by them",
     ),
