@@ -102,7 +102,7 @@ def outputs(folder: Path, pid: int) -> Iterator[tuple[str, str]]:
     """Yield name and text of each output."""
     yield "estimate", printed("estimate", *JOB, "--json")
     yield "fit", printed("fit", *JOB, "--gpu-memory", "8GiB", "--host-memory", "64GiB", "--json")
-    for name in ("slurm", "kubernetes", "cloud"):
+    for name in ("slurm", "kubernetes"):
         yield f"fit-{name}", printed("fit", *JOB, "--gpu-type", "h100", f"--{name}", "--json")
     use_driver(pid)
     yield "once", printed("--once", "--json")

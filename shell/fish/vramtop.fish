@@ -412,7 +412,6 @@ complete -c vramtop -n '__fish_seen_subcommand_from estimate fit wait attach exp
 complete -c vramtop -n '__fish_seen_subcommand_from fit' -l slurm -d 'Print #SBATCH lines for this Slurm cluster, and which partitions can take the job, now and at all'
 complete -c vramtop -n '__fish_seen_subcommand_from fit' -l kubernetes -d 'Print resource requests and node affinity for a pod, as YAML'
 complete -c vramtop -n '__fish_seen_subcommand_from fit' -l k8s -d 'Print resource requests and node affinity for a pod, as YAML'
-complete -c vramtop -n '__fish_seen_subcommand_from fit' -l cloud -d 'List the clouds\' instance types on which it fits, with SkyPilot and dstack snippets'
 complete -c vramtop -n '__fish_seen_subcommand_from fit' -l wait -d 'Wait until the job fits on GPUs of this machine'
 complete -c vramtop -n '__fish_seen_subcommand_from fit wait' -l timeout -r -f -d 'Give up after this time, with the exit code of the verdict'
 complete -c vramtop -n '__fish_seen_subcommand_from fit wait' -l exec -r -f -a '(__fish_complete_subcommand)' -d 'Then run this command on the GPUs that were found (the rest of the line'

@@ -1,8 +1,7 @@
-"""The page of the GPU catalogue and of the clouds' instance types."""
+"""The page of the GPU catalogue."""
 
 from vramtop.estimator.common import GIB, MIB
 from vramtop.estimator.job.gpu_catalogue import Gpu, catalogue
-from vramtop.monitor.fleet.schedulers.instance_table import InstanceType, instance_types, table_date
 
 from .markdown import code, codes, page, table
 
@@ -22,16 +21,7 @@ These cards can be named with `--gpu-type NAME` and `target.gpu = "NAME"`. Usual
 def cards_page() -> str:
     """Return the page."""
     head = ("name", "card", "memory, GiB", "MiB", "reserved, MiB", "generation", "compute", "other names")
-    return page(
-        "GPU catalogue",
-        _INTRODUCTION,
-        table(head, map(_row, catalogue())),
-        "## Instance types of clouds",
-        f"`vramtop fit JOB --cloud` looks for the types on which a job fits. Sources were read on {table_date()}, or "
-        "are of the date that stands there; prices, regions and what is free now are not in it. Empty RAM: the source "
-        "does not say.",
-        table(("type", "GPUs", "RAM, GiB", "cloud", "source"), map(_instance, instance_types())),
-    )
+    return page("GPU catalogue", _INTRODUCTION, table(head, map(_row, catalogue())))
 
 
 def _row(gpu: Gpu) -> tuple[str, ...]:
@@ -45,15 +35,4 @@ def _row(gpu: Gpu) -> tuple[str, ...]:
         gpu.architecture.capitalize() + (", shared with the CPU" if gpu.unified else ""),
         ".".join(map(str, gpu.compute_capability)),
         codes(gpu.aliases),
-    )
-
-
-def _instance(kind: InstanceType) -> tuple[str, ...]:
-    source = kind.source
-    return (
-        code(kind.name),
-        f"{kind.gpus} x {kind.gpu.label}",
-        "" if kind.ram_bytes is None else f"{kind.ram_bytes / GIB:.0f}",
-        source.cloud,
-        f"[{source.date or 'read then'}]({source.address})",
     )

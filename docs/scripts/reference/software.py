@@ -10,9 +10,9 @@ from vramtop.estimator.readers.tools import all_tools
 from .markdown import code, codes, page, sentence, table
 
 _MODELS = """\
-A model is named by a built-in name, a Hugging Face id, a folder with a `config.json`, or
-`module:callable` of your own. Of a Hugging Face id that is nowhere here, commands fetch the `config.json`, that file alone
-(`estimates.download = false` turns that off)."""
+A model is named by a built-in name, a Hugging Face id, a folder with a `config.json`, or `module:callable` of your
+own. Of a Hugging Face id that is nowhere here, commands fetch the `config.json`, that file alone; the setting
+`estimates.download = false` turns that off."""
 _BUILT_IN = """\
 Their shapes are in vramtop, so no file and no network is needed. Case and punctuation do not matter, and the
 organisation may be left out: `llama-3.1-8b`, `qwen2.5-7b`."""

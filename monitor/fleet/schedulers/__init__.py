@@ -1,7 +1,7 @@
-"""Schedulers and clouds: the GPUs that they have to give, to match a job with them before it is submitted.
+"""Schedulers: the GPUs that they have to give, to match a job with them before it is submitted.
 
 Lives here: what ``scontrol`` says of a Slurm cluster's nodes, the cards behind the names that a cluster gives its GPUs,
-how ranks spread over nodes, and the table of clouds' instance types.
+and how ranks spread over nodes.
 Callers: the ``fit`` command.
 """
 
@@ -11,11 +11,6 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .card_names import CardMatch as CardMatch, CardSize as CardSize, match_card as match_card
-    from .instance_table import (
-        InstanceType as InstanceType,
-        instance_types as instance_types,
-        table_date as table_date,
-    )
     from .slurm_cluster import (
         NoSlurmError as NoSlurmError,
         SlurmCluster as SlurmCluster,
@@ -28,7 +23,6 @@ else:
         __name__,
         {
             "card_names": "CardMatch CardSize match_card",
-            "instance_table": "InstanceType instance_types table_date",
             "slurm_cluster": "NoSlurmError read_cluster SlurmCluster",
             "slurm_nodes": "SlurmNode SlurmPartition",
             "spread": "NodeSpace Spread spread_over",

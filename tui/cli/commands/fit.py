@@ -44,7 +44,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if options.bootstrap:
         raise InputError("--bootstrap is for --host and --hosts")
     program = program_to_start(options, launch)
-    elsewhere = next((flag for flag in ("slurm", "kubernetes", "cloud") if getattr(options, flag)), None)
+    elsewhere = next((flag for flag in ("slurm", "kubernetes") if getattr(options, flag)), None)
     if options.wait:
         if elsewhere:
             raise InputError(f"--wait waits for GPUs of this machine; leave out --{elsewhere}")

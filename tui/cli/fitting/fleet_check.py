@@ -79,7 +79,6 @@ def refuse_what_is_for_this_machine(options: argparse.Namespace) -> None:
         "--exec": options.exec,
         "--slurm": options.slurm,
         "--kubernetes": options.kubernetes,
-        "--cloud": options.cloud,
     }
     source = "--prometheus" if options.prometheus else "--host"
     for name, value in given.items():

@@ -12,8 +12,6 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .crash import ExplainJson as ExplainJson, HeldJson as HeldJson, SnapshotJson as SnapshotJson
     from .elsewhere import (
-        CloudFacts as CloudFacts,
-        InstanceJson as InstanceJson,
         KubernetesFacts as KubernetesFacts,
         OfferJson as OfferJson,
         SlurmFacts as SlurmFacts,
@@ -67,7 +65,7 @@ else:
         __name__,
         {
             "crash": "ExplainJson HeldJson SnapshotJson",
-            "elsewhere": "CloudFacts InstanceJson KubernetesFacts OfferJson SlurmFacts",
+            "elsewhere": "KubernetesFacts OfferJson SlurmFacts",
             "files": "ExportJson RecordJson ReportJson ServeJson",
             "fit": "CardJson EstimateJson FitJson FitOverHostsJson SuggestionJson",
             "hosts": "FleetRunJson HostsJson RankJson TotalsJson",

@@ -1,4 +1,4 @@
-"""The JSON of ``vramtop fit --slurm``, ``--kubernetes`` and ``--cloud``."""
+"""The JSON of ``vramtop fit --slurm`` and ``--kubernetes``."""
 
 from typing import Any, TypedDict
 
@@ -83,47 +83,3 @@ class KubernetesFacts(TypedDict):
 
 class KubernetesJson(KubernetesFacts, _Answer):
     """The requests and node affinity of a pod that takes a job."""
-
-
-class InstanceJson(TypedDict):
-    """An instance type of a cloud on which the job fits."""
-
-    cloud: str
-    """Name of the cloud."""
-    name: str
-    """Name of the instance type."""
-    gpu: str
-    """Its card, by its name in the catalogue."""
-    gpus: int
-    """GPUs of an instance."""
-    ram_bytes: int | None
-    """RAM of an instance."""
-    instances: int
-    """Instances that the job takes."""
-    ranks_each: int
-    """Ranks on each of them."""
-    verdict: Verdict
-    """Whether it fits."""
-    source: str
-    """Address of the page that says so."""
-    date: str | None
-    """Date of that page; null: it has none."""
-    read: str
-    """Date on which the page was read."""
-
-
-class CloudFacts(TypedDict):
-    """What clouds have for a job."""
-
-    instances: list[InstanceJson]
-    """Instance types on which it fits, the best first."""
-    table_date: str
-    """Date on which the table of instance types was read."""
-    skypilot: str | None
-    """Snippet for SkyPilot's task.yaml; null: SkyPilot knows none of the cards."""
-    dstack: str | None
-    """Snippet for .dstack.yml; null: dstack knows none of the cards."""
-
-
-class CloudJson(CloudFacts, _Answer):
-    """The instance types of clouds on which a job fits."""

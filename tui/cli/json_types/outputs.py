@@ -11,7 +11,7 @@ from vramtop.monitor.snapshot import Snapshot, resolve_annotations
 
 from ..measuring import SuiteResults
 from .crash import ExplainJson, HeldJson, SnapshotJson
-from .elsewhere import CloudJson, KubernetesJson, SlurmJson
+from .elsewhere import KubernetesJson, SlurmJson
 from .files import ExportJson, RecordingHeadJson, RecordJson, ReportJson, ServeJson, StreamLineJson
 from .fit import EstimateJson, FitJson, FitOverHostsJson
 from .hosts import HostsJson
@@ -62,11 +62,6 @@ OUTPUTS = {
         kind=KubernetesJson,
         title="What a pod that takes a job asks for",
         commands=("vramtop fit JOB --kubernetes --json",),
-    ),
-    "fit-cloud": Output(
-        kind=CloudJson,
-        title="Instance types of clouds on which a job fits",
-        commands=("vramtop fit JOB --cloud --json",),
     ),
     "once": Output(kind=OnceJson, title="One reading of this machine", commands=("vramtop --once --json",)),
     "once-hosts": Output(

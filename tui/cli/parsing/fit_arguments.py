@@ -48,7 +48,7 @@ def add_fit_arguments(parser: "Parser") -> None:
 def add_wait_arguments(parser: "Parser") -> None:
     """Add the arguments of ``vramtop wait``, which is ``vramtop fit --wait``."""
     parser.usage = JOB_USAGE.format("wait")
-    parser.set_defaults(wait=True, slurm=False, kubernetes=False, cloud=False)
+    parser.set_defaults(wait=True, slurm=False, kubernetes=False)
     parser.examples = """\
   vramtop wait llama-3.1-8b --lora --pure-bf16 && ./train.sh
   vramtop wait --exec -- torchrun --nproc-per-node 2 train.py --bf16
@@ -77,14 +77,10 @@ def _add_waiting_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_placing_arguments(parser: "Parser") -> None:
-    """Add ``--slurm``, ``--kubernetes`` and ``--cloud``."""
-    group = parser.add_argument_group(
-        "elsewhere", "What the job needs of a scheduler or cloud, instead of this machine."
-    )
+    """Add ``--slurm`` and ``--kubernetes``."""
+    group = parser.add_argument_group("elsewhere", "What the job needs of a scheduler, instead of this machine.")
     places = group.add_mutually_exclusive_group()
     text = "Print #SBATCH lines for this Slurm cluster, and which partitions can take the job, now and at all."
     places.add_argument("--slurm", action="store_true", help=text)
     text = "Print resource requests and node affinity for a pod, as YAML."
     places.add_argument("--kubernetes", "--k8s", action="store_true", help=text)
-    text = "List the clouds' instance types on which it fits, with SkyPilot and dstack snippets."
-    places.add_argument("--cloud", action="store_true", help=text)

@@ -1,6 +1,6 @@
-"""Places for a job beyond this machine: requests to Slurm and Kubernetes, and instance types of clouds.
+"""Places for a job beyond this machine: requests to Slurm and Kubernetes.
 
-Lives here: ``vramtop fit`` with ``--slurm``, ``--kubernetes`` or ``--cloud``.
+Lives here: ``vramtop fit`` with ``--slurm`` or ``--kubernetes``.
 Callers: ``commands``.
 """
 

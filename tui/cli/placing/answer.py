@@ -1,4 +1,4 @@
-"""Answers of ``fit --slurm``, ``--kubernetes`` and ``--cloud``, as text that a scheduler takes, and as JSON."""
+"""Answers of ``fit --slurm`` and ``--kubernetes``, as text that a scheduler takes, and as JSON."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence

@@ -64,18 +64,15 @@ class CardJudge:
         """Return the budget on the smallest of the cards; the one that was estimated first if none is known."""
         return self.on(match.cards[0])[0] if match.cards else self.budget
 
-    def emulates_bf16(self, gpu: Gpu) -> bool:
-        """Return True if the job computes in bf16, and this GPU can only emulate that, slowly.
+    def emulating_cards(self, verdict: Verdict) -> list[str]:
+        """Return the labels of the cards judged so, fits or tight, that can only emulate the job's bf16, slowly.
 
         Without emulation torch's is_bf16_supported asks for compute capability 8 (2.13, torch/cuda/__init__.py).
         """
-        return self.job.training.precision.startswith("bf16") and gpu.compute_capability < _BF16
-
-    def emulating_cards(self, verdict: Verdict) -> list[str]:
-        """Return the labels of the cards judged so, fits or tight, that can only emulate the job's bf16."""
-        judged = self._known.items() if verdict in GOOD else ()
-        names = dict.fromkeys(name for (name, _), (_, found) in judged if name and found == verdict)
-        return [gpu.label for gpu in map(find_gpu, names) if self.emulates_bf16(gpu)]
+        if verdict not in GOOD or not self.job.training.precision.startswith("bf16"):
+            return []
+        names = dict.fromkeys(name for (name, _), (_, found) in self._known.items() if name and found == verdict)
+        return [gpu.label for gpu in map(find_gpu, names) if gpu.compute_capability < _BF16]
 
     def host_bytes(self, ranks: int) -> int:
         """Return the RAM that this number of ranks needs on one machine, at most; 0: unknown."""

@@ -1,4 +1,4 @@
-"""``vramtop fit JOB --slurm``, ``--kubernetes`` and ``--cloud``: the estimate, and the report of each."""
+"""``vramtop fit JOB --slurm`` and ``--kubernetes``: the estimate, and the report of each."""
 
 import argparse
 
@@ -19,16 +19,16 @@ _EMULATED = (
 
 
 def report_elsewhere(options: argparse.Namespace, loaded: LoadedJob) -> int:
-    """Print what the job needs of a scheduler, or which instance types it fits; return the exit code of ``fit``.
+    """Print what the job needs of a scheduler; return the exit code of ``fit``.
 
     Args:
-        options: with one of ``slurm``, ``kubernetes`` and ``cloud``.
+        options: with ``slurm`` or ``kubernetes``.
         loaded: the job.
 
     Raises:
         InputError: ``--gpu`` is given, which means GPUs of this machine.
     """
-    flag = next(name for name in ("slurm", "kubernetes", "cloud") if getattr(options, name))
+    flag = next(name for name in ("slurm", "kubernetes") if getattr(options, name))
     if options.gpu is not None:
         raise InputError(f"--gpu names GPUs of this machine; with --{flag} give --gpu-type")
     if options.host_memory is not None:
@@ -61,10 +61,6 @@ def _answer(flag: str, judge: CardJudge, target: Target) -> Answer:
         from .slurm import slurm_answer
 
         return slurm_answer(judge, target)
-    if flag == "kubernetes":
-        from .kubernetes import kubernetes_answer
+    from .kubernetes import kubernetes_answer
 
-        return kubernetes_answer(judge, target)
-    from .cloud import cloud_answer
-
-    return cloud_answer(judge, target)
+    return kubernetes_answer(judge, target)

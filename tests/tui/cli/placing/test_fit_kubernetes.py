@@ -44,3 +44,13 @@ def test_a_card_that_is_too_small_is_not_asked_for(capsys: pytest.CaptureFixture
     assert yaml.safe_load(capsys.readouterr().out) is None  # comments only
     assert main(["fit", *LLAMA, "--gpu-memory", "48GiB", "--kubernetes"]) == 0
     assert set(rules(yaml.safe_load(capsys.readouterr().out))) == {"nvidia.com/gpu.memory"}
+
+
+def test_cards_that_only_emulate_bf16_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", "llama-3.1-8b", "--lora", "16", "--gradient-checkpointing", "--method", "formula", "--kubernetes"]
+    assert main([*words, "--precision", "bf16", "--json"]) == 0
+    said = valid_json("fit-kubernetes", capsys.readouterr().out)
+    assert "v100-32gb" in said["gpus"]
+    assert any("bf16, which" in note and "V100 32GB" in note for note in said["notes"])
+    assert main([*words, "--precision", "fp16"]) == 0
+    assert "emulate" not in capsys.readouterr().out

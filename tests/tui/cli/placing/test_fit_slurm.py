@@ -182,7 +182,7 @@ def test_a_controller_that_does_not_answer_is_one_sentence(fit: Fit, tmp_path: P
     [
         (("--wait",), "--wait waits for GPUs of this machine; leave out --slurm"),
         (("--gpu", "0"), "--gpu names GPUs of this machine"),
-        (("--cloud",), "not allowed with argument"),
+        (("--kubernetes",), "not allowed with argument"),
         (("--host-memory", "64"), "--host-memory describes one machine"),
     ],
 )
