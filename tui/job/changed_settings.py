@@ -30,7 +30,7 @@ def changed_settings_text(job: Job, loaded: LoadedJob | None, text: str, *, gpus
 
 def _command(job: Job, loaded: LoadedJob | None, text: str, gpus: int | None) -> Iterator[str]:
     yield "vramtop fit"
-    is_launch_line = loaded is not None and loaded.place == "command line"
+    is_launch_line = loaded is not None and loaded.is_launch_line
     if loaded is None:
         base = Job(name=job.name, model=ModelSpec(id=job.model.id, config=job.model.config))
         yield shlex.quote(job.model.id or "MODEL")

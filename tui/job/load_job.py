@@ -29,6 +29,7 @@ _JOB_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 _PROGRAM_SUFFIXES = (".py", ".ipynb")
 """Files that are read as if Python ran them without arguments."""
 _MODEL_CONFIG_KEYS = {"model_type", "hidden_size", "n_embd", "d_model"}
+_COMMAND_LINE = "command line"
 _GIVEN = "you"
 """Origin of a value that the user edited."""
 _UNREAD = " is not counted: "
@@ -64,6 +65,11 @@ class LoadedJob:
     """The place where each value was read, by dotted key."""
     missing: tuple[str, ...] = ()
     """Required keys that were not found."""
+
+    @property
+    def is_launch_line(self) -> bool:
+        """True of a launch line, and of a program that is read as if it was started without arguments."""
+        return self.place == _COMMAND_LINE
 
 
 def job_from_options(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[Job, tuple[str, ...]]:
@@ -294,7 +300,7 @@ def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
 def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> LoadedJob:
     from vramtop.estimator.readers import read_launch, tool_of_line
 
-    return _from_reading(read_launch(launch, given=changes), changes, tool=tool_of_line(launch), place="command line")
+    return _from_reading(read_launch(launch, given=changes), changes, tool=tool_of_line(launch), place=_COMMAND_LINE)
 
 
 def _from_reading(reading: "JobReading", changes: Mapping[str, Any], *, tool: str | None, place: str) -> LoadedJob:
@@ -328,6 +334,13 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
         if wrong:
             raise InputError(f"{refused[first]}; correct it, or give it {example}")
         unread = next((f" ({each.rstrip('.')})" for each in loaded.notes if _UNREAD in each), "")
+        if "model.id" in loaded.missing and loaded.is_launch_line:
+            others = ", ".join(key for key in loaded.missing if key != "model.id")
+            also = f"; {others} must be given too" if others else ""
+            raise InputError(
+                f"{source} names no model that is known here{unread}; give it {where} --set model.id=NAME: a hub id, a "
+                f"folder with a config.json, or FILE.py:FUNCTION for a model of your own{also}"
+            )
         add = "add it" if len(loaded.missing) == 1 else "add each"
         if unread:
             add = f"correct that, or {add}"

@@ -42,6 +42,7 @@ Vramtop = Callable[..., "subprocess.CompletedProcess[str]"]
 def vramtop(tmp_path: Path) -> Vramtop:
     """Return a function that runs the command in an empty folder, without colour."""
     (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "vision.py").write_text("import torchvision\nmodel = torchvision.models.resnet50()\n")
     (tmp_path / "zero3.json").write_text('{"zero_optimization": {"stage": 3}}')
 
     def run(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
@@ -224,6 +225,11 @@ def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(vramt
         (("estimate", "no-such/model"), 2, "no-such/model"),
         (("estimate", "zero3.json"), 2, "zero3.json does not set model.id"),
         (("estimate", "sft.yaml"), 2, "sft.yaml: no such file"),
+        (
+            ("estimate", "vision.py"),
+            2,
+            "vision.py names no model that is known here; give it with --set model.id=NAME: a hub",
+        ),
         (("estimate", "--", "python", "nosuch.py"), 2, "nosuch.py: cannot be read: No such file or directory"),
         (("estimate", "job.toml", "--micro-batch", "-2"), 2, "micro_batch = -2"),
         (("estimate", "job.toml", "--set", "training.micro_btach=1"), 2, "'training.micro_batch'"),

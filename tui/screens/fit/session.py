@@ -49,7 +49,7 @@ class FitSession:
     @property
     def launch(self) -> list[str] | None:
         """Words of the launch line that the job was read from; None: there was none."""
-        if self.opened is None or self.opened.loaded.place != "command line":
+        if self.opened is None or not self.opened.loaded.is_launch_line:
             return None
         return shlex.split(self.opened.text)
 
