@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ...snapshot import gpu_list
-from ..context import Check, CheckContext, CheckResult, assign_gpus, assigned_gpu_indices, target_devices
+from ..context import (
+    PYTHON_ELSEWHERE,
+    Check,
+    CheckContext,
+    CheckResult,
+    assign_gpus,
+    assigned_gpu_indices,
+    target_devices,
+)
 
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 _MIN_MINOR_COMPATIBLE_MAJOR = 11
@@ -53,6 +61,8 @@ class CudaRuntimeCheck(Check):
 
     def run(self, context: CheckContext) -> CheckResult:
         """Fail for a torch without CUDA, or with a CUDA that is too new for the driver."""
+        if context.python_is_elsewhere:
+            return self.skips(PYTHON_ELSEWHERE)
         build, python = context.torch_build(), context.interpreter
         if build.version is None:
             if not python.is_certain:
@@ -92,6 +102,8 @@ class ComputeCapabilityCheck(Check):
 
     def run(self, context: CheckContext) -> CheckResult:
         """Fail if torch has no kernels for a GPU; warn if they are compiled from PTX."""
+        if context.python_is_elsewhere:
+            return self.skips(PYTHON_ELSEWHERE)
         devices = target_devices(context)
         if not devices:
             return self.skips("there is no GPU to check")

@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from vramtop.estimator.job import Job
 from vramtop.estimator.trace import InstalledPackages
 
-from ..context import Check, CheckContext, CheckResult
+from ..context import PYTHON_ELSEWHERE, Check, CheckContext, CheckResult
 from ..facts import RequiredLibrary, required_libraries
 
 _JOB_VERSIONS = ("torch", "transformers", "bitsandbytes", "litgpt", "torchtitan")
@@ -30,6 +30,8 @@ class LibrariesCheck(Check):
 
     def run(self, context: CheckContext) -> CheckResult:
         """Fail if a library is missing or incompatible; warn if its version differs from the job's."""
+        if context.python_is_elsewhere:
+            return self.skips(PYTHON_ELSEWHERE)
         installed, python = context.packages(), context.interpreter
         required = list(required_libraries(context.job))
         missing = [each for each in required if not any(name in installed.versions for name in each.alternatives)]

@@ -5,7 +5,7 @@ from pathlib import Path
 from vramtop.estimator.common import VramtopError, format_gib
 from vramtop.estimator.formula import checkpoint_bytes
 
-from ..context import Check, CheckContext, CheckResult
+from ..context import PYTHON_ELSEWHERE, Check, CheckContext, CheckResult
 from ..facts import REPORTING_MODULES, free_bytes, has_no_inodes, nearest_existing_folder, write_error
 
 
@@ -78,6 +78,8 @@ class ReportingTargetsCheck(Check):
         targets = [target for target in context.job.run.report_to if target not in ("none", "all")]
         if not targets:
             return self.skips("the job names none (run.report_to)")
+        if context.python_is_elsewhere:
+            return self.skips(PYTHON_ELSEWHERE)
         unknown = [target for target in targets if target not in REPORTING_MODULES]
         modules, python = set(context.packages().modules), context.interpreter
         missing = [each for each in targets if each not in unknown and not _importable(each, modules)]

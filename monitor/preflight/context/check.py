@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .check_context import CheckContext
 
 CheckStatus = Literal["pass", "warning", "failure", "skipped"]
+PYTHON_ELSEWHERE = "the Python that will run the job is on the other machine; --python names one to check"
 
 
 class CheckJson(TypedDict):

@@ -73,6 +73,11 @@ class CheckContext:
         return self.local_ranks is not None and self.local_ranks < self.job.parallel.world_size
 
     @property
+    def python_is_elsewhere(self) -> bool:
+        """True if the job is for another machine, and nobody has named a Python that stands for the one there."""
+        return self.machine.is_described and not self.interpreter.is_certain
+
+    @property
     def ranks_here(self) -> int:
         """Ranks on this machine; all ranks of the job unless stated otherwise."""
         return self.local_ranks or self.job.parallel.world_size

@@ -19,6 +19,8 @@ from vramtop.monitor.preflight.checks.cuda import (
     VisibleDevicesCheck,
     kernel_support,
 )
+from vramtop.monitor.preflight.checks.libraries import LibrariesCheck
+from vramtop.monitor.preflight.context.check import Check
 from vramtop.monitor.preflight.context.check_context import CheckContext
 from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
 from vramtop.monitor.preflight.facts.machine import Machine, described_machine, this_machine
@@ -120,6 +122,19 @@ def test_a_torch_without_cuda_is_reported(make_context: MakeContext, build: Torc
     if build.hip is None:  # the Python is only assumed to be that of the job
         own = JobInterpreter(path=Path("/usr/bin/python3"), origin="the Python that runs vramtop", is_certain=False)
         assert CudaRuntimeCheck().run(make_context(torch_build=lambda: build, interpreter=own)).unknown
+
+
+@pytest.mark.parametrize("check", [CudaRuntimeCheck, ComputeCapabilityCheck, LibrariesCheck])
+def test_vramtops_own_python_does_not_stand_for_that_of_another_machine(
+    make_context: MakeContext, check: type[Check]
+) -> None:
+    own = JobInterpreter(path=Path("/usr/bin/python3"), origin="the Python that runs vramtop", is_certain=False)
+    context = make_context(machine=machine_elsewhere("h100"), torch_build=TorchBuild, interpreter=own)
+    found = check().run(context)
+    assert (found.status, found.unknown) == ("skipped", False)
+    assert "--python names one to check" in found.found
+    named = JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python")
+    assert check().run(dataclasses.replace(context, interpreter=named)).found != found.found
 
 
 @pytest.mark.parametrize(
