@@ -99,7 +99,7 @@ def test_keys_of_the_example_are_ids_of_the_page_that_the_settings_take() -> Non
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_every_flag_of_the_help_is_on_the_page(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*([command] if command else []), "--help"]) == 0
+    assert main([*([command] if command else []), "--help-all"]) == 0
     listed = re.findall(r"^  (-[\w-]+(?:, -[\w-]+)*)", capsys.readouterr().out, flags=re.MULTILINE)
     flags = {flag for line in listed for flag in line.split(", ")} - {"-h", "--help"}
     shown = set(re.findall(r"`(--?[\w-]+)", page("commands.md")))

@@ -24,21 +24,21 @@ from .streams import flush_output, open_closed_streams, report_write_error
 
 COMMANDS = {
     "estimate": "predict the memory of a training job, by phase and component",
-    "fit": "check whether a job fits on these GPUs now (exit code 0 fits, 1 does not fit, 3 cannot tell, 4 tight)",
-    "wait": "wait until a job fits on GPUs of this machine, then end with exit code 0 or start it",
-    "preflight": "check everything a job needs (exit code 0 nothing fails, 1 a check fails, 3 cannot tell)",
+    "fit": "check whether a job fits on these GPUs now, or on others",
+    "wait": "wait until a job fits on this machine, then start it",
+    "preflight": "check everything that a job needs before it starts",
     "attach": "read a running training process and compare it with its budget",
-    "explain": "say why a run ran out of memory: from its log, or from a memory snapshot of torch",
-    "snapshot": "have a running process with the probe write a memory snapshot now",
-    "run": "start a command unchanged, with a memory probe in its Python processes that import torch",
-    "measure": "run the job's real steps, and show their memory beside the prediction (exit code 1 out of memory)",
-    "history": "list, export or forget the runs that were measured, by which estimates are corrected",
-    "stream": "write a line of JSON for each reading, which vramtop --host reads over ssh",
+    "explain": "say why a run ran out of memory: from its log, or a snapshot",
+    "snapshot": "have a process with the probe write a memory snapshot now",
+    "run": "start a command unchanged, with a memory probe inside",
+    "measure": "run the job's real steps beside the prediction",
+    "history": "list, export or forget the runs that correct estimates",
+    "stream": "write a line of JSON for each reading, as vramtop --host reads",
     "record": "record the GPUs to a file, for --replay",
     "export": "serve GPU memory, budgets and verdicts as Prometheus metrics",
-    "report": "write a recording, or the measured runs, as one HTML file with plots",
-    "serve": "show the dashboard in a browser, for those who know its address; nothing can be changed from it",
-    "doctor": "print one page about this machine for a bug report (exit code 3: the driver does not answer)",
+    "report": "write a recording, or measured runs, as one HTML file",
+    "serve": "show the dashboard in a browser; nothing can be changed there",
+    "doctor": "print one page about this machine for a bug report",
     "config": "print the settings in force and where each is from, or change one",
     "completion": "print completions for a shell, or the manual page",
 }
@@ -81,7 +81,6 @@ _EXAMPLES = """\
   vramtop job.toml                            the same for a job file
   vramtop --once --json                       one reading, for scripts
   vramtop --host 'node[01-16]'                several hosts, over ssh
-  vramtop --prometheus http://prometheus:9090     many hosts
 """
 
 
@@ -195,7 +194,7 @@ def build_parser() -> Parser:
     """Return the parser of all commands; the arguments of a command are added when it is parsed."""
     parser = Parser(
         prog="vramtop",
-        description="Live GPU memory beside a predicted training budget. Without a command: the dashboard.",
+        description="Live GPU memory beside a predicted training budget.",
         usage="vramtop [FLAG ...]\n       vramtop COMMAND [FLAG ...]\n       vramtop PID | JOB",
         allow_abbrev=False,
     )

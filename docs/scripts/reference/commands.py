@@ -17,7 +17,8 @@ _WITH_MACHINE = ("fit", "estimate", "wait", "preflight")
 _INTRODUCTION = """\
 `vramtop` without a command opens the dashboard. A first word that is no command is a process to attach to, if it is a
 number, and otherwise a job for `vramtop fit`. Flags may be written with `_` in place of `-`, and as `--flag VALUE` or
-`--flag=VALUE`. `vramtop COMMAND --help` prints the same in the terminal, `man vramtop` too."""
+`--flag=VALUE`. `vramtop COMMAND --help` prints the flags that
+most people use, `--help-all` and `man vramtop` all of them."""
 _JOB = """\
 `fit`, `estimate`, `wait`, `preflight` and `measure` take a job, with the same flags (`measure` without those of the
 machine, since it runs here):

@@ -285,7 +285,7 @@ def test_each_key_of_the_job_file_has_a_flag(vramtop: Vramtop) -> None:
     assert flags["--micro-batch"] == "training.micro_batch"
     assert flags["--lora-rank"] == "lora.rank"
     assert len(set(flags)) == len(flags.values())
-    help_text = vramtop("estimate", "--help").stdout
+    help_text = vramtop("estimate", "--help-all").stdout
     assert all(flag in help_text for flag in flags)
 
 

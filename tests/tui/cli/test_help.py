@@ -13,10 +13,34 @@ from vramtop.tui.cli.main import COMMANDS, build_parser, main
 from vramtop.tui.cli.parsing.first_word import with_command
 from vramtop.tui.job.flags.job_flags import job_flags
 
+GROUPS = ("before launch", "while it runs", "afterwards", "vramtop itself", "for scripts")
+
+
+@pytest.mark.parametrize("words", [[], *([command] for command in COMMANDS)])
+def test_short_help_is_short_and_says_how_many_flags_more_there_are(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "-h"]) == 0
+    short = capsys.readouterr().out
+    assert len(short.splitlines()) <= (90 if words else 60)
+    assert main([*words, "--help-all"]) == 0
+    full = capsys.readouterr().out
+    more = re.search(r"^(\d+) more flags: (vramtop.*) --help-all$", short, re.MULTILINE)
+    flags = [len(re.findall(r"^  (?:-\w, )?--[\w-]+", text, re.MULTILINE)) for text in (short, full)]
+    assert (int(more[1]), more[2]) == (flags[1] - flags[0], " ".join(["vramtop", *words])) if more else full == short
+
+
+def test_commands_are_in_groups_by_what_one_wants_those_of_scripts_last(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-h"]) == 0
+    sections = dict(_section(part) for part in capsys.readouterr().out.split("\n\n"))
+    groups = {name: re.findall(r"^  (\w+)", text, re.MULTILINE) for name, text in sections.items() if name in GROUPS}
+    assert list(groups) == list(GROUPS)
+    assert sorted(command for names in groups.values() for command in names) == sorted(COMMANDS)
+
 
 @pytest.mark.parametrize("words", [[], *([command] for command in COMMANDS)])
 def test_help_fits_80_columns_and_explains_each_flag(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*words, "--help"]) == 0
+    assert main([*words, "--help-all"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("usage: vramtop")
     assert max(len(line) for line in lines) <= 80
@@ -29,7 +53,7 @@ def test_help_fits_80_columns_and_explains_each_flag(words: list[str], capsys: p
 def test_flags_of_the_dashboard_are_in_groups_and_those_of_every_command_are_last(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["--help"]) == 0
+    assert main(["--help-all"]) == 0
     sections = dict(_section(part) for part in capsys.readouterr().out.split("\n\n"))
     assert "--on-alert" in sections["alerts (w in the dashboard lists them)"]
     assert "--on-fit" in sections["jobs"]
@@ -54,7 +78,7 @@ def _section(part: str) -> tuple[str, str]:
 def test_help_has_sentence_choices_and_default_of_each_setting(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([command, "--help"]) == 0
+    assert main([command, "--help-all"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     for flag, key in job_flags().items():
         assert f" {flag} " in text

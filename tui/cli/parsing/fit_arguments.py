@@ -10,6 +10,7 @@ from .shared_flags import (
     add_host_memory_argument,
     add_verbose_argument,
     positive_seconds,
+    rare_group,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def add_fit_arguments(parser: "Parser") -> None:
     parser.epilog = _FLEET_EPILOG
     _add_judging_arguments(parser)
     _add_placing_arguments(parser)
-    waiting = parser.add_argument_group("waiting")
+    waiting = rare_group(parser, "waiting")
     text = "Wait until the job fits on GPUs of this machine; then exit code 0 (vramtop wait)."
     waiting.add_argument("--wait", action="store_true", help=text)
     _add_waiting_arguments(waiting)

@@ -1,23 +1,48 @@
-"""The help of a command as text of at most 80 columns: usage, examples, arguments, and its flags in groups."""
+"""The help of a command as text of at most 80 columns: usage, examples, arguments, and its flags in groups.
+
+``--help`` has the flags that people use, and says how many more ``--help-all`` has.
+"""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from textwrap import fill, wrap
 
 from .exit_codes import exit_codes_sentence
-from .parser_facts import FlagFacts, flag_groups, positionals
+from .parser_facts import FlagFacts, FlagGroup, flag_groups, positionals
+from .shared_flags import EVERY_COMMAND
 
 _WIDTH = 80
 _LEFT = 28
 """Column at which meanings begin."""
 
 
-def help_text(parser: argparse.ArgumentParser) -> str:
-    """Return the help."""
-    return "\n".join(_lines(parser)) + "\n"
+_USUAL = {
+    *("--help-all", "--version", "--once", "--json", "--demo", "--replay", "--job", "--host", "--prometheus"),
+}
+"""Flags of vramtop itself that its short help has."""
+_USUAL_OF_EVERY_COMMAND = {"--json", "--python"}
+_GROUPS = {
+    "before launch": ("fit", "estimate", "wait", "preflight", "measure"),
+    "while it runs": ("attach", "run", "record", "serve", "export"),
+    "afterwards": ("explain", "report"),
+    "vramtop itself": ("doctor", "config"),
+    "for scripts": ("snapshot", "stream", "history", "completion"),
+}
+"""Commands by what one wants."""
 
 
-def _lines(parser: argparse.ArgumentParser) -> Iterator[str]:
+def help_text(parser: argparse.ArgumentParser, *, every_flag: bool = False) -> str:
+    """Return the help.
+
+    Args:
+        parser: of vramtop or of a command.
+        every_flag: also those that few people use.
+    """
+    return "\n".join(_lines(parser, every_flag=every_flag)) + "\n"
+
+
+def _lines(parser: argparse.ArgumentParser, *, every_flag: bool) -> Iterator[str]:
     usage = parser.usage or f"{parser.prog} {_operands(parser)}[FLAG ...]"
     yield from (f"{'       ' if at else 'usage: '}{line.strip()}" for at, line in enumerate(usage.splitlines()))
     yield ""
@@ -33,18 +58,42 @@ def _lines(parser: argparse.ArgumentParser) -> Iterator[str]:
         yield ""
         for operand in operands:
             yield from _entry(operand.placeholder, operand.meaning)
-    for group in flag_groups(parser):
+    groups = flag_groups(parser)
+    shown = groups if every_flag else tuple(_usual(parser, groups))
+    more = sum(len(group.flags) for group in groups) - sum(len(group.flags) for group in shown)
+    for group in shown:
         yield ""
         yield group.heading
         if group.text:
             yield fill(group.text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
         for flag in group.flags:
-            yield from _flag(flag)
-    if parser.epilog:
+            yield from _flag(flag, len(flag.names) if every_flag or not more else _first_names(flag))
+    if more:
+        yield ""
+        yield f"{more} more flags: {parser.prog} --help-all"
+    if parser.epilog and (every_flag or not more):
         yield ""
         yield fill(" ".join(parser.epilog.split()), _WIDTH, break_on_hyphens=False)
     yield ""
     yield fill(exit_codes_sentence(getattr(parser, "command", "")), _WIDTH, break_on_hyphens=False)
+
+
+def _usual(parser: argparse.ArgumentParser, groups: Sequence[FlagGroup]) -> Iterator[FlagGroup]:
+    """Yield the groups with the flags that people use; of vramtop itself in one group."""
+    if not getattr(parser, "command", ""):
+        flags = tuple(flag for group in groups for flag in group.flags if not _USUAL.isdisjoint(flag.names))
+        yield FlagGroup("flags", flags)
+        return
+    for group in groups:
+        if group.heading == EVERY_COMMAND and any(each.is_rare for each in groups):
+            yield replace(group, flags=tuple(each for each in group.flags if _USUAL_OF_EVERY_COMMAND & {*each.names}))
+        elif not group.is_rare:
+            yield group
+
+
+def _first_names(flag: FlagFacts) -> int:
+    """Return how many of a flag's names the short help has: the first long one, and a letter before it."""
+    return 1 if flag.names[0].startswith("--") else 2
 
 
 def _operands(parser: argparse.ArgumentParser) -> str:
@@ -55,15 +104,16 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
     subparsers = next((each for each in parser._actions if isinstance(each, argparse._SubParsersAction)), None)
     if subparsers is None:
         return
-    yield ""
-    yield "commands (vramtop COMMAND --help for the flags of each)"
-    for choice in subparsers._choices_actions:
-        yield from _entry(choice.dest, f"{choice.help or ''}")
+    meanings = {choice.dest: choice.help or "" for choice in subparsers._choices_actions}
+    for heading, names in _GROUPS.items():
+        yield ""
+        yield heading
+        yield from (f"  {name:<11} {meanings[name]}" for name in names)
 
 
-def _flag(flag: FlagFacts) -> Iterator[str]:
+def _flag(flag: FlagFacts, most_names: int) -> Iterator[str]:
     value = f" {flag.placeholder}" if flag.placeholder else ""
-    names = wrap(f"{', '.join(flag.names)}{value}", _WIDTH - 4, break_on_hyphens=False)
+    names = wrap(f"{', '.join(flag.names[:most_names])}{value}", _WIDTH - 4, break_on_hyphens=False)
     yield from (f"  {line}" if not at else f"    {line}" for at, line in enumerate(names[:-1]))
     yield from _entry(f"  {names[-1]}" if len(names) > 1 else names[-1], flag.text())
 

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from .shared_flags import positive_seconds
+from .shared_flags import positive_seconds, rare_group
 
 if TYPE_CHECKING:
     from .parser import Parser
@@ -30,7 +30,8 @@ def add_host_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bo
     """
     one: object = argparse.SUPPRESS if suppress_defaults else None
     several: object = argparse.SUPPRESS if suppress_defaults else []
-    group = parser.add_argument_group(
+    group = rare_group(
+        parser,
         "several hosts, over ssh",
         "vramtop stream runs on each, by your own configuration of ssh; VRAMTOP_SSH names another command. Nothing is "
         "copied.",
@@ -43,7 +44,8 @@ def add_host_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bo
     group.add_argument("--hosts", metavar="FILE", default=one, help=text)
     text = "what runs vramtop on a host where it is not installed: uvx downloads it there"
     group.add_argument("--bootstrap", choices=("uvx",), default=one, help=text)
-    group = parser.add_argument_group(
+    group = rare_group(
+        parser,
         "many hosts, from a Prometheus",
         "From vramtop export on the hosts, or other GPU exporters. A user and a password are taken from "
         "VRAMTOP_PROMETHEUS_USER and VRAMTOP_PROMETHEUS_PASSWORD.",

@@ -23,8 +23,12 @@ class Parser(argparse.ArgumentParser):
     command = ""
     """The command whose parser it is; empty: vramtop itself."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every flag and exit")
+
     def format_help(self) -> str:
-        """Return the help: usage, examples, and the flags in groups."""
+        """Return the help: usage, examples, and the flags that people use, in groups."""
         from .help_text import help_text
 
         return help_text(self)
@@ -58,6 +62,16 @@ class Parser(argparse.ArgumentParser):
         if near:
             self.fail(f"there is no flag {name}; did you mean {near[0]}?")
         self.error(f"there is no flag {name}")
+
+
+class _HelpAll(argparse.Action):
+    """Prints the help with every flag."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from .help_text import help_text
+
+        print(help_text(parser, every_flag=True), end="")
+        parser.exit()
 
 
 class CommandParser(Parser):

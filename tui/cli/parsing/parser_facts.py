@@ -116,6 +116,8 @@ class FlagGroup:
     flags: tuple[FlagFacts, ...]
     text: str = ""
     """What is true of all of them."""
+    is_rare: bool = False
+    """Few people use them: each sets a key of the job file, or is another tool's name of such a flag."""
 
 
 def flag_groups(parser: argparse.ArgumentParser) -> tuple[FlagGroup, ...]:
@@ -138,4 +140,5 @@ def _groups(parser: argparse.ArgumentParser) -> Iterator[FlagGroup]:
     for group in [*own, parser._optionals, *every] if takes_job else [parser._optionals, *own, *every]:
         shown = [each for each in group._group_actions if each.option_strings and each.help is not argparse.SUPPRESS]
         heading = ("others" if takes_job else "flags") if group is parser._optionals else group.title or ""
-        yield FlagGroup(heading, tuple(FlagFacts(action) for action in shown), group.description or "")
+        flags = tuple(FlagFacts(action) for action in shown)
+        yield FlagGroup(heading, flags, group.description or "", is_rare=getattr(group, "is_rare", False))

@@ -42,6 +42,13 @@ def _positive_integer(text: str, quantity: str) -> int:
     return int(text)
 
 
+def rare_group(parser: argparse.ArgumentParser, heading: str, text: str | None = None) -> "argparse._ArgumentGroup":
+    """Return a new group of flags that the short help leaves out."""
+    group = parser.add_argument_group(heading, text)
+    group.is_rare = True  # type: ignore[attr-defined]
+    return group
+
+
 def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bool) -> None:
     """Add the flags that stand before or after the command, such as ``--json`` and ``--config``.
 

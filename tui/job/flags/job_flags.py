@@ -95,7 +95,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
     usual = [flag for flag in FAMILIAR_FLAGS if flag.names[0] in _USUAL]
     _add_familiar_flags(parser.add_argument_group(_USUAL_HEADING), usual)
-    groups = {table: parser.add_argument_group(heading) for table, heading in _HEADINGS.items()}
+    groups = {table: _rare(parser.add_argument_group(heading)) for table, heading in _HEADINGS.items()}
     text = "The model, in place of JOB, or in place of the model in a job file."
     names = ("--model", "--model-name-or-path", "--model-name", "--model-id", "--base-model")
     groups["model"].add_argument(*names, dest="model_flag", metavar="MODEL", help=text)
@@ -105,7 +105,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
             flag, action=FlagAction, key=key, nargs=None if alone is None else "?", dest=argparse.SUPPRESS
         )
     others = [flag for flag in FAMILIAR_FLAGS if flag not in usual]
-    _add_familiar_flags(parser.add_argument_group(_FAMILIAR_HEADING), others)
+    _add_familiar_flags(_rare(parser.add_argument_group(_FAMILIAR_HEADING)), others)
     for name in IGNORED_FLAGS:
         parser.add_argument(
             name,
@@ -114,6 +114,12 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
             dest=argparse.SUPPRESS,
             help=argparse.SUPPRESS,
         )
+
+
+def _rare(group: Any) -> Any:
+    """Return the group, left out of the short help."""
+    group.is_rare = True
+    return group
 
 
 def _add_familiar_flags(group: Any, flags: Sequence[FamiliarFlag]) -> None:
