@@ -105,7 +105,8 @@ def _run_stages(device: str) -> int:
             found["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         lines.write(json.dumps({**found, "seconds": round(time.monotonic() - started, 3)}) + "\n")
         lines.flush()
-        sys.stdin.readline()
+        if not sys.stdin.readline():  # who reads has ended
+            return 1
     return 0
 
 

@@ -1,6 +1,7 @@
 """What the programs share: a training beside which something is measured, vramtop with a timeout, a line of figures."""
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ SIMULATED_GIB = 80
 VRAMTOP = (sys.executable, "-m", "vramtop.tui.cli")
 _ENDLESS = 1_000_000_000
 _START_SECONDS, _STOP_SECONDS = 180.0, 10.0
+_PR_SET_PDEATHSIG = 1
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size")
 _printed: list[str] = []
 """Names of the lines with figures."""
@@ -160,6 +162,8 @@ def started(command: Sequence[str], output: BinaryIO) -> Iterator[subprocess.Pop
 def machine(*, cpu: bool) -> Iterator[Machine]:
     """Find out what this machine is; SIGTERM ends the program as its end does, with all that it has started."""
     signal.signal(signal.SIGTERM, _end)
+    with contextlib.suppress(OSError, AttributeError):  # also if who has started the program is killed
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     with tempfile.TemporaryDirectory(prefix="vramtop-", ignore_cleanup_errors=True) as name:
         os.environ |= {f"XDG_{kind}_HOME": name for kind in ("CONFIG", "DATA", "CACHE")}
         os.environ |= {"VRAMTOP_CONFIG": os.devnull, "VRAMTOP_HISTORY_ENABLED": "false"}

@@ -1,6 +1,8 @@
 """``vramtop measure --suite``: the table, the rows that are kept, and jobs that have one GPU in turn."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -202,6 +204,19 @@ def test_a_program_that_hangs_is_ended_with_its_children_and_its_figures_stay(
             or "\nState:\tZ" in Path(f"/proc/{pid.read_text()}/status").read_text()
         )
     )
+
+
+def test_a_suite_that_is_told_to_end_ends_what_it_has_started(table: Path, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    table.with_name("says.py").write_text(
+        f"import os, pathlib, time\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    command = [sys.executable, "-m", "vramtop.tui.cli", "measure", "--suite", str(table), "--cpu", "--part", "others"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as suite:
+        until(lambda: pid.exists() and pid.read_text() != "", seconds=120)
+        suite.terminate()
+        assert suite.wait(60) == 143
+    until(lambda: not Path(f"/proc/{pid.read_text()}").exists())
 
 
 def test_what_there_is_no_time_for_is_left_and_said(table: Path, measured: Suite) -> None:

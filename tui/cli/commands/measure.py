@@ -2,10 +2,12 @@
 
 import argparse
 import contextlib
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -47,6 +49,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             progress=progress,
         )
         if options.suite:
+            for number in (signal.SIGTERM, signal.SIGHUP):  # what it has started ends with it
+                stack.callback(signal.signal, number, signal.signal(number, _end))
             return _run_suite(options, how)
         found, search = _measured(options, launch, how)
         if found.error is not None and not options.json:
@@ -105,6 +109,10 @@ def _run_suite(options: argparse.Namespace, how: Measuring) -> int:
     if options.json:
         print(json_text(msgspec.to_builtins(suite.file.results)))
     return ExitCode.CANNOT_TELL if left else ExitCode.DONE
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _print(found: MeasuredJob, search: BatchSearch | None, options: argparse.Namespace) -> None:
