@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .architecture import Architecture as Architecture
     from .count_parameters import UNKNOWN_FAMILY_ERROR as UNKNOWN_FAMILY_ERROR
     from .find_config import (
+        BuiltInModel as BuiltInModel,
         ResolvedModel as ResolvedModel,
         built_in_models as built_in_models,
         find_built_in as find_built_in,
@@ -58,7 +59,8 @@ else:
             "architecture": "Architecture",
             "count_parameters": "UNKNOWN_FAMILY_ERROR",
             "find_config": (
-                "built_in_models find_built_in hub_cache read_config resolve_model ResolvedModel search_models"
+                "built_in_models BuiltInModel find_built_in hub_cache read_config resolve_model ResolvedModel "
+                "search_models"
             ),
             "lora": "adapter_elements adapter_groups QuantizedLayers separates_experts unmatched_targets",
             "parameter_roles": "assign_roles NamedShape ParameterKind with_role",

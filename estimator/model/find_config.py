@@ -52,6 +52,21 @@ class BuiltInModel:
     aliases: tuple[str, ...]
     config: Mapping[str, Any]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names to type, the usual one first."""
+        return tuple(name.replace(" ", "-").casefold() for name in (self.label, *self.aliases))
+
+    @property
+    def dtype(self) -> str | None:
+        """Type of the weights as the config states it; None: it states none."""
+        return self.config.get("torch_dtype")
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights in that type; in bfloat16 if the config states none."""
+        return self.parameters * (4 if self.dtype == "float32" else 2)
+
 
 def resolve_model(spec: ModelSpec, *, environ: Mapping[str, str] | None = None, folders: bool = True) -> ResolvedModel:
     """Return the config of a job's model.
@@ -234,11 +249,7 @@ def _built_in(entry: _ModelEntry) -> BuiltInModel:
 
 @functools.cache
 def _models_by_name() -> dict[str, BuiltInModel]:
-    return {
-        _lookup_keys(word)[-1]: model
-        for model in built_in_models()
-        for word in (model.label.replace(" ", "-"), *model.aliases, model.id)
-    }
+    return {_lookup_keys(word)[-1]: model for model in built_in_models() for word in (*model.names, model.id)}
 
 
 def _lookup_keys(name: str) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ COMMANDS = {
     "fit": "check whether a job fits on these GPUs now (exit code 0 fits, 1 does not fit, 3 cannot tell, 4 tight)",
     "wait": "wait until a job fits on GPUs of this machine, then end with exit code 0 or start it",
     "preflight": "check everything a job needs (exit code 0 nothing fails, 1 a check fails, 3 cannot tell)",
+    "models": "list the models that are built in, with their parameters and the bytes of their weights",
     "attach": "read a running training process and compare it with its budget",
     "explain": "say why a run ran out of memory: from its log, or from a memory snapshot of torch",
     "snapshot": "have a running process with the probe write a memory snapshot now",
@@ -62,6 +63,7 @@ _ROOMS = {
 }
 """Commands in a room of their own below ``commands``."""
 _WITHOUT_LAUNCH_LINE = {
+    "models": "models lists what is built in",
     "attach": "attach reads a running process",
     "snapshot": "snapshot asks a running process",
     "history": "history is about runs that were measured",

@@ -14,7 +14,8 @@ A model is named by a built-in name, a Hugging Face id that is in the local cach
 `module:callable` of your own. Nothing is downloaded."""
 _BUILT_IN = """\
 Their shapes are in vramtop, so no file and no network is needed. Case and punctuation do not matter, and the
-organisation may be left out: `llama-3.1-8b`, `qwen2.5-7b`."""
+organisation may be left out: `llama-3.1-8b`, `qwen2.5-7b`. `vramtop models` lists them too, with the bytes of their
+weights."""
 _FAMILIES = """\
 The parameters of these families are counted exactly from the config, tensor by tensor; tests compare them with the
 models that transformers builds. The word is `model_type` in `config.json`. Another family is read as a decoder like
