@@ -50,7 +50,14 @@ class BuiltInModel:
     parameters: int
     """Published parameter count with that task's head."""
     aliases: tuple[str, ...]
+    language_part: bool
+    """It is the language part of the model with that id, whose other parts are not counted."""
     config: Mapping[str, Any]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Ids that find it; none if it is only a part of the model with its id."""
+        return () if self.language_part else (self.id,)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -229,6 +236,7 @@ class _ModelEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     config: dict[str, Any]
     nulls: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    language_part: bool = False
 
 
 class _ModelsFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -243,13 +251,14 @@ def _built_in(entry: _ModelEntry) -> BuiltInModel:
         task=usual_task(config),
         parameters=entry.parameters,
         aliases=entry.aliases,
+        language_part=entry.language_part,
         config=config,
     )
 
 
 @functools.cache
 def _models_by_name() -> dict[str, BuiltInModel]:
-    return {_lookup_keys(word)[-1]: model for model in built_in_models() for word in (*model.names, model.id)}
+    return {_lookup_keys(word)[-1]: model for model in built_in_models() for word in (*model.names, *model.ids)}
 
 
 def _lookup_keys(name: str) -> tuple[str, ...]:
