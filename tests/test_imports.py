@@ -49,8 +49,10 @@ ESTIMATE = """
 from vramtop.tui.cli.main import main
 assert main(["estimate", "gpt2", "--method", "formula"]) == 0
 """
-
-
+MODELS = """
+from vramtop.tui.cli.main import main
+assert main(["models", "llama"]) == 0
+"""
 FIT_HELP = """
 from vramtop.tui.cli.main import main
 assert main(["fit", "--help"]) == 0
@@ -80,9 +82,10 @@ def loaded(program: str) -> set[str]:
         (CLOSED_FORM, (*HEAVY, "textual", "rich", "psutil", "pynvml", "yaml")),
         (ONCE, (*HEAVY, "textual", "rich", "yaml", "msgspec", "psutil", "platformdirs", "asyncio")),
         (ESTIMATE, (*HEAVY, "textual", "rich", "yaml")),
+        (MODELS, (*HEAVY, "textual", "rich", "yaml", "psutil", "pynvml")),
         (DOCTOR, (*HEAVY, "textual", "rich", "yaml")),
     ],
-    ids=["dashboard", "closed form", "once", "estimate", "doctor"],
+    ids=["dashboard", "closed form", "once", "estimate", "models", "doctor"],
 )
 def test_what_is_slow_to_import_stays_out(program: str, never: tuple[str, ...]) -> None:
     assert loaded(program).isdisjoint(never)

@@ -24,6 +24,7 @@ LOG = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n
 COMMANDS = [
     "--once",
     "doctor --json",
+    "models llama",
     "estimate llama-3.1-8b --method formula --json",
     "fit llama-3.1-8b --gpu-type h100 --method formula",
     "estimate --method formula -- python train.py --max_length 1024",
@@ -58,13 +59,13 @@ def test_the_hook_sees_a_connection(folder: Path) -> None:
     assert calls(folder, "--prometheus http://127.0.0.1:9 --once")
 
 
-@pytest.mark.parametrize("command", COMMANDS[:2])
+@pytest.mark.parametrize("command", COMMANDS[:3])
 def test_a_command_opens_no_connection(command: str, folder: Path) -> None:
     assert calls(folder, command) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS[2:])
+@pytest.mark.parametrize("command", COMMANDS[3:])
 def test_no_other_command_opens_one(command: str, folder: Path) -> None:
     assert calls(folder, command) == []
 

@@ -109,6 +109,7 @@ def outputs(folder: Path, pid: int) -> Iterator[tuple[str, str]]:
     given = ("--set", "training.sequence_length=1024", "--method", "formula")
     yield "attach", printed("attach", str(pid), *given, "--json")
     yield "preflight", printed("preflight", "gpt2", "--method", "formula", "--json")
+    yield "models", printed("models", "llama-3.1-8b", "--json")
     yield "doctor", printed("doctor", "--json")
     yield "record", printed("record", "run.jsonl", "--seconds", "1.5", "--json")
     head, line, *_ = (folder / "run.jsonl").read_text().splitlines()

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .architecture import Architecture as Architecture
     from .count_parameters import UNKNOWN_FAMILY_ERROR as UNKNOWN_FAMILY_ERROR
     from .find_config import (
+        BuiltInModel as BuiltInModel,
         ResolvedModel as ResolvedModel,
         built_in_models as built_in_models,
         cached_model as cached_model,
@@ -70,8 +71,8 @@ else:
             "architecture": "Architecture",
             "count_parameters": "UNKNOWN_FAMILY_ERROR",
             "find_config": (
-                "built_in_models cached_model find_built_in hub_cache looks_like_hub_id read_config resolve_model "
-                "ResolvedModel search_models"
+                "built_in_models BuiltInModel cached_model find_built_in hub_cache looks_like_hub_id read_config "
+                "resolve_model ResolvedModel search_models"
             ),
             "hub": ("HubAnswer Refusal config_request download_config find_token offline_variable refusal token_file"),
             "lora": "adapter_elements adapter_groups QuantizedLayers separates_experts unmatched_targets",

@@ -50,7 +50,29 @@ class BuiltInModel:
     parameters: int
     """Published parameter count with that task's head."""
     aliases: tuple[str, ...]
+    language_part: bool
+    """It is the language part of the model with that id, whose other parts are not counted."""
     config: Mapping[str, Any]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Ids that find it; none if it is only a part of the model with its id."""
+        return () if self.language_part else (self.id,)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names to type, the usual one first."""
+        return tuple(name.replace(" ", "-").casefold() for name in (self.label, *self.aliases))
+
+    @property
+    def dtype(self) -> str | None:
+        """Type of the weights as the config states it; None: it states none."""
+        return self.config.get("torch_dtype")
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights in that type; in bfloat16 if the config states none."""
+        return self.parameters * (4 if self.dtype == "float32" else 2)
 
 
 def resolve_model(spec: ModelSpec, *, environ: Mapping[str, str] | None = None, folders: bool = True) -> ResolvedModel:
@@ -224,6 +246,7 @@ class _ModelEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     config: dict[str, Any]
     nulls: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    language_part: bool = False
 
 
 class _ModelsFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -238,17 +261,14 @@ def _built_in(entry: _ModelEntry) -> BuiltInModel:
         task=usual_task(config),
         parameters=entry.parameters,
         aliases=entry.aliases,
+        language_part=entry.language_part,
         config=config,
     )
 
 
 @functools.cache
 def _models_by_name() -> dict[str, BuiltInModel]:
-    return {
-        _lookup_keys(word)[-1]: model
-        for model in built_in_models()
-        for word in (model.label.replace(" ", "-"), *model.aliases, model.id)
-    }
+    return {_lookup_keys(word)[-1]: model for model in built_in_models() for word in (*model.names, *model.ids)}
 
 
 def _lookup_keys(name: str) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ COMMANDS = {
     "fit": "check whether a job fits on these GPUs now, or on others",
     "wait": "wait until a job fits on this machine, then start it",
     "preflight": "check everything that a job needs before it starts",
+    "models": "list the built-in models with parameters and bytes",
     "attach": "read a running training process and compare it with its budget",
     "explain": "say why a run ran out of memory: from its log, or a snapshot",
     "snapshot": "have a process with the probe write a memory snapshot now",
@@ -62,6 +63,7 @@ _ROOMS = {
 }
 """Commands in a room of their own below ``commands``."""
 _WITHOUT_LAUNCH_LINE = {
+    "models": "models lists what is built in",
     "attach": "attach reads a running process",
     "snapshot": "snapshot asks a running process",
     "history": "history is about runs that were measured",

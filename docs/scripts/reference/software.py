@@ -15,7 +15,9 @@ own. Of a Hugging Face id that is nowhere here, commands fetch the `config.json`
 `estimates.download = false` turns that off."""
 _BUILT_IN = """\
 Their shapes are in vramtop, so no file and no network is needed. Case and punctuation do not matter, and the
-organisation may be left out: `llama-3.1-8b`, `qwen2.5-7b`."""
+organisation may be left out: `llama-3.1-8b`, `qwen2.5-7b`. `vramtop models` lists them too, with the bytes of their
+weights. Of a model that reads images too, only the language part is built in, by a name of its own:
+`gemma-3-4b-text`."""
 _FAMILIES = """\
 The parameters of these families are counted exactly from the config, tensor by tensor; tests compare them with the
 models that transformers builds. The word is `model_type` in `config.json`. Another family is read as a decoder like

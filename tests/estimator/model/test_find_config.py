@@ -113,8 +113,18 @@ def test_built_in_model_when_nothing_is_cached(tmp_path: Path) -> None:
 
 def test_built_in_names_lead_to_their_own_models() -> None:
     for model in built_in_models():
-        for name in (model.id, model.label, *model.aliases):
+        for name in (*model.ids, model.label, *model.names):
             assert find_built_in(name) is model, name
+
+
+def test_a_model_that_reads_images_is_not_taken_for_its_language_part(tmp_path: Path) -> None:
+    for name, text in (
+        ("google/gemma-3-4b-it", "gemma-3-4b-text"),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "qwen2.5-vl-7b-text"),
+    ):
+        assert find_built_in(text)
+        with pytest.raises(InputError, match=f"no model '{name}'.* did you mean {text}"):
+            resolve_model(ModelSpec(id=name), environ={"HF_HOME": str(tmp_path)})
 
 
 def test_unknown_model_error_names_the_places_searched_and_similar_models(tmp_path: Path) -> None:

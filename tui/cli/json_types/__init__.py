@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         EstimateJson as EstimateJson,
         FitJson as FitJson,
         FitOverHostsJson as FitOverHostsJson,
+        ModelJson as ModelJson,
+        ModelsJson as ModelsJson,
         SuggestionJson as SuggestionJson,
     )
     from .hosts import (
@@ -67,7 +69,7 @@ else:
             "crash": "ExplainJson HeldJson SnapshotJson",
             "elsewhere": "KubernetesFacts OfferJson SlurmFacts",
             "files": "ExportJson RecordJson ReportJson ServeJson",
-            "fit": "CardJson EstimateJson FitJson FitOverHostsJson SuggestionJson",
+            "fit": "CardJson EstimateJson FitJson FitOverHostsJson ModelJson ModelsJson SuggestionJson",
             "hosts": "FleetRunJson HostsJson RankJson TotalsJson",
             "machine": "DoctorJson",
             "measured": "ExportedJson ForgottenJson HistoryJson MeasuredJson MeasureJson PredictedPeakJson",

@@ -1,4 +1,4 @@
-"""The JSON of ``vramtop estimate`` and ``vramtop fit``."""
+"""The JSON of ``vramtop estimate`` and ``vramtop fit``, and of ``vramtop models``, which they take."""
 
 from typing import Annotated, Any, TypedDict
 
@@ -97,3 +97,31 @@ class FitOverHostsJson(FleetFitJson, Versioned):
     """What is wrong with the source of the hosts as a whole; null: nothing."""
     notes: list[str]
     """What was assumed while the job was read, and what is not checked, one sentence each."""
+
+
+class ModelJson(TypedDict):
+    """A built-in model."""
+
+    name: str
+    """A name to type: the first that has the word that was given."""
+    id: str
+    """Hub id."""
+    label: str
+    """Display name."""
+    aliases: list[str]
+    """Further names: other models of the same shape, and shorter names."""
+    parameters: int
+    """Number of parameters with the head of its usual task."""
+    weight_bytes: int
+    """Bytes of its weights in `dtype`."""
+    dtype: str | None
+    """Type of its weights, as its config states it; null: it states none, and `weight_bytes` is that of bfloat16."""
+    family: str
+    """`model_type` of its config."""
+
+
+class ModelsJson(Versioned):
+    """The built-in models, those whose names have the word that was given."""
+
+    models: list[ModelJson]
+    """The models, family by family."""

@@ -13,7 +13,7 @@ from ..measuring import SuiteResults
 from .crash import ExplainJson, HeldJson, SnapshotJson
 from .elsewhere import KubernetesJson, SlurmJson
 from .files import ExportJson, RecordingHeadJson, RecordJson, ReportJson, ServeJson, StreamLineJson
-from .fit import EstimateJson, FitJson, FitOverHostsJson
+from .fit import EstimateJson, FitJson, FitOverHostsJson, ModelsJson
 from .hosts import HostsJson
 from .machine import DoctorJson
 from .measured import ExportedJson, ForgottenJson, HistoryJson, MeasureJson
@@ -76,6 +76,11 @@ OUTPUTS = {
     ),
     "attach": Output(kind=AttachJson, title="A running job beside its budget", commands=("vramtop attach PID --json",)),
     "preflight": Output(kind=PreflightJson, title="Checks before a launch", commands=("vramtop preflight JOB --json",)),
+    "models": Output(
+        kind=ModelsJson,
+        title="Models that are built in",
+        commands=("vramtop models --json", "vramtop models WORD --json"),
+    ),
     "measure": Output(
         kind=MeasureJson,
         title="Real steps beside their prediction",

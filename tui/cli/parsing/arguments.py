@@ -68,6 +68,20 @@ def _preflight(parser: "Parser") -> None:
     parser.add_argument("--timeout", type=positive_seconds, default=None, metavar="SECONDS", help=text)
 
 
+def _models(parser: "Parser") -> None:
+    parser.usage = "vramtop models [WORD] [FLAG ...]"
+    parser.examples = """\
+  vramtop models qwen3
+  vramtop models --json
+"""
+    parser.epilog = (
+        "Weights are in the type that the model's config states; quantized checkpoints, such as DeepSeek-V3's and "
+        "gpt-oss', take less. Other models are named by their folder, or by their hub id once they were downloaded."
+    )
+    text = "Only models with this in their name, id or another name of theirs."
+    parser.add_argument("word", nargs="?", metavar="WORD", help=text)
+
+
 def _attach(parser: "Parser") -> None:
     from ...job.flags import TRUST_KEY
 
@@ -274,6 +288,7 @@ ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "fit": add_fit_arguments,
     "wait": add_wait_arguments,
     "preflight": _preflight,
+    "models": _models,
     "attach": _attach,
     "explain": _explain,
     "snapshot": _snapshot,

@@ -29,6 +29,7 @@ OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
         ExitCode.CANNOT_TELL: "no check fails, but the driver, the memory or the model's files could not be checked, "
         "without which it is unknown whether the job can start",
     },
+    "models": {ExitCode.DONE: "listed", ExitCode.WRONG_INPUT: "wrong input, or no model has such a name"},
     "attach": {ExitCode.DONE: "the run was read", ExitCode.CANNOT_TELL: "a setting that is needed is missing"},
     "explain": {ExitCode.DONE: "explained", ExitCode.CANNOT_TELL: "no failure of memory found"},
     "snapshot": {

@@ -18,12 +18,12 @@ _LEFT = 28
 
 
 _USUAL = {
-    *("--help-all", "--version", "--once", "--json", "--demo", "--replay", "--job", "--host", "--prometheus"),
+    *("--help-all", "--version", "--once", "--demo", "--replay", "--job", "--host", "--prometheus"),
 }
 """Flags of vramtop itself that its short help has."""
 _USUAL_OF_EVERY_COMMAND = {"--json", "--python"}
 _GROUPS = {
-    "before launch": ("fit", "estimate", "wait", "preflight", "measure"),
+    "before launch": ("fit", "estimate", "models", "wait", "preflight", "measure"),
     "while it runs": ("attach", "run", "record", "serve", "export"),
     "afterwards": ("explain", "report"),
     "vramtop itself": ("doctor", "config"),

@@ -62,4 +62,5 @@ def _built_in_choices() -> Iterator[ModelChoice]:
 
     for model in built_in_models():
         publisher, _, short = model.id.rpartition("/")
-        yield ModelChoice(short, publisher or "built in", (model.id, *model.aliases))
+        name = model.names[0] if model.language_part else short
+        yield ModelChoice(name, publisher or "built in", (*model.ids, *model.aliases))

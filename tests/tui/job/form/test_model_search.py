@@ -1,5 +1,6 @@
 import pytest
 
+from vramtop.estimator.model import find_built_in
 from vramtop.tui.job.form.model_search import model_choices, model_names, search_models
 
 CHOICES = model_choices(recent=("acme/rocket-9b", "Llama-3.1-70B"), cached=("acme/rocket-9b", "acme/other-1b"))
@@ -22,6 +23,10 @@ def test_recent_models_come_first_then_those_in_the_cache_each_once():
     ]
     assert len({each.name for each in CHOICES}) == len(CHOICES)
     assert search_models("", CHOICES) == CHOICES
+
+
+def test_every_name_of_a_built_in_model_can_be_taken():
+    assert all(find_built_in(name) for name in model_names())
 
 
 def test_names_are_unique():
