@@ -95,6 +95,11 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
     [
         (["llama3", "8b"], "there is no command or model 'llama3 8b'; did you mean llama-3-8b or llama-3.1-8b?"),
         (["fit", "llama3", "8b"], "no job 'llama3 8b'; did you mean llama-3-8b or llama-3.1-8b?"),
+        (["gpt2", "--gpu", "foo"], "--gpu foo: no GPU 'foo' in the catalogue; similar: "),
+        (["gpt2", "--gpu", "foo"], "or indices of GPUs here, like 0,1"),
+        (["gpt2", "--gpu", "0xh100"], "vramtop fit: --gpu: 0 is not a valid number of GPUs"),
+        (["wait", "gpt2", "--gpu", "h100"], "leave out --gpu-type, --gpu with a card, --gpu-memory"),
+        (["measure", "gpt2", "--predict", "--gpu", "h100"], "--predict uses no GPU; leave out --gpu"),
         (["fit", "gpt2", "batch_size=4"], "batch_size=4: write --batch-size 4"),
         (["fit", "gpt2", "training.loss=full"], "training.loss=full: write --set training.loss=full"),
         (["fit", "llama3"], "did you mean llama-3-8b, llama-3.1-8b"),

@@ -9,6 +9,7 @@ from vramtop.estimator.common import InputError
 from vramtop.estimator.job import Job, ModelSpec, job_keys, with_changes
 from vramtop.tui.job.flags import (
     FlagSettings,
+    GpuAction,
     add_job_arguments,
     normal_words,
     settings_of_flags,
@@ -134,6 +135,25 @@ def test_what_contradicts_or_is_open_is_one_sentence(line: str, words: str) -> N
     with pytest.raises(InputError) as failed:
         job(line)
     assert words in failed.value.message
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        ("0,1", ("0,1", None, None)),
+        ("12", ("12", None, None)),
+        ("h100", (None, "h100", None)),
+        ("4090", (None, "4090", None)),
+        ("RTX 4090", (None, "RTX 4090", None)),
+        ("8xh100", (None, "h100", 8)),
+    ],
+)
+def test_a_gpu_is_an_index_or_a_card(value: str, meant: tuple[str | None, str | None, int | None]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(gpu_type=None, gpus=None)
+    parser.add_argument("--gpu", action=GpuAction)
+    options = parser.parse_args(["--gpu", value])
+    assert (options.gpu, options.gpu_type, options.gpus) == meant
 
 
 def test_the_same_setting_twice_is_no_contradiction() -> None:
