@@ -30,6 +30,7 @@ _PROGRAM_SUFFIXES = (".py", ".ipynb")
 _MODEL_CONFIG_KEYS = {"model_type", "hidden_size", "n_embd", "d_model"}
 _GIVEN = "you"
 """Origin of a value that the user edited."""
+_TRAINABLE = "--trainable"
 _UNREAD = " is not counted: "
 """In a note on a script or a configuration that could not be read."""
 _EXAMPLE_VALUES = {
@@ -90,7 +91,7 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
         changes.setdefault("model.id", options.model_flag)
     loaded = _load(named, launch, changes, given, getattr(options, "gpus", None))
     loaded = _with_adapter_targets(replace(loaded, job=given.complete(loaded.job)), changes)
-    return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)))
+    return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)), dict(options.flags))
 
 
 def _load(
@@ -161,8 +162,12 @@ def _spread(loaded: LoadedJob, changes: Mapping[str, Any], given: FlagSettings, 
     )
 
 
-def _checked(loaded: LoadedJob) -> LoadedJob:
+def _checked(loaded: LoadedJob, flags: Mapping[str, str]) -> LoadedJob:
     """Return a job that the user wrote, after a look at the names in it.
+
+    Args:
+        loaded: the job.
+        flags: those of the command line, which the sentence names where the value is one of theirs.
 
     Raises:
         InputError: a pattern in ``training.trainable`` matches no parameter of the model.
@@ -170,7 +175,13 @@ def _checked(loaded: LoadedJob) -> LoadedJob:
     if loaded.reading is None and loaded.job.training.trainable is not None:
         from vramtop.estimator.estimation import check_trainable
 
-        check_trainable(loaded.job)
+        try:
+            check_trainable(loaded.job)
+        except InputError as error:
+            typed = _TRAINABLE in flags
+            raise InputError(
+                error.message.replace("training.trainable", _TRAINABLE, 1) if typed else error.message
+            ) from None
     return loaded
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from vramtop.estimator.common import InputError
 from vramtop.estimator.job import Job, ModelSpec, job_keys, with_changes
+from vramtop.tui.job import job_from_options
 from vramtop.tui.job.flags import (
     FlagSettings,
     GpuAction,
@@ -40,6 +41,19 @@ def job(line: str, *, gpus: int | None = None) -> Job:
         ("--gradient-accumulation-steps 8", {"training.gradient_accumulation": 8}),
         ("--seq-len 4k", {"training.sequence_length": 4096}),
         ("--max_seq_length 2,048", {"training.sequence_length": 2048}),
+        ("--seq 128k", {"training.sequence_length": 131072}),
+        ("--ctx 8192", {"training.sequence_length": 8192}),
+        ("--context_len 8K", {"training.sequence_length": 8192}),
+        ("--sequence-length 4k", {"training.sequence_length": 4096}),
+        ("-b 4", {"training.micro_batch": 4}),
+        ("-b4", {"training.micro_batch": 4}),
+        ("--batch 8 --seq 2k", {"training.micro_batch": 8, "training.sequence_length": 2048}),
+        ("--bs=4", {"training.micro_batch": 4}),
+        ("--context 2", {"parallel.context": 2}),
+        ("--lora --rank 8", {"lora.rank": 8}),
+        ("--lora-targets q_proj,v_proj", {"lora.targets": ["q_proj", "v_proj"]}),
+        ("--lora-targets ['q_proj']", {"lora.targets": ["q_proj"]}),
+        ("--gc llama-3.1-8b", {"training.activation_checkpointing": "full"}),
         ("--lora llama-3.1-8b", {"lora.rank": 16}),
         ("--lora 64", {"lora.rank": 64}),
         ("--lora --lora-r 8", {"lora.rank": 8}),
@@ -93,6 +107,9 @@ def test_names_of_other_tools_set_what_those_tools_set(line: str, changes: dict[
     [
         ("--zero 3", 8, ("zero3", 8, 1)),
         ("--zero 3 --tp 2", 8, ("zero3", 4, 1)),
+        ("--zero3", 8, ("zero3", 8, 1)),
+        ("--zero2", 4, ("zero2", 4, 1)),
+        ("--zero3", None, ("zero3", 1, 1)),
         ("--strategy fsdp2", 4, ("fsdp2", 4, 1)),
         ("--strategy fsdp2 --data-shard 2", 4, ("fsdp2", 2, 1)),
         ("--fsdp", 4, ("fsdp2", 4, 1)),
@@ -126,6 +143,18 @@ def test_a_global_batch_is_divided() -> None:
         ("--zero 3 --fsdp 8", "--zero and --fsdp contradict"),
         ("--zero 3", "give the number of GPUs with --gpus N"),
         ("--zero 5", "--zero: '5' is not a ZeRO stage"),
+        ("--zero2 --zero3", "--zero2 and --zero3 contradict"),
+        ("--seq-len abc", "--seq-len: 'abc' is not a number of tokens, such as 4096 or 4k"),
+        ("--ctx 0", "--ctx: 0 is not a whole number of at least 1"),
+        ("--batch-size 2.5", "--batch-size: 2.5 is not a whole number"),
+        ("--micro-batch abc", "--micro-batch: 'abc' is not a whole number"),
+        ("--optim adamx", "--optim: 'adamx' is not known; did you mean"),
+        ("--strategy zero4", "--strategy: 'zero4' is not one of none"),
+        (
+            "--context 8192",
+            "--context: it splits each sequence over this many GPUs; for its length write --seq-len 8192",
+        ),
+        ("--cp 8k", "--cp: it splits each sequence over this many GPUs; for its length write --seq-len 8k"),
         ("--lora=all", "--lora: 'all' is not a whole number"),
         ("--num-processes 8 --tp 3", "8 GPUs cannot be split into groups of 3"),
         ("--global-batch-size 63 --num-processes 8", "a global batch of 63 cannot be divided by 8 GPUs"),
@@ -135,6 +164,21 @@ def test_what_contradicts_or_is_open_is_one_sentence(line: str, words: str) -> N
     with pytest.raises(InputError) as failed:
         job(line)
     assert words in failed.value.message
+
+
+def loaded(*words: str) -> tuple[Job, tuple[str, ...]]:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_job_arguments(parser)
+    return job_from_options(parser.parse_args(normal_words(["gpt2", *words])), None)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(["--trainable", "foo"], "--trainable"), (["--set", "training.trainable=foo"], "training.trainable")],
+)
+def test_a_pattern_that_matches_nothing_is_named_as_it_was_given(words: list[str], name: str) -> None:
+    with pytest.raises(InputError, match=f"^{name}: no parameter of this model matches 'foo'"):
+        loaded(*words)
 
 
 @pytest.mark.parametrize(
