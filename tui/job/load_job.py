@@ -19,7 +19,7 @@ from vramtop.estimator.job import (
 )
 from vramtop.estimator.model import read_config, resolve_model, usual_task
 
-from .flags import FlagSettings, settings_of_flags
+from .flags import FlagSettings, settings_of_flags, with_method
 
 if TYPE_CHECKING:
     from vramtop.estimator.readers.source import JobReading
@@ -91,6 +91,9 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
         changes.setdefault("model.id", options.model_flag)
     loaded = _load(named, launch, changes, given, getattr(options, "gpus", None))
     loaded = _with_adapter_targets(replace(loaded, job=given.complete(loaded.job)), changes)
+    if given.method is not None:
+        job, note = with_method(loaded.job, given.method, changes)
+        loaded = replace(loaded, job=job, notes=(*loaded.notes, note))
     return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)), dict(options.flags))
 
 

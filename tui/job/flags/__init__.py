@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         flags_by_key as flags_by_key,
         value_alone as value_alone,
     )
+    from .method_flag import with_method as with_method
     from .typed_words import normal_words as normal_words
 else:
     __getattr__, __all__ = lazy_exports(
@@ -30,6 +31,7 @@ else:
             "flag_settings": "FlagSettings settings_of_flags",
             "gpu_flags": "gpu_count GpuAction GpuTypeAction GPU_TYPE_FLAGS",
             "job_flags": "add_job_arguments flags_by_key TRUST_KEY value_alone",
+            "method_flag": "with_method",
             "typed_words": "normal_words",
         },
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import familiar_values as read
-from .familiar_values import AMP, BITS, GLOBAL_BATCH, NODES, PROCESSES, SOFT, TUNING, Reader
+from .familiar_values import AMP, BITS, GLOBAL_BATCH, METHOD, NODES, PROCESSES, SOFT, TUNING, Reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +324,10 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         placeholder="cpu|none",
         value_optional=True,
         choices=("cpu", "none"),
+    ),
+    *(
+        _fixed(f"--{name}", f"Train with TRL's {name.upper()}: its loss, and what its trainer holds.", {METHOD: name})
+        for name in ("sft", "dpo", "grpo", "orpo", "kto")
     ),
     _fixed(
         "--inference",

@@ -14,6 +14,7 @@ from .familiar_values import (
     BITS,
     GLOBAL_BATCH,
     LENGTH,
+    METHOD,
     NODES,
     PROCESSES,
     SOFT,
@@ -31,7 +32,7 @@ from .familiar_values import (
 from .ignored_flags import IGNORED_FLAGS
 from .job_flags import job_flags, value_alone
 
-_MADE_OF_SEVERAL = (AMP, BITS, GLOBAL_BATCH, NODES, PROCESSES, SPREAD, TUNING, WEIGHTS)
+_MADE_OF_SEVERAL = (AMP, BITS, GLOBAL_BATCH, METHOD, NODES, PROCESSES, SPREAD, TUNING, WEIGHTS)
 _PRECISION = "training.precision"
 _OTHER_NAMES = {
     "training.optimizer": optimizer,
@@ -60,6 +61,8 @@ class FlagSettings:
     """Sequences of an optimizer step over all GPUs; None: not given."""
     spread_flag: str | None = None
     """The flag that names a strategy over several GPUs without a number of them; None: there is none."""
+    method: str | None = None
+    """TRL's training method; None: not given."""
 
     def complete(self, job: Job) -> Job:
         """Return the job, once loaded, with the ranks and the micro-batch that the flags give indirectly.
@@ -148,6 +151,7 @@ def settings_of_flags(flags: Sequence[tuple[str, str]], *, gpus: int | None = No
         processes=None if counted else processes,
         global_batch=values.get(GLOBAL_BATCH),
         spread_flag=None if counted else spread,
+        method=values.get(METHOD),
     )
 
 

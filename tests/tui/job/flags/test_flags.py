@@ -1,12 +1,16 @@
 """Flags as people type them: other tools' names, values that are left out, contradictions."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from vramtop.estimator.common import InputError
-from vramtop.estimator.job import Job, ModelSpec, job_keys, with_changes
+from vramtop.estimator.job import Job, Lora, ModelSpec, job_keys, with_changes
+from vramtop.estimator.job.job import Rollout
+from vramtop.estimator.readers import read_launch
+from vramtop.estimator.readers.trl import read_method
 from vramtop.tui.job import job_from_options
 from vramtop.tui.job.flags import (
     FlagSettings,
@@ -144,6 +148,7 @@ def test_a_global_batch_is_divided() -> None:
         ("--zero 3", "give the number of GPUs with --gpus N"),
         ("--zero 5", "--zero: '5' is not a ZeRO stage"),
         ("--zero2 --zero3", "--zero2 and --zero3 contradict"),
+        ("--dpo --grpo", "--dpo and --grpo contradict each other (training method)"),
         ("--seq-len abc", "--seq-len: 'abc' is not a number of tokens, such as 4096 or 4k"),
         ("--ctx 0", "--ctx: 0 is not a whole number of at least 1"),
         ("--batch-size 2.5", "--batch-size: 2.5 is not a whole number"),
@@ -170,6 +175,42 @@ def loaded(*words: str) -> tuple[Job, tuple[str, ...]]:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_job_arguments(parser)
     return job_from_options(parser.parse_args(normal_words(["gpt2", *words])), None)
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        (["--dpo"], (2, "chunked", True, ["reference"], None)),
+        (["--dpo", "--lora"], (2, "chunked", True, [], None)),
+        (["--dpo", "--lora", "--liger"], (2, "chunked", True, [], None)),
+        (["--dpo", "--loss", "log-probs"], (2, "log-probs", True, ["reference"], None)),
+        (["--dpo", "--set", "software.trl=1.14"], (2, "log-probs", True, ["reference"], None)),
+        (["--orpo", "--lora"], (2, "log-probs", False, [], None)),
+        (["--kto"], (1, "chunked", True, ["reference"], None)),
+        (["--grpo", "--grad-accum", "4"], (1, "chunked", False, [], Rollout(micro_batches=4))),
+        (["--grpo", "--set", "rollout.engine=vllm"], (1, "chunked", False, [], Rollout(engine="vllm"))),
+    ],
+)
+def test_a_training_method_brings_what_its_trainer_holds(words: list[str], settings: tuple[Any, ...]) -> None:
+    job, notes = loaded(*words)
+    training, roles = job.training, [model.role for model in job.other_models]
+    assert (training.sequences_per_example, training.loss, training.reference_pass, roles, job.rollout) == settings
+    assert f"{words[0]}: training." in notes[-1]
+    assert "trl (version not known, 1.16 assumed)" in notes[-1] or "software" in str(words)
+
+
+def test_a_method_reads_as_its_trl_line(tmp_path: Path) -> None:
+    line = "trl dpo --model_name_or_path gpt2 --load_in_4bit --use_peft --max_length 2048"
+    lora = Lora(rank=16, quantization="nf4")
+    flagged = {finding.key: finding.value for finding in read_method("dpo", Job(model=ModelSpec(id="gpt2"), lora=lora))}
+    launched = {each.key: each.value for each in read_launch(line.split(), environ={}, cwd=tmp_path).findings}
+    assert flagged
+    assert flagged == {key: launched[key] for key in flagged}
+
+
+def test_a_method_that_trains_is_none_of_inference() -> None:
+    with pytest.raises(InputError, match="--dpo is a way to train"):
+        loaded("--dpo", "--inference")
 
 
 @pytest.mark.parametrize(
