@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .job_file import (
         ABOUT_THE_MODEL as ABOUT_THE_MODEL,
         check_job as check_job,
+        check_value as check_value,
         choices_of as choices_of,
         edit_job_file as edit_job_file,
         job_differences as job_differences,
@@ -81,9 +82,9 @@ else:
             "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
             "job": "Job",
             "job_file": (
-                "ABOUT_THE_MODEL check_job choices_of edit_job_file job_differences job_from_mapping job_keys "
-                "job_to_mapping job_to_toml load_job model_code names_user_code parse_assignment replaces_model "
-                "save_job toml_value unified_diff with_changes with_old_model_removed written_keys"
+                "ABOUT_THE_MODEL check_job check_value choices_of edit_job_file job_differences job_from_mapping "
+                "job_keys job_to_mapping job_to_toml load_job model_code names_user_code parse_assignment "
+                "replaces_model save_job toml_value unified_diff with_changes with_old_model_removed written_keys"
             ),
             "quantization": "is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob with_sizes_of",

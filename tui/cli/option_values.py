@@ -47,16 +47,17 @@ def gpu_indices(text: str, snapshot: Snapshot) -> list[int]:
     try:
         indices = [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--gpu {text}: give indices, such as 0 or 0,1{_type_hint(text)}") from None
+        sentence = f"--gpu {text}: give indices of GPUs of this machine, such as 0 or 0,1"
+        raise InputError(f"{sentence}{_card_hint(text)}") from None
     absent = [index for index in indices if index not in present]
     if absent:
-        raise InputError(f"--gpu {text}: there is no GPU {absent[0]} here, only {gpu_list(present)}{_type_hint(text)}")
+        raise InputError(f"--gpu {text}: there is no GPU {absent[0]} here, only {gpu_list(present)}")
     return indices
 
 
-def _type_hint(text: str) -> str:
-    """Return a question if the value of ``--gpu`` is the name of a GPU model; otherwise nothing."""
+def _card_hint(text: str) -> str:
+    """Return what judges a card, if the value of ``--gpu`` is the name of one; otherwise nothing."""
     try:
-        return f"; did you mean --gpu-type {find_gpu(text).name}?"
+        return f"; vramtop fit --gpu-type {find_gpu(text).name} judges that card"
     except InputError:
         return ""

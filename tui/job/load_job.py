@@ -20,7 +20,7 @@ from vramtop.estimator.job import (
 )
 from vramtop.estimator.model import looks_like_hub_id, read_config, resolve_model, usual_task
 
-from .flags import FlagSettings, settings_of_flags
+from .flags import FlagSettings, settings_of_flags, with_method
 
 if TYPE_CHECKING:
     from vramtop.estimator.readers.source import JobReading
@@ -32,6 +32,7 @@ _MODEL_CONFIG_KEYS = {"model_type", "hidden_size", "n_embd", "d_model"}
 _COMMAND_LINE = "command line"
 _GIVEN = "you"
 """Origin of a value that the user edited."""
+_TRAINABLE = "--trainable"
 _UNREAD = " is not counted: "
 """In a note on a script or a configuration that could not be read."""
 _EXAMPLE_VALUES = {
@@ -104,7 +105,10 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     if fetched is not None:
         loaded = replace(loaded, notes=(*loaded.notes, fetched))
     loaded = _with_adapter_targets(replace(loaded, job=given.complete(loaded.job)), changes)
-    return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)))
+    if given.method is not None:
+        job, note = with_method(loaded.job, given.method, changes)
+        loaded = replace(loaded, job=job, notes=(*loaded.notes, note))
+    return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)), dict(options.flags))
 
 
 def _load(
@@ -195,8 +199,12 @@ def _spread(loaded: LoadedJob, changes: Mapping[str, Any], given: FlagSettings, 
     )
 
 
-def _checked(loaded: LoadedJob) -> LoadedJob:
+def _checked(loaded: LoadedJob, flags: Mapping[str, str]) -> LoadedJob:
     """Return a job that the user wrote, after a look at the names in it.
+
+    Args:
+        loaded: the job.
+        flags: those of the command line, which the sentence names where the value is one of theirs.
 
     Raises:
         InputError: a pattern in ``training.trainable`` matches no parameter of the model.
@@ -204,7 +212,13 @@ def _checked(loaded: LoadedJob) -> LoadedJob:
     if loaded.reading is None and loaded.job.training.trainable is not None:
         from vramtop.estimator.estimation import check_trainable
 
-        check_trainable(loaded.job)
+        try:
+            check_trainable(loaded.job)
+        except InputError as error:
+            typed = _TRAINABLE in flags
+            raise InputError(
+                error.message.replace("training.trainable", _TRAINABLE, 1) if typed else error.message
+            ) from None
     return loaded
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from vramtop.estimator.common import InputError, expand_user, is_file
 from vramtop.estimator.readers.tools import parse_launch
 
-from .flags import GPU_TYPE_FLAGS, GpuTypeAction, add_job_arguments, gpu_count, normal_words
+from .flags import GPU_TYPE_FLAGS, GpuAction, GpuTypeAction, add_job_arguments, gpu_count, normal_words
 from .load_job import LoadedJob, load_from_options
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def load_typed(text: str) -> TypedJob:
         raise InputError(_NO_JOB)
     before, launch = _parts(words)
     options = _Parser().parse_args(normal_words(before))
+    if options.gpu:
+        raise InputError(f"--gpu {options.gpu}: here give a card, such as h100; the screen shows GPUs of this machine")
     return TypedJob(loaded=load_from_options(options, launch), gpu_type=options.gpu_type)
 
 
@@ -68,6 +70,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(prog="job", add_help=False, allow_abbrev=False)
         self.add_argument("--gpus", type=gpu_count)
         self.add_argument(*GPU_TYPE_FLAGS, action=GpuTypeAction)
+        self.add_argument("--gpu", action=GpuAction)
         add_job_arguments(self)
 
     def error(self, message: str) -> NoReturn:

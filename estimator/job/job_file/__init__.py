@@ -11,6 +11,7 @@ from ...common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .changes import (
         ABOUT_THE_MODEL as ABOUT_THE_MODEL,
+        check_value as check_value,
         job_differences as job_differences,
         parse_assignment as parse_assignment,
         replaces_model as replaces_model,
@@ -32,7 +33,8 @@ else:
         __name__,
         {
             "changes": (
-                "ABOUT_THE_MODEL job_differences parse_assignment replaces_model with_changes with_old_model_removed"
+                "ABOUT_THE_MODEL check_value job_differences parse_assignment replaces_model with_changes "
+                "with_old_model_removed"
             ),
             "convert": "check_job job_from_mapping job_to_mapping",
             "edit": "edit_job_file toml_value unified_diff",

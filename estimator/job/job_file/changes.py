@@ -126,6 +126,22 @@ def _with_tables(job: Job, changes: Mapping[str, Any]) -> Job:
     )
 
 
+def check_value(key: str, value: Any) -> None:
+    """Check the value of a dotted key alone; what several keys must be together, ``with_changes`` checks.
+
+    Raises:
+        InputError: what is wrong with the value; the key is left out of the sentence.
+    """
+    table, _, name = key.partition(".")
+    try:
+        msgspec.convert(value, _settable()[table][1][name])
+    except msgspec.ValidationError:
+        try:
+            job_from_mapping({table: {name: value}}, where="")
+        except InputError as error:
+            raise InputError(error.message.removeprefix(f": {key} = ")) from None
+
+
 def parse_assignment(text: str) -> tuple[str, Any]:
     """Return ``KEY=VALUE`` as a dotted job key and a TOML value; a bare word is a string, or a list of one.
 

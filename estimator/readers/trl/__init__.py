@@ -2,7 +2,8 @@
 
 Lives here: a record per method, the defaults of its configuration, and the readers of what only TRL has (pairs of
 sequences, losses, reference and reward models, generation). ``trainer`` reads what all users of transformers share.
-Callers: ``trainer``, ``tools`` and the two entry points of ``readers``; ``program`` for the names of TRL's classes.
+Callers: ``trainer``, ``tools``, the two entry points of ``readers``, and ``tui.job`` for a method that is a flag;
+``program`` for the names of TRL's classes.
 """
 
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .lengths import read_length as read_length
     from .liger import read_liger as read_liger
     from .loss import read_loss as read_loss
+    from .method_of_job import read_method as read_method
     from .methods import (
         METHODS as METHODS,
         TRAINER_NAMES as TRAINER_NAMES,
@@ -34,6 +36,7 @@ else:
             "lengths": "read_length",
             "liger": "read_liger",
             "loss": "read_loss",
+            "method_of_job": "read_method",
             "methods": "Method METHODS method_of_class TRAINER_NAMES",
             "other_models": "read_other_models Setup",
             "rollout": "read_rollout",

@@ -14,6 +14,7 @@ from vramtop.tui.job.typed_job import load_typed
         ("gpt2 --batch-size 4", 1, None, 4),
         ("vramtop fit gpt2 --batch_size 4 --fsdp --gpu-type 8xh100", 8, "h100", 4),
         ("$ gpt2 --gpus 4 --ddp --card a100-80gb", 4, "a100-80gb", 1),
+        ("gpt2 --gpu 2xh100 --zero3 -b 4", 2, "h100", 4),
         ("gpt2 --set training.micro_batch=2", 1, None, 2),
         ("trl sft --model_name_or_path gpt2 --dataset_name x --per_device_train_batch_size 3", 1, None, 3),
         ("--gpu-type h100 -- trl sft --model_name_or_path gpt2 --per_device_train_batch_size 3", 1, "h100", 3),
@@ -42,6 +43,8 @@ def test_a_job_file_with_a_space_in_its_name(tmp_path: Path) -> None:
         ("gpt2 'x", "a quotation mark is not closed"),
         ("gpt2 --qlroa", "a job has no such setting: --qlroa"),
         ("gpt2 --gpus 0", "0 is not a valid number of GPUs"),
+        ("gpt2 --gpu-type 0xh100", "0 is not a valid number of GPUs"),
+        ("gpt2 --gpu 0", "--gpu 0: here give a card, such as h100"),
         ("no-job.toml", "no-job.toml: no such file"),
     ],
 )

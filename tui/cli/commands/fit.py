@@ -99,7 +99,8 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
     loaded = load_from_options(options, launch)
     job = loaded.job
     if described_gpu(options, job)[1]:
-        raise InputError("--wait waits for GPUs of this machine; leave out --gpu-type, --gpu-memory and target.gpu")
+        cards = "--gpu-type, --gpu with a card, --gpu-memory and target.gpu"
+        raise InputError(f"--wait waits for GPUs of this machine; leave out {cards}")
     with open_source(_WAIT_ADVICE) as source:
         snapshot = read_gpus(source, _WAIT_ADVICE)
         selection, notes = select_devices(options.gpu, snapshot)

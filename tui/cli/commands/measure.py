@@ -67,8 +67,8 @@ def _check(options: argparse.Namespace, launch: Sequence[str] | None) -> None:
     """
     if options.predict and (options.cpu or options.search):
         raise InputError(f"--predict runs nothing; leave out {'--cpu' if options.cpu else '--search'}")
-    if options.cpu and options.gpu is not None:
-        raise InputError("--cpu uses no GPU; leave out --gpu")
+    if options.gpu is not None and (options.cpu or options.predict):
+        raise InputError(f"{'--cpu' if options.cpu else '--predict'} uses no GPU; leave out --gpu")
     if options.suite and (options.job or options.flags or options.set or launch is not None or options.search):
         raise InputError(f"{options.suite} has jobs of its own; leave out other jobs, their settings and --search")
     if not options.suite and (options.out or options.part or options.again):

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Container, Mapping, Sequence
+from itertools import takewhile
 
 from vramtop.estimator.common import InputError
 
@@ -17,6 +18,8 @@ _SYNONYMS = {"top": (), "version": ("--version",), "man": ("completion", "man"),
 def with_command(words: Sequence[str], commands: Sequence[str], values: Mapping[str, bool]) -> list[str]:
     """Return the command line with the command that its first word stands for, if that word is none.
 
+    Flags of a job may stand in front of it: they are those of ``fit``, or of the command that follows.
+
     Args:
         words: after ``vramtop``, up to ``--``.
         commands: all commands.
@@ -25,7 +28,12 @@ def with_command(words: Sequence[str], commands: Sequence[str], values: Mapping[
     Raises:
         InputError: the word is neither a command, a process, nor a job.
     """
-    at = _first_word(words, values)
+    at = _first_word(words, values, stop=True)
+    if at is not None and words[at].startswith("-"):
+        found = _with_job_flags(words[:at], words[at:], commands)
+        if found is not None:
+            return found
+        at = _first_word(words, values)
     if at is None or words[at] in (*commands, "__complete"):
         return list(words)
     before, word, after = list(words[:at]), words[at], list(words[at + 1 :])
@@ -36,8 +44,8 @@ def with_command(words: Sequence[str], commands: Sequence[str], values: Mapping[
     if word.isdecimal():
         return _attach(before, word, after)
     if _is_job(word):
-        return [*before, "fit", word, *after]
-    raise InputError(_mistake([word, *[each for each in after if not each.startswith("-")]], commands))
+        return _fit(before, [word, *after])
+    raise InputError(_mistake([word, *takewhile(lambda each: not each.startswith("-"), after)], commands))
 
 
 def not_one_job(words: Sequence[str], flags: Container[str]) -> str:
@@ -52,14 +60,68 @@ def not_one_job(words: Sequence[str], flags: Container[str]) -> str:
         name, _, value = setting.partition("=")
         flag = f"--{name.replace('_', '-')}"
         return f"{setting}: write {flag} {value}" if flag in flags else f"{setting}: write --set {setting}"
+    for word in words[1:]:
+        if f"--{word}" in flags:
+            return f"{word}: write --{word}"
+        if "--gpu-type" in flags and _is_card(word):
+            return f"{word}: write --gpu-type {word}"
+    job = next((word for word in words if _is_job(word)), None)
+    if job is not None:
+        other = next((word for word in words if word != job), job)
+        return f"{other}: neither a flag nor the value of one; beside the job {job} only those may stand"
     text = " ".join(words)
     return f"no job {text!r}{_models_like(text)}" if _models_like(text) else f"one job is expected, not {text!r}"
 
 
-def _first_word(words: Sequence[str], values: Mapping[str, bool]) -> int | None:
+def _with_job_flags(own: Sequence[str], words: Sequence[str], commands: Sequence[str]) -> list[str] | None:
+    """Return the command line whose command or job stands behind flags of a job; None: the first is no such flag.
+
+    Args:
+        own: vramtop's own flags, which stand before them.
+        words: the others, the first of them a flag.
+        commands: all commands.
+    """
+    from ...job.flags import normal_words  # not at start-up
+    from .parser import CommandParser
+
+    parser = CommandParser(command="fit", prog="vramtop fit")
+    parser.complete()
+    values = parser.flags_with_value()
+    normal = normal_words(words)
+    if _name(normal[0]) not in values and normal[0][:2] not in values:  # -b4 is -b 4
+        return None
+    at = _first_word(normal, values)
+    if at is not None and normal[at] in commands:
+        return [*own, normal[at], *normal[:at], *normal[at + 1 :]]
+    return _fit(own, normal)
+
+
+def _fit(own: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Return the command line of ``fit``; ``--gpu`` before it is that of the job, not of the dashboard."""
+    words, own = list(words), list(own)
+    while (at := next((place for place, word in enumerate(own) if _name(word) == "--gpu"), None)) is not None:
+        end = at + (1 if "=" in own[at] else 2)
+        words += own[at:end]
+        del own[at:end]
+    return [*own, "fit", *words]
+
+
+def _name(word: str) -> str:
+    """Return the name of a flag, which ``=`` and its value may follow."""
+    return word.partition("=")[0]
+
+
+def _first_word(words: Sequence[str], values: Mapping[str, bool], *, stop: bool = False) -> int | None:
+    """Return the place of the first word that is no flag and no value of one; None: there is none.
+
+    Args:
+        words: of the command line.
+        values: for each flag that is known whether a value follows it.
+        stop: at a flag that is not known too.
+    """
     at = 0
     while at < len(words):
-        if not words[at].startswith("-"):
+        if not words[at].startswith("-") or (stop and _name(words[at]) not in values):
             return at
         at += 2 if values.get(words[at], False) else 1
     return None
@@ -84,6 +146,17 @@ def _is_job(word: str) -> bool:
         return True
     try:
         resolve_model(ModelSpec(id=word))
+    except InputError:
+        return False
+    return True
+
+
+def _is_card(word: str) -> bool:
+    """Return True for the name of a GPU of the catalogue."""
+    from vramtop.estimator.job import find_gpu
+
+    try:
+        find_gpu(word)
     except InputError:
         return False
     return True

@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 
 from vramtop.estimator.common import mask_line
 
+_LENGTH_OR_BATCH = re.compile(r"seq|ctx|cont|len|tok|batch|window")
+"""Words of flags about the size of a step, for which none is suggested that splits the job over GPUs."""
 _ARGUMENT = re.compile(r"^argument (-[-\w]+|[A-Z]+)(/-[-\w]+)*")
 
 
@@ -56,8 +58,14 @@ class Parser(argparse.ArgumentParser):
         name = flag.partition("=")[0]
         import difflib  # not at start-up
 
-        begun = sorted((each for each in self._option_string_actions if each.startswith(name)), key=len)
-        alike = difflib.get_close_matches(name, self._option_string_actions, n=5, cutoff=0.6)
+        sizes = _LENGTH_OR_BATCH.search(name) and "par" not in name
+        known = [
+            each
+            for each, action in self._option_string_actions.items()
+            if not (sizes and getattr(action, "splits_job", False))
+        ]
+        begun = sorted((each for each in known if each.startswith(name)), key=len)
+        alike = difflib.get_close_matches(name, known, n=5, cutoff=0.6)
         near = begun or [each for each in alike if each[:3] == name[:3]]  # a typing error is rarely in the first letter
         if near:
             self.fail(f"there is no flag {name}; did you mean {near[0]}?")

@@ -109,7 +109,7 @@ def size_in_gib(text: str) -> str:
 
 
 def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
-    from ...job.flags import GPU_TYPE_FLAGS, GpuTypeAction, gpu_count
+    from ...job.flags import GPU_TYPE_FLAGS, GpuAction, GpuTypeAction, gpu_count
 
     group = parser.add_argument_group("machine (default: this one)")
     gpu = group.add_mutually_exclusive_group()
@@ -117,6 +117,7 @@ def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
     gpu.add_argument(*GPU_TYPE_FLAGS, action=GpuTypeAction, metavar="NAME", help=text)
     text = "GPUs of this size, such as 24, 80GiB or 81559MiB; a number alone is GiB."
     gpu.add_argument("--gpu-memory", "--vram", "--gpu-mem", metavar="GIB", type=size_in_gib, help=text)
-    gpu.add_argument("--gpu", metavar="INDEX[,INDEX]", help="Only these GPUs of this machine.")
+    text = "Only these GPUs of this machine, such as 0,1; the name of a card is read as --gpu-type reads it."
+    gpu.add_argument("--gpu", action=GpuAction, metavar="INDEX[,INDEX]|NAME", help=text)
     text = "Number of GPUs, over which --zero, --fsdp, --ddp and --strategy are spread (default: one for each rank)."
     group.add_argument("--gpus", type=gpu_count, metavar="N", help=text)

@@ -6,11 +6,11 @@ unsloth, DeepSpeed (``--train-batch-size``), Megatron-LM (``--global-batch-size`
 (``--nproc-per-node``, ``--num-processes``), vLLM (``--max-model-len``).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import familiar_values as read
-from .familiar_values import AMP, BITS, GLOBAL_BATCH, NODES, PROCESSES, SOFT, TUNING, Reader
+from .familiar_values import AMP, BITS, GLOBAL_BATCH, METHOD, NODES, PROCESSES, SOFT, TUNING, Reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +29,17 @@ class FamiliarFlag:
     """Words that complete its value."""
     remark: str = ""
     """What the output says when it is used: the meaning, where tools differ about it."""
+    key: str = ""
+    """The job key of which it is no more than another name; empty: there is none."""
 
 
 def _same(key: str, names: str, flag: str, placeholder: str = "N") -> FamiliarFlag:
     return FamiliarFlag(
-        names=tuple(names.split()), meaning=f"The same as {flag}.", settings=read.same_as(key), placeholder=placeholder
+        names=tuple(names.split()),
+        meaning=f"The same as {flag}.",
+        settings=read.same_as(key),
+        placeholder=placeholder,
+        key=key,
     )
 
 
@@ -63,7 +69,8 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     FamiliarFlag(
         names=(
             *("--batch-size", "--per-device-train-batch-size", "--per-device-batch-size", "--per-gpu-train-batch-size"),
-            *("--micro-batch-size", "--train-micro-batch-size-per-gpu", "--mbs", "--bs"),
+            *("--micro-batch-size", "--train-micro-batch-size-per-gpu", "--mbs", "--bs", "-b", "--batch", "--bsz"),
+            "--batchsize",
         ),
         meaning="Sequences per GPU in one forward pass; the same as --micro-batch.",
         settings=read.same_as("training.micro_batch"),
@@ -84,7 +91,9 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     FamiliarFlag(
         names=(
             *("--seq-len", "--max-length", "--max-seq-length", "--max-seq-len", "--sequence-len", "--seq-length"),
-            *("--cutoff-len", "--context-length", "--block-size", "--model-max-length", "--max-model-len"),
+            *("--cutoff-len", "--context-length", "--block-size", "--model-max-length", "--max-model-len", "--seq"),
+            *("--seqlen", "--max-seqlen", "--length", "--ctx", "--ctx-len", "--ctx-size", "--n-ctx", "--num-ctx"),
+            *("--context-len", "--context-size", "--context-window"),
         ),
         meaning="Tokens per sequence, such as 4096 or 4k; the same as --sequence-length.",
         settings=read.tokens,
@@ -118,7 +127,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         placeholder="KIND",
         choices=("full", "lora", "qlora"),
     ),
-    _same("lora.rank", "--lora-r --peft-lora-r", "--lora-rank"),
+    _same("lora.rank", "--lora-r --peft-lora-r --rank -r", "--lora-rank"),
     FamiliarFlag(
         names=("--lora-target-modules", "--lora-target", "--target-modules"),
         meaning="The same as --lora-targets; all is all-linear.",
@@ -168,11 +177,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     ),
     _fixed("--fp32", "fp32 weights and computation.", {"training.precision": "fp32"}),
     _fixed(
-        "--pure-bf16",
-        "Weights and computation in bf16; the same as --precision bf16.",
-        {
-            "training.precision": "bf16",
-        },
+        "--pure-bf16", "Weights and computation in bf16; the same as --precision bf16.", {"training.precision": "bf16"}
     ),
     FamiliarFlag(
         names=("--mixed-precision",),
@@ -191,7 +196,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     FamiliarFlag(
         names=(
             *("--gradient-checkpointing", "--use-gradient-checkpointing", "--grad-checkpointing", "--recompute"),
-            *("--enable-activation-checkpointing", "--checkpoint-activations", "--recompute-granularity"),
+            *("--gc", "--enable-activation-checkpointing", "--checkpoint-activations", "--recompute-granularity"),
         ),
         meaning="Recompute activations (--activation-checkpointing full); unsloth: and keep what is saved in CPU RAM.",
         settings=read.checkpointing,
@@ -202,9 +207,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     _fixed(
         "--recompute-activations",
         "Recompute attention only (--activation-checkpointing selective).",
-        {
-            "training.activation_checkpointing": "selective",
-        },
+        {"training.activation_checkpointing": "selective"},
     ),
     _switch(
         "--activation-offloading --enable-activation-offloading",
@@ -221,17 +224,12 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     _fixed(
         "--8bit-adam --use-8bit-adam --adam8bit",
         "The same as --optimizer adamw-8bit.",
-        {
-            "training.optimizer": "adamw-8bit",
-        },
+        {"training.optimizer": "adamw-8bit"},
     ),
     FamiliarFlag(
         names=(
-            "--flash-attention",
-            "--flash-attn",
-            "--use-flash-attn",
-            "--use-flash-attention-2",
-            "--flash-attention-2",
+            *("--flash-attention", "--flash-attn", "--use-flash-attn", "--use-flash-attention-2"),
+            *("--flash-attention-2", "--flash"),
         ),
         meaning="FlashAttention 2, or the version given.",
         settings=read.flash_attention,
@@ -283,6 +281,10 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         placeholder="STAGE",
         choices=("1", "2", "3"),
     ),
+    *(
+        _fixed(f"--zero{n} --zero-{n}", f"The same as --strategy zero{n}.", {"parallel.strategy": f"zero{n}"})
+        for n in (1, 2, 3)
+    ),
     FamiliarFlag(
         names=("--deepspeed",),
         meaning="The same as --zero; DeepSpeed's file is read from a whole launch line after --.",
@@ -291,7 +293,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         choices=("1", "2", "3"),
     ),
     _number(
-        "--num-processes --nproc-per-node --nproc --num-gpus --world-size",
+        "--num-processes --nproc-per-node --nproc --num-gpus --n-gpus --ngpus --world-size",
         "Processes, one per GPU, as torchrun and accelerate start them: DDP unless another strategy is given.",
         PROCESSES,
     ),
@@ -302,7 +304,10 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         "--pp --pipeline-parallel --pipeline-parallel-size --pipeline-model-parallel-size",
         "--pipeline",
     ),
-    _same("parallel.context", "--cp --context-parallel --context-parallel-size", "--context"),
+    replace(
+        _same("parallel.context", "--cp --context-parallel --context-parallel-size", "--context"),
+        settings=read.context_ranks,
+    ),
     _same("parallel.expert", "--ep --expert-parallel --expert-parallel-size --expert-model-parallel-size", "--expert"),
     FamiliarFlag(
         names=("--offload-optimizer", "--offload-optimizer-device"),
@@ -320,12 +325,14 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         value_optional=True,
         choices=("cpu", "none"),
     ),
+    *(
+        _fixed(f"--{name}", f"Train with TRL's {name.upper()}: its loss, and what its trainer holds.", {METHOD: name})
+        for name in ("sft", "dpo", "grpo", "orpo", "kto")
+    ),
     _fixed(
         "--inference",
         "Generate text rather than train; the same as --mode inference.",
-        {
-            "training.mode": "inference",
-        },
+        {"training.mode": "inference"},
     ),
     _fixed("--vllm", "Serve the model with vLLM.", {"training.mode": "inference", "inference.engine": "vllm"}),
     _same(

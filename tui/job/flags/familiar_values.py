@@ -19,11 +19,16 @@ TUNING = "kind of fine-tuning"
 BITS = "bits of the frozen weights"
 PROCESSES, NODES = "number of processes", "number of machines"
 GLOBAL_BATCH = "global batch"
+METHOD = "training method"
+"""One of TRL's, such as ``dpo``."""
 SPREAD = "strategy over GPUs"
 """The flag that named a strategy, for which the number of GPUs must be known."""
 SOFT = "?"
 """Begins a key whose value counts only if no other flag sets that key."""
 LENGTH = "training.sequence_length"
+_MAX_DIGITS = 15
+_SHORTEST_LENGTH = 512
+"""From here on a number behind ``--context`` is a length: sequences are split over far fewer GPUs."""
 USUAL_LORA_RANK = 16
 """Rank of adapters that are asked for without one."""
 
@@ -91,11 +96,21 @@ def named(values: Mapping[str, Settings]) -> Reader:
 
 
 def tokens(text: str) -> Settings:
-    """Read a number of tokens: ``4096``, ``4,096`` or ``4k``."""
+    """Read a number of tokens: ``4096``, ``4,096``, ``4k`` or ``1m``."""
     plain = text.replace(",", "").replace("_", "").lower()
-    if plain.endswith("k") and plain[:-1].isdecimal():
-        return {LENGTH: int(plain[:-1]) * 1024}
-    return same_as(LENGTH)(plain)
+    unit = {"k": 2**10, "m": 2**20}.get(plain[-1:], 1)
+    digits = plain if unit == 1 else plain[:-1]
+    if not digits.removeprefix("-").isdecimal() or len(digits) > _MAX_DIGITS:
+        raise InputError(f"{text!r} is not a number of tokens, such as 4096 or 4k")
+    return {LENGTH: int(digits) * unit}
+
+
+def context_ranks(text: str) -> Settings:
+    """Read ``--context``, the GPUs over which sequences are split; a length of sequences is refused."""
+    plain = text.replace(",", "").lower()
+    if plain.removesuffix("k").isdecimal() and (plain.endswith("k") or int(plain[:10]) >= _SHORTEST_LENGTH):
+        raise InputError(f"it splits each sequence over this many GPUs; for its length write --seq-len {text}")
+    return same_as("parallel.context")(text)
 
 
 def number(key: str) -> Reader:
@@ -125,7 +140,9 @@ def qlora(text: str) -> Settings:
 
 
 def lora_targets(text: str) -> Settings:
-    """Read names of layers, with commas or blanks between them; ``all`` as LLaMA-Factory means it."""
+    """Read names of layers, as a list or with commas or blanks between; ``all`` as LLaMA-Factory means it."""
+    if text.startswith("["):
+        return same_as("lora.targets")(text)
     words = text.replace(",", " ").split()
     return {"lora.targets": "all-linear" if words in (["all"], ["all-linear"]) else words, TUNING: "lora"}
 

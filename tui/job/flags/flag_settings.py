@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramtop.estimator.common import InputError
-from vramtop.estimator.job import Job, parse_assignment, with_changes
+from vramtop.estimator.job import Job, check_value, parse_assignment, with_changes
 from vramtop.estimator.job.rules import STRATEGIES
 
 from .familiar_flags import FAMILIAR_FLAGS, FamiliarFlag
@@ -13,6 +13,8 @@ from .familiar_values import (
     AMP,
     BITS,
     GLOBAL_BATCH,
+    LENGTH,
+    METHOD,
     NODES,
     PROCESSES,
     SOFT,
@@ -21,16 +23,26 @@ from .familiar_values import (
     USUAL_LORA_RANK,
     WEIGHTS,
     attention,
+    context_ranks,
+    lora_targets,
     optimizer,
     precision,
+    tokens,
 )
 from .ignored_flags import IGNORED_FLAGS
 from .job_flags import job_flags, value_alone
 
-_MADE_OF_SEVERAL = (AMP, BITS, GLOBAL_BATCH, NODES, PROCESSES, SPREAD, TUNING, WEIGHTS)
+_MADE_OF_SEVERAL = (AMP, BITS, GLOBAL_BATCH, METHOD, NODES, PROCESSES, SPREAD, TUNING, WEIGHTS)
 _PRECISION = "training.precision"
-_OTHER_NAMES = {"training.optimizer": optimizer, _PRECISION: precision, "model.attention": attention}
-"""Keys whose flag takes other tools' words for the values too."""
+_OTHER_NAMES = {
+    "training.optimizer": optimizer,
+    _PRECISION: precision,
+    "model.attention": attention,
+    LENGTH: tokens,
+    "lora.targets": lora_targets,
+    "parallel.context": context_ranks,
+}
+"""Keys whose flag takes other tools' words for the values too, or refuses what is meant for another one."""
 _SHARD, _REPLICATE, _STRATEGY = "parallel.data_shard", "parallel.data_replicate", "parallel.strategy"
 _MICRO_BATCH, _ACCUMULATION = "training.micro_batch", "training.gradient_accumulation"
 
@@ -49,6 +61,8 @@ class FlagSettings:
     """Sequences of an optimizer step over all GPUs; None: not given."""
     spread_flag: str | None = None
     """The flag that names a strategy over several GPUs without a number of them; None: there is none."""
+    method: str | None = None
+    """TRL's training method; None: not given."""
 
     def complete(self, job: Job) -> Job:
         """Return the job, once loaded, with the ranks and the micro-batch that the flags give indirectly.
@@ -137,6 +151,7 @@ def settings_of_flags(flags: Sequence[tuple[str, str]], *, gpus: int | None = No
         processes=None if counted else processes,
         global_batch=values.get(GLOBAL_BATCH),
         spread_flag=None if counted else spread,
+        method=values.get(METHOD),
     )
 
 
@@ -144,16 +159,24 @@ def _read(flag: str, text: str) -> Mapping[str, Any]:
     """Return what one flag sets.
 
     Raises:
-        InputError: its value is wrong.
+        InputError: its value is wrong; the sentence names the flag, not the job file's key.
     """
     if flag in IGNORED_FLAGS:
         return {}
+    try:
+        settings = _settings(flag, text)
+        for key, value in settings.items():
+            if key.removeprefix(SOFT) not in _MADE_OF_SEVERAL:
+                check_value(key.removeprefix(SOFT), value)
+    except InputError as error:
+        raise InputError(f"{flag}: {error.message}") from None
+    return settings
+
+
+def _settings(flag: str, text: str) -> Mapping[str, Any]:
     key = job_flags().get(flag)
     if key is None:
-        try:
-            return _familiar(flag).settings(text)
-        except InputError as error:
-            raise InputError(f"{flag}: {error.message}") from None
+        return _familiar(flag).settings(text)
     if not text and (alone := value_alone(key)) is not None:
         text = alone
     other_names = _OTHER_NAMES.get(key)

@@ -52,6 +52,9 @@ class FlagAction(argparse.Action):
         super().__init__(**settings)
         self.key = key
         self.familiar = familiar
+        named = key or (familiar.key if familiar else "")
+        self.splits_job = named.startswith("parallel.")
+        """It splits the job over GPUs."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
@@ -97,7 +100,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     _add_familiar_flags(parser.add_argument_group(_USUAL_HEADING), usual)
     groups = {table: _rare(parser.add_argument_group(heading)) for table, heading in _HEADINGS.items()}
     text = "The model, in place of JOB, or in place of the model in a job file."
-    names = ("--model", "--model-name-or-path", "--model-name", "--model-id", "--base-model")
+    names = ("--model", "-m", "--model-name-or-path", "--model-name", "--model-id", "--base-model")
     groups["model"].add_argument(*names, dest="model_flag", metavar="MODEL", help=text)
     for flag, key in job_flags().items():
         alone = value_alone(key)

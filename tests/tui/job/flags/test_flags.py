@@ -1,14 +1,20 @@
 """Flags as people type them: other tools' names, values that are left out, contradictions."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from vramtop.estimator.common import InputError
-from vramtop.estimator.job import Job, ModelSpec, job_keys, with_changes
+from vramtop.estimator.job import Job, Lora, ModelSpec, job_keys, with_changes
+from vramtop.estimator.job.job import Rollout
+from vramtop.estimator.readers import read_launch
+from vramtop.estimator.readers.trl import read_method
+from vramtop.tui.job import job_from_options
 from vramtop.tui.job.flags import (
     FlagSettings,
+    GpuAction,
     add_job_arguments,
     normal_words,
     settings_of_flags,
@@ -39,6 +45,19 @@ def job(line: str, *, gpus: int | None = None) -> Job:
         ("--gradient-accumulation-steps 8", {"training.gradient_accumulation": 8}),
         ("--seq-len 4k", {"training.sequence_length": 4096}),
         ("--max_seq_length 2,048", {"training.sequence_length": 2048}),
+        ("--seq 128k", {"training.sequence_length": 131072}),
+        ("--ctx 8192", {"training.sequence_length": 8192}),
+        ("--context_len 8K", {"training.sequence_length": 8192}),
+        ("--sequence-length 4k", {"training.sequence_length": 4096}),
+        ("-b 4", {"training.micro_batch": 4}),
+        ("-b4", {"training.micro_batch": 4}),
+        ("--batch 8 --seq 2k", {"training.micro_batch": 8, "training.sequence_length": 2048}),
+        ("--bs=4", {"training.micro_batch": 4}),
+        ("--context 2", {"parallel.context": 2}),
+        ("--lora --rank 8", {"lora.rank": 8}),
+        ("--lora-targets q_proj,v_proj", {"lora.targets": ["q_proj", "v_proj"]}),
+        ("--lora-targets ['q_proj']", {"lora.targets": ["q_proj"]}),
+        ("--gc llama-3.1-8b", {"training.activation_checkpointing": "full"}),
         ("--lora llama-3.1-8b", {"lora.rank": 16}),
         ("--lora 64", {"lora.rank": 64}),
         ("--lora --lora-r 8", {"lora.rank": 8}),
@@ -92,6 +111,9 @@ def test_names_of_other_tools_set_what_those_tools_set(line: str, changes: dict[
     [
         ("--zero 3", 8, ("zero3", 8, 1)),
         ("--zero 3 --tp 2", 8, ("zero3", 4, 1)),
+        ("--zero3", 8, ("zero3", 8, 1)),
+        ("--zero2", 4, ("zero2", 4, 1)),
+        ("--zero3", None, ("zero3", 1, 1)),
         ("--strategy fsdp2", 4, ("fsdp2", 4, 1)),
         ("--strategy fsdp2 --data-shard 2", 4, ("fsdp2", 2, 1)),
         ("--fsdp", 4, ("fsdp2", 4, 1)),
@@ -125,6 +147,19 @@ def test_a_global_batch_is_divided() -> None:
         ("--zero 3 --fsdp 8", "--zero and --fsdp contradict"),
         ("--zero 3", "give the number of GPUs with --gpus N"),
         ("--zero 5", "--zero: '5' is not a ZeRO stage"),
+        ("--zero2 --zero3", "--zero2 and --zero3 contradict"),
+        ("--dpo --grpo", "--dpo and --grpo contradict each other (training method)"),
+        ("--seq-len abc", "--seq-len: 'abc' is not a number of tokens, such as 4096 or 4k"),
+        ("--ctx 0", "--ctx: 0 is not a whole number of at least 1"),
+        ("--batch-size 2.5", "--batch-size: 2.5 is not a whole number"),
+        ("--micro-batch abc", "--micro-batch: 'abc' is not a whole number"),
+        ("--optim adamx", "--optim: 'adamx' is not known; did you mean"),
+        ("--strategy zero4", "--strategy: 'zero4' is not one of none"),
+        (
+            "--context 8192",
+            "--context: it splits each sequence over this many GPUs; for its length write --seq-len 8192",
+        ),
+        ("--cp 8k", "--cp: it splits each sequence over this many GPUs; for its length write --seq-len 8k"),
         ("--lora=all", "--lora: 'all' is not a whole number"),
         ("--num-processes 8 --tp 3", "8 GPUs cannot be split into groups of 3"),
         ("--global-batch-size 63 --num-processes 8", "a global batch of 63 cannot be divided by 8 GPUs"),
@@ -134,6 +169,76 @@ def test_what_contradicts_or_is_open_is_one_sentence(line: str, words: str) -> N
     with pytest.raises(InputError) as failed:
         job(line)
     assert words in failed.value.message
+
+
+def loaded(*words: str) -> tuple[Job, tuple[str, ...]]:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_job_arguments(parser)
+    return job_from_options(parser.parse_args(normal_words(["gpt2", *words])), None)
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        (["--dpo"], (2, "chunked", True, ["reference"], None)),
+        (["--dpo", "--lora"], (2, "chunked", True, [], None)),
+        (["--dpo", "--lora", "--liger"], (2, "chunked", True, [], None)),
+        (["--dpo", "--loss", "log-probs"], (2, "log-probs", True, ["reference"], None)),
+        (["--dpo", "--set", "software.trl=1.14"], (2, "log-probs", True, ["reference"], None)),
+        (["--orpo", "--lora"], (2, "log-probs", False, [], None)),
+        (["--kto"], (1, "chunked", True, ["reference"], None)),
+        (["--grpo", "--grad-accum", "4"], (1, "chunked", False, [], Rollout(micro_batches=4))),
+        (["--grpo", "--set", "rollout.engine=vllm"], (1, "chunked", False, [], Rollout(engine="vllm"))),
+    ],
+)
+def test_a_training_method_brings_what_its_trainer_holds(words: list[str], settings: tuple[Any, ...]) -> None:
+    job, notes = loaded(*words)
+    training, roles = job.training, [model.role for model in job.other_models]
+    assert (training.sequences_per_example, training.loss, training.reference_pass, roles, job.rollout) == settings
+    assert f"{words[0]}: training." in notes[-1]
+    assert "trl (version not known, 1.16 assumed)" in notes[-1] or "software" in str(words)
+
+
+def test_a_method_reads_as_its_trl_line(tmp_path: Path) -> None:
+    line = "trl dpo --model_name_or_path gpt2 --load_in_4bit --use_peft --max_length 2048"
+    lora = Lora(rank=16, quantization="nf4")
+    flagged = {finding.key: finding.value for finding in read_method("dpo", Job(model=ModelSpec(id="gpt2"), lora=lora))}
+    launched = {each.key: each.value for each in read_launch(line.split(), environ={}, cwd=tmp_path).findings}
+    assert flagged
+    assert flagged == {key: launched[key] for key in flagged}
+
+
+def test_a_method_that_trains_is_none_of_inference() -> None:
+    with pytest.raises(InputError, match="--dpo is a way to train"):
+        loaded("--dpo", "--inference")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(["--trainable", "foo"], "--trainable"), (["--set", "training.trainable=foo"], "training.trainable")],
+)
+def test_a_pattern_that_matches_nothing_is_named_as_it_was_given(words: list[str], name: str) -> None:
+    with pytest.raises(InputError, match=f"^{name}: no parameter of this model matches 'foo'"):
+        loaded(*words)
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        ("0,1", ("0,1", None, None)),
+        ("12", ("12", None, None)),
+        ("h100", (None, "h100", None)),
+        ("4090", (None, "4090", None)),
+        ("RTX 4090", (None, "RTX 4090", None)),
+        ("8xh100", (None, "h100", 8)),
+    ],
+)
+def test_a_gpu_is_an_index_or_a_card(value: str, meant: tuple[str | None, str | None, int | None]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(gpu_type=None, gpus=None)
+    parser.add_argument("--gpu", action=GpuAction)
+    options = parser.parse_args(["--gpu", value])
+    assert (options.gpu, options.gpu_type, options.gpus) == meant
 
 
 def test_the_same_setting_twice_is_no_contradiction() -> None:
