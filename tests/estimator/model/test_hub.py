@@ -167,9 +167,10 @@ def command(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """Return exit code, output and complaint of a command that may fetch."""
-    for name, value in {**environ, "VRAMTOP_ESTIMATES_DOWNLOAD": "on"}.items():
+    for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    for name in ("HF_HUB_CACHE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
 
     def run(*words: str) -> tuple[int, str, str]:
         code = main([words[0], "--method", "formula", *words[1:]])

@@ -105,7 +105,8 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
     if subparsers is None:
         return
     meanings = {choice.dest: choice.help or "" for choice in subparsers._choices_actions}
-    for heading, names in _GROUPS.items():
+    others = tuple(name for name in meanings if not any(name in names for names in _GROUPS.values()))
+    for heading, names in (*_GROUPS.items(), *((("others", others),) if others else ())):
         yield ""
         yield heading
         yield from (f"  {name:<11} {meanings[name]}" for name in names)
