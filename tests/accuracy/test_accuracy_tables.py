@@ -49,16 +49,6 @@ def test_every_row_of_the_accuracy_table_is_on_the_page() -> None:
     assert {case.id for case in read_cases()} == set(re.findall(r"^\| (\w+) \|", closed_form, re.MULTILINE)) - {"row"}
 
 
-def test_the_readme_has_the_figures_of_the_page() -> None:
-    files = (ROOT / "docs" / "explanation" / "accuracy.md", ROOT / "README.md")
-    page, readme = (file.read_text().replace("\u00a0", " ") for file in files)
-    tables = dict(re.findall(r"<!-- table: (closed form|traced) -->(.*?)<!-- table: end -->", page, re.DOTALL))
-    rows = re.findall(r"^\| (\w+), (closed form|traced) (\|.*)$", readme, re.MULTILINE)
-    assert len(rows) == 6
-    for figure, method, cells in rows:
-        assert f"| {figure} {cells}" in tables[method].splitlines(), (figure, method)
-
-
 @pytest.mark.slow
 def test_a_traced_row_has_the_figure_of_a_trace_made_now() -> None:
     pytest.importorskip("transformers")
