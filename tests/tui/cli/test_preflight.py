@@ -85,7 +85,8 @@ def test_a_missing_key_and_a_gpu_without_kernels_fail(preflight: Preflight) -> N
     assert done.returncode == 1
     assert "NSS_INFERENCE_KEY is not set" in done.stdout
     assert "1 failure" in done.stdout.splitlines()[-1]
-    blackwell = preflight("job.toml", "--gpu-type", "rtx-5090", "--json", NSS_INFERENCE_KEY=SECRET)
+    named = ("--gpu-type", "rtx-5090", "--python", sys.executable, "--json")
+    blackwell = preflight("job.toml", *named, NSS_INFERENCE_KEY=SECRET)
     failed = [
         check["name"] for check in valid_json("preflight", blackwell.stdout)["checks"] if check["status"] == "failure"
     ]
