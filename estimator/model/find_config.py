@@ -56,7 +56,7 @@ class BuiltInModel:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Ids that find it; none if it is only a part of the model with its id."""
+        """Hub ids that find it: its own, unless it is only a part of the model with that id."""
         return () if self.language_part else (self.id,)
 
     @property

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -42,7 +42,7 @@ class Refusal:
 
 
 def offline_variable(environ: Mapping[str, str]) -> str | None:
-    """Return the variable that forbids libraries to go online; None: they may."""
+    """Return the name of the variable that forbids going online; None if none does."""
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     return next((name for name in names if environ.get(name, "").upper() in _TRUE), None)
 
@@ -188,20 +188,13 @@ class _SameHostKeepsToken(urllib.request.HTTPRedirectHandler):
 
     max_redirections = _MAX_REDIRECTS
 
-    def redirect_request(  # noqa: PLR0917 - urllib's own signature
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
+    def redirect_request(self, req: urllib.request.Request, *rest: Any, **named: Any) -> urllib.request.Request | None:
         """Return the request of a redirection."""
-        following = super().redirect_request(req, fp, code, msg, headers, newurl)
+        following = super().redirect_request(req, *rest, **named)
         token = req.get_header("Authorization")
-        same = urllib.parse.urlsplit(newurl)[:2] == urllib.parse.urlsplit(req.full_url)[:2]
-        if following is not None and token and same:
+        if following is None or not token:
+            return following
+        if urllib.parse.urlsplit(following.full_url)[:2] == urllib.parse.urlsplit(req.full_url)[:2]:
             following.add_unredirected_header("Authorization", token)
         return following
 

@@ -69,7 +69,7 @@ class LoadedJob:
 
     @property
     def is_launch_line(self) -> bool:
-        """True of a launch line, and of a program that is read as if it was started without arguments."""
+        """Whether it is a launch line, or a program that is read as if it was started without arguments."""
         return self.place == _COMMAND_LINE
 
 

@@ -35,7 +35,7 @@ class Allocator(msgspec.Struct, frozen=True):
     backend: str
     """Name of the allocator."""
     settings: dict[str, Any]
-    """Settings in force (``PYTORCH_CUDA_ALLOC_CONF`` and defaults), by torch's names."""
+    """The allocator's settings in force (``PYTORCH_CUDA_ALLOC_CONF`` over the defaults), under torch's names."""
     counters: dict[str, int]
     """Entries of ``torch.cuda.memory_stats``."""
 
@@ -142,7 +142,7 @@ def _peak(rank: MeasuredRank) -> int:
 
 
 def _highest(peaks: Iterable[PhasePeak]) -> PhasePeak:
-    """Return the highest of each figure; None where none is known."""
+    """Return the highest known value of each figure; None where none is known."""
     found = list(peaks)
     return PhasePeak(
         max((each.allocated for each in found if each.allocated is not None), default=None),

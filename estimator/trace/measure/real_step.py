@@ -107,7 +107,7 @@ def run_real_step(
 def run_in_worker(
     job: Job, model: ResolvedModel, *, limit_bytes: int | None, steps: int, timeout: float, python: str | None
 ) -> MeasuredStep:
-    """Run the steps of one rank on the CPU in the worker that traces: many tiny jobs need not start one each.
+    """Run the steps of one rank on the CPU, in the worker that also traces, so that many tiny jobs share one process.
 
     Raises:
         InputError: ``python`` does not exist.

@@ -5,7 +5,6 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO
 
 from vramtop.estimator.model import HubAnswer, Refusal, config_request, find_token, refusal
 
@@ -51,13 +50,5 @@ def query_hub_access(model: str, environ: Mapping[str, str], *, timeout: float =
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Follows no redirection: it shows that access is granted, and the next host is not asked."""
 
-    def redirect_request(  # noqa: PLR0917 - urllib's own signature
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> None:
+    def redirect_request(self, *_request: object, **_named: object) -> None:
         """Return None, so that urllib raises an error with the status of the redirection."""

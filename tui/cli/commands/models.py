@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
 
 def _named(word: str) -> Iterator[tuple[str, BuiltInModel]]:
-    """Yield the models with a word in a name or their id, each with the first name to type that has it."""
+    """Yield the models whose id or name contains a word, each with the first name to type for it."""
     word = word.casefold().replace(" ", "-")
     for model in built_in_models():
         fitting = [name for name in model.names if word in name]

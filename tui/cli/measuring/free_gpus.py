@@ -49,7 +49,7 @@ class OutsideFigures:
 
     @property
     def context_bytes(self) -> int | None:
-        """Memory before the model was built, without torch's own."""
+        """Memory in use before the model was built, such as the CUDA context, without torch's own allocations."""
         found = self.stages.get("context", OutsideBytes(None, None))
         return found.process_bytes if found.process_bytes is not None else found.device_bytes
 

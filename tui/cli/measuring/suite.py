@@ -79,7 +79,7 @@ class Suite:
     say: Callable[[str], None]
 
     def run(self) -> int:
-        """Measure what the file does not have yet; return the number of jobs and programs for which time was short."""
+        """Measure what the results lack; return how many jobs and programs there was no time for."""
         return sum(self._run_part(part) for part in self.parts)
 
     def predict(self) -> int:
