@@ -19,9 +19,11 @@ from .model import (
     Architecture,
     Inventory,
     ResolvedModel,
+    job_of_model,
     model_trained_parameters,
     near_names,
     resolve_model,
+    settled_by_model,
 )
 from .model.count_parameters import count_parameters
 from .model.placement import placing_request
@@ -70,6 +72,8 @@ def estimate(
     if gpu is None and job.target.gpu:
         gpu = find_gpu(job.target.gpu)
     model = resolve_model(job.model, environ=environ)
+    given, job = job, job_of_model(job, model)
+    settled = tuple(settled_by_model(given, job, model))
     arch = _architecture(job, model)
     if job.is_served and method == "traced":
         raise CannotTellError(
@@ -98,6 +102,7 @@ def estimate(
                 )
             traced = with_reported_count(job, traced)
             traced = _with_other_models(replace(_with_host_need(traced, arch), job=job), arch, environ)
+            traced = replace(traced, assumptions=(*settled, *traced.assumptions))
             return widen_for_uncertainty(with_left_open(traced, left_open()))
         except CannotTellError as error:
             if method == "traced":
@@ -111,7 +116,7 @@ def estimate(
     budget = _with_other_models(budget, arch, environ)
     if not estimates_only_figures():
         budget = with_left_open(budget, find_left_open(job, arch, gpu, conf))
-    return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
+    return widen_for_uncertainty(replace(budget, assumptions=(*settled, *budget.assumptions, *remarks)))
 
 
 def _no_families() -> "JobFamilies":
@@ -132,6 +137,7 @@ class QuickEstimator:
     gpu: Gpu | None
     job: Job
     """The job that is changed."""
+    model: ResolvedModel
     held: "tuple[HeldModel, ...]"
     """The models beside its own."""
     _families: "JobFamilies" = field(default_factory=_no_families, init=False, repr=False, compare=False)
@@ -144,6 +150,7 @@ class QuickEstimator:
         """
         from .formula.closed_form import closed_form
 
+        changed = job_of_model(changed, self.model)
         budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False, families=self._families)
         if held := self._held(changed):
             from .formula.beside import with_other_models
@@ -175,11 +182,13 @@ def quick_estimator(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, s
     """
     if gpu is None and job.target.gpu:
         gpu = find_gpu(job.target.gpu)
-    arch = _architecture(job, resolve_model(job.model, environ=environ))
+    model = resolve_model(job.model, environ=environ)
+    job = job_of_model(job, model)
+    arch = _architecture(job, model)
     if isinstance(arch, CannotTellError):
         raise arch
     held = _held_models(job, arch, environ)
-    return QuickEstimator(arch=arch, inventory=count_parameters(arch), gpu=gpu, job=job, held=held)
+    return QuickEstimator(arch=arch, inventory=count_parameters(arch), gpu=gpu, job=job, model=model, held=held)
 
 
 def check_trainable(job: Job, *, environ: Mapping[str, str] | None = None) -> None:

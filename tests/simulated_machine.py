@@ -22,7 +22,13 @@ NOW = 1_800_000_000.0
 
 def job(model: str = "llama-3.2-1b", micro_batch: int = 2, length: int = 2048, **training: object) -> Job:
     """Make a job in bf16."""
-    settings = {"micro_batch": micro_batch, "sequence_length": length, "precision": "bf16", **training}
+    settings = {
+        "micro_batch": micro_batch,
+        "sequence_length": length,
+        "precision": "bf16",
+        "optimizer": "adamw",
+        **training,
+    }
     return job_from_mapping({"model": {"id": model}, "training": settings}, where="test")
 
 

@@ -58,9 +58,16 @@ def older(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def jobs(folder: str = NEWEST) -> tuple[Job, ...]:
-    """Return the jobs as a version understood them: the first one wrote down its default, which is derived now."""
+    """Return the jobs as a version understood them: it wrote down its defaults, which are derived now."""
     then = {"reduce_dtype": "fp32"} if folder == FOLDERS[0] else {}
-    stated = ({**each, "parallel": {**each.get("parallel", {}), **then}} for each in (SHARDED, LORA, SMALL))
+    stated = (
+        {
+            **each,
+            "training": {"optimizer": "adamw", **each["training"]},
+            "parallel": {**each.get("parallel", {}), **then},
+        }
+        for each in (SHARDED, LORA, SMALL)
+    )
     return tuple(job_from_mapping(each, where="test") for each in stated)
 
 

@@ -110,6 +110,11 @@ class Peak:
         return self.high_bytes + self.cache_bytes
 
     @property
+    def says_nothing(self) -> bool:
+        """True if the range is too wide for the expected figure to mean anything; the warnings say why."""
+        return self.device_range.says_nothing(self.device_bytes)
+
+    @property
     def device_range(self) -> Span:
         """Range of ``device_bytes``: ``low_bytes`` to ``high_bytes``."""
         return Span(self.low_bytes, self.high_bytes)
@@ -147,6 +152,11 @@ class RankPeak:
     """Lower bound of the peak."""
     high_bytes: int
     """Upper bound of the peak."""
+
+    @property
+    def says_nothing(self) -> bool:
+        """True if the range is too wide for the expected figure to mean anything; the warnings say why."""
+        return Span(self.low_bytes, self.high_bytes).says_nothing(self.device_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,5 +26,9 @@ class Span:
             return self
         return Span(min(self.low_bytes, other.low_bytes), max(self.high_bytes, other.high_bytes))
 
+    def says_nothing(self, expected: int) -> bool:
+        """Return True if it is so wide that the expected figure means nothing: wider than twice that."""
+        return self.high_bytes - self.low_bytes > 2 * expected
+
     def __contains__(self, size: object) -> bool:
         return isinstance(size, int) and self.low_bytes <= size <= self.high_bytes

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ..job import Gpu, ResolvedJob, describe_trained, is_four_bit
+from ..job import BITSANDBYTES, Gpu, ResolvedJob, describe_trained, is_four_bit
 from ..model import (
     UNKNOWN_FAMILY_ERROR,
     Architecture,
@@ -299,7 +299,7 @@ def _shape_warnings(
         yield f"The sequence length {length} is beyond the model's {arch.max_positions} positions."
     if uses_eager_attention(job.model.attention, arch) and length >= _LONG_SEQUENCE:
         yield "Eager attention keeps every attention probability: memory grows with the square of the sequence length."
-    if job.quantization and arch.moe_layers:
+    if job.quantization in BITSANDBYTES and arch.moe_layers:
         yield from _expert_warning(job, arch)
     if inventory and arch.moe_layers and any(g.role == "expert" for g in adapter_groups(inventory, job)):
         yield (

@@ -5,15 +5,13 @@ Checked against figures that vLLM itself logged (``tests/estimator/formula/test_
 
 from ..budget import Budget, Components, Method, ModelFacts, Peak, Phase, ServingNeed
 from ..common import GIB, MIB
-from ..job import Gpu, Inference
+from ..job import BYTES_PER_ELEMENT, Gpu, Inference
 from ..model import Architecture, LocalParameters, Stage
 from .activations import layer_token_bytes, prefill_tokens, sequence_cache_bytes
 from .cuda_overhead import VLLM_GRAPHS_BYTES, context_bytes, nccl_bytes
 from .host_memory import host_need_of_plan
 from .plan import Plan
 
-_LINEAR_WIDTHS = {"fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2.5 / 128}
-"""Bytes per weight; AWQ and GPTQ: 4 bits, and a 16-bit scale and a 4-bit zero per group of 128."""
 _SAMPLER_BYTES_PER_LOGIT = 41
 """For the sequences that are sampled at once: fp32 logits, sorted with their indices, probabilities and their sums.
 1.26 GiB for 256 sequences of Llama 3's vocabulary on one rank and on each of two (vllm-project/vllm#10511)."""
@@ -102,7 +100,7 @@ def _is_large(gpu: Gpu | None) -> bool:
 
 def _weight_bytes(held: LocalParameters, stored: str, compute_width: int) -> float:
     linear = (held.group.linear or held.group.role == "expert") and held.group.role != "head"
-    return held.elements * (_LINEAR_WIDTHS.get(stored, compute_width) if linear else compute_width)
+    return held.elements * (BYTES_PER_ELEMENT.get(stored, compute_width) if linear else compute_width)
 
 
 def _prefill_bytes(plan: Plan, tokens: int) -> int:

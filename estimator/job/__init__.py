@@ -48,7 +48,12 @@ if TYPE_CHECKING:
         with_old_model_removed as with_old_model_removed,
         written_keys as written_keys,
     )
-    from .quantization import is_four_bit as is_four_bit, quantized_bytes as quantized_bytes
+    from .quantization import (
+        BITSANDBYTES as BITSANDBYTES,
+        BYTES_PER_ELEMENT as BYTES_PER_ELEMENT,
+        is_four_bit as is_four_bit,
+        quantized_bytes as quantized_bytes,
+    )
     from .resolved_job import ResolvedJob as ResolvedJob, resolve_job as resolve_job, with_sizes_of as with_sizes_of
     from .settings import (
         MAX_GPUS as MAX_GPUS,
@@ -65,6 +70,12 @@ if TYPE_CHECKING:
         Uncertainties as Uncertainties,
         UncertaintyDirection as UncertaintyDirection,
         Zero as Zero,
+    )
+    from .settled_job import (
+        precision_under as precision_under,
+        served_precision as served_precision,
+        settled as settled,
+        trainer_precision as trainer_precision,
     )
     from .task import Task as Task
     from .trainable import (
@@ -86,8 +97,9 @@ else:
                 "job_keys job_to_mapping job_to_toml load_job model_code names_user_code parse_assignment "
                 "replaces_model save_job toml_value unified_diff with_changes with_old_model_removed written_keys"
             ),
-            "quantization": "is_four_bit quantized_bytes",
+            "quantization": "BITSANDBYTES BYTES_PER_ELEMENT is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob with_sizes_of",
+            "settled_job": "precision_under served_precision settled trainer_precision",
             "settings": (
                 "Inference Lora MAX_GPUS ModelSpec OptimizerName OtherModel Parallel "
                 "Software StrategyName Target Training Uncertainties UncertaintyDirection Zero"

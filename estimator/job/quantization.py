@@ -1,7 +1,8 @@
-"""Bytes of a weight as bitsandbytes stores it: packed values, and the constants that scale them back.
+"""Bytes of a quantized weight: packed values, and the constants that scale them back.
 
-Source: bitsandbytes 0.50, ``functional.quantize_4bit`` and ``nn.Int8Params``; every tensor takes whole blocks of
-torch's allocator.
+Sources: bitsandbytes 0.50, ``functional.quantize_4bit`` and ``nn.Int8Params``; transformers' ``quantizers`` and
+``integrations`` for GPTQ and AWQ (``int4``), ``finegrained_fp8.py`` and ``mxfp4.py``. Every tensor takes whole blocks
+of torch's allocator.
 """
 
 from math import prod
@@ -18,12 +19,17 @@ _NESTED_CODE_BYTES = 256 * 4
 _OFFSET_BYTES = 4
 _ALLOCATION_BYTES = 512
 """torch's allocator rounds every tensor up to a multiple of this."""
+BITSANDBYTES = ("nf4", "nf4-double", "int8")
+"""Formats of bitsandbytes, which replaces linear layers."""
 BYTES_PER_ELEMENT = {
     "nf4": 0.5 + 4 / _BLOCK_ELEMENTS,
     "nf4-double": 0.5 + 1 / _BLOCK_ELEMENTS + 4 / (_BLOCK_ELEMENTS * _NESTED_BLOCK_CONSTANTS),
     "int8": 1.0,  # one 4-byte constant per row besides: negligible beside the row
+    "int4": 0.5 + 2.5 / 128,  # a 16-bit scale and a 4-bit zero per group of 128
+    "fp8": 1 + 4 / 128**2,  # an fp32 scale per tile
+    "mxfp4": 0.5 + 1 / 32,  # an 8-bit exponent per block
 }
-"""Average over a large weight, by the job file's ``lora.quantization``."""
+"""Average over a large weight, by the job file's ``lora.quantization`` and ``inference.weights``."""
 
 
 def quantized_bytes(shape: tuple[int, ...], kind: str, *, transposed: bool = False) -> int:
@@ -31,7 +37,7 @@ def quantized_bytes(shape: tuple[int, ...], kind: str, *, transposed: bool = Fal
 
     Args:
         shape: (out, in), or that of a stack of such weights.
-        kind: as in a job file: ``nf4``, ``nf4-double`` or ``int8``.
+        kind: a key of ``BYTES_PER_ELEMENT``.
         transposed: the shape is (in, out).
     """
     block = _ALLOCATION_BYTES
@@ -41,6 +47,9 @@ def quantized_bytes(shape: tuple[int, ...], kind: str, *, transposed: bool = Fal
 def tensor_bytes(shape: tuple[int, ...], kind: str, *, transposed: bool = False) -> tuple[int, ...]:
     """Return the bytes of each tensor that stores the layer's weight, the packed values first."""
     elements = prod(shape)
+    if kind not in BITSANDBYTES:
+        packed = elements if kind == "fp8" else -(-elements // 2)
+        return (packed, round(elements * BYTES_PER_ELEMENT[kind]) - packed)
     if kind == "int8":
         rows = shape[-1] if transposed else prod(shape[:-1])
         return (elements, 4 * rows)

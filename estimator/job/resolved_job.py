@@ -33,6 +33,7 @@ from .rules import (
 from .rules.dtype_widths import dtype_widths
 from .rules.version_rules import version_rules
 from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training, Zero
+from .settled_job import settled
 from .trainable import TrainableRules, trainable_rules, trained_heads
 
 _NO_ZERO = Zero()
@@ -161,10 +162,14 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
 def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
     """Resolve a job: look up its rows in the tables, and derive the quantities that depend on the job alone.
 
+    What it leaves to its framework is settled before, with the model's config (``model.job_of_model``); without one,
+    its weights are taken to be stored in bf16.
+
     Args:
         job: the job.
         optimizer: rules in place of those that ``training.optimizer`` names.
     """
+    job = settled(job)
     training, parallel = job.training, job.parallel.without_tables
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
     precision, versions = PRECISIONS[training.precision], version_rules(job)
@@ -176,7 +181,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
     on_tokens = training.loss in ("log-probs", "fused-log-probs", "divergence") or (
         training.loss == "chunked" and framework.chunked_loss == "without-logits"
     )
-    kind = quantization(job.lora)
+    kind = quantization(job.lora) or _served_in(job)
     adapters = adapter_rules(job.lora, job.software, framework, strategy, precision)
     widths = dtype_widths(
         precision,
@@ -253,6 +258,12 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         masks_blocks_apart=training.compile and framework.trainer and strategy.fsdp and parallel.fsdp_units != "model",
         **rank_sizes(job),
     )
+
+
+def _served_in(job: Job) -> str | None:
+    """Return the format of the weights that transformers generates with; None: not quantized."""
+    asked = job.inference if job.training.mode == "inference" and not job.is_served else None
+    return None if asked is None or asked.weights == "auto" else asked.weights
 
 
 def with_sizes_of(resolved: ResolvedJob, job: Job) -> ResolvedJob:

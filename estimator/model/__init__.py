@@ -10,6 +10,12 @@ from ..common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .architecture import Architecture as Architecture
+    from .checkpoint import (
+        job_of_model as job_of_model,
+        settled_by_model as settled_by_model,
+        stored_dtype as stored_dtype,
+        weights_of as weights_of,
+    )
     from .count_parameters import UNKNOWN_FAMILY_ERROR as UNKNOWN_FAMILY_ERROR
     from .find_config import (
         BuiltInModel as BuiltInModel,
@@ -57,6 +63,7 @@ if TYPE_CHECKING:
     from .read_architecture import (
         complete_config as complete_config,
         has_recurrent_blocks as has_recurrent_blocks,
+        max_positions as max_positions,
         usual_task as usual_task,
     )
     from .trained_parameters import (
@@ -69,6 +76,7 @@ else:
         __name__,
         {
             "architecture": "Architecture",
+            "checkpoint": "job_of_model settled_by_model stored_dtype weights_of",
             "count_parameters": "UNKNOWN_FAMILY_ERROR",
             "find_config": (
                 "built_in_models BuiltInModel cached_model find_built_in hub_cache looks_like_hub_id read_config "
@@ -79,7 +87,7 @@ else:
             "parameter_roles": "assign_roles NamedShape ParameterKind with_role",
             "parameters": "Buffer Inventory ParameterGroup Role",
             "rank_share": "LocalParameters model_trained_parameters Stage stages unpacked_bytes",
-            "read_architecture": "complete_config has_recurrent_blocks usual_task",
+            "read_architecture": "complete_config has_recurrent_blocks max_positions usual_task",
             "trained_parameters": "BlockRun near_names TrainedParameters",
         },
     )

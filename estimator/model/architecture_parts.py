@@ -7,6 +7,9 @@ from ..common import InputError
 from ..job import ConfigFields, Task
 from .families import Family
 
+POSITION_FIELDS = ("max_position_embeddings", "n_positions", "n_ctx")
+"""Fields of a config that state the longest sequence."""
+
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 
@@ -176,7 +179,7 @@ def _shared_mlp_size(fields: ConfigFields, own_size: int | None) -> int:
 
 
 def _embeddings(fields: ConfigFields, family: Family) -> dict[str, Any]:
-    max_positions = fields.optional_size("max_position_embeddings", "n_positions", "n_ctx")
+    max_positions = fields.optional_size(*POSITION_FIELDS)
     labels = fields.config.get("id2label")
     dtype = str(fields.config.get("dtype") or fields.config.get("torch_dtype") or "").removeprefix("torch.")
     return {

@@ -15,8 +15,22 @@ from ..job import ModelSpec, Task, model_code, names_user_code
 from .model_search import similar_names
 from .read_architecture import usual_task
 
-_TUNING_SUFFIXES = re.compile(r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|4bit|2507)(?=-|$)")
-"""Parts of a name that state how or when a model was fine-tuned, not its architecture."""
+_TUNING_SUFFIXES = re.compile(
+    r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|[48]bit|2507|awq|gptq|int[48]|w4a16|fp8|dynamic)(?=-|$)"
+)
+"""Parts of a name that state how or when a model was fine-tuned or quantized, not its architecture."""
+_QUANTIZED_NAMES: tuple[tuple[re.Pattern[str], dict[str, Any]], ...] = (
+    (
+        re.compile(r"-bnb-4bit\b"),
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+    ),
+    (re.compile(r"-bnb-8bit\b"), {"quant_method": "bitsandbytes", "load_in_8bit": True}),
+    (re.compile(r"-(gptq-int8|int8)\b"), {"quant_method": "gptq", "bits": 8}),
+    (re.compile(r"-(gptq|w4a16)\b"), {"quant_method": "gptq", "bits": 4}),
+    (re.compile(r"-awq\b"), {"quant_method": "awq", "bits": 4}),
+    (re.compile(r"-fp8\b"), {"quant_method": "fp8"}),
+)
+"""``quantization_config`` by the name of a quantized copy, whose own config is not here."""
 _LABEL_NAMES = ("id2label", "label2id", "num_labels", "_num_labels")
 _BASE_SUFFIX_PREFIXES = ("qwen", "deepseek")
 """Models whose pretrained variant has the suffix ``-base``."""
@@ -214,7 +228,10 @@ def _snapshots(repository: Path) -> Iterator[Path]:
 def _from_built_in(name: str, environ: Mapping[str, str]) -> ResolvedModel:
     found = find_built_in(name)
     if found is not None:
-        return ResolvedModel(config=found.config, source="built-in", where=found.id, label=name.rpartition("/")[2])
+        words = name.casefold()
+        quantized = next((stated for pattern, stated in _QUANTIZED_NAMES if pattern.search(words)), None)
+        config = {**found.config, "quantization_config": quantized} if quantized else found.config
+        return ResolvedModel(config=config, source="built-in", where=found.id, label=name.rpartition("/")[2])
     near = search_models(_lookup_keys(name)[-1])
     hint = f"did you mean {', '.join(near)}?" if near else f"built in are {', '.join(_example_names())}, and others"
     raise InputError(

@@ -10,7 +10,7 @@ from math import prod
 from typing import Literal
 
 from ..common import InputError
-from ..job import Lora, ResolvedJob, quantized_bytes
+from ..job import BITSANDBYTES, Lora, ResolvedJob, quantized_bytes
 from .families import family_of
 from .parameters import Inventory, ParameterGroup
 
@@ -123,9 +123,16 @@ class QuantizedLayers:
         return cls(job.quantization, job.framework.quantizes_head, separates_experts(job, inventory.family))
 
     def __contains__(self, group: ParameterGroup) -> bool:
-        """Return True if bitsandbytes quantizes a group: linear layers without the head, not fused experts."""
+        """Return True if a group is quantized: linear layers without the head; fused experts not by bitsandbytes.
+
+        gpt-oss stores its experts in MXFP4, and nothing else.
+        """
         if self.kind is None:
             return False
+        if self.kind == "mxfp4":
+            return group.role == "expert" and len(group.shape) > 1
+        if self.kind not in BITSANDBYTES and group.role == "expert":
+            return len(group.shape) > 1
         if self.head:
             return group.linear
         if self.experts and group.role in ("expert", "router") and len(group.shape) > 1:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 from ..common import CannotTellError, InputError
 from ..job import ConfigFields, MissingFieldError, Task
 from .architecture import Architecture
-from .architecture_parts import read_parts
+from .architecture_parts import POSITION_FIELDS, read_parts
 from .families import FAMILIES, GENERIC, Family, family_of
 
 RULED_TASKS: tuple[Task, ...] = (
@@ -107,6 +107,16 @@ def has_recurrent_blocks(config: Mapping[str, Any]) -> bool:
     if isinstance(kinds, list) and any(kind not in _ATTENTION_LAYERS for kind in kinds):
         return True
     return any(field in config for field in _RECURRENT_FIELDS)
+
+
+def max_positions(config: Mapping[str, Any]) -> int | None:
+    """Return the longest sequence of a model that its config states; None: it states none.
+
+    RoBERTa's positions begin after the padding token's (``create_position_ids_from_input_ids``).
+    """
+    part = _text_part(dict(config))
+    found = next((part[name] for name in POSITION_FIELDS if type(part.get(name)) is int), None)
+    return found - 2 if found and "roberta" in str(part.get("model_type")) else found
 
 
 def usual_task(config: Mapping[str, Any], *, where: str = "the model's config") -> Task:

@@ -20,7 +20,7 @@ from ..formula.ranges import (
     longest_first_doubt,
     preparation_doubt,
 )
-from ..job import Gpu, Job, ResolvedJob, describe_trained, generation_of, resolve_job
+from ..job import BITSANDBYTES, Gpu, Job, ResolvedJob, describe_trained, generation_of, resolve_job
 from ..model import Architecture, ResolvedModel, has_recurrent_blocks, model_trained_parameters
 from ..model.count_parameters import count_parameters
 from .allocator_report import (
@@ -90,6 +90,8 @@ def traced_budget(
     resolved = resolve_job(job)
     set_by, conf = allocator_settings(os.environ if environ is None else environ) or (None, resolved.allocator_conf)
     hint = _FORMULA_HINT if arch else ""
+    if resolved.quantization is not None and (job.lora is None or resolved.quantization not in BITSANDBYTES):
+        raise CannotTellError(f"a step over weights that are stored in {resolved.quantization} is not traced{hint}")
     room = free_for_modules(gpu)
     trace = trace_job(job, model, allocator_conf=conf, gpu_bytes=room, python=python, timeout=timeout, hint=hint)
     overhead = _overhead(resolved, gpu)

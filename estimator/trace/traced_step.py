@@ -108,7 +108,7 @@ def trace_request(
     tables = job_to_mapping(job)
     return {
         "op": "trace",
-        "config": dict(model.config),
+        "config": {key: value for key, value in model.config.items() if key != "quantization_config"},
         "task": job.model.task,
         "attention": job.model.attention,
         "training": {key: value for key, value in tables["training"].items() if not key.startswith(_NOT_TRACED)},

@@ -9,7 +9,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import CancelToken, CannotTellError, InputError, current_token
 from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job import Job
-from vramtop.estimator.model import resolve_model
+from vramtop.estimator.model import job_of_model, resolve_model
 from vramtop.estimator.trace import torch_build
 from vramtop.estimator.trace.installed_packages import installed_packages
 
@@ -58,6 +58,10 @@ def prepare(
         correct: corrects a budget by measured runs.
     """
     environ = job_environment(environ, launch)
+    model = None
+    with suppress(InputError):  # which the checks of the model report
+        model = resolve_model(job.model, environ=environ)
+    job = job if model is None else job_of_model(job, model)
     modules = sorted({name for groups in REPORTING_MODULES.values() for group in groups for name in group})
 
     def budget(method: MethodChoice) -> Budget:

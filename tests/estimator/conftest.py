@@ -66,10 +66,14 @@ def tiny_llama() -> dict[str, Any]:
 
 @pytest.fixture
 def budget_of() -> Callable[..., Budget]:
-    """Compute a budget by the closed form: ``budget_of(config, {"training.precision": "bf16"})``."""
+    """Compute a budget by the closed form: ``budget_of(config, {"training.precision": "bf16"})``.
+
+    Where the settings say nothing, weights are fp32 under bf16 autocast, and the optimizer is AdamW with foreach.
+    """
 
     def make(config: dict[str, Any], settings: dict[str, Any] | None = None) -> Budget:
-        tables: dict[str, dict[str, Any]] = {"model": {"config": config}}
+        training = {"precision": "bf16-mixed", "optimizer": "adamw"}
+        tables: dict[str, dict[str, Any]] = {"model": {"config": config}, "training": training}
         for dotted, value in (settings or {}).items():
             table, _, key = dotted.partition(".")
             tables.setdefault(table, {})[key] = value

@@ -56,7 +56,7 @@ def test_an_eight_bit_optimizer_on_the_host(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_framework(monkeypatch: pytest.MonkeyPatch) -> None:
     row = Framework(name="mine", libraries=("torch", "mine"), low_precision_weights=True, gradient_buffer=True)
     monkeypatch.setitem(FRAMEWORKS, "mine", row)
-    budget = estimate(Job(model=GPT2, training=Training(framework="mine")))
+    budget = estimate(Job(model=GPT2, training=Training(framework="mine", precision="bf16-mixed")))
     forward = budget.phase("forward")
     assert forward is not None
     assert forward.components.gradients == 4 * PARAMETERS  # fp32, and allocated throughout

@@ -18,7 +18,15 @@ from vramtop.estimator.job import (
     with_old_model_removed,
     written_keys,
 )
-from vramtop.estimator.model import looks_like_hub_id, read_config, resolve_model, usual_task
+from vramtop.estimator.job.rules import STRATEGIES, usual
+from vramtop.estimator.model import (
+    job_of_model,
+    looks_like_hub_id,
+    max_positions,
+    read_config,
+    resolve_model,
+    usual_task,
+)
 
 from .flags import FlagSettings, settings_of_flags, with_method
 
@@ -64,8 +72,15 @@ class LoadedJob:
     """``command line``, or the name of that tool's file."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """The place where each value was read, by dotted key."""
+    typed: frozenset[str] = frozenset()
+    """Keys that the flags of the command line set."""
     missing: tuple[str, ...] = ()
     """Required keys that were not found."""
+
+    @property
+    def stated(self) -> frozenset[str]:
+        """Keys whose value was found somewhere; the others have defaults."""
+        return self.typed | self.origins.keys()
 
     @property
     def is_launch_line(self) -> bool:
@@ -104,10 +119,16 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
         fetched = _download(loaded.job.model.id or "", config=loaded.job.model.config)
     if fetched is not None:
         loaded = replace(loaded, notes=(*loaded.notes, fetched))
-    loaded = _with_adapter_targets(replace(loaded, job=given.complete(loaded.job)), changes)
+    typed = frozenset(changes) | ({"training.precision"} if given.mixed or given.weights else set())
+    loaded = replace(loaded, job=given.complete(loaded.job), typed=typed)
+    loaded = _with_length(_with_adapter_targets(loaded, changes))
     if given.method is not None:
-        job, note = with_method(loaded.job, given.method, changes)
+        # TRL loads weights in a type of its own, whatever the mixed precision is
+        stated = loaded.stated - (set() if given.weights or "training.precision" in changes else {"training.precision"})
+        job, note = with_method(loaded.job, given.method, stated, changes)
         loaded = replace(loaded, job=job, notes=(*loaded.notes, note))
+    else:
+        loaded = _as_prepared(loaded)
     return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)), dict(options.flags))
 
 
@@ -180,6 +201,42 @@ def _with_adapter_targets(loaded: LoadedJob, changes: Mapping[str, Any]) -> Load
     return replace(loaded, job=job, notes=(*loaded.notes, f"{note}; --lora-targets names others."))
 
 
+def _as_prepared(loaded: LoadedJob) -> LoadedJob:
+    """Return a job of the command line over quantized weights as peft's ``prepare_model_for_kbit_training`` makes it.
+
+    It switches checkpointing on and casts what is not quantized to fp32; a sharded job leaves it out.
+    """
+    job = loaded.job
+    if loaded.file is not None or loaded.reading is not None or names_user_code(job.model.id) or job.lora is None:
+        return loaded
+    settled, strategy = job_of_model(job, resolve_model(job.model)), STRATEGIES[job.parallel.strategy]
+    quantized = settled.lora is not None and settled.lora.quantization != "none"
+    if not quantized or job.training.mode != "train" or job.training.framework != "transformers":
+        return loaded
+    sharded = strategy.fsdp or strategy.zero_stage == 3
+    keys = ("training.activation_checkpointing", *(() if sharded else ("lora.kbit_preparation",)))
+    wanted = [parse_assignment(f"{key}={usual('peft', key, {})}") for key in keys]
+    changes = {key: value for key, value in wanted if key not in loaded.stated}
+    if not changes:
+        return loaded
+    what = "checkpoints" if sharded else "checkpoints, and casts embeddings, norms and head to fp32"
+    note = (
+        f"A job over {settled.lora.quantization if settled.lora else ''} weights {what}, as peft prepares it for "
+        "training; --gradient-checkpointing false, --lora-kbit-preparation false turn that off."
+    )
+    return replace(loaded, job=with_changes(job, changes), notes=(*loaded.notes, note))
+
+
+def _with_length(loaded: LoadedJob) -> LoadedJob:
+    """Return the job with sequences that are no longer than the model's, where nothing states their length."""
+    if "training.sequence_length" in loaded.stated or names_user_code(loaded.job.model.id):
+        return loaded
+    most = max_positions(resolve_model(loaded.job.model).config)
+    if most is None or most >= loaded.job.training.sequence_length:
+        return loaded
+    return replace(loaded, job=with_changes(loaded.job, {"training.sequence_length": most}))
+
+
 def _spread(loaded: LoadedJob, changes: Mapping[str, Any], given: FlagSettings, gpus: int | None) -> LoadedJob:
     """Return the job over the GPUs of the command line, where its own configuration leaves their number open."""
     count = given.processes or gpus
@@ -238,7 +295,7 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     unquoted = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
     path = expand_user(unquoted)
     if path.suffix in _JOB_SUFFIXES and (is_file(path) or len(text.split()) == 1):
-        return _from_file(path, changes)
+        return _with_length(_from_file(path, changes))
     if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
         return _from_launch_line(["python", unquoted], changes)
     if len(text.split()) > 1 and not is_folder(path):
@@ -246,7 +303,7 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     if not unquoted:
         raise InputError("nothing given: enter a job file, a tool's configuration, a launch line, or a model")
     job = with_changes(_from_model(unquoted, changes), changes, where="what you give")
-    return LoadedJob(job=job, origins={"model.id": "as you gave it"})
+    return _with_length(LoadedJob(job=job, origins={"model.id": "as you gave it"}, typed=frozenset(changes)))
 
 
 def load_again(text: str, first: LoadedJob, edits: Mapping[str, Any]) -> LoadedJob:

@@ -10,6 +10,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .anomaly_text import anomaly_lines as anomaly_lines
+    from .assumed_text import assumed_lines as assumed_lines
     from .budget_text import (
         budget_lines as budget_lines,
         closing_lines as closing_lines,
@@ -41,6 +42,7 @@ else:
         __name__,
         {
             "anomaly_text": "anomaly_lines",
+            "assumed_text": "assumed_lines",
             "budget_text": "budget_lines closing_lines fit_lines need_text tensor_rows",
             "crash_text": "explanation_lines snapshot_lines",
             "divergence_text": "divergence_content",

@@ -89,6 +89,10 @@ def need_text(budget: Budget, ranks: int) -> str:
     """Return what a job takes on the GPUs of its ranks, with the range of one: ``8 × 62.1 GiB (58.0 - 66.3)``."""
     peak = budget.peak
     times = f"{ranks:,} × " if ranks > 1 else ""
+    if peak.says_nothing:
+        low, high = format_gib(peak.low_bytes), format_gib(peak.high_bytes)
+        each = f" on each of {ranks:,} GPUs" if ranks > 1 else ""
+        return f"{low} to {high} GiB{each}; the warnings below say what decides it"
     return f"{times}{format_gib(peak.device_bytes)} GiB ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
 
 

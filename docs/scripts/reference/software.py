@@ -1,6 +1,7 @@
 """The pages of what is known by name: models, their families, frameworks, strategies, precisions, tools, optimizers."""
 
 from vramtop.estimator.job.rules import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STRATEGIES
+from vramtop.estimator.job.rules.defaults import DEFAULTS, Default
 from vramtop.estimator.job.rules.optimizers import Optimizer
 from vramtop.estimator.job.rules.strategies import Strategy
 from vramtop.estimator.model import built_in_models
@@ -27,6 +28,12 @@ Their configuration files and launch lines are read as they are, `vramtop fit co
 `vramtop fit -- tune run ...`, with the version's own defaults. Scripts of your own, TRL's and transformers' Trainer,
 accelerate's and DeepSpeed's configurations, `torchrun`, `accelerate launch`, `deepspeed`, `srun` and `mpirun` are read
 besides."""
+_DEFAULTS = """\
+Where a job or a command line sets nothing, or `auto`, these count: what the newest version of the library does.
+`stored` is the type in which the checkpoint's `config.json` says that its weights are; a config without one is older
+than the field and means fp32, and one that is written out in a job file means bf16. DeepSpeed keeps an fp32 copy of
+16-bit weights, so that `bf16` becomes `bf16-mixed` under ZeRO. The rows of `peft` count for adapters over quantized
+weights."""
 _SHARDED = {
     0: "nothing",
     1: "optimizer states",
@@ -103,10 +110,19 @@ def frameworks_page() -> str:
         "## Precisions",
         "Values of `training.precision`.",
         table(("value", "weights", "computation"), precisions),
+        "## Defaults",
+        _DEFAULTS,
+        table(("library", "setting", "default", "before", "source"), map(_default, DEFAULTS)),
         "## Tools that are read",
         _TOOLS,
         table(("tool", "its commands"), tools),
     )
+
+
+def _default(row: Default) -> tuple[str, ...]:
+    versions = " or ".join(f"{name} {'.'.join(map(str, version))}" for name, version in row.before)
+    past = f"{code(row.older)} with less than {versions}" if row.before else ""
+    return (row.library, code(row.key), code(str(row.value).lower()), past, row.source)
 
 
 def optimizer_names() -> str:

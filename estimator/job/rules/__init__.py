@@ -10,6 +10,7 @@ from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .adapters import DTYPE_WIDTHS as DTYPE_WIDTHS, AdapterRules as AdapterRules, adapter_rules as adapter_rules
+    from .defaults import AUTO as AUTO, STORED as STORED, usual as usual
     from .dtype_widths import (
         Widths as Widths,
         uses_deepspeed as uses_deepspeed,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
         optimizer_class_names as optimizer_class_names,
     )
     from .strategies import (
+        DTYPE_NAMES as DTYPE_NAMES,
+        HALF as HALF,
         PRECISIONS as PRECISIONS,
         STRATEGIES as STRATEGIES,
         Precision as Precision,
@@ -49,6 +52,7 @@ else:
         __name__,
         {
             "adapters": "DTYPE_WIDTHS AdapterRules adapter_rules",
+            "defaults": "AUTO STORED usual",
             "dtype_widths": "uses_deepspeed uses_megatron_precision Widths",
             "frameworks": "Framework FRAMEWORKS LIGER_KERNELS",
             "norms": "norm_kind NormKind",
@@ -57,7 +61,7 @@ else:
                 "optimizer_by_class optimizer_by_trainer_name optimizer_class_names OptimizerChoice OPTIMIZERS "
                 "PerShape UNKNOWN"
             ),
-            "strategies": "Precision PRECISIONS Shards STRATEGIES Strategy ZeroStage",
+            "strategies": "DTYPE_NAMES HALF Precision PRECISIONS Shards STRATEGIES Strategy ZeroStage",
             "version_rules": "older steps_take_same_memory VersionRules",
         },
     )

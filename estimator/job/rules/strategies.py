@@ -135,3 +135,11 @@ _PRECISIONS = (
 )
 PRECISIONS = {row.name: row for row in _PRECISIONS}
 """By the job file's ``training.precision``."""
+DTYPE_NAMES = {
+    **dict.fromkeys(("bfloat16", "bf16"), "bf16"),
+    **dict.fromkeys(("float16", "fp16", "half"), "fp16"),
+    **dict.fromkeys(("float32", "fp32", "float"), "fp32"),
+}
+"""The job file's name for each name of a dtype."""
+HALF = ("bf16", "fp16")
+"""Dtypes of 16 bits."""

@@ -5,15 +5,16 @@ A version that the job does not state counts as the latest. Each rule names its 
 
 import re
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..job import Job
-from ..quantization import is_four_bit
-from ..settings import Software
 from .frameworks import FRAMEWORKS
+
+if TYPE_CHECKING:
+    from ..job import Job
+    from ..settings import Software
 
 _TORCHTITAN = (
     *(((2, 4), 20240612, "0.0.1"), ((2, 8), 20250617, "0.0.2"), ((2, 8), 20250805, "0.1"), ((2, 9), 20251017, "0.1.1")),
@@ -170,8 +171,10 @@ def _of_its_time(
     return None
 
 
-def version_rules(job: Job) -> VersionRules:
+def version_rules(job: "Job") -> VersionRules:
     """Return the behaviour of the versions that a job states."""
+    from ..quantization import is_four_bit  # which imports the settings, whose types are made of these tables
+
     framework = FRAMEWORKS[job.training.framework]
     return _rules(job.software, is_four_bit(job.lora), framework.torchtitan_models, framework.litgpt_models)
 
@@ -185,7 +188,7 @@ def _titan_experts(torchtitan: str | None) -> Literal["", "scatter", "matmul", "
 
 
 @lru_cache(maxsize=64)  # searches ask for the same versions thousands of times
-def _rules(software: Software, four_bit: bool, titan: bool, litgpt: bool) -> VersionRules:
+def _rules(software: "Software", four_bit: bool, titan: bool, litgpt: bool) -> VersionRules:
     whole = older(software.torch, 1, 13) or older(software.cuda, 11, 7)
     loading, torchtitan = software.module_loading, _of_its_time(software.torchtitan, software.torch, _TORCHTITAN)
     megatron = _of_its_time(software.megatron_fsdp, software.torch, _MEGATRON_FSDP)
@@ -229,7 +232,7 @@ def _rules(software: Software, four_bit: bool, titan: bool, litgpt: bool) -> Ver
     )
 
 
-def steps_take_same_memory(job: Job, *, torch: str, transformers: str, latents: bool = False) -> bool:
+def steps_take_same_memory(job: "Job", *, torch: str, transformers: str, latents: bool = False) -> bool:
     """Return True if a step traced with these versions takes the memory of the versions that the job states.
 
     The worker takes older versions' loss, experts, checkpointing and gradients on newer ones; not the other way round.

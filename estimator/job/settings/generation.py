@@ -15,8 +15,8 @@ class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
 
     engine: Literal["transformers", "vllm", "sglang"] = "transformers"
     """Engine that serves the model: its cache and buffers are counted."""
-    weights: Literal["auto", "fp8", "int8", "int4"] = "auto"
-    """Format of the linear weights (``int4``: AWQ or GPTQ); ``auto``: the type of computation."""
+    weights: Literal["auto", "fp8", "int8", "int4", "nf4", "nf4-double", "mxfp4"] = "auto"
+    """Format of the linear weights (``int4``: AWQ or GPTQ); ``auto``: as the checkpoint stores them."""
     cache_dtype: Literal["auto", "fp8"] = "auto"
     """Type of the key-value cache; ``auto``: the type of computation."""
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.9

@@ -35,7 +35,10 @@ class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     targets: list[str] | Literal["all-linear"] = field(default_factory=lambda: ["q_proj", "v_proj"])
     """Names of the linear layers that get adapters, or ``all-linear``."""
     quantization: Quantization = "none"
-    """Format in which the frozen linear weights are stored: 4-bit (``nf4``, ``nf4-double``) for QLoRA, or 8-bit."""
+    """Format in which the frozen linear weights are stored: 4-bit (``nf4``, ``nf4-double``) for QLoRA, or 8-bit.
+
+    ``int4`` is GPTQ or AWQ. A checkpoint that is stored in one of these formats has it where this is ``none``.
+    """
     dropout: Annotated[float, Meta(ge=0, lt=1)] | None = None
     """Dropout probability of the adapters' input (``lora_dropout``); absent: the framework's default."""
     kbit_preparation: bool | None = None

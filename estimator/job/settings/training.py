@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from ..rules import check_options
+from ..rules import AUTO, check_options
 from ..trainable import check_patterns
 from .value_types import FrameworkName, FusedKernel, OptimizerName, Positive, PrecisionName
 
@@ -22,10 +22,13 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Sequences that one example stands for: 2 if it is a chosen and a rejected one (DPO)."""
     gradient_accumulation: Positive = 1
     """Forward and backward passes per optimizer step."""
-    precision: PrecisionName = "bf16-mixed"
-    """Type of weights and computation; ``*-mixed``: fp32 weights under autocast."""
-    optimizer: OptimizerName = "adamw"
-    """The optimizer, by name or as ``module:Class``; it decides the bytes of state per trained parameter."""
+    precision: PrecisionName = AUTO
+    """Type of weights and computation; ``auto``: as the framework does; ``*-mixed``: fp32 weights under autocast.
+
+    ``auto`` in transformers 5: the checkpoint's type. ``docs/reference/frameworks.md`` has each framework's.
+    """
+    optimizer: OptimizerName = AUTO
+    """The optimizer, by name or as ``module:Class``; ``auto``: the framework's. It decides the bytes of state."""
     optimizer_options: dict[str, Any] | None = None
     """The optimizer's keyword arguments on which memory depends, such as ``{rank = 128}``; absent: the defaults."""
     activation_checkpointing: Literal["none", "full", "selective"] = "none"

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from ...job.rules import DTYPE_NAMES
 from ..source import Setting
 from .models import Doubt, Model, Notes, models_in
 
@@ -13,7 +14,6 @@ _ROLES = (
     ("reward", re.compile(r"(?i)reward|(^|_)rm($|_)|judge|scorer")),
     ("critic", re.compile(r"(?i)critic|value_(model|net|function)")),
 )
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "bf16": "bf16", "fp16": "fp16"}
 
 
 def describe_others(notes: Notes, trained: Model | None, doubts: list[Doubt]) -> Setting | None:
@@ -92,7 +92,7 @@ def _entry(model: Model, trained: Model | None) -> dict[str, Any] | None:
     if model.task is not None and (trained is None or trained.task is None or model.task.value != trained.task.value):
         entry["task"] = model.task.value
     dtype = model.settings.get("dtype") or model.settings.get("torch_dtype")
-    word = _DTYPES.get(str(dtype.value).rpartition(".")[2]) if dtype is not None else None
+    word = DTYPE_NAMES.get(str(dtype.value).rpartition(".")[2]) if dtype is not None else None
     if word is not None:
         entry["dtype"] = word
     elif model.copy_of is None and model.name is not None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 
+from ...job.rules import OPTIMIZERS, STORED, usual
 from .layered_settings import Setting, default_layer
 
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
@@ -28,15 +29,15 @@ def framework_with_version(framework: str, versions: Mapping[str, str]) -> str:
 
 def transformers_defaults(versions: Mapping[str, str]) -> dict[str, Setting]:
     """Return the defaults of TrainingArguments and ``from_pretrained`` (transformers' ``training_args.py``)."""
-    five = is_at_least("transformers", (5, 0), versions)
-    fused = five and is_at_least("torch", (2, 8), versions)
+    optimizer = OPTIMIZERS[usual("transformers", "training.optimizer", versions)]
+    stored = usual("transformers", "training.precision", versions) == STORED
     values = {
         "per_device_train_batch_size": 8,
         "per_device_eval_batch_size": 8,
         "gradient_accumulation_steps": 1,
-        "optim": "adamw_torch_fused" if fused else "adamw_torch",
+        "optim": optimizer.trainer_names[0],
         "activation_checkpointing": False,
-        "dtype": "auto" if five else "float32",
+        "dtype": "auto" if stored else "float32",
         "fsdp_version_default": 2 if is_at_least("transformers", (5, 10), versions) else 1,
     }
     return default_layer(values, f"default of {framework_with_version('transformers', versions)}")

@@ -7,9 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ...job import served_precision
+from ...job.rules import DTYPE_NAMES
+from ...model import stored_dtype
 from ..program import Program, ToolCommand
 from ..source import FindingCollector, JobReading, LayeredSettings, as_word, default_setting, is_open
-from ..trainer import config_dtype, known_config
+from ..trainer import known_config
 from .shared import (
     Tool,
     ToolKey,
@@ -24,7 +27,6 @@ from .shared import (
 )
 
 _SHARE = "inference.gpu_memory_utilization"
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
 _WEIGHT_FORMATS = {
     **dict.fromkeys(("fp8", "w8a8_fp8", "modelopt", "modelopt_fp8"), "fp8"),
     **dict.fromkeys(("awq", "gptq", "marlin", "awq_marlin", "gptq_marlin", "bitsandbytes", "moe_wna16"), "int4"),
@@ -92,13 +94,10 @@ def _read_share(settings: LayeredSettings, findings: FindingCollector) -> None:
 def _read_types(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
     dtype = settings.find("dtype")
     if dtype is not None and as_word(dtype) != "auto":
-        record_word(findings, "training.precision", dtype, _DTYPES)
+        record_word(findings, "training.precision", dtype, DTYPE_NAMES)
     else:
-        stored = str(config_dtype(config) or "bfloat16").removeprefix("torch.")
         origin = "SGLang computes in the type the model is stored in"
-        findings.record(
-            "training.precision", "fp16" if stored in ("float16", "float32") else "bf16", origin, written=False
-        )
+        findings.record("training.precision", served_precision(stored_dtype(config)), origin, written=False)
     cache = settings.find("kv_cache_dtype")
     if cache is not None and (as_word(cache) or "").startswith("fp8"):
         findings.record_from(cache, "inference.cache_dtype", "fp8")

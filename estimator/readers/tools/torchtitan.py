@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ...job.rules import DTYPE_NAMES
 from ..program import Program, WorldSize, read_world_size
 from ..source import (
     MODEL_STATES,
@@ -40,14 +41,13 @@ from .shared import (
     word_rule,
 )
 
-_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _CHECKPOINTING_WORD = re.compile(r"activation[-_]checkpoint:([\w-]+)")
 _FLAVOR = re.compile(r"(\w+?)_(\d+(?:\.\d+|_\d+)?b(?:[-_]a\d+b)?)", re.IGNORECASE)
 """A configuration function named for a model and its flavor: ``llama3_8b``."""
 _RULES = (
     bool_rule("training.compile", "compile.enable", "training.compile"),
     bool_rule("training.optimizer_in_backward", "optimizer.early_step_in_backward"),
-    word_rule("parallel.reduce_dtype", _DTYPES, "training.mixed_precision_reduce"),
+    word_rule("parallel.reduce_dtype", DTYPE_NAMES, "training.mixed_precision_reduce"),
     switch_rule("parallel.cpu_offload", "all", "training.enable_cpu_offload"),
 )
 
@@ -145,8 +145,8 @@ def _read_precision(settings: LayeredSettings, findings: FindingCollector) -> No
     """Record the precision: weights are kept in ``training.dtype`` and gathered in ``mixed_precision_param``."""
     stored = settings.find("training.dtype")
     compute = settings.find("training.mixed_precision_param")
-    kept = _DTYPES.get(as_word(stored) or "float32", "fp32")
-    gathered = _DTYPES.get(as_word(compute) or "bfloat16", "bf16")
+    kept = DTYPE_NAMES.get(as_word(stored) or "float32", "fp32")
+    gathered = DTYPE_NAMES.get(as_word(compute) or "bfloat16", "bf16")
     mixed = gathered if gathered == "fp32" else f"{gathered}-mixed"
     default = default_setting(None, "torchtitan's default: fp32 weights gathered in bf16")
     findings.record_from(stored or compute or default, "training.precision", mixed if kept == "fp32" else kept)

@@ -9,6 +9,7 @@ import re
 import shutil
 from pathlib import Path, PurePath
 
+from ...job.rules import DTYPE_NAMES
 from ..program import Program, ToolCommand, read_world_size
 from ..source import (
     MODEL_STATES,
@@ -22,7 +23,7 @@ from ..source import (
     default_setting,
     parse_flags,
 )
-from ..trainer import WEIGHT_DTYPES, warn_of_unread
+from ..trainer import warn_of_unread
 from .shared import (
     CHECKPOINTING_SWITCH,
     Tool,
@@ -54,7 +55,7 @@ _RULES = (
     int_rule("training.micro_batch", "batch_size"),
     int_rule("training.sequence_length", "tokenizer.max_seq_len"),
     int_rule("training.gradient_accumulation", "gradient_accumulation_steps"),
-    word_rule("training.precision", WEIGHT_DTYPES, "dtype", default="bf16"),
+    word_rule("training.precision", DTYPE_NAMES, "dtype", default="bf16"),
     word_rule(
         "training.activation_checkpointing", {"true": "full", "false": "none"}, "enable_activation_checkpointing"
     ),

@@ -7,10 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...job.rules import older
+from ...job import served_precision
+from ...job.rules import DTYPE_NAMES, older
+from ...model import stored_dtype
 from ..program import Program, ToolCommand
 from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, default_setting, is_open
-from ..trainer import config_dtype, known_config
+from ..trainer import known_config
 from .shared import (
     Tool,
     ToolKey,
@@ -24,9 +26,6 @@ from .shared import (
     tool_layers,
 )
 
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
-_AUTO_DTYPE = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp16"}
-"""``--dtype auto`` by the stored dtype: checkpoints in fp32 are served in 16 bits."""
 _WEIGHT_FORMATS = {
     **dict.fromkeys(("fp8", "fbgemm_fp8", "modelopt", "ptpc_fp8"), "fp8"),
     **dict.fromkeys(("awq", "gptq", "awq_marlin", "gptq_marlin", "bitsandbytes", "moe_wna16", "auto_round"), "int4"),
@@ -131,11 +130,10 @@ def _read_memory_share(settings: LayeredSettings, program: Program) -> None:
 def _read_dtypes(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
     dtype = settings.find("dtype")
     if dtype is not None and as_word(dtype) != "auto":
-        record_word(findings, "training.precision", dtype, _DTYPES)
+        record_word(findings, "training.precision", dtype, DTYPE_NAMES)
     else:
-        stored = str(config_dtype(config) or "bfloat16").removeprefix("torch.")
         origin = "vLLM computes in the type the model is stored in"
-        findings.record("training.precision", _AUTO_DTYPE.get(stored, "bf16"), origin, written=False)
+        findings.record("training.precision", served_precision(stored_dtype(config)), origin, written=False)
     cache = settings.find("kv_cache_dtype")
     if cache is not None and (as_word(cache) or "").startswith("fp8"):
         findings.record_from(cache, "inference.cache_dtype", "fp8")

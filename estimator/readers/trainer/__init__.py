@@ -10,21 +10,18 @@ from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .model_facts import (
-        config_dtype as config_dtype,
         default_targets as default_targets,
         given_config as given_config,
         known_config as known_config,
         stored_dtype as stored_dtype,
     )
-    from .precision import WEIGHT_DTYPES as WEIGHT_DTYPES
     from .trainer_program import read_trainer as read_trainer
     from .unread_settings import warn_of_unread as warn_of_unread
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "model_facts": "config_dtype default_targets given_config known_config stored_dtype",
-            "precision": "WEIGHT_DTYPES",
+            "model_facts": "default_targets given_config known_config stored_dtype",
             "trainer_program": "read_trainer",
             "unread_settings": "warn_of_unread",
         },

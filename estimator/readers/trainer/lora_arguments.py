@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from ...job.rules import DTYPE_NAMES
 from ..source import MODEL_STATES, FindingCollector, LayeredSettings, Setting, as_bool, as_word, default_setting
-from .precision import WEIGHT_DTYPES
 from .trainer_inputs import TrainerInputs
 
 _TARGET_NAMES = ("lora_target_modules", "lora_target", "lora_targets")
@@ -60,9 +60,9 @@ def _read_type(settings: LayeredSettings, findings: FindingCollector) -> None:
     word = as_word(setting) or ""
     if word == _AS_WEIGHTS:
         halves = [name for name in ("bf16", "fp16") if settings.is_true(name)]
-        dtype = WEIGHT_DTYPES.get(as_word(settings.find("dtype", "torch_dtype")) or "") or next(iter(halves), None)
+        dtype = DTYPE_NAMES.get(as_word(settings.find("dtype", "torch_dtype")) or "") or next(iter(halves), None)
     else:
-        dtype = WEIGHT_DTYPES.get(word)
+        dtype = DTYPE_NAMES.get(word)
     if dtype is not None:
         findings.record_from(setting, "lora.adapter_dtype", dtype)
 

@@ -62,18 +62,15 @@ def hidden_size(config: Mapping[str, Any] | None) -> int | None:
     return None
 
 
-def config_dtype(config: Mapping[str, Any]) -> Any:
-    """Return the dtype that a model's config names, under its present or its former key; None if it names none."""
-    return config.get("dtype") or config.get("torch_dtype")
-
-
 def stored_dtype(config: Mapping[str, Any] | None) -> Setting | None:
     """Return the dtype that ``dtype="auto"`` loads; None if the config is unknown."""
     if config is None:
         return None
-    dtype = config_dtype(config)
+    from ...model import stored_dtype as dtype_of_config  # here, as above
+
+    dtype = dtype_of_config(config)
     if dtype is None:  # such configs are older than the field, and their checkpoints are in fp32
-        return default_setting("float32", "the model's config names no type, so fp32")
+        return default_setting("fp32", "the model's config names no type, so fp32")
     return default_setting(dtype, f"the model's config says {dtype}")
 
 

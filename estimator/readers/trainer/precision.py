@@ -1,5 +1,7 @@
 """Reads a job's precision from the dtype of its weights and from mixed precision, wherever each is set."""
 
+from ...job import trainer_precision
+from ...job.rules import DTYPE_NAMES, HALF
 from ..source import (
     FindingCollector,
     LayeredSettings,
@@ -10,14 +12,6 @@ from ..source import (
     framework_with_version,
 )
 from .trainer_inputs import TrainerInputs
-
-WEIGHT_DTYPES = {
-    **dict.fromkeys(("bfloat16", "bf16"), "bf16"),
-    **dict.fromkeys(("float16", "fp16", "half"), "fp16"),
-    **dict.fromkeys(("float32", "fp32", "float"), "fp32"),
-}
-"""The job's name for each name of a dtype."""
-_HALF = ("bf16", "fp16")
 
 
 def read_precision(inputs: TrainerInputs, *, lora: bool, stored: Setting | None, findings: FindingCollector) -> None:
@@ -37,19 +31,18 @@ def read_precision(inputs: TrainerInputs, *, lora: bool, stored: Setting | None,
     if own is not None:
         _read_own_sharding(mixed, weights, inputs, own, findings)
         return
-    if mixed is not None and kind in _HALF and (deepspeed or (fsdp and not lora)):
+    if mixed is not None and kind in HALF and (deepspeed or (fsdp and not lora)):
         library = "DeepSpeed" if deepspeed else "FSDP under accelerate"
         origin = f"{mixed.origin}; {library} keeps trained weights in fp32 besides"
         findings.record("training.precision", f"{kind}-mixed", origin, written=mixed.written)
     elif weights is not None or kind is not None:
-        in_half = weights is not None and weights.value in _HALF
-        precision = weights.value if weights is not None and in_half else f"{kind}-mixed" if kind in _HALF else "fp32"
+        precision = trainer_precision(None if weights is None else weights.value, kind, keeps_fp32=False)
         written = any(part is not None and part.written for part in (mixed, weights))
         findings.record("training.precision", precision, _origin(mixed, weights), written=written)
     elif findings.get("training.precision") is None:
-        sentence = "Nothing states the type of the weights; fp32 weights under bf16 autocast are counted."
-        findings.mark_uncertain("training.precision", sentence)
-    if mixed is not None and kind in _HALF and fsdp:
+        sentence = "Nothing states the type of the weights; they are counted as the checkpoint stores them."
+        findings.mark_uncertain("training.precision", sentence, direction="more")
+    if mixed is not None and kind in HALF and fsdp:
         origin = f"accelerate reduces FSDP's gradients in the type of {mixed.origin}"
         findings.record("parallel.reduce_dtype", kind, origin, written=False)
 
@@ -58,20 +51,20 @@ def _read_own_sharding(
     mixed: Setting | None, weights: Setting | None, inputs: TrainerInputs, own: Setting, findings: FindingCollector
 ) -> None:
     """Record what a script's own FSDP does: sharded weights keep their dtype, gradients are reduced in its policy's."""
-    kept = str(weights.value) if weights is not None and weights.value in _HALF else "fp32"
+    kept = str(weights.value) if weights is not None and weights.value in HALF else "fp32"
     kind = _counted_kind(mixed, findings)
-    precision = kept if kept in _HALF else f"{kind}-mixed" if kind in _HALF else "fp32"
+    precision = trainer_precision(kept, kind, keeps_fp32=False)
     written = any(part is not None and part.written for part in (mixed, weights))
     findings.record("training.precision", precision, _origin(mixed, weights) or own.origin, written=written)
-    if kept in _HALF and kind in _HALF and kind != kept:
+    if kept in HALF and kind in HALF and kind != kept:
         sentence = f"{own.origin}: {kept} weights are gathered in {kind}; they are counted as {kept}."
         findings.mark_uncertain("training.precision", sentence, direction="more")
     reduced = inputs.accelerate.find("script_reduce_dtype")
-    name = WEIGHT_DTYPES.get(str(reduced.value)) if reduced is not None else None
+    name = DTYPE_NAMES.get(str(reduced.value)) if reduced is not None else None
     policy = inputs.accelerate.find("script_gathered_dtype")
-    by_policy = WEIGHT_DTYPES.get(str(policy.value)) if policy is not None else kept
+    by_policy = DTYPE_NAMES.get(str(policy.value)) if policy is not None else kept
     findings.record("parallel.reduce_dtype", name or by_policy, (reduced or policy or own).origin, written=False)
-    if policy is None and kept == "fp32" and kind in _HALF:
+    if policy is None and kept == "fp32" and kind in HALF:
         sentence = f"{own.origin}: autocast leaves what FSDP gathers in fp32; it is counted in {kind}."
         findings.warn(sentence, unless="training.precision")
         findings.add_uncertainty("more", "communication", unless="training.precision")
@@ -86,7 +79,7 @@ def mixed_precision(inputs: TrainerInputs, findings: FindingCollector) -> Settin
     file = _deepspeed_file(inputs)
     if file is not None and (from_file := file.find("mixed_precision")) is not None:
         return from_file
-    for name in _HALF:
+    for name in HALF:
         if (flag := inputs.settings.find_true(name)) is not None:
             return flag.with_value(name)
     chosen = inputs.accelerate.find("mixed_precision")
@@ -96,7 +89,7 @@ def mixed_precision(inputs: TrainerInputs, findings: FindingCollector) -> Settin
         return default_setting("bf16", default.origin)
     if bf16 is not None and as_bool(bf16) is False and (chosen is None or as_word(chosen) == "no"):
         return Setting(value="no", origin=bf16.origin)
-    if chosen is not None and as_word(chosen) not in ("no", "fp8", *_HALF):
+    if chosen is not None and as_word(chosen) not in ("no", "fp8", *HALF):
         sentence = f"{chosen.origin}: mixed precision {chosen.value!r} is not known."
         findings.mark_uncertain("training.precision", sentence)
         return None
@@ -125,15 +118,15 @@ def _weights(inputs: TrainerInputs, stored: Setting | None, findings: FindingCol
     if setting is None:
         return None
     word = as_word(setting) or ""
-    if word in WEIGHT_DTYPES:
-        return setting.with_value(WEIGHT_DTYPES[word])
+    if word in DTYPE_NAMES:
+        return setting.with_value(DTYPE_NAMES[word])
     if word != "auto":
         sentence = f"{setting.origin}: weights in {setting.value!r} are not known here."
         findings.mark_uncertain("training.precision", sentence)
         return None
-    known = WEIGHT_DTYPES.get(as_word(stored) or "")
+    known = DTYPE_NAMES.get(as_word(stored) or "")
     by_version = setting.origin == f"default of {framework_with_version('transformers', inputs.versions)}"
-    if by_version and "transformers" not in inputs.versions and known in _HALF:
+    if by_version and "transformers" not in inputs.versions and known in HALF:
         sentence = f"{setting.origin}: weights are loaded as stored; before transformers 5 they were loaded in fp32."
         findings.mark_uncertain("training.precision", sentence, direction="more")
     if stored is not None and known is not None:

@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ...job.rules import DTYPE_NAMES
 from ..program import Program
 from ..source import Finding, FindingCollector, LayeredSettings, as_word, default_setting, transformers_defaults
 from .model_facts import known_config, stored_dtype
-from .precision import WEIGHT_DTYPES
 
 
 def config_of_script(settings: LayeredSettings, findings: FindingCollector) -> Mapping[str, Any] | None:
@@ -54,5 +54,5 @@ def _complete(entry: dict[str, Any], trained: Finding | None, program: Program) 
             model = default_setting(entry["id"], "the script") if "id" in entry else trained
             stored = stored_dtype(known_config(model, program.environ, folders=program.pid is None))
             word = as_word(stored) or "bfloat16"
-        entry["dtype"] = WEIGHT_DTYPES.get(word, "fp32")
+        entry["dtype"] = DTYPE_NAMES.get(word, "fp32")
     return entry

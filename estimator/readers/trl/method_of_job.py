@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from ...job import Job, is_four_bit
-from ...job.rules import STRATEGIES
+from ...job import Job, is_four_bit, trainer_precision
+from ...job.rules import DTYPE_NAMES, STRATEGIES
 from ..source import FilesystemView, Finding, FindingCollector, LayeredSettings, Setting
 from .defaults import trl_defaults
 from .lengths import read_length
@@ -25,7 +25,7 @@ def read_method(name: str, job: Job) -> tuple[Finding, ...]:
 
     Args:
         name: of a method in ``METHODS``.
-        job: the job, whose precision, batch and length stay as they are.
+        job: the job, whose batch and length stay as they are.
     """
     method, findings = METHODS[name], FindingCollector()
     versions = {} if job.software.trl is None else {"trl": job.software.trl}
@@ -36,6 +36,7 @@ def read_method(name: str, job: Job) -> tuple[Finding, ...]:
     length = Setting(value=training.sequence_length, origin=_ORIGIN)
     read_length(method, settings, versions, findings, whole=length)
     read_loss(method, settings, versions, findings)
+    _read_arguments(settings, findings)
     strategy = STRATEGIES[job.parallel.strategy]
     zero3 = strategy.deepspeed and strategy.zero_stage == 3
     setup = Setup(
@@ -48,6 +49,17 @@ def read_method(name: str, job: Job) -> tuple[Finding, ...]:
     if job.rollout is None:
         read_rollout(method, settings, versions, findings, ranks=job.parallel.data_ranks)
     return tuple(finding for finding in findings.build().findings if finding.key not in _KNOWN)
+
+
+def _read_arguments(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Record the precision and the checkpointing of a configuration of TRL's in which nothing else is set."""
+    loaded, mixed = settings.find("dtype"), settings.find_true("bf16_unless_fp16")
+    if loaded is not None:
+        kind = "bf16" if mixed is not None else None
+        precision = trainer_precision(DTYPE_NAMES.get(str(loaded.value)), kind, keeps_fp32=False)
+        findings.record("training.precision", precision, loaded.origin, written=False)
+    if (recomputed := settings.find_true("activation_checkpointing")) is not None:
+        findings.record("training.activation_checkpointing", "full", recomputed.origin, written=False)
 
 
 def _settings(job: Job) -> dict[str, Setting]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...common import InputError
+from ...job.rules import DTYPE_NAMES
 from ..source import (
     MODEL_STATES,
     FilesystemView,
@@ -30,7 +31,6 @@ _SHARDED_BY_FSDP_SINCE = {
     "kto": (1, 3),
 }
 """TRL's version since which a method's trainer shards its reference under FSDP (``prepare_fsdp``)."""
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,7 @@ def _dtype(options: Setting | None, findings: FindingCollector, setup: Setup) ->
         findings.mark_uncertain("other_models", f"{options.origin} is not counted: {error.message}")
         return None
     named = table.get("dtype", table.get("torch_dtype"))
-    return _DTYPES.get(as_word(options.with_value(named)) or "")
+    return DTYPE_NAMES.get(as_word(options.with_value(named)) or "")
 
 
 def _is_zero(setting: Setting) -> bool:

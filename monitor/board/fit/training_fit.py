@@ -97,7 +97,7 @@ def _in_order(ranks: RankPeaks, devices: Sequence[DeviceCapacity], judge: Judge)
 def _judge(rank: RankPeak, device: DeviceCapacity, *, slack_bytes: int) -> DeviceVerdict:
     available = device.available_bytes
     verdict: Verdict
-    if available is None:
+    if available is None or (rank.says_nothing and rank.low_bytes <= available + slack_bytes < rank.high_bytes):
         verdict = "unknown"
     elif rank.device_bytes > available + slack_bytes:
         verdict = "does_not_fit"
@@ -127,6 +127,9 @@ def _sentence(
             lack = "is" if worst.device.count == 1 else "are each"
             return f"needs {need}; {worst.device.label} {lack} {shortfall_text(worst.shortfall_bytes)} short"
         case "unknown":
+            if ranks.highest.says_nothing:
+                span = f"{format_gib(ranks.highest.low_bytes)} to {format_gib(ranks.highest.high_bytes)} GiB"
+                return f"needs {span} on each GPU; the warnings below say what decides it"
             unread = (each.device.unread_reason for each in chosen if each.verdict == "unknown")
             reason = next(filter(None, unread), None)
             return f"needs {need}; the memory available on {labels} is unknown" + (f": {reason}" if reason else "")

@@ -84,7 +84,7 @@ def test_pairs_are_suggested_if_no_single_change_suffices(quick: QuickEstimator)
 
 def test_what_fits_is_found_behind_what_only_seems_to() -> None:
     """Several cheaper pairs would fit if the allocator kept nothing, and none of them does."""
-    job = with_changes(JOB, {"training.micro_batch": 8})
+    job = with_changes(JOB, {"training.micro_batch": 8, "training.optimizer": "adamw"})
     quick, judge = quick_estimator(job), within(79.2)
     found = offered(job, quick, judge)
     assert found[0].verdict == "fits"

@@ -148,7 +148,7 @@ def take_steps(config: dict[str, Any], freeze: Freeze, settings: dict[str, Any])
 def test_each_phase_lies_within_three_per_cent_of_what_torch_allocates(
     budget_of: Callable[..., Budget], name: str, freeze: Freeze, patterns: list[str], settings: dict[str, Any]
 ) -> None:
-    settings = {"training.precision": "bf16"} | settings
+    settings = {"training.precision": "bf16", "training.optimizer": "adamw"} | settings
     counted, trained = take_steps(CONFIGS[name], freeze, settings)
     shape = {"training.micro_batch": BATCH, "training.sequence_length": LENGTH, "training.trainable": patterns}
     budget = budget_of(CONFIGS[name], shape | settings)

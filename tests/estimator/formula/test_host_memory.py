@@ -5,12 +5,12 @@ import pytest
 
 from vramtop.estimator.budget.host_need import HostNeed
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.job.job_file import with_changes
 from vramtop.estimator.readers.config_file import read_config_file
 
 P = 8_030_261_248
-JOB = Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
+JOB = Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B"), training=Training(precision="bf16-mixed"))
 ZERO = {"parallel.strategy": "zero3", "parallel.data_shard": 8, "training.precision": "bf16"}
 FSDP = {"parallel.strategy": "fsdp2", "parallel.data_shard": 8}
 

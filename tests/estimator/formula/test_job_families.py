@@ -10,6 +10,7 @@ from vramtop.estimator.common.reserved_memory import with_reserved_memory
 from vramtop.estimator.formula.closed_form import JobFamilies, closed_form
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+from vramtop.estimator.job.settled_job import settled
 from vramtop.estimator.model import Architecture
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
@@ -74,7 +75,7 @@ def test_a_job_has_the_budget_that_it_has_without_its_family(
 def test_another_setting_makes_another_family() -> None:
     arch = read_architecture(CONFIGS[0])
     inventory, families = count_parameters(arch), JobFamilies()
-    job = job_from_mapping({"model": {"config": CONFIGS[0]}}, where="test")
+    job = settled(job_from_mapping({"model": {"config": CONFIGS[0]}}, where="test"))
     for changes in (
         {},
         {"training.optimizer": "sgd"},

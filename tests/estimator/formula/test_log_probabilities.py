@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramtop.estimator import estimate
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.job import Job, find_gpu, with_changes
+from vramtop.estimator.job import Job, Training, find_gpu, with_changes
 
 ROWS, LENGTH, VOCABULARY, HIDDEN = 4, 128, 2048, 16
 LOGITS = ROWS * LENGTH * VOCABULARY
@@ -116,7 +116,9 @@ def test_bytes_per_logit_are_those_that_torch_allocates(loss: Callable[..., Any]
 
 def budget_of(**changes: Any) -> Budget:
     dotted = {key.replace("__", "."): value for key, value in changes.items()}
-    return estimate(with_changes(Job(), {**JOB, **dotted}), gpu=find_gpu("h100-80gb"))
+    return estimate(
+        with_changes(Job(training=Training(precision="bf16-mixed")), {**JOB, **dotted}), gpu=find_gpu("h100-80gb")
+    )
 
 
 def logits_of(budget: Budget) -> int:

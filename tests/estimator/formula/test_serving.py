@@ -178,7 +178,7 @@ def test_a_launch_line_is_read() -> None:
 def test_weights_in_fewer_bits() -> None:
     sizes = [serving(f"{LLAMA} {words}").weights for words in ("", "--quantization fp8", "--quantization awq")]
     linear = 32 * (4096 * (4096 * 2 + 1024 * 2) + 3 * 4096 * 14336)
-    assert sizes[0] - sizes[1] == linear
+    assert sizes[0] - sizes[1] == pytest.approx(linear, rel=0.001)
     assert sizes[0] - sizes[2] == pytest.approx(linear * (2 - 0.52), rel=0.001)
 
 

@@ -11,6 +11,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping, job_to_mapping
 from vramtop.estimator.learning.private_job import private_job
+from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import resolve_model
 
 MARK = "zq7mark"
@@ -19,6 +20,7 @@ MARK = "zq7mark"
 def kept(mapping: dict[str, Any]) -> tuple[Job, Job]:
     """A job and what is kept of it."""
     job = job_from_mapping(mapping, where="test")
+    job = job_of_model(job, resolve_model(job.model))
     return job, private_job(job, resolve_model(job.model).config).job
 
 

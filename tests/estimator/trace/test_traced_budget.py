@@ -98,7 +98,7 @@ def test_a_traced_budget_adds_up_and_names_its_largest_tensors() -> None:
     assert [tensor.bytes for tensor in budget.largest] == sorted((t.bytes for t in budget.largest), reverse=True)
     assert any("lm_head" in tensor.module or "embed_tokens" in tensor.module for tensor in budget.largest)
     assert budget.to_json()["largest"][0]["bytes"] == budget.largest[0].bytes
-    assert "torch" in budget.assumptions[0]
+    assert any("Two steps were traced with" in each and "torch" in each for each in budget.assumptions)
 
 
 def test_the_second_answer_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...draw import detect_output
-from ...job import job_from_options
-from ...reports import budget_lines, closing_lines
+from ...job import load_from_options
+from ...reports import assumed_lines, budget_lines, closing_lines
 from ..json_text import json_text
 from ..measured_runs import estimate_job
 from ..option_values import described_gpu
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the budget; exit code 0."""
-    job, notes = job_from_options(options, launch)
+    loaded = load_from_options(options, launch)
+    job, notes = loaded.job, loaded.notes
     gpu, memory_bytes = described_gpu(options, job)
     budget = estimate_job(options, job, gpu, memory_bytes, here=not memory_bytes)
     if options.json:
@@ -26,6 +27,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         return 0
     output = detect_output(ascii_only=options.ascii)
     scale = memory_bytes if memory_bytes and memory_bytes > budget.peak.device_bytes else None
-    print("\n".join(budget_lines(budget, output, scale_bytes=scale)))
+    head, *further = budget_lines(budget, output, scale_bytes=scale)
+    print("\n".join([head, *assumed_lines(budget, output, stated=loaded.stated, flags=loaded.file is None), *further]))
     print("\n".join(closing_lines(budget, notes, output, verbose=options.verbose)))
     return 0

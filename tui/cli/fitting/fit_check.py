@@ -21,7 +21,7 @@ from vramtop.monitor.host import RANKS_OF_DESCRIBED_HOST, HostRam, available_hos
 
 from ...draw import detect_output
 from ...job import LoadedJob
-from ...reports import budget_lines, closing_lines, fit_lines
+from ...reports import assumed_lines, budget_lines, closing_lines, fit_lines
 from ..json_text import json_text
 from ..measured_runs import correction, estimate_job
 from ..option_values import described_host
@@ -89,7 +89,7 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
     """Print the verdict, what to change, and the budget; return the exit code."""
     budget, judge = check.budget, check.judge
     verdict = judge(budget)
-    loaded = replace(check.loaded, notes=(*check.loaded.notes, *_cuda_visible_devices_note(verdict)))
+    loaded = replace(check.loaded, job=budget.job, notes=(*check.loaded.notes, *_cuda_visible_devices_note(verdict)))
     with Progress(quiet=options.json) as progress:
         advice = advise(
             loaded.job,
@@ -105,7 +105,9 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
         print(json_text(_to_json(verdict, budget, advice, loaded)))
     else:
         output = detect_output(ascii_only=options.ascii)
-        print("\n".join([*fit_lines(verdict, budget, output), *advice_lines(advice, loaded, output)]))
+        verdict_line, *further = fit_lines(verdict, budget, output)
+        assumed = assumed_lines(budget, output, stated=loaded.stated, flags=loaded.file is None)
+        print("\n".join([verdict_line, *assumed, *further, *advice_lines(advice, loaded, output)]))
         print()
         scale = _scale_bytes([each.device for each in verdict.gpus], budget)
         print("\n".join(budget_lines(budget, output, scale_bytes=scale)))

@@ -8,7 +8,7 @@ from vramtop.estimator.common import ExitCode
 
 from ...draw import VERDICTS, detect_output
 from ...job import LoadedJob
-from ...reports import budget_lines, closing_lines, need_text
+from ...reports import assumed_lines, budget_lines, closing_lines, need_text
 from ..json_text import json_text
 from .cards import card_lines, find_cards
 
@@ -25,7 +25,8 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
         budget: of the job.
         reason: why the GPUs of this machine cannot be read, and what to do.
     """
-    cards = find_cards(loaded.job, budget)
+    job = budget.job
+    cards = find_cards(job, budget)
     if options.json:
         found: FitJson = {
             "schema": 1,
@@ -44,11 +45,12 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
         print(json_text(found))
         return ExitCode.CANNOT_TELL
     output = detect_output(ascii_only=options.ascii)
-    mark, need = VERDICTS["unknown"], need_text(budget, loaded.job.parallel.world_size)
+    mark, need = VERDICTS["unknown"], need_text(budget, job.parallel.world_size)
     print(output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  needs {need}"))
     print("\n".join(output.wrapped(f"{reason[:1].upper()}{reason[1:]}", indent="  ")))
+    print("\n".join(assumed_lines(budget, output, stated=loaded.stated, flags=loaded.file is None)))
     print()
-    print("\n".join(card_lines(cards, loaded.job, output)))
+    print("\n".join(card_lines(cards, job, output)))
     print()
     print("\n".join(budget_lines(budget, output)))
     print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))

@@ -12,7 +12,7 @@ from vramtop.estimator.common import CannotTellError, ExitCode, InputError
 from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
 from vramtop.estimator.job import Gpu, Job
 from vramtop.estimator.learning import Observed
-from vramtop.estimator.model import ResolvedModel, resolve_model
+from vramtop.estimator.model import ResolvedModel, job_of_model, resolve_model
 from vramtop.estimator.trace import allocator_settings
 from vramtop.estimator.trace.measure import (
     BatchSearch,
@@ -114,9 +114,10 @@ def measure_job(job: Job, how: Measuring, *, budget: Budget | None = None) -> Me
     """
     started = time.monotonic()
     free: FreeGpus | None = None
+    model = resolve_model(job.model)
+    job = job_of_model(job, model)
     found = MeasuredJob(job=job, budget=budget)
     try:
-        model = resolve_model(job.model)
         if how.gpus is None:
             places = [Place(limit_bytes=how.limit_bytes)] * rank_count(job)
         else:

@@ -69,7 +69,7 @@ class CardJudge:
 
         Without emulation torch's is_bf16_supported asks for compute capability 8 (2.13, torch/cuda/__init__.py).
         """
-        if verdict not in GOOD or not self.job.training.precision.startswith("bf16"):
+        if verdict not in GOOD or not self.budget.job.training.precision.startswith("bf16"):
             return []
         names = dict.fromkeys(name for (name, _), (_, found) in self._known.items() if name and found == verdict)
         return [gpu.label for gpu in map(find_gpu, names) if gpu.compute_capability < _BF16]

@@ -63,7 +63,6 @@ def _fixed(names: str, meaning: str, settings: dict[str, Any], remark: str = "")
 
 
 _ATTENTION, _LOSS = "model.attention", "training.loss"
-_MIXED = "{0} weights under {1} autocast, as with the Trainer's flag; --precision {1} keeps the weights in {1}."
 
 FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     FamiliarFlag(
@@ -159,21 +158,19 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     ),
     FamiliarFlag(
         names=("--bf16",),
-        meaning="fp32 weights under bf16 autocast (the Trainer's --bf16); --precision bf16 for weights in bf16.",
+        meaning="Mixed precision in bf16 (the Trainer's --bf16): weights as stored; in bf16 under LoRA or inference.",
         settings=read.switch({AMP: "bf16"}, {f"{SOFT}{AMP}": "no"}),
         placeholder="true|false",
         value_optional=True,
         choices=("true", "false"),
-        remark=_MIXED.format("fp32", "bf16"),
     ),
     FamiliarFlag(
         names=("--fp16",),
-        meaning="fp32 weights under fp16 autocast (the Trainer's --fp16).",
+        meaning="Mixed precision in fp16 (the Trainer's --fp16): weights as stored; in fp16 under LoRA or inference.",
         settings=read.switch({AMP: "fp16"}, {f"{SOFT}{AMP}": "no"}),
         placeholder="true|false",
         value_optional=True,
         choices=("true", "false"),
-        remark=_MIXED.format("fp32", "fp16"),
     ),
     _fixed("--fp32", "fp32 weights and computation.", {"training.precision": "fp32"}),
     _fixed(
@@ -181,17 +178,17 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     ),
     FamiliarFlag(
         names=("--mixed-precision",),
-        meaning="Autocast as accelerate has it: no, bf16 or fp16, over fp32 weights.",
+        meaning="Mixed precision as accelerate has it: no, bf16 or fp16; the same as --bf16, --fp16.",
         settings=read.named({kind: {AMP: kind} for kind in ("no", "bf16", "fp16")}),
         placeholder="TYPE",
         choices=("no", "bf16", "fp16"),
     ),
     FamiliarFlag(
         names=("--dtype", "--torch-dtype", "--model-dtype"),
-        meaning="Type in which the weights are loaded: bfloat16, float16 or float32.",
+        meaning="Type in which the weights are loaded: auto (as stored), bfloat16, float16 or float32.",
         settings=read.dtype,
         placeholder="TYPE",
-        choices=("bfloat16", "float16", "float32"),
+        choices=("auto", "bfloat16", "float16", "float32"),
     ),
     FamiliarFlag(
         names=(

@@ -8,6 +8,7 @@ from typing import Any
 
 from vramtop.estimator.common import InputError
 from vramtop.estimator.job import parse_assignment
+from vramtop.estimator.job.rules import DTYPE_NAMES
 
 Settings = Mapping[str, Any]
 Reader = Callable[[str], Settings]
@@ -33,18 +34,8 @@ USUAL_LORA_RANK = 16
 """Rank of adapters that are asked for without one."""
 
 _YES, _NO = ("", "true", "yes", "on", "1"), ("false", "no", "off", "0")
-_DTYPES = {
-    **dict.fromkeys(("bf16", "bfloat16"), "bf16"),
-    **dict.fromkeys(("fp16", "float16", "half"), "fp16"),
-    **dict.fromkeys(("fp32", "float32", "float", "no"), "fp32"),
-}
-_PRECISIONS = {
-    **dict.fromkeys(("bfloat16", "bf16-true"), "bf16"),
-    **dict.fromkeys(("float16", "half", "16-true"), "fp16"),
-    **dict.fromkeys(("float32", "32", "32-true"), "fp32"),
-    "16-mixed": "fp16-mixed",
-}
-"""Names that torch and Lightning have for precisions."""
+_PRECISIONS = {"bf16-true": "bf16", "16-true": "fp16", "32": "fp32", "32-true": "fp32", "16-mixed": "fp16-mixed"}
+"""Names that Lightning has for precisions."""
 _FSDP_SHARDING = {
     "full_shard": ("fsdp1", "full"),
     "shard_grad_op": ("fsdp1", "grad_op"),
@@ -149,7 +140,9 @@ def lora_targets(text: str) -> Settings:
 
 def dtype(text: str) -> Settings:
     """Read the type in which the weights are loaded."""
-    found = _DTYPES.get(text.lower().removeprefix("torch."))
+    found = DTYPE_NAMES.get(text.lower().removeprefix("torch."))
+    if found is None and text.lower() == "auto":
+        return {}
     if found is None:
         raise InputError(f"{text!r} is not a type of weights; give bf16, fp16 or fp32")
     return {WEIGHTS: found}
@@ -157,7 +150,7 @@ def dtype(text: str) -> Settings:
 
 def precision(text: str) -> Settings:
     """Read a precision by its own name here, or by that of torch or Lightning."""
-    return {"training.precision": _PRECISIONS.get(text.lower(), text)}
+    return {"training.precision": {**DTYPE_NAMES, **_PRECISIONS}.get(text.lower(), text)}
 
 
 def bits(text: str) -> Settings:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramtop.estimator.common import InputError
-from vramtop.estimator.job import Job, check_value, parse_assignment, with_changes
-from vramtop.estimator.job.rules import STRATEGIES
+from vramtop.estimator.job import Job, check_value, parse_assignment, precision_under, with_changes
+from vramtop.estimator.job.rules import HALF, STRATEGIES
+from vramtop.estimator.model import resolve_model, weights_of
 
 from .familiar_flags import FAMILIAR_FLAGS, FamiliarFlag
 from .familiar_values import (
@@ -61,16 +62,24 @@ class FlagSettings:
     """Sequences of an optimizer step over all GPUs; None: not given."""
     spread_flag: str | None = None
     """The flag that names a strategy over several GPUs without a number of them; None: there is none."""
+    mixed: str | None = None
+    """Mixed precision (``bf16``, ``fp16``), whose effect on the weights the model decides; None: not given."""
+    weights: str | None = None
+    """The type in which the weights are loaded; None: not given."""
     method: str | None = None
     """TRL's training method; None: not given."""
 
     def complete(self, job: Job) -> Job:
-        """Return the job, once loaded, with the ranks and the micro-batch that the flags give indirectly.
+        """Return the job, once loaded, with the ranks, the micro-batch and the precision that flags give indirectly.
 
         Raises:
             InputError: the numbers do not divide, or the number of GPUs is not known.
         """
         job = self._with_ranks(job)
+        if self.mixed or self.weights:
+            stored = weights_of(resolve_model(job.model))
+            named = precision_under(job, mixed=self.mixed, weights=self.weights, stored=stored)
+            job = with_changes(job, {_PRECISION: named}, where="the command line")
         return job if self.global_batch is None else self._with_global_batch(job, self.global_batch)
 
     def _with_ranks(self, job: Job) -> Job:
@@ -137,7 +146,7 @@ def settings_of_flags(flags: Sequence[tuple[str, str]], *, gpus: int | None = No
     found = {**weak, **found}
     values = {key: value for key, (value, _) in found.items()}
     changes = {key: value for key, value in values.items() if key not in _MADE_OF_SEVERAL}
-    _set_precision(changes, found)
+    mixed, weights = _types(changes, found)
     _set_tuning(changes, found)
     spread = found[SPREAD][1] if SPREAD in found else None
     counted = _SHARD in values or _REPLICATE in values
@@ -150,6 +159,8 @@ def settings_of_flags(flags: Sequence[tuple[str, str]], *, gpus: int | None = No
         remarks=tuple(_remarks(flags)),
         processes=None if counted else processes,
         global_batch=values.get(GLOBAL_BATCH),
+        mixed=mixed,
+        weights=weights,
         spread_flag=None if counted else spread,
         method=values.get(METHOD),
     )
@@ -187,20 +198,21 @@ def _familiar(flag: str) -> FamiliarFlag:
     return next(each for each in FAMILIAR_FLAGS if flag in each.names)
 
 
-def _set_precision(changes: dict[str, Any], found: Mapping[str, tuple[Any, str]]) -> None:
-    """Set the precision from the type of the weights and of autocast, as the Trainer does.
+def _types(changes: Mapping[str, Any], found: Mapping[str, tuple[Any, str]]) -> tuple[str | None, str | None]:
+    """Return mixed precision and the type of the weights, where they are given in place of ``--precision``.
 
     Raises:
         InputError: ``--precision`` says otherwise.
     """
-    (amp, amp_flag), (weights, weights_flag) = (found.get(key, (None, "")) for key in (AMP, WEIGHTS))
-    if amp is None and weights is None:
-        return
-    precision = weights if weights in ("bf16", "fp16") else f"{amp}-mixed" if amp in ("bf16", "fp16") else "fp32"
-    if changes.get(_PRECISION, precision) != precision:
-        flags = f"{found[_PRECISION][1]} and {amp_flag or weights_flag}"
+    (mixed, mixed_flag), (weights, weights_flag) = (found.get(key, (None, "")) for key in (AMP, WEIGHTS))
+    mixed = mixed if mixed in HALF else None
+    given = changes.get(_PRECISION)
+    if given is None or (mixed is None and weights is None):
+        return mixed, weights
+    if given not in (weights, mixed, f"{mixed}-mixed") or (weights in HALF and given != weights):
+        flags = f"{found[_PRECISION][1]} and {mixed_flag or weights_flag}"
         raise InputError(f"{flags} contradict each other (precision); give one of them")
-    changes[_PRECISION] = precision
+    return None, None
 
 
 def _set_tuning(changes: dict[str, Any], found: Mapping[str, tuple[Any, str]]) -> None:
@@ -225,16 +237,11 @@ def _remarks(flags: Sequence[tuple[str, str]]) -> Iterator[str]:
     for flag, text in given.items():
         if flag in IGNORED_FLAGS or flag in job_flags() or text.lower() in ("false", "no", "off", "0"):
             continue
-        if (remark := _familiar(flag).remark) and not _replaced(flag, given):
+        if remark := _familiar(flag).remark:
             yield f"{flag}: {remark}"
     ignored = [flag for flag in given if flag in IGNORED_FLAGS]
     if ignored:
         yield f"{', '.join(ignored)}: GPU memory does not depend on it."
-
-
-def _replaced(flag: str, given: Mapping[str, str]) -> bool:
-    """Return True if the type of the weights is given beside a flag of autocast: then the remark would be wrong."""
-    return flag in ("--bf16", "--fp16") and not {"--dtype", "--torch-dtype", "--model-dtype"}.isdisjoint(given)
 
 
 def _words(key: str) -> str:

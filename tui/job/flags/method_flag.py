@@ -1,20 +1,21 @@
 """A flag that names one of TRL's training methods, such as ``--dpo``."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from vramtop.estimator.common import InputError
 from vramtop.estimator.job import Job, with_changes
 
 
-def with_method(job: Job, method: str, changes: Mapping[str, Any]) -> tuple[Job, str]:
+def with_method(job: Job, method: str, stated: Collection[str], changes: Mapping[str, Any]) -> tuple[Job, str]:
     """Return the job with what TRL's trainer of a method holds and computes, and a note on what that is.
 
     Args:
         job: the job otherwise.
         method: its name.
-        changes: what the command line sets by job key, which stays; but TRL's trainers have losses of their own in
-            place of Liger-Kernel's for all of the logits.
+        stated: keys that were set, which stay; but TRL's trainers have losses of their own in place of Liger-Kernel's
+            for all of the logits.
+        changes: what the command line sets by job key.
 
     Raises:
         InputError: the job trains nothing.
@@ -23,7 +24,7 @@ def with_method(job: Job, method: str, changes: Mapping[str, Any]) -> tuple[Job,
         raise InputError(f"--{method} is a way to train, and this job generates text only; leave out one of the two")
     from vramtop.estimator.readers.trl import read_method  # only where it is asked for
 
-    kept = [key for key, value in changes.items() if (key, value) != ("training.loss", "fused-linear")]
+    kept = [key for key in stated if (key, changes.get(key)) != ("training.loss", "fused-linear")]
     found = [finding for finding in read_method(method, job) if finding.key not in kept]
     read = "; ".join(f"{finding.key} = {finding.value_text} ({finding.origin})" for finding in found)
     return with_changes(job, {finding.key: finding.value for finding in found}), f"--{method}: {read}."

@@ -5,21 +5,21 @@ written policy leaves out stays None, which is the dtype of the weights (torch's
 GPU the managers of Megatron-FSDP and DDP cast the model to bf16 (``parallelize``), FSDP2's leaves it alone.
 """
 
+from ....job.rules import DTYPE_NAMES, HALF
 from ...program import Program
 from ...source import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
-from ...trainer import WEIGHT_DTYPES, known_config, stored_dtype
+from ...trainer import known_config, stored_dtype
 from ..shared import record_word
 from .strategies import named_strategy, strategy_of, version_of, world_size
 
 _POLICY = "distributed.mp_policy"
-_HALF = ("bf16", "fp16")
 
 
 def read_precision(program: Program, settings: LayeredSettings) -> None:
     """Record ``training.precision``, and for FSDP2 the dtypes of gathered parameters and of reduced gradients."""
     findings, strategy = program.findings, strategy_of(program, settings)
     weights = _weights(program, settings)
-    kept = WEIGHT_DTYPES.get(as_word(weights) or "")
+    kept = DTYPE_NAMES.get(as_word(weights) or "")
     autocast = settings.find("distributed.autocast_dtype")
     if strategy is not None and strategy.fsdp2:
         _read_policy(program, settings, weights, kept)
@@ -33,12 +33,12 @@ def read_precision(program: Program, settings: LayeredSettings) -> None:
         origin = f"{weights.origin}; Automodel casts the model to bf16 on a single GPU"
         findings.record("training.precision", "bf16", origin, written=weights.written)
     elif autocast is not None and kept == "fp32":
-        low = WEIGHT_DTYPES.get(as_word(autocast) or "", "bf16")
+        low = DTYPE_NAMES.get(as_word(autocast) or "", "bf16")
         findings.record_from(autocast, "training.precision", f"{low}-mixed")
     if autocast is not None:
         findings.warn(f"{autocast.origin}: the residual stream may be fp32 under autocast; activations may be larger.")
         findings.add_uncertainty("more", "activations")
-    record_word(findings, "training.precision", weights, WEIGHT_DTYPES)
+    record_word(findings, "training.precision", weights, DTYPE_NAMES)
 
 
 def _weights(program: Program, settings: LayeredSettings) -> Setting:
@@ -63,9 +63,9 @@ def _read_policy(program: Program, settings: LayeredSettings, weights: Setting, 
         settings.find(f"{_POLICY}.{name}") for name in ("param_dtype", "reduce_dtype", "output_dtype")
     )
     policy = default_setting("bfloat16", "Automodel's default mp_policy") if not written else None
-    low = WEIGHT_DTYPES.get(as_word(gathered or policy) or "", kept)
+    low = DTYPE_NAMES.get(as_word(gathered or policy) or "", kept)
     origin = (gathered or policy or weights).origin
-    if low is not None and kept == "fp32" and low in _HALF:
+    if low is not None and kept == "fp32" and low in HALF:
         text = f"{weights.origin}; FSDP2 gathers in {low}: {origin}"
         findings.record("training.precision", f"{low}-mixed", text, written=weights.written)
     elif low is not None and kept is not None and low != kept:
@@ -73,12 +73,12 @@ def _read_policy(program: Program, settings: LayeredSettings, weights: Setting, 
     if reduced is None and not written:
         dtype = "float32" if version_of(program) >= (0, 5) else "bfloat16"
         reduced = default_setting(dtype, "Automodel's default mp_policy")
-    in_what = WEIGHT_DTYPES.get(as_word(reduced) or "", low)
+    in_what = DTYPE_NAMES.get(as_word(reduced) or "", low)
     if in_what is not None:
         reduced = reduced or default_setting(in_what, "mp_policy without a reduce_dtype: the type of computation")
         findings.record_from(reduced, "parallel.reduce_dtype", in_what)
-    out = WEIGHT_DTYPES.get(as_word(output) or "")
-    if output is not None and out == "fp32" and low in _HALF:
+    out = DTYPE_NAMES.get(as_word(output) or "")
+    if output is not None and out == "fp32" and low in HALF:
         findings.warn(f"{output.origin}: the logits are cast to fp32, which is not counted.")
         findings.add_uncertainty("more", "logits")
 

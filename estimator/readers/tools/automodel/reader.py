@@ -5,9 +5,10 @@ Names and meanings: ``nemo_automodel/recipes``, ``_transformers`` and ``componen
 
 import re
 
+from ....job.rules import DTYPE_NAMES
 from ...program import Program, ToolCommand
 from ...source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, default_setting
-from ...trainer import WEIGHT_DTYPES, warn_of_unread
+from ...trainer import warn_of_unread
 from ..shared import (
     CHECKPOINTING_SWITCH,
     Tool,
@@ -126,7 +127,7 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
         findings.record_from(all_linear, "lora.targets", "all-linear")
     elif modules is not None:
         _read_targets(modules, findings)
-    record_word(findings, "lora.adapter_dtype", settings.find("peft.lora_dtype"), WEIGHT_DTYPES)
+    record_word(findings, "lora.adapter_dtype", settings.find("peft.lora_dtype"), DTYPE_NAMES)
     dropout = settings.find("peft.dropout") or default_setting(0.0, "Automodel's default peft.dropout")
     record_dropout(findings, dropout)  # of the input or of the output, as dropout_position says
     four, eight = settings.find_true("quantization.load_in_4bit"), settings.find_true("quantization.load_in_8bit")

@@ -21,7 +21,7 @@ from ...source import (
     default_setting,
     transformers_defaults,
 )
-from ...trainer import config_dtype, read_trainer
+from ...trainer import read_trainer
 from ..shared import (
     CHECKPOINTING_SWITCH,
     OPTIMIZER_NAMES,
@@ -205,7 +205,9 @@ def _precision(program: Program, settings: LayeredSettings, *, lora: bool) -> di
 
 def _stored_dtype(program: Program, settings: LayeredSettings) -> Setting | None:
     """Return the dtype that the model's config names; None if it names none or is unknown."""
-    dtype = config_dtype(config_of_model(program, settings.find("model")) or {})
+    from ....model import stored_dtype  # only where a model is read
+
+    dtype = stored_dtype(config_of_model(program, settings.find("model")) or {})
     return default_setting(dtype, f"the model's config says {dtype}") if dtype else None
 
 

@@ -106,7 +106,7 @@ def test_the_first_step_leaves_a_cache_that_the_second_cannot_use() -> None:
 
 
 def test_torchtitans_launch_script_lets_segments_grow() -> None:
-    tables = {"model": {"config": LLAMA}, "training": {"framework": "torchtitan"}}
+    tables = {"model": {"config": LLAMA}, "training": {"framework": "torchtitan", "optimizer": "adamw"}}
     job = job_from_mapping(tables, where="test")
     found = estimate(job, environ={})
     plain = estimate(job, environ={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"})

@@ -40,7 +40,7 @@ def test_a_job_file_becomes_a_job_with_the_contracts_defaults(tmp_path: Path) ->
     job = load_job(write(tmp_path, GOOD))
     assert (job.name, job.training.micro_batch, job.training.precision) == ("sft", 2, "bf16")
     assert job.lora == Lora(targets="all-linear")
-    assert (job.training.sequence_length, job.training.optimizer, job.parallel.strategy) == (2048, "adamw", "none")
+    assert (job.training.sequence_length, job.training.optimizer, job.parallel.strategy) == (2048, "auto", "none")
 
 
 @pytest.mark.parametrize(

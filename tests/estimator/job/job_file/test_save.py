@@ -50,7 +50,7 @@ def test_a_written_job_reads_back_as_the_same_job(job, tmp_path):
 
 def test_defaults_are_written_out_so_that_later_ones_change_nothing():
     text = job_to_toml(Job(model=LLAMA))
-    assert 'optimizer = "adamw"' in text
+    assert 'optimizer = "auto"' in text
     assert "sequence_length = 2048" in text
     assert "[software]" not in text
 

@@ -17,8 +17,8 @@ from vramtop.estimator.job.settings.value_types import FrameworkName, OptimizerN
 
 def test_a_job_file_takes_the_rows_of_the_tables() -> None:
     assert get_args(FrameworkName) == tuple(FRAMEWORKS)
-    assert choices_of(OptimizerName) == tuple(OPTIMIZERS)
-    assert get_args(PrecisionName) == tuple(PRECISIONS)
+    assert choices_of(OptimizerName) == ("auto", *OPTIMIZERS)
+    assert get_args(PrecisionName) == ("auto", *PRECISIONS)
     assert get_args(StrategyName) == tuple(STRATEGIES)
 
 

@@ -52,7 +52,7 @@ def test_a_model_that_is_not_followed_is_not_taken_for_another_one(tmp_path: Pat
     assert any(
         "the model that the optimizer trains is made in a way that is not followed" in w for w in reading.warnings
     )
-    assert unsure(reading)["weights"] == "either"
+    assert unsure(reading)["weights"] == "more"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_long_running_scripts_are_followed_to_a_limit(tmp_path: Path) -> None:
     )
     reading = read(tmp_path, f'{LOAD}{loop}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{TRAIN}')
     assert any("takes more steps than are followed" in warning for warning in reading.warnings)
-    assert unsure(reading)["weights"] == "either"
+    assert unsure(reading)["weights"] == "more"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from json_schemas import valid_json
 
 from vramtop.tui.cli.main import main
 
-LLAMA = ("llama-3.1-8b", "--qlora", "--method", "formula")  # between 24 and 40 GiB
+LLAMA = ("llama-3.1-8b", "--qlora", "--gradient-checkpointing", "false", "--method", "formula")  # between 24 and 40 GiB
 Fit = Callable[..., tuple[int, str, str]]
 
 
@@ -102,7 +102,19 @@ def test_a_card_that_is_not_known_has_no_verdict(fit: Fit) -> None:
 
 
 def test_a_name_of_two_cards_is_unknown_where_only_the_larger_does(fit: Fit) -> None:
-    large = ("llama-3.1-8b", "--lora", "--bf16", "--batch-size", "1", "--seq-len", "2048", "--method", "formula")
+    large = (
+        "llama-3.1-8b",
+        "--lora",
+        "--dtype",
+        "float32",
+        "--bf16",
+        "--batch-size",
+        "1",
+        "--seq-len",
+        "2048",
+        "--method",
+        "formula",
+    )
     code, text, _ = fit([node("a1", "gpu:a100:4")], *large)
     assert (code, requests(text)) == (3, [])
     assert "A100 40GB or A100 80GB" in text
@@ -112,7 +124,19 @@ def test_a_name_of_two_cards_is_unknown_where_only_the_larger_does(fit: Fit) -> 
 
 def test_a_constraint_keeps_the_job_off_cards_of_the_same_name(fit: Fit) -> None:
     two = [node("a1", "gpu:a100:4", features="gpu_mem_40gb"), node("a2", "gpu:a100:4", features="ib,gpu_mem_80gb")]
-    large = ("llama-3.1-8b", "--lora", "--bf16", "--batch-size", "1", "--seq-len", "2048", "--method", "formula")
+    large = (
+        "llama-3.1-8b",
+        "--lora",
+        "--dtype",
+        "float32",
+        "--bf16",
+        "--batch-size",
+        "1",
+        "--seq-len",
+        "2048",
+        "--method",
+        "formula",
+    )
     code, text, _ = fit(two, *large)
     assert (code, requests(text)[-1]) == (0, "--constraint=gpu_mem_80gb")
     untyped = [node("a1", "gpu:4"), node("h1", "gpu:4", features="h200")]

@@ -68,12 +68,6 @@ def job(line: str, *, gpus: int | None = None) -> Job:
         ("--load-in-8bit", {"lora.quantization": "int8"}),
         ("--use_peft --lora_target_modules all-linear", {"lora.rank": 16, "lora.targets": "all-linear"}),
         ("--full-finetune", {"lora": None}),
-        ("--bf16", {"training.precision": "bf16-mixed"}),
-        ("--bf16 True", {"training.precision": "bf16-mixed"}),
-        ("--bf16 false", {"training.precision": "fp32"}),
-        ("--fp16 false --bf16", {"training.precision": "bf16-mixed"}),
-        ("--bf16 --torch_dtype bfloat16", {"training.precision": "bf16"}),
-        ("--dtype float32", {"training.precision": "fp32"}),
         ("--pure-bf16", {"training.precision": "bf16"}),
         ("--gradient-checkpointing llama-3.1-8b", {"training.activation_checkpointing": "full"}),
         ("--gradient_checkpointing False", {"training.activation_checkpointing": "none"}),
@@ -127,6 +121,36 @@ def test_names_of_other_tools_set_what_those_tools_set(line: str, changes: dict[
 def test_a_strategy_is_spread_over_the_gpus(line: str, gpus: int | None, sizes: tuple[str, int, int]) -> None:
     parallel = job(line, gpus=gpus).parallel
     assert (parallel.strategy, parallel.data_shard, parallel.data_replicate) == sizes
+
+
+@pytest.mark.parametrize(
+    ("line", "changes", "precision"),
+    [
+        ("--bf16", {}, "bf16"),  # transformers 5 loads weights as the checkpoint has them
+        ("--bf16 True", {}, "bf16"),
+        ("--bf16 false", {}, "auto"),
+        ("--fp16 false --bf16", {}, "bf16"),
+        ("--bf16 --torch_dtype float32", {}, "bf16-mixed"),
+        ("--dtype float32", {}, "fp32"),
+        ("--dtype auto", {}, "auto"),
+        ("--bf16 --zero2", {}, "bf16-mixed"),  # DeepSpeed keeps an fp32 copy
+        ("--bf16 --fsdp 2", {}, "bf16-mixed"),  # so does accelerate under FSDP
+        ("--bf16 --fsdp 2 --lora", {}, "bf16"),  # of weights that train
+        ("--fp16 --inference", {}, "fp16"),
+        ("--bf16", {"model.id": "gpt2"}, "bf16-mixed"),  # whose checkpoint is fp32
+        ("--bf16 --lora", {"model.id": "gpt2"}, "bf16"),
+        ("--bf16 --inference", {"model.id": "gpt2"}, "bf16"),
+        ("--bf16", {"software.transformers": "4.57"}, "bf16-mixed"),  # which loads fp32
+        ("--bf16 --framework torchtitan", {}, "bf16-mixed"),
+        ("--fp16 --framework torchtune", {}, "fp16"),
+    ],
+)
+def test_mixed_precision_leaves_the_weights_as_the_library_loads_them(
+    line: str, changes: dict[str, Any], precision: str
+) -> None:
+    given = typed(line)
+    named = with_changes(Job(model=ModelSpec(id="llama-3.1-8b")), {**given.changes, **changes})
+    assert given.complete(named).training.precision == precision
 
 
 def test_a_global_batch_is_divided() -> None:
@@ -247,9 +271,8 @@ def test_the_same_setting_twice_is_no_contradiction() -> None:
 
 
 def test_the_output_says_what_a_name_means_about_which_tools_differ() -> None:
-    (remark,) = typed("--bf16").remarks
-    assert remark.startswith("--bf16: fp32 weights under bf16 autocast")
-    assert not typed("--bf16 --torch-dtype bfloat16").remarks
+    (remark,) = typed("--gbs 8").remarks
+    assert remark.startswith("--gbs: all sequences of an optimizer step")
     (ignored,) = typed("--lr 1e-4").remarks
     assert "does not depend on it" in ignored
 

@@ -1,0 +1,110 @@
+"""Types and formats of a checkpoint's weights, as its config.json states them, and the job that follows from them."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec.structs import replace
+
+from ..common import InputError
+from ..job import Inference, Job, settled
+from ..job.rules import AUTO, DTYPE_NAMES
+
+if TYPE_CHECKING:
+    from .find_config import ResolvedModel
+
+StoredFormat = Literal["nf4", "nf4-double", "int8", "int4", "fp8", "mxfp4"]
+"""``int4``: GPTQ, AWQ and their like."""
+_FORMATS: Mapping[str, StoredFormat] = {
+    **dict.fromkeys(("awq", "gptq", "auto-round", "auto_round", "awq_marlin", "gptq_marlin", "moe_wna16"), "int4"),
+    **dict.fromkeys(("fp8", "fbgemm_fp8", "modelopt", "ptpc_fp8"), "fp8"),
+    **dict.fromkeys(("mxfp4",), "mxfp4"),
+}
+"""By ``quant_method``, as transformers and vLLM know it; bitsandbytes has settings of its own."""
+_TRAINED_UNPACKED = ("fp8", "mxfp4")
+"""Formats that transformers unpacks to 16 bits for training (``dequantize=True``)."""
+
+
+def stored_dtype(config: Mapping[str, Any]) -> str | None:
+    """Return ``bf16``, ``fp16`` or ``fp32`` as the config states it for the model or its text part; None: it does not.
+
+    ``dtype`` was called ``torch_dtype`` before transformers 4.56.
+    """
+    part = config.get("text_config")
+    for table in (config, part if isinstance(part, Mapping) else {}):
+        word = table.get("dtype") or table.get("torch_dtype")
+        if word is not None:
+            return DTYPE_NAMES.get(str(word).removeprefix("torch."))
+    return None
+
+
+def stored_format(config: Mapping[str, Any]) -> StoredFormat | None:
+    """Return the format of quantized weights by ``quantization_config``; None: they are not quantized, or not known."""
+    stated = config.get("quantization_config")
+    if not isinstance(stated, Mapping):
+        return None
+    method, bits = str(stated.get("quant_method") or ""), stated.get("bits")
+    if method == "bitsandbytes" or stated.get("load_in_4bit") or stated.get("load_in_8bit"):
+        if stated.get("load_in_8bit") and not stated.get("load_in_4bit"):
+            return "int8"
+        return "nf4-double" if stated.get("bnb_4bit_use_double_quant") else "nf4"
+    if bits == 8 or method == "compressed-tensors":
+        return "int8"
+    return _FORMATS.get(method)
+
+
+def job_of_model(job: Job, model: "ResolvedModel") -> Job:
+    """Return the job without ``auto``: its precision, its optimizer, and the format of its frozen weights.
+
+    Raises:
+        InputError: all of the model is to be trained, and its weights are stored in a format that cannot be.
+    """
+    job = settled(job, weights_of(model))
+    kind = stored_format(model.config)
+    if kind is None:
+        return job
+    if job.lora is not None:
+        fixed = job.lora.quantization != "none" or kind in _TRAINED_UNPACKED
+        return job if fixed else replace(job, lora=replace(job.lora, quantization=kind))
+    if job.training.mode == "inference":
+        asked = job.inference or Inference()
+        if asked.weights != AUTO:
+            return job
+        unsure = replace(job.unsure, weights="more") if kind in _TRAINED_UNPACKED else job.unsure
+        return replace(job, inference=replace(asked, weights=kind), unsure=unsure)
+    if kind in _TRAINED_UNPACKED or job.training.trainable is not None:
+        return job
+    raise InputError(
+        f"the weights of {model.label} are stored in {kind}, which cannot be trained themselves; train adapters over "
+        "them (--lora, or [lora] in a job file), or give the model that was quantized"
+    )
+
+
+def weights_of(model: "ResolvedModel") -> str | None:
+    """Return the type of a checkpoint's weights, ``bf16``, ``fp16`` or ``fp32``; None: not known.
+
+    Files of the hub without a type are older than the field, and their checkpoints are in fp32; so are torch's modules.
+    """
+    return stored_dtype(model.config) or (None if model.source == "inline" else "fp32")
+
+
+def settled_by_model(before: Job, after: Job, model: "ResolvedModel") -> Iterator[str]:
+    """Yield what was settled, one sentence each.
+
+    Args:
+        before: the job as it was given.
+        after: the same, from ``job_of_model``.
+        model: the model.
+    """
+    framework = after.engine_name or after.training.framework
+    if before.training.precision == AUTO:
+        stored = weights_of(model)
+        why = f"the checkpoint of {model.label} is {stored}" if stored else "the config states no type of its weights"
+        yield f"The precision is {after.training.precision}, as {framework} has it where none is set: {why}."
+    if before.training.optimizer == AUTO and after.training.mode == "train":
+        yield f"The optimizer is {after.training.optimizer}, as {framework} has it where none is set."
+    if before.lora != after.lora or before.inference != after.inference:
+        kind = stored_format(model.config)
+        unpacked = "; a GPU without kernels for it unpacks them to 16 bits" if kind in _TRAINED_UNPACKED else ""
+        yield f"The weights of {'experts' if kind == 'mxfp4' else 'linear layers'} are {kind}, as stored{unpacked}."
+    elif after.training.mode == "train" and (kind := stored_format(model.config)) in _TRAINED_UNPACKED:
+        yield f"The weights, which are stored in {kind}, are unpacked to 16 bits to be trained."

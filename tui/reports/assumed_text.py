@@ -1,0 +1,70 @@
+"""The assumptions on which a figure depends most, with the flag or the key that changes each."""
+
+from collections.abc import Collection, Iterator
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.job import resolve_job
+
+from ..draw import TextOutput
+
+_MOST = 4
+_FLAGS = {
+    "training.precision": "--precision",
+    "training.micro_batch": "--batch-size",
+    "training.sequence_length": "--seq-len",
+    "training.optimizer": "--optimizer",
+    "training.activation_checkpointing": "--gradient-checkpointing",
+    "lora.targets": "--lora-targets",
+    "lora.rank": "--lora-rank",
+}
+"""The usual flag of each key."""
+_BATCH = ("training.micro_batch", "training.sequence_length")
+_PRECISIONS = {
+    "fp32": "fp32 weights and computation",
+    "bf16": "bf16 weights",
+    "fp16": "fp16 weights",
+    "bf16-mixed": "fp32 weights, bf16 autocast",
+    "fp16-mixed": "fp32 weights, fp16 autocast",
+}
+
+
+def assumed_lines(budget: Budget, output: TextOutput, *, stated: Collection[str], flags: bool) -> Iterator[str]:
+    """Yield the assumptions: ``assumed: bf16 weights (--precision), 1 x 2,048 tokens (--batch-size, --seq-len)``.
+
+    Args:
+        budget: of the job.
+        output: what the output can show.
+        stated: keys that somebody set, about which there is nothing to say.
+        flags: name the flags that change the others, not the keys of a job file.
+    """
+    found = list[str]()
+    for words, *keys in _assumptions(budget):
+        open_keys = [key for key in keys if key not in stated]
+        if open_keys:
+            found.append(f"{words} ({', '.join(_FLAGS[key] if flags else key for key in open_keys)})")
+    if found:
+        yield from output.wrapped(f"assumed: {', '.join(found[:_MOST])}", further="  ")
+
+
+def _assumptions(budget: Budget) -> Iterator[tuple[str, ...]]:
+    """Yield what may be assumed, the weightiest first: words, and the keys that decide it."""
+    job, training = budget.job, budget.job.training
+    yield _precision(budget), "training.precision"
+    yield f"{training.micro_batch:,} x {training.sequence_length:,} tokens", *_BATCH
+    if training.mode != "train":
+        return
+    if job.lora is not None:
+        targets = "all linear layers" if job.lora.targets == "all-linear" else ", ".join(job.lora.targets)
+        yield f"LoRA rank {job.lora.rank} on {targets}", "lora.rank", "lora.targets"
+    else:
+        yield training.optimizer, "training.optimizer"
+    checkpointing = {"none": "no checkpointing", "full": "checkpointing"}.get(training.activation_checkpointing, "")
+    yield checkpointing or "selective checkpointing", "training.activation_checkpointing"
+
+
+def _precision(budget: Budget) -> str:
+    """Return the types of weights and computation in words; DeepSpeed and Megatron keep 16-bit weights and a copy."""
+    name = budget.job.training.precision
+    if name.endswith("-mixed") and resolve_job(budget.job).widths.master:
+        return f"{name.removesuffix('-mixed')} weights, fp32 copy"
+    return _PRECISIONS[name]
