@@ -117,10 +117,11 @@ def _inference(rank: RankMemory) -> _Moment:
     logits = max(rank.loss.most_forward_bytes, rank.returned_logits)
     block = forward_pass_bytes(job, rank.arch, stage) if stage.layers else 0
     head = rank.residual_bytes if stage.last else 0  # its input; the model has returned where others' logits arrive
+    at_head = logits + stage.passing_head_bytes >= block + stage.passing_bytes
     return _Moment(
-        activations=rank.kv_cache + (head if logits >= block else block),
-        logits=logits if logits >= block else 0,
-        temporary=stage.passing_bytes,
+        activations=rank.kv_cache + (head if at_head else block),
+        logits=logits if at_head else 0,
+        temporary=stage.passing_head_bytes if at_head else stage.passing_bytes,
         communication=max(rank.buffers.forward, rank.buffers.head_forward),
     )
 

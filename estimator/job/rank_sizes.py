@@ -1,6 +1,7 @@
 """Sequences and tokens of one micro-batch on one rank, which a resolved job has as fields."""
 
 from .job import Job
+from .rules.version_rules import version_rules
 
 
 def rank_sizes(job: Job) -> dict[str, int]:
@@ -14,8 +15,18 @@ def rank_sizes(job: Job) -> dict[str, int]:
         "local_tokens": sequences * length,
         "generated_sequences": _generated_sequences(job, sequences),
         "prompt_length": _prompt_length(job, length),
-        "scored_tokens": sequences * min(length, training.loss_length or length),
+        "scored_tokens": sequences * _scored_tokens(job, length),
     }
+
+
+def _scored_tokens(job: Job, length: int) -> int:
+    """Return the tokens of a sequence whose logits are computed; of a prompt, the last one.
+
+    ``generate`` sets ``logits_to_keep`` to 1 (transformers' generation/utils.py).
+    """
+    if job.training.mode == "inference" and job.model.task == "causal-lm" and not version_rules(job).scores_prompts:
+        return 1
+    return min(length, job.training.loss_length or length)
 
 
 def _generated_sequences(job: Job, sequences: int) -> int:

@@ -40,6 +40,8 @@ def precision_under(job: Job, *, mixed: str | None, weights: str | None, stored:
     keeps_fp32 = strategy.deepspeed or (strategy.fsdp and trains_all)
     if weights is None:
         loaded = (stored or "bf16") if usually == STORED else "fp32"
+        if loaded == mixed == "fp16" and trains_all:
+            loaded = "fp32"  # torch's GradScaler refuses gradients in fp16
         weights = mixed if mixed and usually == STORED and not trains_all else loaded
     return trainer_precision(weights, mixed, keeps_fp32=keeps_fp32)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from vramtop.estimator.advice import tool_edits
 from vramtop.estimator.common import displayed
-from vramtop.estimator.job import Inference, Job, Lora, ModelSpec, job_differences, job_to_mapping, toml_value
+from vramtop.estimator.job import Inference, Job, Lora, ModelSpec, Training, job_differences, job_to_mapping, toml_value
 
 from .flags import TRUST_KEY, flags_by_key
-from .load_job import LoadedJob
+from .load_job import LoadedJob, usual_length
 
 _ACCUMULATION = "training.gradient_accumulation"
 
@@ -32,7 +32,9 @@ def _command(job: Job, loaded: LoadedJob | None, text: str, gpus: int | None) ->
     yield "vramtop fit"
     is_launch_line = loaded is not None and loaded.is_launch_line
     if loaded is None:
-        base = Job(name=job.name, model=ModelSpec(id=job.model.id, config=job.model.config))
+        model = ModelSpec(id=job.model.id, config=job.model.config)
+        length = usual_length(model) if model.id else Training().sequence_length
+        base = Job(name=job.name, model=model, training=Training(sequence_length=length))
         yield shlex.quote(job.model.id or "MODEL")
         changes = _without_table_defaults(job_differences(base, job), base)
     else:

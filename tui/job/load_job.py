@@ -11,6 +11,7 @@ from vramtop.estimator.common import InputError, expand_user, is_file, is_folder
 from vramtop.estimator.job import (
     Job,
     ModelSpec,
+    Training,
     load_job,
     names_user_code,
     parse_assignment,
@@ -127,7 +128,7 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
         stated = loaded.stated - (set() if given.weights or "training.precision" in changes else {"training.precision"})
         job, note = with_method(loaded.job, given.method, stated, changes)
         loaded = replace(loaded, job=job, notes=(*loaded.notes, note))
-    else:
+    elif given.adapts:
         loaded = _as_prepared(loaded)
     return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)), dict(options.flags))
 
@@ -229,12 +230,16 @@ def _as_prepared(loaded: LoadedJob) -> LoadedJob:
 
 def _with_length(loaded: LoadedJob) -> LoadedJob:
     """Return the job with sequences that are no longer than the model's, where nothing states their length."""
-    if "training.sequence_length" in loaded.stated or names_user_code(loaded.job.model.id):
+    if "training.sequence_length" in loaded.stated or loaded.reading is not None:
         return loaded
-    most = max_positions(resolve_model(loaded.job.model).config)
-    if most is None or most >= loaded.job.training.sequence_length:
-        return loaded
-    return replace(loaded, job=with_changes(loaded.job, {"training.sequence_length": most}))
+    return replace(loaded, job=with_changes(loaded.job, {"training.sequence_length": usual_length(loaded.job.model)}))
+
+
+def usual_length(model: ModelSpec) -> int:
+    """Return the tokens of a sequence where nothing states them: the default, or the longest that the model takes."""
+    most = None if names_user_code(model.id) else max_positions(resolve_model(model).config)
+    default = Training().sequence_length
+    return min(default, most or default)
 
 
 def _spread(loaded: LoadedJob, changes: Mapping[str, Any], given: FlagSettings, gpus: int | None) -> LoadedJob:

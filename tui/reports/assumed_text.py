@@ -29,7 +29,7 @@ _PRECISIONS = {
 
 
 def assumed_lines(budget: Budget, output: TextOutput, *, stated: Collection[str], flags: bool) -> Iterator[str]:
-    """Yield the assumptions: ``assumed: bf16 weights (--precision), 1 x 2,048 tokens (--batch-size, --seq-len)``.
+    """Yield the assumptions: ``assuming bf16 weights (--precision), 1 x 2,048 tokens (--batch-size, --seq-len)``.
 
     Args:
         budget: of the job.
@@ -43,7 +43,7 @@ def assumed_lines(budget: Budget, output: TextOutput, *, stated: Collection[str]
         if open_keys:
             found.append(f"{words} ({', '.join(_FLAGS[key] if flags else key for key in open_keys)})")
     if found:
-        yield from output.wrapped(f"assumed: {', '.join(found[:_MOST])}", further="  ")
+        yield from output.wrapped(f"assuming {', '.join(found[:_MOST])}", further="  ")
 
 
 def _assumptions(budget: Budget) -> Iterator[tuple[str, ...]]:

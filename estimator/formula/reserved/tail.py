@@ -36,7 +36,7 @@ def record_tail(rank: RankMemory, context: LayerContext, *, gradient_width: int)
     if context.caches:
         rec.drop(x)  # the blocks' model has returned
     weight = _head_weight(stage, tied=rank.tied)
-    if stage.passing_head:
+    if stage.passing_head_bytes:
         w.passes, weight = True, Weight(elements=arch.hidden * arch.vocab, trained=False)
     ranks = rank.job.parallel.tensor if rank.job.framework.splits_logits else 1
     logits = -(-rank.job.scored_tokens * arch.vocab // ranks) if arch.has_vocab_head else 0

@@ -63,6 +63,8 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
     caches_latents: bool
     """Latent attention's cache holds the compressed latents, not every head's keys and values (transformers since 5.15:
     ``expand_kv`` in models/deepseek_v3/modeling_deepseek_v3.py comes after the cache; before 5.15 before it)."""
+    scores_prompts: bool
+    """``generate`` computes the logits of every token of a prompt, not of the last one (transformers before 4.45)."""
     checkpoints_units: bool
     """Gradient checkpointing calls the blocks, which may be FSDP's units, and reentrantly (transformers before 4.52).
 
@@ -203,6 +205,7 @@ def _rules(software: "Software", four_bit: bool, titan: bool, litgpt: bool) -> V
         checkpoints_with_gradient=not older(software.transformers, 5, 0),
         separates_experts=older(software.transformers, 5),
         caches_latents=not older(software.transformers, 5, 15),
+        scores_prompts=older(software.transformers, 4, 45),
         checkpoints_units=older(software.transformers, 4, 52),
         scales_norms_in_fp32=not older(software.litgpt, 0, 4, 6),
         runs_longest_first=litgpt and older(software.litgpt, 0, 2),
@@ -250,6 +253,8 @@ def steps_take_same_memory(job: "Job", *, torch: str, transformers: str, latents
         return False  # attention's softmax kept its input, which no newer torch does
     caches = stated.transformers and latents and job.training.mode == "inference"
     if caches and asked.caches_latents != found.caches_latents:
+        return False
+    if stated.transformers and job.training.mode == "inference" and asked.scores_prompts != found.scores_prompts:
         return False
     pairs = [(asked.zeroes_gradients, found.zeroes_gradients)] if stated.torch else []
     if stated.transformers:

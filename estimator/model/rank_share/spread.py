@@ -90,15 +90,16 @@ def _placed(inventory: Inventory, partitioning: Partitioning, placement: Placeme
         stage = _local_stage(partitioning, inventory, (*kind, 1), blocks=(start, start + kind[0]))
         if at == run_by and placement.offloaded:
             (layers, first, last), _ = share_of((*held, *placement.offloaded))
-            largest = max(module.largest for module in placement.offloaded)
+            blocks = (module.largest for module in placement.offloaded if module.block)
+            heads = (module.largest for module in placement.offloaded if module.head)
             stage = replace(
                 stage,
                 layers=layers,
                 first=first,
                 last=last,
-                passing_bytes=largest,
+                passing_bytes=max(blocks, default=0),
                 passing_blocks=layers - kind[0],
-                passing_head=last and not kind[2],
+                passing_head_bytes=max(heads, default=0) if last and not kind[2] else 0,
             )
         found.append(stage)
     return tuple(found)

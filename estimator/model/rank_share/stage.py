@@ -55,11 +55,11 @@ class Stage:
     runs: tuple[BlockRun, ...] | None = None
     """Runs of blocks in which the same own parameters train, in their order; None: all blocks are alike."""
     passing_bytes: int = 0
-    """The largest weight that comes from CPU RAM while it is used; the stage runs more than it holds then."""
+    """The largest weight of a block that comes from CPU RAM while it is used: the stage runs more than it holds."""
     passing_blocks: int = 0
     """Its last blocks whose weights come from there."""
-    passing_head: bool = False
-    """The head's weight comes from there."""
+    passing_head_bytes: int = 0
+    """The head's weight, if it comes from there."""
     buffer_bytes: int = 0
     """Bytes of buffers, which are whole on every rank that has their module; 0 if the model was not built."""
 

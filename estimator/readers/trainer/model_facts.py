@@ -18,9 +18,14 @@ _PEFT_TARGETS = {
     **dict.fromkeys(("t5", "mt5"), "q v"),
     **dict.fromkeys(("gpt2", "gpt_bigcode"), "c_attn"),
     "deberta-v2": "query_proj value_proj",
+    "deberta": "in_proj",
+    "mpt": "Wqkv",
+    "codegen": "qkv_proj",
+    "nemotron_h": "q_proj k_proj v_proj o_proj",
+    "rwkv": "key value receptance output",
     "phi": "q_proj v_proj fc1 fc2",
 }
-"""By model type, as of peft 0.18 (its ``utils/constants.py``); for other types peft requires target modules."""
+"""By model type, as of peft 0.21 (its ``utils/constants.py``); for other types peft requires target modules."""
 
 
 def known_config(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -70,6 +71,8 @@ def run_inference(model: Any, request: Request, tracker: StorageTracker) -> Any:
             inputs = {name: value for name, value in make_inputs(model, request).items() if name not in LABEL_NAMES}
         if request.task == "seq2seq-lm":
             inputs["decoder_input_ids"] = inputs["input_ids"]
+        elif request.task == "causal-lm" and _keeps_last_logits(model):
+            inputs["logits_to_keep"] = 1
         with _user_model_errors(request):
             outputs = model(**inputs)
         cache = getattr(outputs, "past_key_values", None)
@@ -77,6 +80,12 @@ def run_inference(model: Any, request: Request, tracker: StorageTracker) -> Any:
             tracker.label((getattr(layer, "keys", None), getattr(layer, "values", None)), "activations")
         tracker.begin_phase(3, "end")
     return cache
+
+
+def _keeps_last_logits(model: Any) -> bool:
+    """Return True if ``generate`` asks the model for the last token's logits only, as it does where it can."""
+    own = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return "logits_to_keep" in inspect.signature(own.forward).parameters
 
 
 def autocast_dtype(request: Request) -> torch.dtype | None:

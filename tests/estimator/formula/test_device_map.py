@@ -47,7 +47,7 @@ def test_adapters_train_where_their_layers_are(budget_of: BudgetOf, tiny_llama: 
 def test_logits_return_to_the_gpu_of_the_input(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
     """The hook of the whole model has ``io_same_device`` (accelerate's ``dispatch_model``)."""
     table = {"model.embed_tokens": 0, "model.layers": 0, "model.norm": 0, "lm_head": 1}
-    settings = INFERENCE | {"parallel.pipeline": 2, "training.micro_batch": 4}
+    settings = INFERENCE | {"parallel.pipeline": 2, "training.micro_batch": 4, "software.transformers": "4.44"}
     config = tiny_llama | {"vocab_size": 32000}  # so that logits take more than a block does
     budget = budget_of(config, settings | {"parallel.device_map": table})
     first = budget.stages[0].device_bytes
@@ -57,7 +57,7 @@ def test_logits_return_to_the_gpu_of_the_input(budget_of: BudgetOf, tiny_llama: 
 
 
 def test_what_stays_in_cpu_ram_passes_through_the_first_gpu(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
-    """By hand: the GPU has room for the embedding, two blocks, and the head, which is the largest module to come."""
+    """By hand: the GPU has room for the embedding, two blocks, and the head; at the peak, a block's MLP passes."""
     room = 2 * (2 * VOCABULARY * HIDDEN + 2 * BLOCK) + 2 * BLOCK
     limits = {"parallel.max_memory": {"0": room, "cpu": "1GiB"}}
     budget = budget_of(tiny_llama, INFERENCE | {"parallel.device_map": "auto"} | limits)
@@ -69,7 +69,7 @@ def test_what_stays_in_cpu_ram_passes_through_the_first_gpu(budget_of: BudgetOf,
     assert budget.peak.components.weights == whole.peak.components.weights - on_host
     assert budget.peak.components.activations == whole.peak.components.activations
     assert budget.peak.components.logits == whole.peak.components.logits
-    assert budget.peak.components.temporary - whole.peak.components.temporary == 2 * VOCABULARY * HIDDEN
+    assert budget.peak.components.temporary - whole.peak.components.temporary == 2 * HIDDEN * 1408
     assert any("stay in CPU RAM" in sentence for sentence in budget.assumptions)
 
 

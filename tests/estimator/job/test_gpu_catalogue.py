@@ -51,10 +51,10 @@ def test_names_are_unique() -> None:
 
 @pytest.mark.parametrize("gpu", catalogue(), ids=lambda gpu: gpu.name)
 def test_figures_are_sane(gpu: Gpu) -> None:
-    assert 8 * GIB < gpu.total_bytes < 300 * GIB
+    assert 7 * GIB < gpu.total_bytes < 300 * GIB
     assert gpu.reserved_bytes is None or 0 < gpu.reserved_bytes < gpu.total_bytes // 20
     assert (6, 0) <= gpu.compute_capability <= (12, 1)
-    assert gpu.nvml_names
+    assert gpu.nvml_names or gpu.name == "rtx-4060-ti-16gb"  # NVML has one name for both sizes
 
 
 @pytest.mark.parametrize("gpu", catalogue(), ids=lambda gpu: gpu.name)

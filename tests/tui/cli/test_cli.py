@@ -207,7 +207,7 @@ def test_the_text_without_a_driver_begins_with_the_need(vramtop: Vramtop) -> Non
 
 
 def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(vramtop: Vramtop) -> None:
-    words = ("fit", "llama-3.1-8b", "--qlora", "--gpu-type", "4090", "--method", "formula")
+    words = ("fit", "llama-3.1-8b", "--qlora", "--gc", "false", "--gpu-type", "4090", "--method", "formula")
     text = vramtop(*words).stdout
     places = [
         text.index(part) for part in ("DOES NOT FIT", "*GPU 0", "ways to make it fit", "GiB     ", "assumptions: -v")

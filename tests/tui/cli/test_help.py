@@ -83,7 +83,7 @@ def test_help_has_sentence_choices_and_default_of_each_setting(
     for flag, key in job_flags().items():
         assert f" {flag} " in text
         assert field_help(key).sentence in text
-    assert "Choices: fp32, fp16-mixed, bf16-mixed, bf16, fp16 (default: bf16-mixed)" in text
+    assert "Choices: auto, fp32, fp16-mixed, bf16-mixed, bf16, fp16 (default: auto)" in text
     assert "--per-device-train-batch-size" in text
     assert "examples" in text
 

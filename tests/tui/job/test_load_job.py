@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_job_file_is_loaded_with_its_settings(folder):
     (folder / "my job.toml").write_text('[model]\nid = "gpt2"\n[training]\nmicro_batch = 3\n')
     found = load_from_text(f"'{folder / 'my job.toml'}'")
-    assert found.job == Job(model=ModelSpec(id="gpt2"), training=Training(micro_batch=3))
+    assert found.job == Job(model=ModelSpec(id="gpt2"), training=Training(micro_batch=3, sequence_length=1024))
     assert found.origins == {"model.id": "my job.toml", "training.micro_batch": "my job.toml"}
     assert found.file == folder / "my job.toml"
 

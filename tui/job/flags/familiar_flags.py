@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import familiar_values as read
-from .familiar_values import AMP, BITS, GLOBAL_BATCH, METHOD, NODES, PROCESSES, SOFT, TUNING, Reader
+from .familiar_values import AMP, BITS, FP8, GLOBAL_BATCH, METHOD, NODES, PROCESSES, SOFT, TUNING, Reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +135,13 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     ),
     _fixed("--full --full-finetune --full-finetuning", "Train all parameters: no adapters.", {TUNING: "full"}),
     _switch(
-        "--load-in-4bit --4bit --use-4bit",
-        "4-bit frozen weights (nf4), trained through LoRA.",
+        "--load-in-4bit --4bit --use-4bit --int4",
+        "4-bit frozen weights (nf4), trained through LoRA; of a model that is not trained: its weights.",
         {TUNING: "lora", BITS: "4", f"{SOFT}lora.quantization": "nf4"},
     ),
     _switch(
-        "--load-in-8bit --8bit --use-8bit",
-        "8-bit frozen weights, trained through LoRA.",
+        "--load-in-8bit --8bit --use-8bit --int8",
+        "8-bit frozen weights, trained through LoRA; of a model that is not trained: its weights.",
         {TUNING: "lora", BITS: "8", f"{SOFT}lora.quantization": "int8"},
     ),
     FamiliarFlag(
@@ -171,6 +171,24 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         placeholder="true|false",
         value_optional=True,
         choices=("true", "false"),
+    ),
+    FamiliarFlag(
+        names=("--engine",),
+        meaning="Generate text with transformers, vllm or sglang; the same as --inference --inference-engine.",
+        settings=read.engine,
+        placeholder="NAME",
+        choices=("transformers", "vllm", "sglang"),
+    ),
+    *(
+        _fixed(
+            f"--{name.lower()}",
+            f"{name} serves the model; the same as --engine {name.lower()}.",
+            read.engine(name.lower()),
+        )
+        for name in ("vLLM", "SGLang")
+    ),
+    _fixed(
+        "--fp8", "8-bit floating-point weights of a model that is not trained; in training: as --bf16.", {FP8: True}
     ),
     _fixed("--fp32", "fp32 weights and computation.", {"training.precision": "fp32"}),
     _fixed(
@@ -331,7 +349,6 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         "Generate text rather than train; the same as --mode inference.",
         {"training.mode": "inference"},
     ),
-    _fixed("--vllm", "Serve the model with vLLM.", {"training.mode": "inference", "inference.engine": "vllm"}),
     _same(
         "inference.gpu_memory_utilization", "--gpu-memory-utilization", "--inference-gpu-memory-utilization", "SHARE"
     ),

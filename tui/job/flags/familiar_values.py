@@ -17,7 +17,7 @@ AMP, WEIGHTS = "mixed precision", "type of the weights"
 """``bf16``, ``fp16`` or ``no``; ``bf16``, ``fp16`` or ``fp32``."""
 TUNING = "kind of fine-tuning"
 """``lora`` or ``full``."""
-BITS = "bits of the frozen weights"
+BITS, FP8 = "bits of the frozen weights", "fp8"
 PROCESSES, NODES = "number of processes", "number of machines"
 GLOBAL_BATCH = "global batch"
 METHOD = "training method"
@@ -179,6 +179,11 @@ def optimizer(text: str) -> Settings:
         **options,
         **({"training.optimizer_in_backward": True} if choice.in_backward else {}),
     }
+
+
+def engine(text: str) -> Settings:
+    """Read an engine that generates text."""
+    return {"training.mode": "inference", **same_as("inference.engine")(text.lower())}
 
 
 def flash_attention(text: str) -> Settings:

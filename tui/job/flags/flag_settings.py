@@ -13,6 +13,7 @@ from .familiar_flags import FAMILIAR_FLAGS, FamiliarFlag
 from .familiar_values import (
     AMP,
     BITS,
+    FP8,
     GLOBAL_BATCH,
     LENGTH,
     METHOD,
@@ -33,7 +34,7 @@ from .familiar_values import (
 from .ignored_flags import IGNORED_FLAGS
 from .job_flags import job_flags, value_alone
 
-_MADE_OF_SEVERAL = (AMP, BITS, GLOBAL_BATCH, METHOD, NODES, PROCESSES, SPREAD, TUNING, WEIGHTS)
+_MADE_OF_SEVERAL = (AMP, BITS, FP8, GLOBAL_BATCH, METHOD, NODES, PROCESSES, SPREAD, TUNING, WEIGHTS)
 _PRECISION = "training.precision"
 _OTHER_NAMES = {
     "training.optimizer": optimizer,
@@ -66,6 +67,8 @@ class FlagSettings:
     """Mixed precision (``bf16``, ``fp16``), whose effect on the weights the model decides; None: not given."""
     weights: str | None = None
     """The type in which the weights are loaded; None: not given."""
+    adapts: bool = False
+    """A flag asks for adapters, or for weights of few bits under them, as other tools do."""
     method: str | None = None
     """TRL's training method; None: not given."""
 
@@ -146,6 +149,13 @@ def settings_of_flags(flags: Sequence[tuple[str, str]], *, gpus: int | None = No
     found = {**weak, **found}
     values = {key: value for key, (value, _) in found.items()}
     changes = {key: value for key, value in values.items() if key not in _MADE_OF_SEVERAL}
+    remarks = [*_remarks(flags)]
+    if changes.get("training.mode") == "inference":
+        _set_format(changes, found)
+    elif FP8 in values:
+        remarks.append("--fp8: counted as bf16 mixed precision; copies in 8 bits may add to it.")
+        changes |= {"unsure.weights": "more", "unsure.activations": "less"}
+        found.setdefault(AMP, ("bf16", "--fp8"))
     mixed, weights = _types(changes, found)
     _set_tuning(changes, found)
     spread = found[SPREAD][1] if SPREAD in found else None
@@ -156,9 +166,10 @@ def settings_of_flags(flags: Sequence[tuple[str, str]], *, gpus: int | None = No
         processes = gpus
     return FlagSettings(
         changes=changes,
-        remarks=tuple(_remarks(flags)),
+        remarks=tuple(remarks),
         processes=None if counted else processes,
         global_batch=values.get(GLOBAL_BATCH),
+        adapts=BITS in values or values.get(TUNING) == "lora",
         mixed=mixed,
         weights=weights,
         spread_flag=None if counted else spread,
@@ -196,6 +207,20 @@ def _settings(flag: str, text: str) -> Mapping[str, Any]:
 
 def _familiar(flag: str) -> FamiliarFlag:
     return next(each for each in FAMILIAR_FLAGS if flag in each.names)
+
+
+def _set_format(changes: dict[str, Any], found: dict[str, tuple[Any, str]]) -> None:
+    """Set the format of the weights of a model that is not trained, in place of adapters over frozen ones."""
+    bits, flag = found.get(BITS, (None, ""))
+    if bits in ("4", "8"):
+        stored = changes.pop("lora.quantization", "none")
+        changes["inference.weights"] = stored if stored != "none" else {"4": "nf4", "8": "int8"}[bits]
+        if found.get(TUNING, (None, ""))[1] == flag:
+            del found[TUNING]
+            for key in [key for key in changes if key.startswith("lora.")]:
+                del changes[key]
+    elif FP8 in found:
+        changes["inference.weights"] = "fp8"
 
 
 def _types(changes: Mapping[str, Any], found: Mapping[str, tuple[Any, str]]) -> tuple[str | None, str | None]:

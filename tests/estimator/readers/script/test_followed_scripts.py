@@ -52,7 +52,7 @@ def test_a_model_that_is_not_followed_is_not_taken_for_another_one(tmp_path: Pat
     assert any(
         "the model that the optimizer trains is made in a way that is not followed" in w for w in reading.warnings
     )
-    assert unsure(reading)["weights"] == "more"
+    assert unsure(reading)["weights"] == "either"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from json_schemas import valid_json
 
 from vramtop.tui.cli.main import main
 
-LLAMA = ["llama-3.1-8b", "--qlora", "--method", "formula"]
+LLAMA = ["llama-3.1-8b", "--qlora", "--gradient-checkpointing", "false", "--method", "formula"]
 
 
 def rules(manifest: dict) -> dict[str, dict]:

@@ -138,6 +138,7 @@ def test_a_strategy_is_spread_over_the_gpus(line: str, gpus: int | None, sizes: 
         ("--bf16 --fsdp 2 --lora", {}, "bf16"),  # of weights that train
         ("--fp16 --inference", {}, "fp16"),
         ("--bf16", {"model.id": "gpt2"}, "bf16-mixed"),  # whose checkpoint is fp32
+        ("--fp16", {"model.id": "llama-2-7b"}, "fp16-mixed"),  # gradients in fp16 cannot be unscaled
         ("--bf16 --lora", {"model.id": "gpt2"}, "bf16"),
         ("--bf16 --inference", {"model.id": "gpt2"}, "bf16"),
         ("--bf16", {"software.transformers": "4.57"}, "bf16-mixed"),  # which loads fp32
