@@ -31,8 +31,9 @@ class Suggestion:
 
     @property
     def why(self) -> str:
-        """Description of the cost, in a few words."""
-        return "; ".join(dict.fromkeys(part.why for part in self.parts))
+        """Description of the cost, in a few words; a change of what is trained or computed is never the same result."""
+        words = dict.fromkeys(part.why for part in self.parts)
+        return "; ".join([*words, *(() if any(part.quality for part in self.parts) else ("same result",))])
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Searches for the smallest changes that make a job fit, ranked by their cost in speed and quality."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -19,8 +20,10 @@ _MIN_COST_FOR_TRIPLES = 1.0
 """Three changes are tried if the cheapest solution costs more: as if a step took twice as long."""
 _MAX_EXTENDED_PAIRS = 6
 """Number of pairs to which a third change is added."""
-_MAX_CONFIRMATIONS = 4
-"""Maximum number of suggestions that are traced."""
+_CONFIRMING_SECONDS = 10.0
+"""Time for estimating suggestions again, which may trace each."""
+VERDICTS = ("fits", "tight", "unknown", "does_not_fit")
+"""The best first."""
 
 
 def suggest(
@@ -61,29 +64,25 @@ def confirm(
     estimate: Estimate,
     judge: Judge,
     *,
-    enough: int = 2,
+    seconds: float = _CONFIRMING_SECONDS,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[Suggestion, ...]:
-    """Return the suggestions with the best few checked by a slower and more accurate estimate.
+    """Return the suggestions with the figures that their jobs have when they are estimated as the job itself was.
 
-    Those that do not fit after all are dropped, or come last if they are tight.
+    Those that do not fit after all come last if they are tight, and are dropped if others fit or are tight.
 
     Args:
         suggestions: the result of ``suggest``.
-        estimate: the more accurate one, such as a traced step; a job that it cannot estimate stays unconfirmed.
+        estimate: as the job itself was estimated; a job that it cannot estimate stays unconfirmed.
         judge: returns the verdict on a budget.
-        enough: number of confirmed suggestions that fit after which the check ends.
+        seconds: time after which the rest is left out, once anything is confirmed.
         progress: called with the step that is being done.
     """
     kept: list[Suggestion] = []
-    failed: list[Suggestion] = []
-    tries = 0
+    begun = time.monotonic()
     for index, suggestion in enumerate(suggestions):
-        holding = sum(s.confirmed and s.verdict == "fits" for s in kept)
-        if suggestion.verdict != "fits" or holding >= enough or tries >= _MAX_CONFIRMATIONS:
-            kept.extend(suggestions[index:])
+        if kept and time.monotonic() - begun > seconds:
             break
-        tries += 1
         if progress:
             progress(f"checking {' and '.join(_words(suggestion.changes))}")
         try:
@@ -93,10 +92,9 @@ def confirm(
             break
         except VramtopError:  # the model itself rejects it
             continue
-        checked = replace(suggestion, budget=budget, verdict=judge(budget), confirmed=True)
-        (kept if checked.verdict == "fits" else failed).append(checked)
-    kept.sort(key=lambda s: s.verdict != "fits")
-    return (*kept, *(s for s in failed if s.verdict == "tight"))
+        kept.append(replace(suggestion, budget=budget, verdict=judge(budget), confirmed=True))
+    possible = [each for each in kept if each.verdict != "does_not_fit"]
+    return tuple(sorted(possible or kept, key=lambda each: VERDICTS.index(each.verdict)))
 
 
 def calibrated(job: Job, current: Budget, estimate: Estimate) -> Estimate:

@@ -8,12 +8,14 @@ what is computed or moved once more; ``quality`` states on the same scale how mu
 from collections.abc import Iterator
 from typing import Any
 
-from ..job import ResolvedJob
+from ..job import ResolvedJob, preparation
 from .change import HOST_LOADING, MORE_GPUS_SLOWDOWN, Change, ChangeRule, Proposal, shorter_sequences
 from .device_map_changes import placed_on_more_gpus
 
 _FORWARD_SHARE = 1 / 3
 """Share of a forward pass in a training step: backward takes two matrix products for each one of forward."""
+_QUANTIZED_SLOWDOWN = 0.3 + _FORWARD_SHARE
+"""4-bit weights are unpacked for every product, and peft's preparation recomputes the forward pass."""
 _EXTRA_GATHER_SLOWDOWN = 0.05
 """Half as much communication again (arXiv:1910.02054, section 7.2.2), most of it overlapped with computation."""
 _EXTRA_PASS_SLOWDOWN = 0.03
@@ -72,7 +74,8 @@ def _more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
 
 def _quantized_adapters(job: ResolvedJob) -> dict[str, Any]:
     rank, targets = (job.lora.rank, job.lora.targets) if job.lora else (16, "all-linear")
-    return {"lora.rank": rank, "lora.targets": targets, "lora.quantization": "nf4-double"}
+    adapters = {"lora.rank": rank, "lora.targets": targets, "lora.quantization": "nf4-double"}
+    return adapters | preparation(job.job)
 
 
 def _takes_quantized_weights(job: ResolvedJob) -> bool:
@@ -84,7 +87,7 @@ _ATTENTION_AND_OPTIMIZER = (
         kind="attention",
         applies=lambda job: job.model.attention == "eager",
         changes={"model.attention": "sdpa"},
-        why="faster, same result",
+        why="faster",
         slowdown=-0.1,
         source="scores are never written to memory (arXiv:2205.14135)",
     ),
@@ -92,7 +95,7 @@ _ATTENTION_AND_OPTIMIZER = (
         kind="optimizer",
         applies=lambda job: job.optimizer.same_result is not None,
         changes=lambda job: {"training.optimizer": job.optimizer.same_result},
-        why="faster, same result",
+        why="faster",
         slowdown=-0.01,
         source="one kernel in place of foreach's copies (torch.optim's documentation)",
     ),
@@ -102,7 +105,7 @@ _LOSS = (
         kind="loss",
         applies=lambda job: job.training.loss == "full" and job.framework.available_loss == "fused-linear",
         changes={"training.loss": "fused-linear"},
-        why="same result; needs a fused loss such as Liger's",
+        why="needs a fused loss such as Liger's",
         slowdown=0.01,
         source="logits are never stored all at once (arXiv:2410.10989)",
     ),
@@ -110,7 +113,7 @@ _LOSS = (
         kind="loss",
         applies=lambda job: job.training.loss == "full" and job.framework.available_loss == "chunked",
         changes={"training.loss": "chunked"},
-        why="same result",
+        why="the loss in parts",
         slowdown=0.01,
         source="the loss is computed chunk by chunk",
     ),
@@ -126,7 +129,7 @@ _CHECKPOINTING = (
         kind="checkpointing",
         applies=lambda job: _may_checkpoint_selectively(job) and job.framework.selective_slowdown is None,
         changes={"training.activation_checkpointing": "selective"},
-        why="about a sixth slower, same result",
+        why="about a sixth slower",
         slowdown=_FORWARD_SHARE / 2,
         source="every second matrix product is recomputed",
     ),
@@ -134,7 +137,7 @@ _CHECKPOINTING = (
         kind="checkpointing",
         applies=lambda job: _may_checkpoint_selectively(job) and job.framework.selective_slowdown is not None,
         changes={"training.activation_checkpointing": "selective"},
-        why="a few per cent slower, same result",
+        why="a few per cent slower",
         slowdown=lambda job: job.framework.selective_slowdown or 0.0,
         source="attention is recomputed (arXiv:2205.05198)",
     ),
@@ -142,7 +145,7 @@ _CHECKPOINTING = (
         kind="checkpointing",
         applies=lambda job: job.training.activation_checkpointing != "full",
         changes={"training.activation_checkpointing": "full"},
-        why="about a third slower, same result",
+        why="about a third slower",
         slowdown=_FORWARD_SHARE,
         source="one more forward pass (torch.utils.checkpoint; 30 to 40 % in arXiv:2205.05198)",
     ),
@@ -156,7 +159,7 @@ _SHARDING = (
             "parallel.data_shard": job.parallel.data_replicate,
             "parallel.data_replicate": 1,
         },
-        why="half as much communication again, same result",
+        why="half as much communication again",
         slowdown=_EXTRA_GATHER_SLOWDOWN,
         source="arXiv:1910.02054, section 7.2.2",
     ),
@@ -164,7 +167,7 @@ _SHARDING = (
         kind="resharding",
         applies=lambda job: job.strategy.fsdp and not job.parallel.reshard_after_forward,
         changes={"parallel.reshard_after_forward": True},
-        why="weights are gathered twice a step, same result",
+        why="weights are gathered twice a step",
         slowdown=_EXTRA_GATHER_SLOWDOWN,
         source="arXiv:1910.02054, section 7.2.2",
     ),
@@ -229,6 +232,20 @@ _PRECISION = (
     ),
     ChangeRule(
         kind="precision",
+        applies=lambda job: (
+            job.lora is not None
+            and job.widths.weight == 4
+            and not job.precision.half_weights
+            and job.quantization is None
+        ),
+        changes={"training.precision": "bf16"},
+        why="frozen weights in 16 bits",
+        slowdown=-0.05,
+        quality=0.02,
+        source="as most checkpoints are stored; the adapters stay in fp32 (peft's autocast_adapter_dtype)",
+    ),
+    ChangeRule(
+        kind="precision",
         applies=lambda job: not job.precision.half_weights and job.precision.dtype != "float16" and job.lora is None,
         changes={"training.precision": "bf16"},
         why="16-bit weights and optimizer states: small updates are lost",
@@ -249,8 +266,8 @@ _ADAPTERS = (
         kind="adapters",
         applies=lambda job: job.lora is None and _takes_quantized_weights(job),
         changes=_quantized_adapters,
-        why="trains adapters on 4-bit frozen weights",
-        slowdown=0.3,
+        why="trains adapters on 4-bit frozen weights, checkpointed",
+        slowdown=_QUANTIZED_SLOWDOWN,
         quality=0.65,
         source="weights are dequantized for every product; close to 16-bit LoRA (arXiv:2305.14314)",
     ),
@@ -258,8 +275,8 @@ _ADAPTERS = (
         kind="adapters",
         applies=lambda job: job.lora is not None and job.lora.quantization == "none" and _takes_quantized_weights(job),
         changes=_quantized_adapters,
-        why="4-bit frozen weights",
-        slowdown=0.3,
+        why="4-bit frozen weights, checkpointed",
+        slowdown=_QUANTIZED_SLOWDOWN,
         quality=0.05,
         source="weights are dequantized for every product; close to 16-bit LoRA (arXiv:2305.14314)",
     ),

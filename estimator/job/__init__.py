@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     )
     from .settled_job import (
         precision_under as precision_under,
+        preparation as preparation,
         served_precision as served_precision,
         settled as settled,
         trainer_precision as trainer_precision,
@@ -99,7 +100,7 @@ else:
             ),
             "quantization": "BITSANDBYTES BYTES_PER_ELEMENT is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob with_sizes_of",
-            "settled_job": "precision_under served_precision settled trainer_precision",
+            "settled_job": "precision_under preparation served_precision settled trainer_precision",
             "settings": (
                 "Inference Lora MAX_GPUS ModelSpec OptimizerName OtherModel Parallel "
                 "Software StrategyName Target Training Uncertainties UncertaintyDirection Zero"

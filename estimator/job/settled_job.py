@@ -1,5 +1,7 @@
 """Settles what a job leaves to its framework: ``auto`` becomes the value that ``rules.defaults`` has for it."""
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from .job import Job
@@ -57,6 +59,21 @@ def trainer_precision(weights: str | None, mixed: str | None, *, keeps_fp32: boo
     if weights in HALF and not (mixed in HALF and keeps_fp32):
         return str(weights)
     return f"{mixed}-mixed" if mixed in HALF else "fp32"
+
+
+def preparation(job: Job) -> dict[str, Any]:
+    """Return what peft's ``prepare_model_for_kbit_training`` sets for a job over quantized weights, by job key.
+
+    A sharded job leaves the casts to fp32 out; other frameworks than transformers do not call it.
+    """
+    strategy = STRATEGIES[job.parallel.strategy]
+    if job.training.framework != "transformers" or job.training.mode != "train":
+        return {}
+    keys = ["training.activation_checkpointing"]
+    if not (strategy.fsdp or strategy.zero_stage == 3):
+        keys.append("lora.kbit_preparation")
+    words = {key: usual("peft", key, {}) for key in keys}
+    return {key: word == "true" if word in ("true", "false") else word for key, word in words.items()}
 
 
 def served_precision(stored: str | None) -> str:

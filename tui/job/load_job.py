@@ -15,11 +15,11 @@ from vramtop.estimator.job import (
     load_job,
     names_user_code,
     parse_assignment,
+    preparation,
     with_changes,
     with_old_model_removed,
     written_keys,
 )
-from vramtop.estimator.job.rules import STRATEGIES, usual
 from vramtop.estimator.model import (
     job_of_model,
     looks_like_hub_id,
@@ -210,19 +210,14 @@ def _as_prepared(loaded: LoadedJob) -> LoadedJob:
     job = loaded.job
     if loaded.file is not None or loaded.reading is not None or names_user_code(job.model.id) or job.lora is None:
         return loaded
-    settled, strategy = job_of_model(job, resolve_model(job.model)), STRATEGIES[job.parallel.strategy]
-    quantized = settled.lora is not None and settled.lora.quantization != "none"
-    if not quantized or job.training.mode != "train" or job.training.framework != "transformers":
+    lora = job_of_model(job, resolve_model(job.model)).lora
+    wanted = {} if lora is None or lora.quantization == "none" else preparation(job)
+    changes = {key: value for key, value in wanted.items() if key not in loaded.stated}
+    if lora is None or not changes:
         return loaded
-    sharded = strategy.fsdp or strategy.zero_stage == 3
-    keys = ("training.activation_checkpointing", *(() if sharded else ("lora.kbit_preparation",)))
-    wanted = [parse_assignment(f"{key}={usual('peft', key, {})}") for key in keys]
-    changes = {key: value for key, value in wanted if key not in loaded.stated}
-    if not changes:
-        return loaded
-    what = "checkpoints" if sharded else "checkpoints, and casts embeddings, norms and head to fp32"
+    casts = ", and casts embeddings, norms and head to fp32" if "lora.kbit_preparation" in changes else ""
     note = (
-        f"A job over {settled.lora.quantization if settled.lora else ''} weights {what}, as peft prepares it for "
+        f"A job over {lora.quantization} weights checkpoints{casts}, as peft prepares it for "
         "training; --gradient-checkpointing false, --lora-kbit-preparation false turn that off."
     )
     return replace(loaded, job=with_changes(job, changes), notes=(*loaded.notes, note))

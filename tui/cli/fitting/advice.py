@@ -1,6 +1,6 @@
 """The advice of ``vramtop fit``: changes with which a job fits, and the largest batch and sequence that fit."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,6 @@ from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
 from vramtop.estimator.job import Gpu, Job, edit_job_file, unified_diff
 from vramtop.estimator.learning import uncorrected
 from vramtop.estimator.learning.carried import carried
-from vramtop.monitor.board.fit import VERDICTS_BEST_FIRST
 
 from ...draw import VERDICTS, TextOutput
 from ...job import LoadedJob
@@ -75,7 +74,7 @@ def advise(
     progress: Callable[[str], None] | None = None,
     correct: Callable[[Budget], Budget] = lambda budget: budget,
 ) -> Advice:
-    """Search for changes with the closed form; if the job's own step was traced, trace the best few changes too.
+    """Search for changes with the closed form; those that are shown are estimated as the job itself was.
 
     Args:
         job: as it is.
@@ -113,34 +112,14 @@ def advise(
         return Advice(largest=grown)
     searched = quick if budget.learned is None else lambda changed: carried(scaled(changed), budget)
     found = suggest(job, budget, searched, judge, gpus=machine.gpus, most=_MAX_SUGGESTIONS)
-    if budget.method == "traced" and method in ("auto", "traced"):
 
-        def traced(changed: Job) -> Budget:
-            return estimate(
-                changed, method="traced", gpu=machine.gpu, memory_bytes=machine.memory_bytes, python=machine.python
-            )
+    def as_pasted(changed: Job) -> Budget:
+        found = estimate(
+            changed, method=method, gpu=machine.gpu, memory_bytes=machine.memory_bytes, python=machine.python
+        )
+        return correct(found)
 
-        found = confirm(found, traced, judge, progress=progress)
-    if budget.learned is not None:
-        found = _corrected(found, own, correct, judge)
-    return Advice(suggestions=found, largest=grown)
-
-
-def _corrected(
-    suggestions: Sequence[Suggestion],
-    estimate: Callable[[Job], Budget],
-    correct: Callable[[Budget], Budget],
-    judge: Callable[[Budget], Verdict],
-) -> tuple[Suggestion, ...]:
-    """Return suggestions with budgets that are corrected each by what was measured near it.
-
-    The search carries the correction of the job itself over to them, which takes less time.
-    """
-    found = []
-    for each in suggestions:
-        budget = correct(each.budget) if each.confirmed else estimate(each.budget.job)
-        found.append(replace(each, budget=budget, verdict=judge(budget)))
-    return tuple(sorted(found, key=lambda each: VERDICTS_BEST_FIRST.index(each.verdict)))
+    return Advice(suggestions=confirm(found, as_pasted, judge, progress=progress), largest=grown)
 
 
 def suggestion_edits(loaded: LoadedJob, suggestion: Suggestion) -> tuple[Edit, ...]:
@@ -205,7 +184,7 @@ def _suggestion_lines(suggestion: Suggestion, loaded: LoadedJob, output: TextOut
     mark, peak = VERDICTS[suggestion.verdict], suggestion.budget.peak
     plain = output.text(f"{mark.letter} {mark.word.lower()}".ljust(_VERDICT_WIDTH))
     need = f"{format_gib(peak.device_bytes):>6} GiB ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
-    traced = ", traced" if suggestion.confirmed else ""
+    traced = ", traced" if suggestion.budget.method == "traced" else ""
     first, *further = output.wrapped(f"{need}{traced}: {suggestion.why}", indent=f"  {plain} ", further=6 * " ")
     yield f"  {output.paint(plain, mark.colour)}{first[2 + len(plain) :]}"
     yield from further

@@ -31,7 +31,7 @@ class _Suggestion(TypedDict):
     method: Method
     """How it was estimated."""
     confirmed: bool
-    """Its step was traced, rather than estimated quickly."""
+    """It was estimated as the job itself was, rather than quickly."""
     why: str
     """What the changes cost, in a few words."""
     slowdown: float

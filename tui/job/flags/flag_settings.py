@@ -137,27 +137,35 @@ def settings_of_flags(flags: Sequence[tuple[str, str]], *, gpus: int | None = No
     """
     found: dict[str, tuple[Any, str]] = {}
     weak: dict[str, tuple[Any, str]] = {}
-    for flag, text in dict(flags).items():  # of a flag that is repeated the last one counts
+    order = {
+        flag: (at, text) for at, (flag, text) in enumerate(flags)
+    }  # of a flag that is repeated the last one counts
+    remarks: list[str] = []
+    for flag, (_, text) in sorted(order.items(), key=lambda each: each[1][0]):
         for key, value in _read(flag, text).items():
             if key.startswith(SOFT):
                 weak.setdefault(key.removeprefix(SOFT), (value, flag))
                 continue
             before = found.get(key)
-            if before is not None and before[0] != value:
+            if before is not None and before[0] != value and flag in job_flags():
+                remarks.append(f"{flag} {text} replaces {before[1]}.")
+                found[key] = (value, flag)
+            elif before is not None and before[0] != value:
                 raise InputError(f"{before[1]} and {flag} contradict each other ({_words(key)}); give one of them")
             found.setdefault(key, (value, flag))
     found = {**weak, **found}
     values = {key: value for key, (value, _) in found.items()}
     changes = {key: value for key, value in values.items() if key not in _MADE_OF_SEVERAL}
-    remarks = [*_remarks(flags)]
+    remarks += _remarks(flags)
     if changes.get("training.mode") == "inference":
         _set_format(changes, found)
     elif FP8 in values:
         remarks.append("--fp8: counted as bf16 mixed precision; copies in 8 bits may add to it.")
         changes |= {"unsure.weights": "more", "unsure.activations": "less"}
         found.setdefault(AMP, ("bf16", "--fp8"))
-    mixed, weights = _types(changes, found)
-    _set_tuning(changes, found)
+    position = {flag: at for flag, (at, _) in order.items()}
+    mixed, weights = _types(changes, found, position)
+    _set_tuning(changes, found, position)
     spread = found[SPREAD][1] if SPREAD in found else None
     counted = _SHARD in values or _REPLICATE in values
     machines = values.get(NODES, 1)
@@ -223,32 +231,38 @@ def _set_format(changes: dict[str, Any], found: dict[str, tuple[Any, str]]) -> N
         changes["inference.weights"] = "fp8"
 
 
-def _types(changes: Mapping[str, Any], found: Mapping[str, tuple[Any, str]]) -> tuple[str | None, str | None]:
+def _types(
+    changes: Mapping[str, Any], found: Mapping[str, tuple[Any, str]], position: Mapping[str, int]
+) -> tuple[str | None, str | None]:
     """Return mixed precision and the type of the weights, where they are given in place of ``--precision``.
 
     Raises:
-        InputError: ``--precision`` says otherwise.
+        InputError: ``--precision`` says otherwise, and does not come after them.
     """
     (mixed, mixed_flag), (weights, weights_flag) = (found.get(key, (None, "")) for key in (AMP, WEIGHTS))
     mixed = mixed if mixed in HALF else None
     given = changes.get(_PRECISION)
     if given is None or (mixed is None and weights is None):
         return mixed, weights
-    if given not in (weights, mixed, f"{mixed}-mixed") or (weights in HALF and given != weights):
+    last = position[found[_PRECISION][1]] > max(position.get(mixed_flag, -1), position.get(weights_flag, -1))
+    if not last and (given not in (weights, mixed, f"{mixed}-mixed") or (weights in HALF and given != weights)):
         flags = f"{found[_PRECISION][1]} and {mixed_flag or weights_flag}"
         raise InputError(f"{flags} contradict each other (precision); give one of them")
     return None, None
 
 
-def _set_tuning(changes: dict[str, Any], found: Mapping[str, tuple[Any, str]]) -> None:
+def _set_tuning(changes: dict[str, Any], found: Mapping[str, tuple[Any, str]], position: Mapping[str, int]) -> None:
     """Remove the adapters for full fine-tuning, and make some where only their kind is given.
 
     Raises:
-        InputError: full fine-tuning has settings of adapters.
+        InputError: full fine-tuning has settings of adapters, and does not come before them.
     """
     tuning, flag = found.get(TUNING, (None, ""))
     of_lora = [key for key in changes if key.startswith("lora.")]
     if tuning == "full":
+        later = [position.get(found[key][1], 0) > position[flag] for key in of_lora if key in found]
+        if later and all(later):
+            return
         if of_lora:
             other = next((found[key][1] for key in of_lora if key in found), "--set")
             raise InputError(f"{flag} and {other} contradict each other (kind of fine-tuning); give one of them")

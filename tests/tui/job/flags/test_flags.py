@@ -164,11 +164,11 @@ def test_a_global_batch_is_divided() -> None:
     ("line", "words"),
     [
         ("--bf16 --fp16", "--bf16 and --fp16 contradict"),
-        ("--bf16 --precision fp16-mixed", "--precision and --bf16 contradict"),
-        ("--batch-size 2 --micro-batch 4", "--batch-size and --micro-batch contradict"),
+        ("--precision fp16-mixed --bf16", "--precision and --bf16 contradict"),
+        ("--micro-batch 4 --batch-size 2", "--micro-batch and --batch-size contradict"),
         ("--qlora --8bit", "--qlora and --8bit contradict"),
         ("--full --lora", "--full and --lora contradict"),
-        ("--full --lora-rank 8", "--full and --lora-rank contradict"),
+        ("--lora-rank 8 --full", "--full and --lora-rank contradict"),
         ("--zero 3 --fsdp 8", "--zero and --fsdp contradict"),
         ("--zero 3", "give the number of GPUs with --gpus N"),
         ("--zero 5", "--zero: '5' is not a ZeRO stage"),
@@ -264,6 +264,14 @@ def test_a_gpu_is_an_index_or_a_card(value: str, meant: tuple[str | None, str | 
     parser.add_argument("--gpu", action=GpuAction)
     options = parser.parse_args(["--gpu", value])
     assert (options.gpu, options.gpu_type, options.gpus) == meant
+
+
+def test_vramtops_own_flag_replaces_another_name_before_it() -> None:
+    """A suggestion is pasted behind the command line that it is for."""
+    given = typed("-b 8 --fp32 --full --micro-batch 4 --precision bf16 --lora-rank 8")
+    assert given.changes == {"training.micro_batch": 4, "training.precision": "bf16", "lora.rank": 8}
+    assert given.remarks == ("--micro-batch 4 replaces -b.", "--precision bf16 replaces --fp32.")
+    assert typed("--bf16 --precision fp16-mixed").changes == {"training.precision": "fp16-mixed"}
 
 
 def test_the_same_setting_twice_is_no_contradiction() -> None:

@@ -34,7 +34,6 @@ _KEYS_HINTS = (
     "",
 )
 _OUTDATED_HINTS = (" · for the settings before; searching again", " · of the settings before", " · of before", "")
-_SAME_RESULT = "same result"
 _MARK_CELLS, _NEED_CELLS = 4, 6
 
 
@@ -134,7 +133,7 @@ def suggestion_content(number: int, suggestion: Suggestion, *, width: int) -> Co
     mark = VERDICTS[suggestion.verdict]
     change_width, cost_width = _text_widths(width)
     change = wrap(settings_words(suggestion.changes), change_width)
-    cost = wrap(cost_words([part.why for part in suggestion.parts]), cost_width)
+    cost = wrap(suggestion.why, cost_width)
     need = f"{format_gib(suggestion.budget.peak.device_bytes):>{_NEED_CELLS}}"
     head = Content.assemble((f"{number} ", "bold"), (f"{mark.letter} ", f"bold {mark.colour}"), (need, "bold"))
     margin = Content(" " * (_MARK_CELLS + _NEED_CELLS))
@@ -143,13 +142,6 @@ def suggestion_content(number: int, suggestion: Suggestion, *, width: int) -> Co
         for at, (left, right) in enumerate(zip_longest(change, cost, fillvalue=""))
     ]
     return Content("\n").join(lines)
-
-
-def cost_words(costs: Sequence[str]) -> str:
-    """Return the costs of several changes, each once; that the result is the same only if that is so of all of them."""
-    parts = [part for cost in costs for part in cost.replace("; ", ", ").split(", ") if part != _SAME_RESULT]
-    is_same = all(_SAME_RESULT in cost for cost in costs)
-    return "; ".join(dict.fromkeys([*parts, *([_SAME_RESULT] if is_same else [])]))
 
 
 def _text_widths(width: int) -> tuple[int, int]:

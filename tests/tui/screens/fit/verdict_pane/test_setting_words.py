@@ -1,7 +1,6 @@
 import pytest
 
 from vramtop.tui.screens.fit.verdict_pane.setting_words import settings_words
-from vramtop.tui.screens.fit.verdict_pane.suggestions import cost_words
 
 
 @pytest.mark.parametrize(
@@ -19,19 +18,3 @@ from vramtop.tui.screens.fit.verdict_pane.suggestions import cost_words
 )
 def test_changes_read_as_an_engineer_says_them(changes, words):
     assert settings_words(changes) == words
-
-
-@pytest.mark.parametrize(
-    ("costs", "words"),
-    [
-        (["about a third slower, same result"], "about a third slower; same result"),
-        (["about a third slower, same result", "trains adapters"], "about a third slower; trains adapters"),
-        (
-            ["same result; needs a fused loss", "half as much again, same result"],
-            "needs a fused loss; half as much again; same result",
-        ),
-        (["same result"], "same result"),
-    ],
-)
-def test_each_cost_is_said_once(costs, words):
-    assert cost_words(costs) == words
