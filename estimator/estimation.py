@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .budget import Budget, widen_for_uncertainty
 from .common import CannotTellError, InputError, VramtopError, estimates_only_figures, how_reserved_memory_is_found
-from .formula import free_for_modules, host_need
+from .formula import card_warnings, free_for_modules, host_need
 from .formula.unstated import LeftOpen, find_left_open, with_left_open
 from .job import Gpu, Job, check_job, find_gpu, resolve_job
 from .job.rules import FRAMEWORKS
@@ -102,7 +102,7 @@ def estimate(
                 )
             traced = with_reported_count(job, traced)
             traced = _with_other_models(replace(_with_host_need(traced, arch), job=job), arch, environ)
-            traced = replace(traced, assumptions=(*settled, *traced.assumptions))
+            traced = _with_facts(traced, gpu, settled)
             return widen_for_uncertainty(with_left_open(traced, left_open()))
         except CannotTellError as error:
             if method == "traced":
@@ -113,10 +113,19 @@ def estimate(
     if conf and conf.strip():
         remarks.append(f"The allocator is set by {variable}: {conf.strip()}.")
     budget = _closed_form(job, model, arch, method=method, gpu=gpu, conf=conf, python=python, progress=progress)
-    budget = _with_other_models(budget, arch, environ)
+    budget = _with_facts(_with_other_models(budget, arch, environ), gpu, settled)
     if not estimates_only_figures():
         budget = with_left_open(budget, find_left_open(job, arch, gpu, conf))
-    return widen_for_uncertainty(replace(budget, assumptions=(*settled, *budget.assumptions, *remarks)))
+    return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
+
+
+def _with_facts(budget: Budget, gpu: Gpu | None, settled: tuple[str, ...]) -> Budget:
+    """Return the budget with what defaults settled, and what its GPU cannot do."""
+    return replace(
+        budget,
+        assumptions=(*settled, *budget.assumptions),
+        warnings=(*budget.warnings, *(() if gpu is None else card_warnings(budget.job, gpu))),
+    )
 
 
 def _no_families() -> "JobFamilies":

@@ -169,6 +169,8 @@ class ModelFacts:
     """Parameters with gradients; with LoRA, those of the adapters."""
     count: Literal["exact", "approximate"]
     """``exact``: counted on the built model; ``approximate``: from the shape in its config."""
+    max_positions: int | None = None
+    """Tokens of the longest sequence that it takes; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .assumptions import warnings as warnings
+    from .assumptions import card_warnings as card_warnings, warnings as warnings
     from .checkpoint_size import checkpoint_bytes as checkpoint_bytes
     from .closed_form import JobFamilies as JobFamilies
     from .cuda_overhead import (
@@ -23,7 +23,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "assumptions": "warnings",
+            "assumptions": "card_warnings warnings",
             "checkpoint_size": "checkpoint_bytes",
             "closed_form": "JobFamilies",
             "cuda_overhead": "context_bytes nccl_bytes workspace_bytes",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ..job import BITSANDBYTES, Gpu, ResolvedJob, describe_trained, is_four_bit
+from ..job import BF16_CAPABILITY, BITSANDBYTES, Gpu, Job, ResolvedJob, describe_trained, is_four_bit
 from ..model import (
     UNKNOWN_FAMILY_ERROR,
     Architecture,
@@ -42,6 +42,19 @@ def warnings(
         fused_recurrence: it was run with the fused kernels of recurrent blocks.
     """
     return tuple(_warnings(job, arch, inventory, fused_recurrence))
+
+
+def card_warnings(job: Job, gpu: Gpu) -> Iterator[str]:
+    """Yield what a GPU cannot do of what the job asks of it."""
+    if gpu.compute_capability >= BF16_CAPABILITY:
+        return
+    if job.training.precision.startswith("bf16"):
+        yield (
+            f"{gpu.label} has no bf16 arithmetic, which torch emulates many times slower; fp32 weights under fp16 "
+            "autocast are usual there (training.precision = fp16-mixed)."
+        )
+    if job.model.attention.startswith("flash_attention"):
+        yield f"FlashAttention does not run on {gpu.label}, which is older than Ampere; model.attention = sdpa does."
 
 
 def trained_assumptions(job: ResolvedJob, trained: TrainedParameters | None) -> Iterator[str]:

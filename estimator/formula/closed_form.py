@@ -104,6 +104,7 @@ def closed_form(
             parameters=inventory.parameters,
             trainable_parameters=prepared.trainable_parameters,
             count=inventory.count,
+            max_positions=arch.max_positions,
         ),
         method=method,
         phases=phases[highest],

@@ -42,7 +42,12 @@ def serving_budget(plan: Plan, *, method: Method) -> Budget:
     total = parts.total_bytes
     return Budget(
         job=plan.job.job,
-        model=ModelFacts(parameters=plan.inventory.parameters, trainable_parameters=0, count=plan.inventory.count),
+        model=ModelFacts(
+            parameters=plan.inventory.parameters,
+            trainable_parameters=0,
+            count=plan.inventory.count,
+            max_positions=plan.arch.max_positions,
+        ),
         method=method,
         phases=(
             Phase(name="loading", components=loaded, outside_bytes=context),

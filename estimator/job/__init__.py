@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .effective_batch import EffectiveBatchJson as EffectiveBatchJson
     from .field_help import FieldHelp as FieldHelp, choices_of_key as choices_of_key, is_switch as is_switch
     from .gpu_catalogue import (
+        BF16_CAPABILITY as BF16_CAPABILITY,
         Generation as Generation,
         Gpu as Gpu,
         catalogue as catalogue,
@@ -91,7 +92,7 @@ else:
             "config_fields": "ConfigFields format_value MissingFieldError",
             "effective_batch": "EffectiveBatchJson",
             "field_help": "choices_of_key FieldHelp is_switch",
-            "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
+            "gpu_catalogue": "BF16_CAPABILITY catalogue find_gpu Generation generation_of Gpu match_nvml_name",
             "job": "Job",
             "job_file": (
                 "ABOUT_THE_MODEL check_job check_value choices_of edit_job_file job_differences job_from_mapping "

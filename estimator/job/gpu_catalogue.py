@@ -17,6 +17,9 @@ _CATALOGUE_FILE = Path(__file__).with_name("gpu_catalogue.toml")
 _DEFAULT_MAJOR = 9
 """Compute capability of a GPU that is not known: Hopper's."""
 
+BF16_CAPABILITY = (8, 0)
+"""Compute capability from which GPUs compute in bf16."""
+
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that CUDA and its libraries take on GPUs of one major compute capability."""

@@ -108,7 +108,12 @@ def traced_budget(
     parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
     return Budget(
         job=job,
-        model=ModelFacts(parameters=parameters, trainable_parameters=trace.trainable, count="exact"),
+        model=ModelFacts(
+            parameters=parameters,
+            trainable_parameters=trace.trainable,
+            count="exact",
+            max_positions=None if arch is None else arch.max_positions,
+        ),
         method="traced",
         phases=phases,
         peak=peak,

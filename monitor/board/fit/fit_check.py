@@ -31,7 +31,11 @@ def check_fit(
         devices = [_without_mig(device) for device in devices]
     if budget.serving is not None:
         return check_serving_fit(budget.serving, len(ranks), devices, slack_bytes=slack_bytes)
-    return check_training_fit(ranks, devices, slack_bytes=slack_bytes)
+    found = check_training_fit(ranks, devices, slack_bytes=slack_bytes)
+    length, most = budget.job.training.sequence_length, budget.model.max_positions
+    if most is None or length <= most or found.verdict == "does_not_fit":
+        return found
+    return replace(found, sentence=f"{found.sentence}; but {length:,} tokens are more than the model's {most:,}")
 
 
 def with_host_memory(

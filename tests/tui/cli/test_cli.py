@@ -64,7 +64,8 @@ def test_estimate_prints_the_documented_json(vramtop: Vramtop) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     budget = valid_json("estimate", done.stdout)
     assert budget["schema"] == 1
-    assert budget["model"] == {"parameters": 494032768, "trainable_parameters": 494032768, "count": "exact"}
+    facts = {"parameters": 494032768, "trainable_parameters": 494032768, "count": "exact", "max_positions": 32768}
+    assert budget["model"] == facts
     assert [phase["name"] for phase in budget["phases"]] == ["loading", "forward", "backward", "optimizer step"]
     assert all(set(phase["components"]) == COMPONENTS for phase in budget["phases"])
     assert budget["peak"]["allocated_bytes"] < budget["peak"]["reserved_bytes"] < budget["peak"]["device_bytes"]

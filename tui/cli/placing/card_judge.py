@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.job import Gpu, Job, find_gpu
+from vramtop.estimator.job import BF16_CAPABILITY, Gpu, Job, find_gpu
 from vramtop.monitor.board.fit import VERDICTS_BEST_FIRST, Verdict, check_fit
 from vramtop.monitor.fleet.schedulers import CardMatch, CardSize
 
@@ -11,8 +11,6 @@ from ...job import beyond_formula, estimator_on_card
 from ...reports import need_text
 from ..option_values import described_devices
 
-_BF16 = (8, 0)
-"""Compute capability from which GPUs compute in bf16."""
 GOOD: tuple[Verdict, ...] = ("fits", "tight")
 """Verdicts with which a job may be started there."""
 USUAL_GPUS_PER_NODE = 8
@@ -72,7 +70,7 @@ class CardJudge:
         if verdict not in GOOD or not self.budget.job.training.precision.startswith("bf16"):
             return []
         names = dict.fromkeys(name for (name, _), (_, found) in self._known.items() if name and found == verdict)
-        return [gpu.label for gpu in map(find_gpu, names) if gpu.compute_capability < _BF16]
+        return [gpu.label for gpu in map(find_gpu, names) if gpu.compute_capability < BF16_CAPABILITY]
 
     def host_bytes(self, ranks: int) -> int:
         """Return the RAM that this number of ranks needs on one machine, at most; 0: unknown."""

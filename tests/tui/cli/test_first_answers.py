@@ -1,0 +1,184 @@
+"""The first lines that people type: each answer is judged by arithmetic, and a pasted fix gives what it promised.
+
+The bounds are what anybody in the field reckons: parameters x bytes of weights, gradients and states as the newest
+transformers, peft and TRL have them where nothing is set, a few per cent of slack, and activations by the batch.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from vramtop.tui.cli.main import main
+
+ANSWERS: list[tuple[str, float, float]] = [
+    # full fine-tuning: bf16 weights, gradients and both states of a fused AdamW, 8 bytes a parameter
+    ("llama-3.1-8b", 62, 72),
+    ("llama-3.1-8b --gradient-checkpointing", 60, 65),
+    ("llama-3.1-8b --ctx 8192", 95, 120),
+    ("llama-3.1-8b -b 4 --seq 4k --gc", 75, 95),  # 23 GiB of it are the logits' 10 bytes
+    ("llama-3.1-8b --gc --liger --8bit-adam", 48, 55),  # 6 bytes a parameter, embeddings' states in fp32
+    ("llama-3.1-8b --optim sgd", 35, 46),
+    ("llama-3.1-8b --fp32", 128, 145),  # 16 bytes
+    ("llama-3.1-8b --dtype float32 --bf16", 130, 150),
+    ("llama-3.1-8b --set software.transformers=4.57 --bf16", 150, 180),  # which loads fp32, and copies by foreach
+    ("llama-2-7b --fp16", 105, 135),  # fp32 weights: gradients in fp16 cannot be unscaled
+    ("qwen3-8b", 65, 76),
+    ("qwen3-0.6b", 10, 13),  # 4.5 GiB of states, the rest its 152,000 words
+    ("phi-4-mini", 33, 41),
+    ("smollm2-1.7b", 15, 20),
+    ("tinyllama-1.1b", 10, 13),
+    ("pythia-1.4b", 12, 15),
+    ("gpt2", 3, 4.5),  # its checkpoint is fp32, and no sequence is longer than 1024
+    ("bert-base-uncased -b 32", 15, 20),
+    ("t5-large", 11.5, 14),
+    # over several GPUs
+    ("llama-3.1-8b --fsdp 8", 24, 35),
+    ("llama-3.1-8b --fsdp 8 --bf16", 32, 44),  # accelerate keeps fp32 weights, 16 bytes over 8
+    ("llama-3.1-8b --zero3 --gpus 8 --bf16", 30, 50),
+    ("llama-3.1-70b --fsdp 64 --gc", 15, 36),
+    ("llama-3.1-8b --framework torchtitan --fsdp 8", 28, 40),  # 16 bytes over 8, and bf16 activations
+    # adapters over bf16 weights
+    ("llama-3.1-8b --lora", 26, 33),
+    ("llama-3.1-8b --lora --bf16", 26, 33),
+    ("llama-3.1-8b --lora --gc", 18, 22),
+    ("llama-3-70b --lora", 175, 205),
+    ("llama-3-70b --lora --gc", 134, 146),
+    ("mistral-7b --lora", 23, 29),
+    ("phi-4 --lora --gc", 28, 36),
+    ("qwen3-14b --lora --gc --seq-len 4096", 34, 44),
+    ("gpt2 --lora --bf16", 1.5, 3.5),
+    # adapters over 4-bit weights: checkpointed, embeddings in fp32, as peft prepares them
+    ("llama-3.1-8b --qlora", 13, 17),
+    ("llama-3.1-8b --load-in-4bit --lora", 13, 17),
+    ("llama-3.1-8b --int4", 13, 17),
+    ("unsloth/llama-3-8b-bnb-4bit --lora", 12.5, 16.5),
+    ("llama-3.1-70b --qlora", 48, 60),
+    ("qwen3-32b --qlora", 28, 36),
+    ("llama-2-7b --lora --load-in-8bit", 9, 18),
+    # TRL's own defaults: fp32 weights under autocast, checkpointed, no logits all at once
+    ("llama-3.2-1b --sft", 19, 26),  # 16 bytes
+    ("llama-3.2-1b --dpo", 23, 30),  # and its reference, 4 bytes
+    ("llama-3.2-1b --dpo --dtype bfloat16", 11, 17),
+    ("llama-3.1-8b --dpo --qlora", 11, 16),
+    ("llama-3.1-8b --sft --lora", 31, 36),
+    # text that is generated: weights as stored, a cache, one token's logits
+    ("llama-3.1-8b --inference", 15.5, 17.5),
+    ("llama-3.1-8b --inference --bf16", 15.5, 17.5),
+    ("llama-3.1-8b --inference --4bit", 6.5, 8),
+    ("llama-3.1-8b --inference --fp8", 9, 11),
+    ("llama-3.1-8b --inference -b 8 --ctx 8k", 24, 37),  # 8 GiB of cache, and the prompts' activations
+    ("llama-3.1-70b --inference", 132, 137),
+    ("llama-3.1-70b --inference --tp 4", 33, 38),
+    ("llama-3.1-70b --inference --int4", 38, 46),
+    ("qwen2.5-7b --inference", 14.5, 17),
+    ("Qwen/Qwen2.5-7B-Instruct-AWQ --inference", 5.5, 8),
+    ("Qwen/Qwen3-8B-FP8 --inference", 9, 12),
+    ("mixtral-8x7b --inference", 87, 91),
+    ("gemma-3-27b-text --inference", 50.5, 55),
+    ("qwen3-30b-a3b --inference", 57, 60),
+    ("gpt-oss-20b --inference", 13, 18),
+    ("gpt-oss-120b --inference", 60, 70),
+    ("gpt-oss-20b --lora --gc", 40, 56),  # unpacked to bf16
+    ("deepseek-v3 --inference", 625, 700),  # 671 GB in fp8
+    ("llama-3.1-405b --inference --fp8 --tp 8", 47, 55),
+]
+"""A command line, and the least and the most GiB that its answer may be."""
+CARDS = [
+    ("llama-3.1-8b --inference --bf16 --gpu-type 4090", "fits"),
+    ("llama-3.1-8b --qlora --vram 24", "fits"),
+    ("llama-3.1-8b --lora --vram 24", "does_not_fit"),
+    ("llama-3.1-8b --gpu-type h100", "fits"),
+    ("llama-3.1-70b --qlora --vram 80", "fits"),
+    ("qwen2.5-7b --inference --gpu-type 3090", "fits"),
+    ("tinyllama-1.1b --gpu-type 3090", "fits"),
+    ("llama-3.1-8b --engine vllm --gpu-type l4", "fits"),
+    ("deepseek-v3 --qlora --gradient-checkpointing --fsdp 64 --gpu-type b300", "unknown"),
+]
+
+
+def answer(line: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Return the JSON of ``vramtop LINE`` by the closed form."""
+    code = main(["fit", *line.split(), "--json", "--method", "formula"])
+    said = capsys.readouterr()
+    assert code in (0, 1, 3, 4), f"{line}: {said.err}"
+    found: dict[str, Any] = json.loads(said.out)
+    return found
+
+
+@pytest.mark.parametrize(("line", "least", "most"), ANSWERS, ids=[line for line, *_ in ANSWERS])
+def test_an_answer_is_what_arithmetic_says(
+    line: str, least: float, most: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert least <= answer(line, capsys)["budget"]["peak"]["device_bytes"] / 2**30 <= most
+
+
+@pytest.mark.parametrize(("line", "verdict"), CARDS, ids=[line for line, _ in CARDS])
+def test_a_verdict_is_what_the_field_knows(line: str, verdict: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(line, capsys)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "llama-3.1-8b --gpu-type 4090",
+        "llama-3.1-8b --lora --gpu-type 4090",
+        "llama-3.1-8b --full --fp32 -b 8 --vram 140",
+        "llama-3.1-8b --zero3 --gpus 4 --vram 24",
+    ],
+)
+def test_a_pasted_fix_gives_the_figure_and_the_range_that_it_promised(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suggestions = answer(line, capsys)["suggestions"]
+    assert suggestions
+    for each in suggestions:
+        words = " ".join(edit["words"] for edit in each["edits"])
+        found = answer(f"{line} {words}", capsys)
+        peak = found["budget"]["peak"]
+        promised = [each[name] for name in ("device_bytes", "low_bytes", "high_bytes")]
+        assert [peak[name] for name in ("device_bytes", "low_bytes", "high_bytes")] == promised, words
+        assert found["verdict"] == each["verdict"]
+
+
+def test_the_second_line_says_what_was_assumed_and_what_changes_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def lines(*words: str) -> str:
+        main(["fit", *words, "--gpu-type", "h100", "--method", "formula"])
+        return " ".join(capsys.readouterr().out.split("\n\n")[0].split())
+
+    assert lines("llama-3.1-8b").endswith(
+        "assuming bf16 weights (--precision), 1 x 2,048 tokens (--batch-size, --seq-len), adamw-fused (--optimizer), "
+        "no checkpointing (--gradient-checkpointing)"
+    )
+    assert lines("llama-3.1-8b", "--bf16", "-b", "2", "--gc", "--lora", "--seq", "512").endswith(
+        "assuming LoRA rank 16 on q_proj, v_proj (--lora-targets)"
+    )
+    assert "bf16 weights, fp32 copy (--precision)" in lines("llama-3.1-8b", "--zero3", "--gpus", "8")
+    stated = ("--precision", "bf16", "-b", "1", "--seq", "64", "--optim", "sgd", "--gc")
+    assert "assuming" not in lines("llama-3.1-8b", *stated)
+
+
+def test_keys_are_named_where_a_file_was_read(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.toml").write_text('[model]\nid = "gpt2"\n[training]\nmicro_batch = 2\n')
+    main(["estimate", str(tmp_path / "job.toml"), "--method", "formula"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "fp32 weights and computation (training.precision), 2 x 1,024 tokens (training.sequence_length)" in said
+
+
+def test_a_range_that_says_nothing_is_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["deepseek-v3", "--qlora", "--fsdp", "64", "--method", "formula"]
+    assert main(["fit", *words, "--gpu-type", "b300"]) == 3
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "CANNOT TELL" in first
+    assert "GiB on each GPU; the warnings below say what decides it" in first
+
+
+def test_what_a_card_or_a_model_cannot_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    said = answer("qwen3-0.6b --gpu-type t4 --flash", capsys)
+    assert any("T4 has no bf16 arithmetic" in each for each in said["budget"]["warnings"])
+    assert any("FlashAttention does not run on T4" in each for each in said["budget"]["warnings"])
+    assert not any("bf16" in each for each in answer("qwen3-0.6b --gpu-type 3090", capsys)["budget"]["warnings"])
+    longer = answer("gpt2 --seq 2048 --gpu-type 3090", capsys)
+    assert longer["verdict"] == "fits"
+    assert longer["sentence"].endswith("but 2,048 tokens are more than the model's 1,024")
+    assert "more than" not in answer("gpt2 --gpu-type 3090", capsys)["sentence"]
