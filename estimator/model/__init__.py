@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         separates_experts as separates_experts,
         unmatched_targets as unmatched_targets,
     )
+    from .model_search import instead_of_other_kind as instead_of_other_kind
     from .parameter_roles import (
         NamedShape as NamedShape,
         ParameterKind as ParameterKind,
@@ -84,6 +85,7 @@ else:
             ),
             "hub": ("HubAnswer Refusal config_request download_config find_token offline_variable refusal token_file"),
             "lora": "adapter_elements adapter_groups QuantizedLayers separates_experts unmatched_targets",
+            "model_search": "instead_of_other_kind",
             "parameter_roles": "assign_roles NamedShape ParameterKind with_role",
             "parameters": "Buffer Inventory ParameterGroup Role",
             "rank_share": "LocalParameters model_trained_parameters Stage stages unpacked_bytes",

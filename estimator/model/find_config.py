@@ -12,7 +12,7 @@ import msgspec
 
 from ..common import MAX_CONFIG_BYTES, InputError, check_nesting, expand_user, is_file, read_file
 from ..job import ModelSpec, Task, model_code, names_user_code
-from .model_search import similar_names
+from .model_search import instead_of_other_kind, similar_names
 from .read_architecture import usual_task
 
 _TUNING_SUFFIXES = re.compile(
@@ -232,6 +232,8 @@ def _from_built_in(name: str, environ: Mapping[str, str]) -> ResolvedModel:
         quantized = next((stated for pattern, stated in _QUANTIZED_NAMES if pattern.search(words)), None)
         config = {**found.config, "quantization_config": quantized} if quantized else found.config
         return ResolvedModel(config=config, source="built-in", where=found.id, label=name.rpartition("/")[2])
+    if (sentence := instead_of_other_kind(name)) is not None:
+        raise InputError(sentence)
     near = search_models(_lookup_keys(name)[-1])
     hint = f"did you mean {', '.join(near)}?" if near else f"built in are {', '.join(_example_names())}, and others"
     raise InputError(

@@ -6,6 +6,50 @@ from collections.abc import Iterable
 
 _PARTS = re.compile(r"[a-z]+\d*(?:\.\d+)?|\d+(?:\.\d+)?[a-z]*")
 _NOT_IN_KEYS = re.compile(r"[^a-z0-9]")
+_OTHER_KINDS = (
+    (
+        "diffusion",
+        re.compile(
+            r"\b(flux|stable-?diffusion|sdxl|sd-?(1\.5|2\.1|3(\.5)?)|pixart|kandinsky|controlnet|wan2|hunyuan-?(video|dit)|"
+            r"cogvideo|ltx|qwen-image|z-image|unet)"
+        ),
+    ),
+    (
+        "speech",
+        re.compile(
+            r"\b(whisper|wav2vec|hubert|wavlm|parakeet|canary|speecht5|bark|xtts|kokoro|musicgen|seamless|encodec)"
+        ),
+    ),
+    (
+        "vision",
+        re.compile(
+            r"\b(resnet|resnext|vit\b|vit-|deit|swin|convnext|efficientnet|mobilenet|densenet|vgg|yolo|detr|segformer|sam2?\b|"
+            r"dino|clip|siglip|mask2?-?r?-?cnn|mask2former|unet|beit|maskformer|depth-anything|timm)"
+        ),
+    ),
+    (
+        "vision-language",
+        re.compile(r"\b(llava|blip|idefics|paligemma|internvl|minicpm-v|florence|pixtral|molmo|smolvlm)"),
+    ),
+)
+"""Models that are no text models, by the beginnings of parts of their names."""
+
+
+def other_kind(name: str) -> str | None:
+    """Return the kind of model that a name stands for if it is no text model: diffusion, speech, vision; else None."""
+    word = name.rpartition("/")[2].casefold().replace("_", "-")
+    return next((kind for kind, pattern in _OTHER_KINDS if pattern.search(word)), None)
+
+
+def instead_of_other_kind(name: str) -> str | None:
+    """Return the sentence for a model that is no text model, with what to do instead; None: it may be one."""
+    kind = other_kind(name)
+    if kind is None:
+        return None
+    return (
+        f"{name} is a {kind} model, and only text models are known by name; give a function that builds it, such as "
+        "vramtop fit train.py:build_model --method traced, or the program as a launch line after --"
+    )
 
 
 def similar_names(text: str, names: Iterable[str], *, most: int) -> tuple[str, ...]:

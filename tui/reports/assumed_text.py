@@ -10,6 +10,7 @@ from ..draw import TextOutput
 _MOST = 4
 _FLAGS = {
     "training.precision": "--precision",
+    "inference.weights": "--inference-weights",
     "training.micro_batch": "--batch-size",
     "training.sequence_length": "--seq-len",
     "training.optimizer": "--optimizer",
@@ -49,7 +50,11 @@ def assumed_lines(budget: Budget, output: TextOutput, *, stated: Collection[str]
 def _assumptions(budget: Budget) -> Iterator[tuple[str, ...]]:
     """Yield what may be assumed, the weightiest first: words, and the keys that decide it."""
     job, training = budget.job, budget.job.training
-    yield _precision(budget), "training.precision"
+    stored = job.inference.weights if job.inference is not None and training.mode == "inference" else "auto"
+    if stored == "auto":
+        yield _precision(budget), "training.precision"
+    else:
+        yield f"{stored} weights", "inference.weights"
     yield f"{training.micro_batch:,} x {training.sequence_length:,} tokens", *_BATCH
     if training.mode != "train":
         return

@@ -11,7 +11,8 @@ from vramtop.estimator.job import Job, Lora, ModelSpec, Training
 from vramtop.estimator.job.job import Inference
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.checkpoint import job_of_model, stored_dtype, stored_format
-from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.model.find_config import built_in_models, resolve_model
+from vramtop.estimator.model.model_search import other_kind
 
 LLAMA = dict(resolve_model(ModelSpec(id="llama-3.1-8b")).config)
 LINEAR = 32 * (4096 * (4096 * 2 + 1024 * 2) + 3 * 4096 * 14336)
@@ -119,3 +120,22 @@ def test_a_quick_estimate_settles_each_changed_job() -> None:
     quick = quick_estimator(job)
     assert quick(job).job.training.precision == "fp32"
     assert quick(job).peak.components.weights == estimate(job).peak.components.weights
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("openai/whisper-large-v3", "speech"),
+        ("black-forest-labs/FLUX.1-dev", "diffusion"),
+        ("resnet50", "vision"),
+        ("llava-hf/llava-1.5-7b-hf", "vision-language"),
+    ],
+)
+def test_a_model_that_is_no_text_model_gets_a_sentence_of_what_to_do(name: str, kind: str) -> None:
+    with pytest.raises(InputError, match=f"{name} is a {kind} model.* give a function that builds it"):
+        resolve_model(ModelSpec(id=name), environ={"HF_HOME": "/nonexistent"})
+
+
+def test_no_built_in_model_is_taken_for_another_kind() -> None:
+    names = [name for model in built_in_models() for name in (*model.names, model.id)]
+    assert not [name for name in names if other_kind(name)]

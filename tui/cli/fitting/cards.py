@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common import InputError, format_gib
 from vramtop.estimator.job import Gpu, Job, catalogue, with_changes
 from vramtop.monitor.board.fit import check_fit
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from ..json_types import CardJson
 
 _COUNTS = (1, 2, 4, 8)
-"""Numbers of GPUs that are tried for a job of one rank; more than one shard it."""
+"""Numbers of GPUs that are tried for a job of one rank; over more than one it is split."""
 _MANY = (16, 32, 64)
 """Numbers that are tried if it fits on fewer of no card."""
-_SHARDED = "fsdp2"
+_SHARDED, _SPLIT = "fsdp2", "tensor"
+"""How a job that trains is split over several GPUs, and one that generates text."""
 _MAX_ROWS = 10
 _MAX_CARDS = 4
 """Cards that a row names."""
@@ -35,8 +36,8 @@ class Card:
     gpu: Gpu
     count: int
     """Number of these GPUs that the job takes."""
-    sharded: bool
-    """The job is changed for that: its states are sharded over these GPUs."""
+    split: str | None
+    """How the job is changed for that: its states are sharded, or its layers split; None: it is not changed."""
     device_bytes: int
     """Memory that the job needs on each of them."""
 
@@ -47,7 +48,7 @@ class Card:
             "name": self.gpu.label,
             "total_bytes": self.gpu.total_bytes,
             "gpus": self.count,
-            "strategy": _SHARDED if self.sharded else None,
+            "strategy": self.split,
             "device_bytes": self.device_bytes,
         }
 
@@ -56,7 +57,8 @@ def find_cards(job: Job, budget: Budget) -> tuple[Card, ...]:
     """Return the GPUs of the catalogue on which the job certainly fits, with the fewest of each; smallest first."""
     gpus = [gpu for gpu in catalogue() if not gpu.unified]
     beyond = beyond_formula(job, budget, gpu=None)
-    counts = [_COUNTS, _MANY] if job.parallel.world_size == 1 and job.training.mode == "train" else [(1,)]
+    trains = job.training.mode == "train"
+    counts = [(1,)] if job.parallel.world_size > 1 or job.is_served else [_COUNTS, _MANY] if trains else [_COUNTS]
     found: list[Card] = []
     for tried in counts:
         found = found or [card for gpu in gpus if (card := _fewest(job, budget, beyond, gpu, tried)) is not None]
@@ -66,11 +68,18 @@ def find_cards(job: Job, budget: Budget) -> tuple[Card, ...]:
 def card_lines(cards: Sequence[Card], job: Job, output: TextOutput) -> Iterator[str]:
     """Yield the table of cards, those of the same size in one row."""
     if not cards:
-        most = f", not even on {_MANY[-1]} of them with --fsdp" if job.parallel.world_size == 1 else ""
-        yield output.text(f"it does not fit on any card of the catalogue{most}; try --qlora, or a shorter --seq-len")
+        trains = job.training.mode == "train"
+        tried = f"{_MANY[-1]} of them with --fsdp" if trains else f"{_COUNTS[-1]} of them with --tp"
+        most = f", not even on {tried}" if job.parallel.world_size == 1 and not job.is_served else ""
+        fewer_bits = "--qlora" if trains else "--int4"
+        yield from output.wrapped(
+            f"it does not fit on any card of the catalogue{most}; try {fewer_bits}, or a shorter --seq-len"
+        )
         return
-    sharded = any(card.sharded for card in cards)
-    several = "; several GPUs: sharded with --fsdp" if sharded else ""
+    split = next((card.split for card in cards if card.split), None)
+    several = {_SHARDED: "; several GPUs: sharded with --fsdp", _SPLIT: "; several GPUs: split with --tp"}.get(
+        split or "", ""
+    )
     yield output.text(f"cards on which it fits, smallest first{several}:")
     rows = list(_rows(cards))
     head = ("GPUS", "MEMORY", "NEEDS EACH", "CARDS")
@@ -98,18 +107,25 @@ def _fewest(job: Job, budget: Budget, beyond: int, gpu: Gpu, counts: Sequence[in
     own = job.parallel.world_size
     estimate = estimator_on_card(job, gpu, beyond)
     if estimate is None:
-        return _card(budget, gpu, own, sharded=False)
+        return _card(budget, gpu, own, split=None)
     for count in counts:
-        sharding = {"parallel.strategy": _SHARDED, "parallel.data_shard": count}
-        changed = with_changes(job, sharding) if count > 1 else job
-        card = _card(estimate(changed), gpu, max(own, count), sharded=count > 1)
+        if count == 1:
+            split, changed = None, job
+        elif job.training.mode == "train":
+            split, changed = _SHARDED, with_changes(job, {"parallel.strategy": _SHARDED, "parallel.data_shard": count})
+        else:
+            split, changed = _SPLIT, with_changes(job, {"parallel.tensor": count})
+        try:
+            card = _card(estimate(changed), gpu, max(own, count), split=split)
+        except InputError:  # its heads cannot be divided by so many
+            continue
         if card is not None:
             return card
     return None
 
 
-def _card(budget: Budget, gpu: Gpu, count: int, *, sharded: bool) -> Card | None:
+def _card(budget: Budget, gpu: Gpu, count: int, *, split: str | None) -> Card | None:
     verdict = check_fit(budget, described_devices(gpu, gpu.total_bytes, count))
     if verdict.verdict != "fits":
         return None
-    return Card(gpu=gpu, count=count, sharded=sharded, device_bytes=budget.peak.device_bytes)
+    return Card(gpu=gpu, count=count, split=split, device_bytes=budget.peak.device_bytes)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import familiar_values as read
-from .familiar_values import AMP, BITS, FP8, GLOBAL_BATCH, METHOD, NODES, PROCESSES, SOFT, TUNING, Reader
+from .familiar_values import AMP, BITS, FP8, GLOBAL_BATCH, METHOD, NODES, PROCESSES, SOFT, TUNING, Reader, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def _switch(names: str, meaning: str, on: dict[str, Any], off: dict[str, Any] | 
     )
 
 
-def _fixed(names: str, meaning: str, settings: dict[str, Any], remark: str = "") -> FamiliarFlag:
+def _fixed(names: str, meaning: str, settings: Settings, remark: str = "") -> FamiliarFlag:
     return FamiliarFlag(names=tuple(names.split()), meaning=meaning, settings=read.fixed(settings), remark=remark)
 
 
