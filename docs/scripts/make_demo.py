@@ -1,17 +1,17 @@
 """Writes the demo recording: two GPUs over three minutes, with memory figures from the estimator itself.
 
-A full fine-tuning job loads, takes its first step and runs on budget. A second job starts on the other GPU, runs on
-budget for a while, then outgrows its budget until the GPU is full. A third job is pending: at first it fits beside the
-second, then it does not.
+A full fine-tuning job loads, takes its first step and runs on budget. A second job starts on the other GPU and holds
+twice its budget from its first step on: its script does not switch checkpointing on. A third job is pending: by the
+budget of the second it would fit beside it, by what that holds it does not.
 """
 
-import math
 import random
 
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Target, Training
+from vramtop.estimator.job.job_file import with_changes
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
 from vramtop.monitor.snapshot.host_load import HostLoad
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source, WatchedJob
@@ -47,6 +47,8 @@ DPO = Job(
     lora=Lora(rank=32, targets="all-linear"),
     target=Target(gpu=GPU.name),
 )
+DPO_RAN = with_changes(DPO, {"training.activation_checkpointing": "none"})
+"""What the second job's program does."""
 PENDING = Job(
     name="qwen-14b-lora",
     model=ModelSpec(id="Qwen/Qwen2.5-14B"),
@@ -74,10 +76,9 @@ def main() -> None:
 
 def snapshot(second: int, noise: random.Random) -> Snapshot:
     """Return the snapshot at this second of the recording."""
-    sft_peak, dpo_peak = estimate(SFT).peak, estimate(DPO).peak
+    sft_peak, dpo_peak = estimate(SFT).peak, estimate(DPO_RAN).peak
     sft = grown(second - 4, context=0.6, weights=16.0, first=0.55, peak=sft_peak.device_bytes - 300 * MIB)
     dpo = grown(second - 38, context=0.6, weights=15.4, first=0.9, peak=dpo_peak.device_bytes - 150 * MIB)
-    dpo += outgrown(second - 78, until=round(75.2 * GIB) - dpo_peak.device_bytes)
     notebook = process(
         2114, START - 86_400, "bo", "/usr/bin/python3 -m ipykernel_launcher -f kernel-8c1.json", 1.1 * GIB
     )
@@ -129,13 +130,6 @@ def grown(age: int, *, context: float, weights: float, first: float, peak: int) 
     if age < 31:
         return max(round(weights * GIB), round(peak * first))
     return peak
-
-
-def outgrown(age: int, *, until: int) -> int:
-    """Bytes beyond the budget: longer and longer sequences, in steps, as an allocator's cache grows."""
-    if age < 0:
-        return 0
-    return round(until * min(1.0, math.floor(age / 7 + 1) / 8))
 
 
 def process(pid: int, start: float, user: str, command: str, used: float) -> GpuProcess:

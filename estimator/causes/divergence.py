@@ -97,11 +97,14 @@ class Divergence:
     """Allocated, cached and outside of torch; empty without torch's counters."""
     explanations: tuple[Explanation, ...]
     """The likeliest first."""
+    further: tuple[str, ...] = ()
+    """Causes that are no settings, one sentence each."""
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Details: the parts that differ, and each prediction with its explanations."""
-        return (*(part.sentence for part in self.parts if part.differs), *_predictions(self.explanations))
+        """Details: the parts that differ, each prediction with its explanations, and causes that are no settings."""
+        differing = (part.sentence for part in self.parts if part.differs)
+        return (*differing, *_predictions(self.explanations), *self.further)
 
 
 def explain_divergence(budget: Budget, observation: Observation, estimate: Estimate) -> Divergence:

@@ -97,9 +97,8 @@ def settled_by_model(before: Job, after: Job, model: "ResolvedModel") -> Iterato
     """
     framework = after.engine_name or after.training.framework
     if before.training.precision == AUTO:
-        stored = weights_of(model)
-        why = f"the checkpoint of {model.label} is {stored}" if stored else "the config states no type of its weights"
-        yield f"The precision is {after.training.precision}, as {framework} has it where none is set: {why}."
+        known = f"its weights are stored in {stored}" if (stored := weights_of(model)) else "its config states no type"
+        yield f"The precision is {after.training.precision}, as {framework} has it where none is set: {known}."
     if before.training.optimizer == AUTO and after.training.mode == "train":
         yield f"The optimizer is {after.training.optimizer}, as {framework} has it where none is set."
     if before.lora != after.lora or before.inference != after.inference:

@@ -9,6 +9,17 @@ from vramtop.estimator.job import Job
 from ...snapshot import GpuProcess
 from .divergence_status import Comparison
 
+_KEPT_TENSORS = (
+    "tensors stay alive from step to step: a loss that is added up without .item(), outputs or metrics kept in a list, "
+    "hooks that store activations, results of an evaluation that stay on the GPU"
+)
+_GROWING_CACHE = (
+    "or torch's cache grows because batches differ in length: it ends at the longest one, and "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True keeps it small"
+)
+_MOSTLY_TENSORS = 0.85
+"""Share of reserved memory from which tensors, and not free blocks, are what grows."""
+
 
 def diagnose(
     budget: Budget,
@@ -30,6 +41,8 @@ def diagnose(
         estimate: a quick estimate of a changed job; may raise VramtopError.
         assumed: dotted keys of the job that are defaults or inferences (``Finding.written`` is false).
     """
+    if comparison.trend is not None:  # a setting changes a level, and no trend
+        return Divergence(sentence=comparison.sentence, parts=(), explanations=(), further=_causes_of_growth(process))
     peak, now = comparison.peak_usage, comparison.observed_bytes
     observation = Observation(
         device_bytes=now if peak is None or comparison.phase == "loading" else peak.size_bytes,
@@ -40,6 +53,20 @@ def diagnose(
         assumed=assumed,
     )
     return explain_divergence(budget, observation, _corrected_like(budget, estimate))
+
+
+def _causes_of_growth(process: GpuProcess | None) -> tuple[str, ...]:
+    """Return what makes memory grow without end, as far as torch's counters tell tensors from free cache."""
+    counters = process.counters if process else None
+    allocated, reserved = (counters.allocated_bytes, counters.reserved_bytes) if counters else (None, None)
+    if process is None or allocated is None or not reserved:
+        which = (
+            "vramtop run -- COMMAND starts it with a probe that tells the two apart, and says which lines hold memory"
+        )
+        return (_KEPT_TENSORS, _GROWING_CACHE, which)
+    if allocated < _MOSTLY_TENSORS * reserved:
+        return (_GROWING_CACHE, _KEPT_TENSORS)
+    return (_KEPT_TENSORS, f"vramtop snapshot {process.pid} says which lines hold the memory")
 
 
 def _corrected_like(budget: Budget, estimate: Callable[[Job], Budget]) -> Callable[[Job], Budget]:

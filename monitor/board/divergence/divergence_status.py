@@ -1,5 +1,6 @@
 """Status of a running job: its memory compared with its budget (on budget, OVER, under, growing, loading, ...)."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -184,7 +185,8 @@ def _sentence(status: _LevelStatus, observed: int | None, tracker: PhaseTracker)
 def _growth_sentence(trend: GrowthTrend, observed: int | None, left_bytes: int | None) -> str:
     per_minute = format_gib(round(trend.bytes_per_second * 60))
     growth = (
-        f"holds {format_gib(observed)} GiB and is growing by {per_minute} GiB per minute although it should be steady"
+        f"holds {format_gib(observed)} GiB and has been growing by {per_minute} GiB per minute since "
+        f"{time.strftime('%H:%M', time.localtime(trend.since))} although it should be steady"
     )
     if left_bytes is None:
         return f"{growth} ({trend.confidence})"

@@ -19,6 +19,8 @@ class GrowthTrend:
     bytes_per_second: float
     deviations: float
     """Mann-Kendall statistic z: how far the readings are from an order without a trend, in standard deviations."""
+    since: float
+    """Unix seconds of the last reading before the growth."""
 
     def seconds_until(self, left_bytes: int) -> float:
         """Return the seconds in which this many more bytes will be allocated if the growth continues."""
@@ -54,7 +56,8 @@ def find_growth(
     deviations = _mann_kendall(sizes)
     if deviations < min_deviations:
         return None
-    return GrowthTrend(bytes_per_second=_median_slope(maxima), deviations=deviations)
+    since = max(time for time, size in maxima if size <= sizes[0])
+    return GrowthTrend(bytes_per_second=_median_slope(maxima), deviations=deviations, since=since)
 
 
 def _bucket_maxima(readings: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:

@@ -1,6 +1,7 @@
 """The demo recording passes through the same pipeline as live GPUs."""
 
-from vramtop.estimator.estimation import estimate
+from vramtop.estimator.estimation import estimate, quick_estimator
+from vramtop.monitor.board.divergence.diagnose import diagnose
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import read_recording
@@ -21,10 +22,15 @@ def test_the_demo_has_a_job_on_budget_one_over_it_and_one_that_no_longer_fits() 
         second = board.gpus[1].reading
         fullest = max(fullest, (second.used_bytes or 0) / (second.total_bytes or 1))
     assert stories["llama-8b-sft"] == ["loading", "warming_up", "on_budget"]
-    assert stories["qwen-7b-dpo"] == ["loading", "warming_up", "on_budget", "over"]
+    assert stories["qwen-7b-dpo"] == ["loading", "warming_up", "over"]
     assert stories["qwen-14b-lora"][0] == "fits"
     assert stories["qwen-14b-lora"][-1] == "does_not_fit"
-    assert 0.9 < fullest < 1
+    assert 0.7 < fullest < 1
+    (over,) = (row for row in board.processes if row.comparison and row.comparison.status == "over")
+    assert over.budget is not None
+    why = diagnose(over.budget, over.comparison, over.process, quick_estimator(over.budget.job))
+    assert why.explanations[0].changes == {"training.activation_checkpointing": "none"}
+    assert why.explanations[0].group not in {each.group for each in why.explanations[1:]}
 
 
 def test_the_demo_has_what_the_gpu_screen_and_the_host_line_show() -> None:

@@ -15,7 +15,7 @@ from vramtop.monitor.history import History
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.tui.cli.main import main
 
-GPT2 = ("gpt2", "--batch-size", "2", "--seq-len", "64", "--method", "formula")
+GPT2 = ("gpt2", "--batch-size", "2", "--seq-len", "64", "--precision", "bf16-mixed", "--method", "formula")
 Answer = Callable[..., tuple[int, dict[str, Any], str]]
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .parser import Parser
 
 _FIT_EXAMPLES = """\
-  vramtop fit llama-3.1-8b --qlora --gradient-checkpointing --gpu-type 4090
+  vramtop fit llama-3.1-8b --qlora --gpu-type 4090
   vramtop fit qwen2.5-7b --batch-size 4 --seq-len 4k --bf16 --gpu-memory 24GiB
   vramtop fit llama-3.1-70b --fsdp 16 --pure-bf16 --gpu-type h100
   vramtop fit job.toml                        on this machine, now

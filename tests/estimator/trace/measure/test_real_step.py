@@ -105,7 +105,7 @@ def ended(path: Path) -> bool:
 
 @pytest.mark.slow
 def test_a_step_takes_what_a_plain_training_loop_takes() -> None:
-    found = measure(job_of(), steps=3)
+    found = measure(job_of(training={"optimizer": "adamw"}), steps=3)
     config = {name: value for name, value in CONFIG.items() if name != "model_type"}
     code = LOOP.format(tests=str(Path(__file__).parents[3]), config=config)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)

@@ -6,6 +6,7 @@ import pytest
 import simulated_machine as simulated
 
 from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
 from vramtop.estimator.learning.correction import corrected
@@ -85,3 +86,36 @@ def test_causes_are_searched_with_what_measured_runs_say_of_the_changed_job() ->
     found = [each for each in said.explanations if each.changes == batch]
     assert found
     assert found[0].device_bytes == pytest.approx(truth, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("counters", "first", "last"),
+    [
+        (None, "tensors stay alive", "vramtop run -- COMMAND"),
+        (
+            ProcessCounters(time=0.0, allocated_bytes=58 * GIB, reserved_bytes=60 * GIB),
+            "tensors stay alive",
+            "snapshot 7",
+        ),
+        (
+            ProcessCounters(time=0.0, allocated_bytes=30 * GIB, reserved_bytes=60 * GIB),
+            "or torch's cache",
+            "tensors stay",
+        ),
+    ],
+)
+def test_growth_is_no_setting(budget: Budget, counters: ProcessCounters | None, first: str, last: str) -> None:
+    """By how much a minute, since when, when the GPU is full, and what keeps memory."""
+    at = budget.steady_device_bytes
+    held = [(float(n), at + n * 10 * MIB) for n in range(300)]
+    tracker = PhaseTracker(budget, start_time=0.0)
+    for time, size in held:
+        tracker.add(time, size)
+    running = GpuProcess(pid=7, start_time=0.0, used_bytes=held[-1][1], kinds=("compute",), counters=counters)
+    comparison = compare_with_budget(tracker, held, process=running, left_bytes=6000 * MIB)
+    said = diagnose(budget, comparison, running, estimate)
+    assert "growing by 0.6 GiB per minute since " in said.sentence
+    assert "the GPU is full in about 10 minutes" in said.sentence
+    assert said.explanations == ()
+    assert said.lines[0].startswith(first)
+    assert last in said.lines[-1]

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from textual.content import Content
 
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common import GIB, format_gib
 from vramtop.monitor.board import GpuRow
 
 from ....draw import (
@@ -30,6 +30,7 @@ from .panel_shape import PanelShape, panel_line
 _SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
 _MIN_HEIGHT_WITH_TIMELINE = 4
 _UPPER_BOUND, _MOMENT = "┄", "┊"
+_SHOWN_BESIDE_BYTES = GIB // 10
 
 
 def graph_lines(gpu: GpuRow, history: Readings, shape: PanelShape, now: float) -> list[Content]:
@@ -59,6 +60,7 @@ def graph_lines(gpu: GpuRow, history: Readings, shape: PanelShape, now: float) -
         expected_bytes=None if gpu.expected_bytes is None else gpu.expected_bytes + beside,
         high_bytes=gpu.high_bytes + beside if judged and gpu.high_bytes is not None else None,
         seen_bytes=max((size for _, size in history if size is not None), default=None),
+        beside_bytes=beside,
         marks=timeline_marks(run_moments(row), width=shape.bar_width, span_seconds=span, now=now) if row else (),
         timeline=timeline,
     )
@@ -85,6 +87,8 @@ class _Graph:
     high_bytes: int | None
     """Where the memory beyond the budget begins; None: not known."""
     seen_bytes: int | None
+    beside_bytes: int
+    """Memory of other processes, above which the lines of the budget lie."""
     marks: tuple[TimelineMark, ...]
     timeline: bool
     """There is a row for the names of the marks."""
@@ -114,9 +118,12 @@ def _drawn(graph: _Graph, shape: PanelShape, beyond: str, bound_colour: str) -> 
         rows.append(timeline_cells(graph.marks, shape.bar_width))
     notes = [f"peak seen {format_gib(graph.seen_bytes)}"]
     if graph.expected_bytes is not None:
-        notes.append(f"{BUDGET_LINE * 2} expected {format_gib(graph.expected_bytes)}")
+        beside = (
+            f", above {format_gib(graph.beside_bytes)} of others" if graph.beside_bytes >= _SHOWN_BESIDE_BYTES else ""
+        )
+        notes.append(f"{BUDGET_LINE * 2} expected{beside}")  # the bar of the budget has the figures, which stand once
     if graph.high_bytes is not None:
-        notes.append(f"{_UPPER_BOUND * 2} at most {format_gib(graph.high_bytes)}")
+        notes.append(f"{_UPPER_BOUND * 2} at most")
     labels = [""] * len(rows)
     labels[0] = f"{format_gib(graph.top_bytes, digits=0)} GiB"
     labels[-1] = f"{graph.span_seconds / 60:.0f} min"
