@@ -119,6 +119,12 @@ def estimate(
     return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
 
 
+def why_untraced(budget: Budget) -> str | None:
+    """Return why a budget whose step was to be traced was not; None: it was, or it was not to be."""
+    remark = next((each for each in budget.assumptions if each.startswith(UNTRACED)), None)
+    return None if remark is None else remark.removeprefix(UNTRACED).removesuffix(".")
+
+
 def _with_facts(budget: Budget, gpu: Gpu | None, settled: tuple[str, ...]) -> Budget:
     """Return the budget with what defaults settled, and what its GPU cannot do."""
     return replace(

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         preparation as preparation,
         served_precision as served_precision,
         settled as settled,
+        settles as settles,
         trainer_precision as trainer_precision,
     )
     from .task import Task as Task
@@ -101,7 +102,7 @@ else:
             ),
             "quantization": "BITSANDBYTES BYTES_PER_ELEMENT is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob with_sizes_of",
-            "settled_job": "precision_under preparation served_precision settled trainer_precision",
+            "settled_job": "precision_under preparation served_precision settled settles trainer_precision",
             "settings": (
                 "Inference Lora MAX_GPUS ModelSpec OptimizerName OtherModel Parallel "
                 "Software StrategyName Target Training Uncertainties UncertaintyDirection Zero"

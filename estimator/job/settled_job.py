@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from .job import Job
 from .quantization import quantization
 from .rules import AUTO, FRAMEWORKS, HALF, STORED, STRATEGIES, uses_deepspeed, usual
+from .settings import Inference
 
 
 def settled(job: Job, stored: str | None = None) -> Job:
@@ -59,6 +60,27 @@ def trainer_precision(weights: str | None, mixed: str | None, *, keeps_fp32: boo
     if weights in HALF and not (mixed in HALF and keeps_fp32):
         return str(weights)
     return f"{mixed}-mixed" if mixed in HALF else "fp32"
+
+
+def settles(settled: Job, job: Job) -> bool:
+    """Return True if a settled job is this one, with a value for each setting that it leaves open.
+
+    Args:
+        settled: the job of a budget.
+        job: the job as somebody gave it.
+    """
+    training = job.training
+    if training.precision == AUTO:
+        training = replace(training, precision=settled.training.precision)
+    if training.optimizer == AUTO:
+        training = replace(training, optimizer=settled.training.optimizer)
+    lora, inference, unsure = job.lora, job.inference, job.unsure
+    if lora is not None and settled.lora is not None and lora.quantization == "none":
+        lora = replace(lora, quantization=settled.lora.quantization)
+    if settled.inference is not None and (inference or Inference()).weights == AUTO:
+        inference = replace(inference or Inference(), weights=settled.inference.weights)
+        unsure = replace(unsure, weights=settled.unsure.weights)
+    return replace(job, training=training, lora=lora, inference=inference, unsure=unsure) == settled
 
 
 def preparation(job: Job) -> dict[str, Any]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 NoBudgetReason = Literal[
-    "reading…", "no access", "left alone", "not attached", "not training", "no job", "needs model", "unreadable",
+    "reading…", "no access", "left alone", "not attached", "not training", "job not read", "needs model", "unreadable",
     "no budget", "starting", "ended", "too many", "server", "notebook", "desktop", "helper",
 ]  # fmt: skip
 """Why a process has no budget, in a word or two for a column of 12 characters."""

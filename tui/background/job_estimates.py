@@ -40,9 +40,9 @@ class JobEstimates:
         on_not_refined: Callable[[str], object],
     ) -> None:
         self._quick, self._refine = quick, refine
-        self._on_not_refined = on_not_refined
+        self._on_budget, self._on_not_refined = on_budget, on_not_refined
         self._quick_task = LatestOnlyTask("estimate", call_later, on_budget, on_error)
-        self._refine_task = LatestOnlyTask("estimate, refined", call_later, on_budget, self._set_not_refined)
+        self._refine_task = LatestOnlyTask("estimate, refined", call_later, self._set_refined, self._set_not_refined)
         self.not_refined: str | None = None
         """Why there is no refined budget of the latest job; None while there may be one."""
 
@@ -64,6 +64,15 @@ class JobEstimates:
     def may_refine(self, budget: Budget) -> bool:
         """Return True if a better budget than this one may still arrive."""
         return self._refine is not None and budget.method == "formula" and self.not_refined is None
+
+    def _set_refined(self, budget: Budget) -> None:
+        """Pass on a refined budget; of one that is the closed form again, why nothing better can be had."""
+        from vramtop.estimator.estimation import why_untraced  # not at start-up
+
+        if budget.method == "formula":
+            self._set_not_refined(why_untraced(budget) or "the closed form has rules for it")
+        else:
+            self._on_budget(budget)
 
     def _set_not_refined(self, reason: str) -> None:
         self.not_refined = reason

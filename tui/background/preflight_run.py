@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import CancelledError, VramtopError, working_folder
-from vramtop.estimator.job import Job, find_gpu
+from vramtop.estimator.job import Job, find_gpu, settles
 from vramtop.monitor.board import Board
 from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
 from vramtop.monitor.preflight import validate_job
@@ -85,7 +85,7 @@ def read_context(request: PreflightRequest) -> CheckContext:
     )
     validate_job(context)
     known = request.budget
-    if known is None or known.method == "formula" or known.job != job:
+    if known is None or known.method == "formula" or not settles(known.job, job):
         return context
     return replace(context, deepest_budget=lambda: known)
 

@@ -252,8 +252,8 @@ class AutomaticAttach:
                 candidate.due = None
                 return
             self._candidates.settle(candidate, answer, self._clock(), time=self._time)
-        if answer.attachment is None or answer.job is None or answer.reason == "no job":
-            if before is not None and answer.reason in ("not training", "no job"):
+        if answer.attachment is None or answer.job is None or answer.reason == "job not read":
+            if before is not None and answer.reason in ("not training", "job not read"):
                 self._watchlist.dismiss_runs(before.pids)  # it executes another program now
             return
         keys = tuple((rank.pid, rank.start_time) for rank in answer.attachment.ranks)

@@ -193,7 +193,7 @@ class Candidates:
         reason: NoBudgetReason | None = "server" if answer.reason and candidate.is_server else answer.reason
         if candidate.run is None:
             candidate.reason = reason
-        if (answer.attachment is None and answer.reason != "ended") or answer.reason == "no job":
+        if (answer.attachment is None and answer.reason != "ended") or answer.reason == "job not read":
             for each in self._kin[candidate.kin]:
                 if each.waits:
                     each.due, each.reason = None, reason

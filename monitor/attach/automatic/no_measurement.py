@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .candidates import Candidate
 
 _REASONS = {
-    "no job": "its command line, files and environment do not say what it trains",
+    "job not read": "its command line, files and environment do not say what it trains",
     "needs model": "its model could not be read",
     "unreadable": "its files could not be read",
 }

@@ -82,7 +82,7 @@ def _with_budget(request: ReadRequest, attachment: Attachment) -> RunAnswer:
     reason: NoBudgetReason | None = None
     sentence = "its model is not known"
     if missing and not any(_shows_training(finding) for finding in reading.findings):
-        reason, sentence = "no job", "nothing in it says what it trains"
+        reason, sentence = "job not read", "nothing in it says what it trains"
     elif "model.id" in missing:
         reason = "needs model"
     if reason is not None:

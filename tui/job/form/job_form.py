@@ -215,7 +215,8 @@ class JobForm(VerticalScroll):
             found = tuple(key for key in state.found_keys() if key not in top)
             placed.update(top, found)
             if top:
-                yield _Section(top, "heading-missing", "missing: fill these in")
+                title = "missing: fill these in" if state.missing else "was missing: as you gave it"
+                yield _Section(top, "heading-missing", title)
             if found:
                 yield _Section(found, "heading-found", state.found_title)
         basic = tuple(key for key in BASIC if key not in placed)

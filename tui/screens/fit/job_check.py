@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from textual.screen import Screen
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.job import Job
+from vramtop.estimator.job import Job, settles
 
 from ...keys import shown_key
 from ..preflight import PreflightMark
@@ -100,7 +100,8 @@ class JobCheck:
     def budget_for(self, purpose: str) -> Budget | None:
         """Return the budget of the settings as they are; if there is none, notify the user why."""
         budget = self._view.budget
-        if budget is None or self._view.is_invalid or budget.job != self.job:
+        job = self.job
+        if budget is None or self._view.is_invalid or job is None or not settles(budget.job, job):
             sentence = f"{_NO_BUDGET} {purpose}: {self.why_not()}"
             self._screen.notify(sentence, severity="warning", markup=False)
             return None
@@ -122,7 +123,7 @@ class JobCheck:
         self.compare(is_new_budget=True)
 
     def _show_not_refined(self, reason: str) -> None:
-        self._view.keep_quick_budget()
+        self._view.keep_quick_budget(reason)
         self._side_screens.show_not_refined(reason)
 
     def _show_advice(self, advice: Advice) -> None:
@@ -131,8 +132,8 @@ class JobCheck:
 
     def _search_advice(self) -> None:
         """Search for advice once the verdict is drawn: Python threads share one processor."""
-        budget = self._view.budget
-        if budget is not None and budget.job == self.job:
+        budget, job = self._view.budget, self.job
+        if budget is not None and job is not None and settles(budget.job, job):
             self.estimates.search_advice(budget, self._session.capacity)
 
     @property

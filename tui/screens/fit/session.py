@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.job import Job
+from vramtop.estimator.job import Job, settles
 from vramtop.monitor.board import Board, Watchlist
 from vramtop.monitor.board.fit import DeviceCapacity
 
@@ -72,7 +72,7 @@ class FitSession:
             self._watchlist.remove_pending(self.pinned)
         self.pinned = job
         self._watchlist.add_pending(job)
-        if budget.method != "formula" and budget.job == job:
+        if budget.method != "formula" and settles(budget.job, job):
             self._watchlist.set_budget(budget)
 
     def changes_text(self, job: Job, gpus: int | None) -> str:

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import format_gib
 from vramtop.estimator.crash import MemorySnapshot
-from vramtop.estimator.estimation import UNTRACED
+from vramtop.estimator.estimation import UNTRACED, why_untraced
 
 from ...background import LatestOnlyTask
 from ...draw import printable
@@ -202,5 +202,5 @@ class StepScreen(Screen[None]):
 
 def _why_untraced(budget: Budget) -> str:
     """Return why the step was not traced, from the budget's assumptions if they say so."""
-    reason = next((sentence for sentence in budget.assumptions if sentence.startswith(UNTRACED)), "")
-    return f"{_NO_TRACE} {reason}".rstrip()
+    reason = why_untraced(budget)
+    return _NO_TRACE if reason is None else f"{_NO_TRACE} {UNTRACED}{reason}."

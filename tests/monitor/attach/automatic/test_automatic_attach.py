@@ -131,7 +131,7 @@ def test_a_program_that_does_not_say_what_it_trains_is_no_run(machine, start, sc
         "from transformers import AutoModelForCausalLM\nAutoModelForCausalLM.from_pretrained('gpt2').generate()\n"
     )
     board = machine().read(start([sys.executable, script(f"{SLEEPS}{generates}")]))
-    assert (board.runs, board.processes[0].no_budget_reason) == ((), "no job")
+    assert (board.runs, board.processes[0].no_budget_reason) == ((), "job not read")
 
 
 def test_processes_are_read_though_the_current_folder_was_removed(machine, start, script, flags, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from vramtop.monitor.attach.automatic.run_answer import RunAnswer
 from vramtop.monitor.board.gpu_rows import gpu_rows
 from vramtop.monitor.host.kinds.process_kind import program_of
 
-EARLY = RunAnswer(reason="no job", too_early=True)
+EARLY = RunAnswer(reason="job not read", too_early=True)
 REFUSED = RunAnswer(reason="no access")
 
 

@@ -114,7 +114,7 @@ def test_why_nothing_is_kept_is_said_once_on_the_commands_standard_error(
                 watchlist.add_run(WatchedJob(job=job, pids=(command,), missing=missing), make_budget(job))
 
         def candidate(self, key: Any) -> Any:
-            return SimpleNamespace(due=due, reason="no job") if key == command else None
+            return SimpleNamespace(due=due, reason="job not read") if key == command else None
 
     monkeypatch.setattr("vramtop.monitor.attach.automatic.follow_program.AutomaticAttach", Attach)
     own = make_process(pid, 38, start_time=start)

@@ -142,13 +142,16 @@ async def test_a_snapshot_is_drawn_beside_the_predicted_step_on_one_scale(
 
 
 @pytest.mark.slow
-async def test_a_log_is_explained_beside_the_same_budget(crashed: Callable[[], VramtopApp], tmp_path: Path) -> None:
+async def test_a_log_is_explained_beside_the_same_budget(
+    crashed: Callable[[], VramtopApp], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a short name, which is not broken into lines
     path = tmp_path / "train.log"
     path.write_text(f"step 1\n{MESSAGE}\n")
     app = crashed()
     async with app.run_test(size=(120, 40)) as pilot:
         await open_by_enter(app, pilot)
-        await open_file(pilot, app, tmp_path / "absent")
+        await open_file(pilot, app, Path("absent"))
         await until_shown(pilot, lambda: "cannot be read" in screen_text(app))
         app.screen.query_one(Input).value = str(path)
         await pilot.press("enter")

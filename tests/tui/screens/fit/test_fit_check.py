@@ -13,6 +13,7 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
 from vramtop.estimator.job.job_file import load_job, with_changes
+from vramtop.estimator.job.settled_job import settled as as_settled, settles
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.storage import RecentModels
 from vramtop.tui.job.copy_dialog import CopiedTextScreen
@@ -41,7 +42,7 @@ def estimate(make_budget) -> Callable[[Job], Budget]:
     def estimate(job: Job) -> Budget:
         if job.model.id != MODEL:
             raise InputError(f"model {job.model.id!r} is not known; did you mean {MODEL!r}?")
-        return make_budget(job, device=10 * job.training.micro_batch)
+        return make_budget(as_settled(job), device=10 * job.training.micro_batch)  # as the estimator fills in "auto"
 
     return estimate
 
@@ -221,7 +222,7 @@ async def test_the_better_estimate_replaces_the_quick_one_and_is_kept_when_pinne
 
     def refine(job: Job) -> Budget:
         assert go.wait(60)
-        return dataclasses.replace(make_budget(job, device=12), method="exact")
+        return dataclasses.replace(make_budget(as_settled(job), device=12), method="exact")
 
     screen = FitCheckScreen(watchlist, estimate=estimate, refine=refine, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
@@ -316,7 +317,7 @@ def suggested(screen: FitCheckScreen) -> bool:
 
 def settled(screen: FitCheckScreen) -> bool:
     budget = screen.query_one(VerdictView).budget
-    return budget is not None and budget.job == screen.job
+    return budget is not None and screen.job is not None and settles(budget.job, screen.job)
 
 
 async def test_lines_of_the_verdict_stay_as_wide_when_its_scrollbar_appears(watchlist, estimate, board, large):
@@ -592,7 +593,7 @@ async def test_a_traced_estimate_states_the_estimate_it_replaced(watchlist, esti
 
     def refine(job: Job) -> Budget:
         assert go.wait(60)
-        return dataclasses.replace(make_budget(job, device=12), method="traced")
+        return dataclasses.replace(make_budget(as_settled(job), device=12), method="traced")
 
     screen = FitCheckScreen(watchlist, estimate=estimate, refine=refine, initial=START)
     app = ScreenHost(screen)
@@ -687,7 +688,7 @@ async def test_two_candidates_are_compared_and_exchanged(watchlist, estimate, bo
         assert "DOES NOT FIT" in lines[-1]
         row(screen, "training.precision").query_one(Choice).focus()
         await pilot.press("b")
-        await until_shown(pilot, lambda: screen.job == START)
+        await until_shown(pilot, lambda: screen.job is not None and settles(screen.job, START))
         await until_shown(pilot, lambda: settled(screen) and "micro-batch 1" in text_of(screen, "#comparison"))
         assert screen.query_one(VerdictView).kept.job.training.micro_batch == 9
         await pilot.press("b")

@@ -1,6 +1,7 @@
 """The verdict on the edited job: whether it fits, on which GPUs, what to change, and the memory it needs."""
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -68,6 +69,8 @@ class VerdictView(VerticalScroll):
         """The quick budget that a refined one has replaced."""
         self._capacity = Capacity()
         self._refining = False
+        self._not_refined: str | None = None
+        """Why the quick figure is the last one."""
         self._notes: tuple[str, ...] = ()
         self.kept: Budget | None = None
         """Candidate A, with which the job is compared; None: there is none."""
@@ -97,13 +100,13 @@ class VerdictView(VerticalScroll):
             is_refined = self.budget is not None and self.budget.job == budget.job and budget.method != "formula"
             self._replaced = self.budget if is_refined else None
             self.budget = budget
-        self._refining = refining and self.budget is budget
+        self._refining, self._not_refined = refining and self.budget is budget, None
         self.problem = None
         self.remove_class("-invalid")
 
-    def keep_quick_budget(self) -> None:
-        """Say no longer that the step is being traced: there will be no refined budget."""
-        self._refining = False
+    def keep_quick_budget(self, reason: str) -> None:
+        """Say why there will be no refined budget, in place of that the step is being traced."""
+        self._refining, self._not_refined = False, reason
         self._draw()
 
     def set_advice(self, advice: Advice) -> None:
@@ -145,7 +148,7 @@ class VerdictView(VerticalScroll):
         fit = self._capacity.fit(budget) if self._capacity.devices else None
         large = [] if fit is None else headline(fit, budget, width=width, ascii_only=is_ascii_only(self))
         head, words = verdict_lines(budget, fit, width=width, compact=compact)
-        words += self._method_lines(budget)
+        words += self._method_lines(budget, width=width)
         is_said = compact and fit is not None and fit.margin_bytes is not None  # by the headline
         head = head if is_said else [*words, *head]
         lines = self.query_one("#headline", StaticLines)
@@ -184,10 +187,12 @@ class VerdictView(VerticalScroll):
             lines = comparison_lines(self.kept, budget, self._capacity, width=width)
             table.show(Content("\n").join(lines), layout=True)
 
-    def _method_lines(self, budget: Budget) -> list[Content]:
+    def _method_lines(self, budget: Budget, *, width: int) -> list[Content]:
         """Say that the step is being traced, or how the refined peak differs from the quick one."""
         if self._refining:
             return [Content.styled("tracing one step; its figure will replace this one", MUTED)]
+        if self._not_refined is not None:
+            return [Content.styled(line, MUTED) for line in wrap(f"not traced: {self._not_refined}", width)]
         if self._replaced is None:
             return []
         new, old = budget.peak.device_bytes, self._replaced.peak.device_bytes

@@ -352,8 +352,8 @@ async def test_unfolding_a_run_makes_room_for_its_ranks(make_snapshot, gpus, mak
     ("reasons", "words"),
     [
         (("server", "server", "server"), "server"),
-        (("no job", "no job", "server"), "no job …"),
-        (("no job", "reading…", "reading…"), "no job …"),
+        (("job not read", "job not read", "server"), "no job …"),
+        (("job not read", "reading…", "reading…"), "no job …"),
         (("reading…", "reading…"), "reading…"),
     ],
 )
