@@ -9,7 +9,7 @@ from textual.content import Content
 from ..draw import STATUSES
 from ..keys import shown_key
 from ..screens.fleet import FleetScreen, FleetTable
-from .help import STATUS_HELP, HelpScreen, entry, heading, key_rows, marked
+from .help import STATUS_HELP, HelpScreen, entry, heading, key_rows, marked, short_help
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,6 +56,10 @@ class FleetHelpScreen(HelpScreen):
 
     def __init__(self, app_bindings: Sequence[BindingType] = ()) -> None:
         super().__init__(app_bindings=app_bindings)
+
+    def short(self) -> Content:
+        """Return the keys in a few words each, and the statuses."""
+        return short_help((*FleetTable.BINDINGS, *FleetScreen.BINDINGS, *self._app_bindings))
 
     def content(self) -> Content:
         """Return the text."""

@@ -1,6 +1,8 @@
 """The help: keys, from the bindings of the screens, and how to read bars, letters, signs and statuses."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -10,11 +12,13 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from ..draw import COMPONENTS, STATUSES, VERDICTS, Mark, on_colour
+from ..draw import COMPONENTS, STATUSES, VERDICTS, Mark, on_colour, shorten
 from ..keys import TERMINAL_KEYS, bind, key_name, keys_in_force, shown_key
 from ..screens import SCREENS, ScreenSpec
 from ..screens.dashboard import DashboardScreen, ProcessTable
 
+_SHORT_TEXT, _SHORT_ROWS = 28, 15
+"""Cells of a key's few words, and lines of keys, on a terminal of 80 columns and 24 lines."""
 _OTHER_KEYS = (("Tab", "move to the GPUs and back; the arrow keys choose a GPU where GPUs are rows"),)
 """Keys of Textual on the dashboard."""
 _ATTACH_GRAPH = (
@@ -62,7 +66,7 @@ _VERDICT_HELP = {
 
 
 class HelpScreen(ModalScreen[None]):
-    """The help as one text to scroll through.
+    """The help: the keys in a few words each, on one small screen, then all of it as one text to scroll through.
 
     Args:
         titles: titles of the open screens, topmost first: the keys of the first one that has a section come first.
@@ -71,7 +75,7 @@ class HelpScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("app.back", "app.pop_screen", "Close"),
-        bind("app.help", "app.pop_screen"),
+        bind("app.help", "more"),
         bind("app.quit", "app.pop_screen"),
     ]
     DEFAULT_CSS = """
@@ -86,17 +90,35 @@ class HelpScreen(ModalScreen[None]):
         super().__init__()
         self._titles = titles
         self._app_bindings = app_bindings
+        self._is_whole = False
 
     def compose(self) -> ComposeResult:
         """The text."""
         with VerticalScroll(can_focus=True) as box:
             box.border_title = "Help"
-            box.border_subtitle = f"{shown_key('app.back')} closes"
-            yield Static(self.content())
+            box.border_subtitle = f"{shown_key('app.help')} everything, in sentences · {shown_key('app.back')} closes"
+            yield Static(self.short())
+
+    def action_more(self) -> None:
+        """Show all of the help; where that is shown, close it."""
+        box = self.query_one(VerticalScroll)
+        if self._is_whole:
+            self.app.pop_screen()
+            return
+        self._is_whole = True
+        box.border_subtitle = f"{shown_key('app.back')} closes"
+        self.query_one(Static).update(self.content())
 
     def content(self) -> Content:
-        """Return the text."""
+        """Return the whole text."""
         return help_content(self._titles, self._app_bindings)
+
+    def short(self) -> Content:
+        """Return the keys of the topmost screen in a few words each, and the statuses."""
+        named = {screen.title: screen for screen in SCREENS if screen.keys}
+        own = next((named[title] for title in self._titles if title in named), None)
+        bindings = own.bindings() if own is not None else (*DashboardScreen.BINDINGS, *ProcessTable.BINDINGS)
+        return short_help((*bindings, *self._app_bindings, *TERMINAL_KEYS))
 
 
 def help_content(
@@ -124,6 +146,25 @@ def help_content(
     lines += [heading("A pending job")]
     lines += [marked(f" {mark.letter} {mark.word} ", mark, _VERDICT_HELP[name]) for name, mark in VERDICTS.items()]
     return Content("\n").join([*first, *lines])
+
+
+def short_help(bindings: Iterable[BindingType]) -> Content:
+    """Return keys in two columns, a few words each, and the statuses of runs: at most 19 lines of 72 cells."""
+    cells = [f"{key:7} {_few_words(text, _SHORT_TEXT)}" for key, text in key_rows(bindings)][: 2 * _SHORT_ROWS]
+    half = (len(cells) + 1) // 2
+    lines = [
+        Content(f"{left:{_SHORT_TEXT + 9}}{right}".rstrip())
+        for left, right in zip_longest(cells[:half], cells[half:], fillvalue="")
+    ]
+    marks = [Content.styled(f"{mark.letter} {mark.word}", on_colour(mark.colour)) for mark in STATUSES.values()]
+    third = (len(marks) + 2) // 3
+    legend = [Content("  ").join(marks[at : at + third]) for at in range(0, len(marks), third)]
+    return Content("\n").join([*lines, Content(""), *legend])
+
+
+def _few_words(text: str, width: int) -> str:
+    """Return the beginning of a help text: up to its first pause, and no more than fits."""
+    return shorten(re.split(r"[:;,]| \(", text, maxsplit=1)[0], width)
 
 
 def key_rows(bindings: Iterable[BindingType]) -> Iterator[tuple[str, str]]:

@@ -1,10 +1,13 @@
 """The help is built from the bindings of the screens."""
 
 import pytest
+from screen_host import ScreenHost, screen_lines
 from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
 
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.help import help_content, key_rows
+from vramtop.tui.app.help import HelpScreen, help_content, key_rows
+from vramtop.tui.screens import SCREENS
 from vramtop.tui.screens.attach.keys import ATTACH_KEYS
 from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
@@ -50,3 +53,21 @@ def test_keys_of_the_current_screen_come_first(titles: list[str], first: str) ->
     text = help_content(titles).plain
     assert text.split("\n")[1] == first
     assert text.count("Keys of the fit check screen") == text.count("Keys of the attach screen") == 1
+
+
+@pytest.mark.parametrize("title", ["", *(screen.title for screen in SCREENS if screen.keys)])
+async def test_the_keys_fit_one_screen_of_80_columns_and_24_lines(title: str) -> None:
+    screen = HelpScreen([title], VramtopApp.BINDINGS)
+    async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        box = screen.query_one(VerticalScroll)
+        assert not box.show_vertical_scrollbar
+        shown = "\n".join(screen_lines(pilot.app))
+        assert "▲ OVER" in shown
+        assert "Reading a panel" not in shown
+        screen.action_more()
+        await pilot.pause()
+        assert box.show_vertical_scrollbar  # all of it, in sentences
+        screen.action_more()
+        await pilot.pause()
+        assert pilot.app.screen is not screen

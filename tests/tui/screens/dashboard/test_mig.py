@@ -90,7 +90,7 @@ async def test_every_device_has_a_line_below_its_gpu(
         assert [line[1:].split("  ")[0].split("█")[0].split("'")[0].strip() for line in listed] == [
             "0",
             "0:3:0 1c.3g.40gb",
-            f"0:3:1 2c.3g.40gb {'shares 0:3:0' if size[0] == 80 else 'as 0:3:0'}",
+            "0:3:1 2c.3g.40gb as 0:3:0",
             "0:9 1g.20gb",
             "1",
         ]

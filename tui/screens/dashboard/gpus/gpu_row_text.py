@@ -25,9 +25,11 @@ from ....draw import (
 )
 
 _STATUS_WIDTH = 20
-_UTIL_WIDTH = 6
+_UTIL_WIDTH = 5
+_MIN_UTIL_WIDTH = 72
+"""Width of lines with utilisation."""
 _MIN_JOB_WIDTH = 100
-"""Width of lines with utilisation and job."""
+"""Width of lines with the job."""
 MIN_HARDWARE_WIDTH = 140
 """Width of lines with power, temperature, and what slows the GPU down."""
 _HARDWARE_WIDTH = 20
@@ -62,9 +64,10 @@ def gpu_row_line(
     if names == _INDEX_WIDTH:
         index = Content.styled(f"{mark}{reading.index:>{names}} ", "bold" if selected else "")
     right = [_memory(gpu), _free(gpu), _status(gpu, stale_seconds)]
-    if width >= _MIN_JOB_WIDTH:
+    if width >= _MIN_UTIL_WIDTH:
         util = "n/a" if reading.utilisation_percent is None else f"{reading.utilisation_percent} %"
         right.insert(2, Content(f"{util:>{_UTIL_WIDTH}}"))
+    if width >= _MIN_JOB_WIDTH:
         right.append(_job(gpu))
     if width >= MIN_HARDWARE_WIDTH:
         right.insert(3, hardware_cell(reading, _HARDWARE_WIDTH))
@@ -98,8 +101,9 @@ def _drawn(gpu: GpuRow, room: int) -> Content:
 def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH) -> Content:
     """Return the titles above the lines of ``gpu_row_line``."""
     right = [f"{'used/total':>11}", f"{'free':>5}", f"{' status':{_STATUS_WIDTH}}"]
-    if width >= _MIN_JOB_WIDTH:
+    if width >= _MIN_UTIL_WIDTH:
         right.insert(2, f"{'util':>{_UTIL_WIDTH}}")
+    if width >= _MIN_JOB_WIDTH:
         right.append(f"{'job':{_JOB_WIDTH}}")
     if width >= MIN_HARDWARE_WIDTH:
         right.insert(3, f"{'power    temp':>{_HARDWARE_WIDTH}}")

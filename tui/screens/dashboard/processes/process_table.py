@@ -12,7 +12,15 @@ from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.snapshot import Demand
 
 from ....widgets import RowTable, column_gap
-from .columns import Column, ColumnName, columns_for, figure_demand, is_figure
+from .columns import (
+    PROCESS_COLUMNS,
+    Column,
+    ColumnName,
+    columns_for,
+    default_columns,
+    figure_demand,
+    is_figure,
+)
 from .keys import TABLE_KEYS
 from .marks import Marks
 from .process_rows import SORTED_BY, SortKey, TableRow, next_sort_key, position_of
@@ -114,11 +122,17 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         self._refresh_rows()
         self._tree_reader.read()
         self.post_message(self.Folded())
+        self.post_message(self.DemandChanged())
 
     def show_next_view(self) -> ViewName:
         """Show the next one of these views, and return it."""
         self.show_view(VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)])
         return self.view
+
+    @property
+    def usual_columns(self) -> Sequence[ColumnName]:
+        """The columns of its view unless the user chooses, the most important first."""
+        return PROCESS_COLUMNS if self._view.name == "processes" else default_columns()
 
     def show_columns(self, wanted: Sequence[ColumnName] | None) -> Sequence[ColumnName]:
         """Show these columns, the most important first, and return those for which there is room; None: the default."""
@@ -200,7 +214,13 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         gap = column_gap(self._board_width)
         width = self._board_width - self.scrollbar_size_vertical - MARGIN
         self._rows = view.rows(words=self.filter_words, by=self.sort_key)
-        columns = columns_for(width, gap, widths=view.widths(self._rows), groups=view.has_groups, wanted=self._wanted)
+        columns = columns_for(
+            width,
+            gap,
+            widths=view.widths(self._rows),
+            groups=view.has_groups,
+            wanted=self._wanted or self.usual_columns,
+        )
         if self._painter.lay_out(columns, gap):
             self._painted.clear()
         sorted_by = SORTED_BY[self.sort_key]

@@ -16,7 +16,7 @@ from ....draw import MUTED
 from ....keys import shown_key
 from ....widgets import StaticLines
 from ..signals import Terminations
-from .columns import ColumnDialog, columns_named, default_columns
+from .columns import ColumnDialog, columns_named
 from .process_table import ProcessTable
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class ProcessTableScreen(Screen[None]):
 
     def action_columns(self) -> None:
         """Choose the columns of the table."""
-        chosen = columns_named(self.app.settings.get(COLUMNS)) or default_columns()
+        chosen = columns_named(self.app.settings.get(COLUMNS)) or self.table.usual_columns
         self.app.push_screen(ColumnDialog(chosen, self.table.show_columns), self._keep_columns)
 
     def _keep_columns(self, choice: Sequence[ColumnName] | None) -> None:

@@ -13,7 +13,7 @@ from .run_rows import run_row_count, run_rows
 from .tree_rows import tree_rows
 
 ViewName = Literal["runs", "tree", "processes"]
-VIEWS: tuple[ViewName, ...] = ("runs", "tree", "processes")
+VIEWS: tuple[ViewName, ...] = ("runs", "processes", "tree")
 
 _MAX_GPU_WIDTH = 9
 """Longer lists of GPUs are cut."""

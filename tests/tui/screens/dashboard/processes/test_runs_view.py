@@ -282,8 +282,10 @@ async def test_v_shows_the_next_view_which_is_kept_for_the_next_start(open_app):
         await until_shown(pilot, lambda: app.board is not None)
         table = app.screen.query_one(ProcessTable)
         assert table.view == "runs"
-        await pilot.press("v", "v")
+        await pilot.press("v")
         assert table.view == "processes"
+        assert {"SM %", "CPU %", "USER"} <= set(table.columns)  # as in other monitors
+        assert "BUDGET" not in table.columns[:4]
     assert kept[-1] == ("dashboard.view", "processes")
     app = open_app(settings=dict(kept))
     async with app.run_test(size=(120, 40)):
@@ -352,8 +354,8 @@ async def test_unfolding_a_run_makes_room_for_its_ranks(make_snapshot, gpus, mak
     ("reasons", "words"),
     [
         (("server", "server", "server"), "server"),
-        (("job not read", "job not read", "server"), "no job …"),
-        (("job not read", "reading…", "reading…"), "no job …"),
+        (("job not read", "job not read", "server"), "job not rea…"),
+        (("job not read", "reading…", "reading…"), "job not rea…"),
         (("reading…", "reading…"), "reading…"),
     ],
 )

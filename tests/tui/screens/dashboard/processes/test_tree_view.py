@@ -141,7 +141,7 @@ async def test_ancestors_are_read_only_while_the_tree_is_shown(open_app, monkeyp
         table = app.screen.query_one(ProcessTable)
         await pilot.pause()
         assert asked == []
-        await pilot.press("v")
+        await pilot.press("v", "v")
         await until_shown(pilot, lambda: any(row.ancestor for row in table.rows))
         assert asked[0] == {os.getpid()}
         assert "└ sleeper" in screen_text(app)
@@ -157,7 +157,7 @@ async def test_processes_of_a_recording_are_not_looked_up_on_this_machine(open_a
     app = open_app(source=Source(kind="recording", path="a.jsonl"))
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
-        await pilot.press("v")
+        await pilot.press("v", "v")
         await pilot.pause()
         assert app.screen.query_one(ProcessTable).view == "tree"
         assert "sleeper" in screen_text(app)

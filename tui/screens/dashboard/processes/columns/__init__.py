@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from .table_columns import (
         COLUMNS as COLUMNS,
+        PROCESS_COLUMNS as PROCESS_COLUMNS,
         columns_for as columns_for,
         default_columns as default_columns,
     )
@@ -45,6 +46,6 @@ else:
             "column_choice": "columns_named",
             "column_dialog": "ColumnDialog",
             "figure_columns": "figure_demand figure_order is_figure",
-            "table_columns": "COLUMNS columns_for default_columns",
+            "table_columns": "COLUMNS columns_for default_columns PROCESS_COLUMNS",
         },
     )

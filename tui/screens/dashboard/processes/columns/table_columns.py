@@ -28,6 +28,11 @@ from .figure_columns import FIGURE_COLUMNS
 
 _NOTHING = CellText("")
 _UNKNOWN = CellText("-", "muted")
+PROCESS_COLUMNS: tuple[ColumnName, ...] = (
+    *("PID", "GPU", "VRAM GiB", "COMMAND", "USER", "SM %", "CPU %", "UP", "RAM GiB", "STATUS"),
+    *("BW %", "DIFF", "BUDGET"),
+)
+"""Columns of the view of single processes unless the user chooses: those of other monitors, before the budget's."""
 _EVEN_SHARE = 0.02
 """Ranks that differ by no more than this share of the highest hold the same."""
 
