@@ -17,7 +17,7 @@ from ..keys import TERMINAL_KEYS, bind, key_name, keys_in_force, shown_key
 from ..screens import SCREENS, ScreenSpec
 from ..screens.dashboard import DashboardScreen, ProcessTable
 
-_SHORT_TEXT, _SHORT_ROWS = 28, 15
+_SHORT_TEXT, _SHORT_ROWS = 27, 15
 """Cells of a key's few words, and lines of keys, on a terminal of 80 columns and 24 lines."""
 _OTHER_KEYS = (("Tab", "move to the GPUs and back; the arrow keys choose a GPU where GPUs are rows"),)
 """Keys of Textual on the dashboard."""
