@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         MIB as MIB,
         TIB as TIB,
         UNSEEN_BYTES as UNSEEN_BYTES,
+        format_apart as format_apart,
         format_gib as format_gib,
         format_size as format_size,
         parse_size as parse_size,
@@ -85,7 +86,7 @@ else:
                 "caused_by_process_limit process_limit_error ProcessLimitError require_threads start_thread"
             ),
             "secrets": ("displayed displayed_arguments displayed_data mask_line mask_strings show_secrets"),
-            "sizes": "format_gib format_size GIB KIB MIB parse_size TIB UNSEEN_BYTES",
+            "sizes": "format_apart format_gib format_size GIB KIB MIB parse_size TIB UNSEEN_BYTES",
             "untrusted_files": (
                 "check_nesting MAX_CONFIG_BYTES open_file parse_toml read_file read_start TooLargeError"
             ),

@@ -57,6 +57,15 @@ def format_size(size_bytes: int | None) -> str:
     return f"{size_bytes / TIB:.2f} TiB".replace("-", "−")
 
 
+def format_apart(first: int, second: int) -> tuple[str, str]:
+    """Return two sizes in GiB without the unit, with as many digits as it takes to tell them apart, up to three."""
+    for digits in (1, 2, 3):
+        texts = format_gib(first, digits=digits), format_gib(second, digits=digits)
+        if first == second or texts[0] != texts[1]:
+            break
+    return texts
+
+
 def format_gib(size_bytes: int | None, *, digits: int = 1, signed: bool = False) -> str:
     """Return a size in GiB without the unit, for people; ``n/a`` if it is unknown."""
     if size_bytes is None:

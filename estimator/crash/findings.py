@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ..budget import Budget
-from ..common import GIB, MIB, VramtopError, format_gib
+from ..common import GIB, MIB, VramtopError, format_apart, format_gib
 from ..model import resolve_model
 from .records import Failure, OutOfMemory
 from .snapshot import MemorySnapshot
@@ -145,7 +145,7 @@ def job_findings(
 ) -> Iterator[str]:
     """Yield what a failure says beside the budget of its job."""
     memory, peak = failure.memory, budget.peak
-    predicted = f"{format_gib(peak.device_bytes)} GiB ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
+    span = f"({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
     if failure.kind in ("host", "killed"):
         if budget.host is not None:
             ranks = min(8, len(budget.ranks))
@@ -156,12 +156,12 @@ def job_findings(
             )
         return
     if memory is None:
-        yield f"The job is predicted to need {predicted} on each GPU."
+        yield f"The job is predicted to need {format_gib(peak.device_bytes)} GiB {span} on each GPU."
         return
     total = memory.total_bytes
     usable = total - (memory.beside_bytes or 0) if total is not None else None
     if usable is not None:
-        yield _verdict(predicted, budget, usable, memory)
+        yield _verdict(span, budget, usable, memory)
     if memory.tried_bytes is not None and (tensor := _known_tensor(memory.tried_bytes, budget)):
         yield f"The {size_text(memory.tried_bytes)} asked for are the size of {tensor}."
     if least_bytes is not None and least_bytes > peak.high_bytes:
@@ -174,9 +174,10 @@ def job_findings(
         yield from _components_beside(snapshot, budget, failure)
 
 
-def _verdict(predicted: str, budget: Budget, usable: int, memory: OutOfMemory) -> str:
+def _verdict(span: str, budget: Budget, usable: int, memory: OutOfMemory) -> str:
     peak = budget.peak
-    room = f"the {format_gib(usable)} GiB that this process could use"
+    need, room = format_apart(peak.device_bytes, usable)
+    predicted, room = f"{need} GiB {span}", f"the {room} GiB that this process could use"
     if memory.beside_bytes and memory.total_bytes:
         room += f" of the GPU's {format_gib(memory.total_bytes)}"
     if peak.low_bytes > usable:

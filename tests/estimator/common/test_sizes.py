@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.sizes import GIB, MIB, TIB, format_gib, format_size, parse_size
+from vramtop.estimator.common.sizes import GIB, MIB, TIB, format_apart, format_gib, format_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,9 @@ def test_sums_have_their_unit_and_small_ones_are_not_zero_tib() -> None:
     assert format_size(TIB) == "1.00 TiB"
     assert format_size(6250 * GIB) == "6.10 TiB"
     assert format_size(None) == "n/a"
+
+
+def test_sizes_that_differ_are_printed_as_different() -> None:
+    assert format_apart(2_100_000_000, 2_107_000_000) == ("1.956", "1.962")
+    assert format_apart(3 * GIB, 4 * GIB) == ("3.0", "4.0")
+    assert format_apart(GIB, GIB) == ("1.0", "1.0")
