@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def test_a_model_with_a_config_is_estimated_by_the_formula_once_it_is_built(
     traced = budget_of("own_models:llama", folder, "traced", training__precision="bf16")
 
     assert exact.method == "exact"
-    assert exact.model == traced.model
+    assert exact.model == replace(traced.model, max_positions=exact.model.max_positions)
     assert exact.peak.allocated_bytes == pytest.approx(traced.peak.allocated_bytes, rel=0.03)
     adapted = budget_of("own_models:llama", folder, "exact", lora__targets=["q_proj"])
     assert adapted.model.trainable_parameters == 2 * 16 * (64 + 64)

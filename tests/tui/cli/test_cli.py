@@ -221,7 +221,7 @@ def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(vramt
 @pytest.mark.parametrize(
     ("words", "code", "hint"),
     [
-        (("estimate",), 2, "job not read"),
+        (("estimate",), 2, "no job"),
         (("estimate", "absent.toml"), 2, "absent.toml: no such file"),
         (("estimate", "no-such/model"), 2, "no-such/model"),
         (("estimate", "zero3.json"), 2, "zero3.json does not set model.id"),

@@ -112,7 +112,7 @@ def test_an_unknown_decisive_check_is_exit_code_3(preflight: Preflight) -> None:
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        ((), "job not read"),
+        ((), "no job"),
         (("absent.toml",), "absent.toml: no such file"),
         (("job.toml", "--set", "run.outptu_dir=x"), "'run.output_dir'"),
         (("job.toml", "--gpu-type", "h1000"), "h100"),

@@ -64,6 +64,7 @@ async def test_the_help_names_the_keys_in_force(make_app: MakeApp) -> None:
         assert isinstance(help_screen, HelpScreen)
         lines = [line.split("  ")[0].strip() for line in help_screen.content().plain.splitlines()]
         assert {"Ctrl+A", "H", "h", "F2 P"} <= set(lines)
+        await pilot.press("h")  # all of it, in sentences
         await pilot.press("h")
         await until_shown(pilot, lambda: isinstance(app.screen, DashboardScreen))
 

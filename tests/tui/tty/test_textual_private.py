@@ -98,6 +98,9 @@ def use_the_dashboard(on_terminal) -> None:
     dashboard.wait_for("gpubox-3")
     before = len(dashboard.written)
     dashboard.type("?")
+    dashboard.wait_for("in sentences", since=before)
+    before = len(dashboard.written)
+    dashboard.type("?")
     dashboard.wait_for("Keys", since=before)
     dashboard.type("?")  # closes the help; an Escape before other keys would be taken for Alt
     before = len(dashboard.written)

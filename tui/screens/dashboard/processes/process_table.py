@@ -122,7 +122,8 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         self._refresh_rows()
         self._tree_reader.read()
         self.post_message(self.Folded())
-        self.post_message(self.DemandChanged())
+        if self._board_width:
+            self.post_message(self.DemandChanged())
 
     def show_next_view(self) -> ViewName:
         """Show the next one of these views, and return it."""
