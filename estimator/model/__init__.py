@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         built_in_models as built_in_models,
         cached_model as cached_model,
         find_built_in as find_built_in,
+        instead_of_model as instead_of_model,
         hub_cache as hub_cache,
         looks_like_hub_id as looks_like_hub_id,
         read_config as read_config,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
         separates_experts as separates_experts,
         unmatched_targets as unmatched_targets,
     )
-    from .model_search import instead_of_other_kind as instead_of_other_kind
     from .parameter_roles import (
         NamedShape as NamedShape,
         ParameterKind as ParameterKind,
@@ -80,12 +80,11 @@ else:
             "checkpoint": "job_of_model settled_by_model stored_dtype weights_of",
             "count_parameters": "UNKNOWN_FAMILY_ERROR",
             "find_config": (
-                "built_in_models BuiltInModel cached_model find_built_in hub_cache looks_like_hub_id read_config "
+                "built_in_models BuiltInModel cached_model find_built_in hub_cache instead_of_model looks_like_hub_id read_config "
                 "resolve_model ResolvedModel search_models"
             ),
             "hub": ("HubAnswer Refusal config_request download_config find_token offline_variable refusal token_file"),
             "lora": "adapter_elements adapter_groups QuantizedLayers separates_experts unmatched_targets",
-            "model_search": "instead_of_other_kind",
             "parameter_roles": "assign_roles NamedShape ParameterKind with_role",
             "parameters": "Buffer Inventory ParameterGroup Role",
             "rank_share": "LocalParameters model_trained_parameters Stage stages unpacked_bytes",

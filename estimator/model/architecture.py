@@ -31,6 +31,8 @@ class BlockRules:
     """Norms multiply by their weight in fp32."""
     expert_bias: bool = False
     """Experts have biases and clamp the factors of their product."""
+    every_expert: bool = False
+    """Every token passes through every expert, weighted by a score that is 0 for those that it is not sent to."""
     fp32_routing: bool = False
     """The router's weights are fp32, and so is what it makes of the experts' outputs."""
 

@@ -154,7 +154,11 @@ def _experts(fields: ConfigFields, family: Family, layers: int) -> dict[str, Any
     own_size = fields.optional_size("moe_intermediate_size")
     return {
         "experts": experts,
-        "experts_per_token": fields.size("num_experts_per_tok", "experts_per_token", default=1) if experts else 0,
+        "experts_per_token": experts
+        if family.rules.every_expert
+        else fields.size("num_experts_per_tok", "experts_per_token", default=1)
+        if experts
+        else 0,
         "expert_mlp_size": (own_size or fields.size("intermediate_size")) if experts else 0,
         "shared_mlp_size": _shared_mlp_size(fields, own_size) if experts else 0,
         "moe_layers": moe_layers,

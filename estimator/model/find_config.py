@@ -142,6 +142,15 @@ def find_built_in(name: str) -> BuiltInModel | None:
     return next((index[key] for key in _lookup_keys(name) if key in index), None)
 
 
+def instead_of_model(name: str) -> str | None:
+    """Return the sentence for a model that is not known by name, with what to do instead; None: it may be misspelled."""
+    part = next((found for key in _lookup_keys(name) if (found := find_built_in(f"{key}-text"))), None)
+    if part is not None:
+        text = next(word for word in part.names if word.endswith("-text"))
+        return f"{name} reads images too, which is not counted by name; its language part alone is {text}"
+    return instead_of_other_kind(name)
+
+
 def search_models(text: str, *, most: int = 3) -> tuple[str, ...]:
     """Return the built-in models that a text may mean, by names as people type them, the likeliest first."""
     return tuple(dict.fromkeys(similar_names(text, _models_by_name(), most=most)))
@@ -232,7 +241,7 @@ def _from_built_in(name: str, environ: Mapping[str, str]) -> ResolvedModel:
         quantized = next((stated for pattern, stated in _QUANTIZED_NAMES if pattern.search(words)), None)
         config = {**found.config, "quantization_config": quantized} if quantized else found.config
         return ResolvedModel(config=config, source="built-in", where=found.id, label=name.rpartition("/")[2])
-    if (sentence := instead_of_other_kind(name)) is not None:
+    if (sentence := instead_of_model(name)) is not None:
         raise InputError(sentence)
     near = search_models(_lookup_keys(name)[-1])
     hint = f"did you mean {', '.join(near)}?" if near else f"built in are {', '.join(_example_names())}, and others"

@@ -69,7 +69,8 @@ def read_architecture(
     if name not in FAMILIES and (config.get("is_encoder_decoder") or _TWO_STACKS & config.keys()):
         raise CannotTellError(f"the formula has no rule for models of type {name!r}, of an encoder and a decoder")
     try:
-        parts = read_parts(ConfigFields(config, where, family.absent), family, served)
+        own = {field: config.get(theirs) for field, theirs in family.field_names.items()}
+        parts = read_parts(ConfigFields({**config, **own}, where, family.absent), family, served)
     except MissingFieldError as error:
         if name in FAMILIES:
             raise

@@ -18,9 +18,9 @@ def llama_body(arch: Architecture, family: Family, prefix: str) -> Iterator[Name
     if arch.rules.attention_sinks:
         yield NamedShape(f"{block}self_attn.sinks", (arch.heads,), arch.layers, "parameter")
     if arch.dense_layers:
-        yield from _gated_mlp(f"{block}mlp.", arch, arch.mlp_size, arch.dense_layers)
+        yield from _gated_mlp(f"{block}{family.mlp}.", arch, arch.mlp_size, arch.dense_layers)
     if arch.moe_layers:
-        yield from _moe(arch, family, f"{block}mlp.")
+        yield from _moe(arch, family, f"{block}{family.mlp}.")
     for name in family.block_norms:
         yield from norm(block + name, arch.hidden, arch.layers)
     yield from norm(f"{prefix}norm", arch.hidden, 1)
@@ -126,19 +126,22 @@ def _gated_mlp(prefix: str, arch: Architecture, size: int, repeat: int) -> Itera
 def _moe(arch: Architecture, family: Family, mlp: str) -> Iterator[NamedShape]:
     """Yield router, routed experts (fused into one tensor per projection) and shared experts."""
     layers, experts, size = arch.moe_layers, arch.experts, arch.expert_mlp_size
-    router = f"{mlp}{'router' if family.router_bias else 'gate'}"
-    yield NamedShape(f"{router}.weight", (experts, arch.hidden), layers, "parameter")
+    router = f"{mlp}{family.router}"
+    if arch.rules.every_expert:  # llama4's router is a linear layer
+        yield from linear(router, experts, arch.hidden, layers)
+    else:
+        yield NamedShape(f"{router}.weight", (experts, arch.hidden), layers, "parameter")
     if family.router_bias:
         yield NamedShape(f"{router}.bias", (experts,), layers, "parameter")
     up, down = (2 * size, arch.hidden), (arch.hidden, size)
-    if arch.rules.expert_bias:  # gpt_oss stores them (in, out), with biases
+    if arch.rules.expert_bias or arch.rules.every_expert:  # gpt_oss and llama4 store them (in, out)
         up, down = (up[1], up[0]), (down[1], down[0])
+    if arch.rules.expert_bias:
         yield NamedShape(f"{mlp}experts.gate_up_proj_bias", (experts, 2 * size), layers, "parameter")
         yield NamedShape(f"{mlp}experts.down_proj_bias", (experts, arch.hidden), layers, "parameter")
     yield NamedShape(f"{mlp}experts.gate_up_proj", (experts, *up), layers, "parameter")
     yield NamedShape(f"{mlp}experts.down_proj", (experts, *down), layers, "parameter")
     if arch.shared_mlp_size:
-        plural = "" if family.shared_expert_gate else "s"
-        yield from _gated_mlp(f"{mlp}shared_expert{plural}.", arch, arch.shared_mlp_size, layers)
+        yield from _gated_mlp(f"{mlp}{family.shared_expert}.", arch, arch.shared_mlp_size, layers)
         if family.shared_expert_gate:
             yield from linear(f"{mlp}shared_expert_gate", 1, arch.hidden, layers)

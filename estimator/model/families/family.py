@@ -75,6 +75,8 @@ class Family:
     """Config field that identifies the family, or its nearest relative, where ``model_type`` is missing."""
     absent: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """Values of fields that a config does not mention."""
+    field_names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """The family's own names of config fields, by the name that other families have for the same."""
     stack: Literal["decoder", "encoder", "encoder-decoder"] = "decoder"
     tied: bool = False
     """The default of ``tie_word_embeddings``."""
@@ -89,6 +91,8 @@ class Family:
     """The config names activation and gating in one field, ``feed_forward_proj``."""
     mlp_ratio: int | None = None
     """MLP size over hidden size if the config states none; None: the config must state the MLP size."""
+    mlp: str = "mlp"
+    """Module name of a block's MLP, or of its experts with their router."""
     bias_fields: tuple[str, ...] = ()
     """Fields that the family's code reads, of ``attention_bias``, ``mlp_bias`` and ``qkv_bias``."""
     qkv_bias: bool = False
@@ -120,9 +124,13 @@ class Family:
     # --- mixtures of experts
     experts: bool = True
     """The config may have experts."""
+    router: str = "gate"
+    """Module name of the router."""
     router_bias: bool = False
+    shared_expert: str = "shared_experts"
+    """Module name of the shared experts, which are one MLP."""
     shared_expert_gate: bool = False
-    """There is one shared expert, weighted by a gate of its own."""
+    """The shared expert is weighted by a gate of its own."""
     expert_names: tuple[str, str, str] | None = None
     """Names of an expert's gate, up and down projection in checkpoints; transformers 5 fuses them.
 

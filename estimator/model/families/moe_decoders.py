@@ -34,6 +34,7 @@ MIXTURES = {
         qkv_bias=True,
         bias_fields=("qkv_bias",),
         window_off_by_default=True,
+        shared_expert="shared_expert",
         shared_expert_gate=True,
         linear_expert_names=_GATE_UP_DOWN,
         absent={
@@ -62,6 +63,7 @@ MIXTURES = {
         qkv_bias=True,
         output_bias=True,
         bias_fields=("attention_bias",),
+        router="router",
         router_bias=True,
         without_head=NO_QA,
         full_attention_every=2,
@@ -72,6 +74,27 @@ MIXTURES = {
             "num_local_experts": 128,
             "num_experts_per_tok": 4,
             "sliding_window": 128,
+        },
+    ),
+    "llama4_text": replace(
+        LLAMA_LIKE,
+        mlp="feed_forward",
+        router="router",
+        shared_expert="shared_expert",
+        without_head=("sequence-classification", *NO_QA_OR_TOKENS),
+        rules=BlockRules(every_expert=True),
+        field_names={
+            "moe_intermediate_size": "intermediate_size",
+            "shared_expert_intermediate_size": "intermediate_size",
+            "intermediate_size": "intermediate_size_mlp",
+            "decoder_sparse_step": "interleave_moe_layer_step",
+        },
+        absent={
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "num_local_experts": 16,
+            "num_experts_per_tok": 1,
+            "intermediate_size": 16384,
         },
     ),
     "deepseek_v2": replace(

@@ -60,6 +60,7 @@ PART = {
     "t5": ("fp32", "mixed", "bf16 eager", "mixed fsdp2 accumulated"),
     "olmo2": ("bf16",),
     "gpt_oss": ("mixed", "bf16 fsdp2"),
+    "llama4_text": ("bf16", "mixed fsdp2"),
     "deepseek_v2": ("mixed checkpointed", "mixed fsdp2 one unit"),
     "deepseek_v3": ("bf16",),
 }

@@ -123,7 +123,7 @@ def test_a_model_that_reads_images_is_not_taken_for_its_language_part(tmp_path: 
         ("Qwen/Qwen2.5-VL-7B-Instruct", "qwen2.5-vl-7b-text"),
     ):
         assert find_built_in(text)
-        with pytest.raises(InputError, match=f"no model '{name}'.* did you mean {text}"):
+        with pytest.raises(InputError, match=f"{name} reads images too.* is {text}"):
             resolve_model(ModelSpec(id=name), environ={"HF_HOME": str(tmp_path)})
 
 

@@ -173,9 +173,9 @@ def _mistake(words: Sequence[str], commands: Sequence[str]) -> str:
             f"{word} is neither a recording nor a job file, which ends in .toml, .yaml, .yml or .json; "
             f"vramtop explain {word} reads a log or a memory snapshot"
         )
-    from vramtop.estimator.model import instead_of_other_kind
+    from vramtop.estimator.model import instead_of_model
 
-    if (sentence := instead_of_other_kind(text)) is not None:
+    if (sentence := instead_of_model(text)) is not None:
         return sentence
     import difflib  # not at start-up
 
