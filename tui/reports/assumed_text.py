@@ -15,6 +15,7 @@ _FLAGS = {
     "training.sequence_length": "--seq-len",
     "training.optimizer": "--optimizer",
     "training.activation_checkpointing": "--gradient-checkpointing",
+    "lora.quantization": "--lora-quantization",
     "lora.targets": "--lora-targets",
     "lora.rank": "--lora-rank",
 }
@@ -51,7 +52,10 @@ def _assumptions(budget: Budget) -> Iterator[tuple[str, ...]]:
     """Yield what may be assumed, the weightiest first: words, and the keys that decide it."""
     job, training = budget.job, budget.job.training
     stored = job.inference.weights if job.inference is not None and training.mode == "inference" else "auto"
-    if stored == "auto":
+    if training.mode == "train" and job.lora is not None and job.lora.quantization != "none":
+        yield f"{job.lora.quantization} weights", "lora.quantization"
+        yield f"{training.precision} computation", "training.precision"
+    elif stored == "auto":
         yield _precision(budget), "training.precision"
     else:
         yield f"{stored} weights", "inference.weights"

@@ -171,6 +171,14 @@ def test_a_range_that_says_nothing_is_no_verdict(capsys: pytest.CaptureFixture[s
     first = capsys.readouterr().out.splitlines()[0]
     assert "CANNOT TELL" in first
     assert "GiB on each GPU; the warnings below say what decides it" in first
+    assert main(["fit", *words]) == 3
+    assert "cards on which it fits" not in capsys.readouterr().out
+
+
+def test_what_does_not_fit_on_any_card_is_not_told_to_do_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    for adapters, way in (("--lora", "try --qlora, or a shorter --seq-len"), ("--qlora", "try a shorter --seq-len")):
+        main(["fit", "deepseek-v3", adapters, "--method", "formula"])
+        assert way in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_a_card_or_a_model_cannot_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:

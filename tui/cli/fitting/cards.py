@@ -54,7 +54,12 @@ class Card:
 
 
 def find_cards(job: Job, budget: Budget) -> tuple[Card, ...]:
-    """Return the GPUs of the catalogue on which the job certainly fits, with the fewest of each; smallest first."""
+    """Return the GPUs of the catalogue on which the job fits, with the fewest of each; smallest first.
+
+    None where the range of the need says nothing.
+    """
+    if budget.peak.says_nothing:
+        return ()
     gpus = [gpu for gpu in catalogue() if not gpu.unified]
     beyond = beyond_formula(job, budget, gpu=None)
     trains = job.training.mode == "train"
@@ -71,10 +76,12 @@ def card_lines(cards: Sequence[Card], job: Job, output: TextOutput) -> Iterator[
         trains = job.training.mode == "train"
         tried = f"{_MANY[-1]} of them with --fsdp" if trains else f"{_COUNTS[-1]} of them with --tp"
         most = f", not even on {tried}" if job.parallel.world_size == 1 and not job.is_served else ""
-        fewer_bits = "--qlora" if trains else "--int4"
-        yield from output.wrapped(
-            f"it does not fit on any card of the catalogue{most}; try {fewer_bits}, or a shorter --seq-len"
-        )
+        quantized = job.lora is not None and job.lora.quantization != "none"
+        if not trains:
+            quantized = job.inference is not None and job.inference.weights not in ("auto", "bf16", "fp16", "fp32")
+        fewer_bits = [] if quantized else ["--qlora" if trains else "--int4"]
+        ways = ", or ".join([*fewer_bits, "a shorter --seq-len"])
+        yield from output.wrapped(f"it does not fit on any card of the catalogue{most}; try {ways}")
         return
     split = next((card.split for card in cards if card.split), None)
     several = {_SHARDED: "; several GPUs: sharded with --fsdp", _SPLIT: "; several GPUs: split with --tp"}.get(

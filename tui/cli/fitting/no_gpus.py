@@ -50,8 +50,8 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
     print("\n".join(output.wrapped(f"{reason[:1].upper()}{reason[1:]}", indent="  ")))
     print("\n".join(assumed_lines(budget, output, stated=loaded.stated, flags=loaded.file is None)))
     print()
-    print("\n".join(card_lines(cards, job, output)))
-    print()
+    if not budget.peak.says_nothing:
+        print("\n".join([*card_lines(cards, job, output), ""]))
     print("\n".join(budget_lines(budget, output)))
     print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
     return ExitCode.CANNOT_TELL
