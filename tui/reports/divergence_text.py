@@ -8,8 +8,13 @@ from ..draw import MUTED, printable
 
 
 def divergence_content(divergence: Divergence) -> Content:
-    """Return the sentence, and below it the components that differ and the most likely explanations."""
+    """Return the sentence, and below it the components that differ and the most likely explanations.
+
+    Of a trend, the status above has the sentence already.
+    """
     head, below = divergence.sentence, divergence.lines
+    if divergence.further and not divergence.parts and not divergence.explanations:
+        head = "what makes memory grow without end:"
     repeated = next((line for line in below if head.endswith(f"; {line}")), None)
     if repeated is not None:  # the sentence ends in the first of the lines below
         head = head.removesuffix(f"; {repeated}")

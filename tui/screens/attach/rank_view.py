@@ -19,6 +19,8 @@ from .run_graph import RunGraph
 SPANS: tuple[float | None, ...] = (60.0, 300.0, 900.0, 3600.0, None)
 """Seconds that the graph can show; None: the whole run."""
 _MIN_WIDTH = 46
+_TALL = 28
+"""Rows in which bars, graph and divergence find room; with fewer, the divergence stands above the graph."""
 _SPAN_MARGIN = 1.02
 """The graph of a whole run starts a little before the run, so that the mark of its start is visible."""
 
@@ -91,7 +93,9 @@ class RankView(VerticalScroll):
         self._draw()
 
     def on_resize(self, _: Resize) -> None:
-        """Draw for the new width."""
+        """Draw for the new width, what matters most above the rest where not all is in sight."""
+        above = "#bars" if self.size.height < _TALL else "#legend"
+        self.move_child(self.query_one("#why"), after=self.query_one(above))
         self._draw()
 
     @property

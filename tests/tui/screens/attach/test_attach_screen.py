@@ -282,19 +282,20 @@ async def test_a_diverging_run_shows_the_reason_and_torch_counters(training, wat
         await until_shown(pilot, lambda: not screen.query_one("#why").display)
 
 
-async def test_page_down_brings_the_reason_into_sight_on_a_small_terminal(
+async def test_on_a_small_terminal_the_reason_stands_above_the_graph_which_page_down_brings_into_sight(
     training, watchlist, estimate_forty, two_runs
 ):
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
     async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: "Why?" in text_of(screen, "#why"))
-        why, pane = screen.query_one("#why"), screen.query_one("#memory")
-        await until_shown(pilot, lambda: why.region.bottom > pane.region.bottom)
+        why, graph, pane = (screen.query_one(name) for name in ("#why", "#over-time", "#memory"))
+        await until_shown(pilot, lambda: pane.region.y < why.region.y < why.region.bottom <= graph.region.y)
+        assert why.region.y < pane.region.bottom < graph.region.bottom
         screen.query_one("#ranks").focus()
         await pilot.press("pagedown")
-        await until_shown(pilot, lambda: why.region.bottom <= pane.region.bottom)
+        await until_shown(pilot, lambda: graph.region.bottom <= pane.region.bottom)
         await pilot.press("pageup")
-        await until_shown(pilot, lambda: why.region.bottom > pane.region.bottom)
+        await until_shown(pilot, lambda: graph.region.bottom > pane.region.bottom)
 
 
 async def test_causes_are_searched_by_the_quick_estimate_that_is_not_corrected(

@@ -56,3 +56,9 @@ def test_an_explanation_is_shown_once():
     line = "1.0 GiB if checkpointing is off"
     whole = Divergence(sentence=f"observed 1.1 GiB, expected 0.5; {line}", parts=(), explanations=(found,))
     assert divergence_content(whole).plain.splitlines() == ["Why? observed 1.1 GiB, expected 0.5", f"  · {line}"]
+
+
+def test_what_makes_memory_grow_does_not_repeat_that_it_grows():
+    growing = Divergence(sentence="holds 44.9 GiB and grows", parts=(), explanations=(), further=("kept tensors",))
+    shown = divergence_content(growing).plain.splitlines()
+    assert shown == ["Why? what makes memory grow without end:", "  · kept tensors"]
