@@ -23,8 +23,8 @@ if TYPE_CHECKING:
         built_in_models as built_in_models,
         cached_model as cached_model,
         find_built_in as find_built_in,
-        instead_of_model as instead_of_model,
         hub_cache as hub_cache,
+        instead_of_model as instead_of_model,
         looks_like_hub_id as looks_like_hub_id,
         read_config as read_config,
         resolve_model as resolve_model,
@@ -80,8 +80,8 @@ else:
             "checkpoint": "job_of_model settled_by_model stored_dtype weights_of",
             "count_parameters": "UNKNOWN_FAMILY_ERROR",
             "find_config": (
-                "built_in_models BuiltInModel cached_model find_built_in hub_cache instead_of_model looks_like_hub_id read_config "
-                "resolve_model ResolvedModel search_models"
+                "built_in_models BuiltInModel cached_model find_built_in hub_cache instead_of_model looks_like_hub_id "
+                "read_config resolve_model ResolvedModel search_models"
             ),
             "hub": ("HubAnswer Refusal config_request download_config find_token offline_variable refusal token_file"),
             "lora": "adapter_elements adapter_groups QuantizedLayers separates_experts unmatched_targets",

@@ -171,7 +171,7 @@ def _count_moe_layers(fields: ConfigFields, layers: int) -> int:
     if first_dense is not None:
         return max(layers - first_dense, 0)
     dense = set(fields.items("mlp_only_layers") or ())
-    step = fields.size("decoder_sparse_step", default=1)
+    step = fields.size("decoder_sparse_step", "interleave_moe_layer_step", default=1)
     return sum(1 for layer in range(layers) if layer not in dense and (layer + 1) % step == 0)
 
 

@@ -143,7 +143,7 @@ def find_built_in(name: str) -> BuiltInModel | None:
 
 
 def instead_of_model(name: str) -> str | None:
-    """Return the sentence for a model that is not known by name, with what to do instead; None: it may be misspelled."""
+    """Return what to do instead of a model that is not known by name; None: it may be misspelled."""
     part = next((found for key in _lookup_keys(name) if (found := find_built_in(f"{key}-text"))), None)
     if part is not None:
         text = next(word for word in part.names if word.endswith("-text"))

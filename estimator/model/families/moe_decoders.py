@@ -87,7 +87,6 @@ MIXTURES = {
             "moe_intermediate_size": "intermediate_size",
             "shared_expert_intermediate_size": "intermediate_size",
             "intermediate_size": "intermediate_size_mlp",
-            "decoder_sparse_step": "interleave_moe_layer_step",
         },
         absent={
             "num_key_value_heads": 8,

@@ -233,15 +233,17 @@ def as_unknown(model: BuiltInModel) -> float:
 
 def test_the_stated_error_of_unknown_families_is_as_measured() -> None:
     errors: dict[tuple[str, bool], list[float]] = {}
+    own_names: list[float] = []  # families whose configs name sizes as no other's do
     for model in built_in_models():
         family = family_of(model.config["model_type"])
         try:
-            errors.setdefault((family.body.__name__, family.tied), []).append(as_unknown(model))
+            found = own_names if family.field_names else errors.setdefault((family.body.__name__, family.tied), [])
+            found.append(as_unknown(model))
         except CannotTellError:
             assert model.config["model_type"] in ("gpt2", "t5")  # refused: no MLP size in the config, two stacks
     low, high = UNKNOWN_FAMILY_ERROR
-    every = [error for found in errors.values() for error in found]
-    assert low <= min(every)
+    every = [*own_names, *(error for found in errors.values() for error in found)]
+    assert low <= min(every) < low + 0.01
     assert max(every) <= high < max(every) + 0.05
     assert all(abs(error) < 0.001 for error in errors["llama_body", False])
     assert all(0.04 < error < 0.31 for error in errors["llama_body", True])  # Gemma's configs do not say it is tied
