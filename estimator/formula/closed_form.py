@@ -115,7 +115,7 @@ def closed_form(
         stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
         host=prepared.host or host_need_of_plan(plan),
         saved_state_bytes=prepared.saved_state_bytes,
-        is_least=reserved == "least" and plan.job.trains,
+        is_least=reserved == "least",
     )
 
 

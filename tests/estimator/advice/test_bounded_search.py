@@ -38,6 +38,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 LORA = {"rank": 16, "targets": "all-linear"}
 TABLES: dict[str, dict[str, Any]] = {
     "one GPU": {},
+    "inference": {"training": {"mode": "inference"}},
     "8-bit states": {"training": {"optimizer": "adamw-8bit", "gradient_accumulation": 2}},
     "mixed": {"training": {"precision": "bf16-mixed", "activation_checkpointing": "full"}},
     "lora": {"lora": LORA},
@@ -114,7 +115,7 @@ def assert_largest(job: Job, quick: QuickEstimator, judge: Callable[[Budget], Ve
         assert after == len(values) or not fits(key, values[after])
 
 
-@pytest.mark.parametrize(("shape", "tables"), [("llama", "one GPU"), ("llama", "fsdp2")])
+@pytest.mark.parametrize(("shape", "tables"), [("llama", "one GPU"), ("llama", "fsdp2"), ("llama", "inference")])
 def test_a_search_finds_what_replaying_every_candidate_finds(shape: str, tables: str) -> None:
     assert_alike(shape, tables, every=9)
 
