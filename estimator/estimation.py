@@ -19,6 +19,7 @@ from .model import (
     Architecture,
     Inventory,
     ResolvedModel,
+    format_warnings,
     job_of_model,
     model_trained_parameters,
     near_names,
@@ -72,8 +73,8 @@ def estimate(
     if gpu is None and job.target.gpu:
         gpu = find_gpu(job.target.gpu)
     model = resolve_model(job.model, environ=environ)
-    given, job = job, job_of_model(job, model)
-    settled = tuple(settled_by_model(given, job, model))
+    given, job = job, job_of_model(job, model, gpu)
+    settled = tuple(settled_by_model(given, job, model, gpu)), tuple(format_warnings(given, job))
     arch = _architecture(job, model)
     if job.is_served and method == "traced":
         raise CannotTellError(
@@ -125,12 +126,13 @@ def why_untraced(budget: Budget) -> str | None:
     return None if remark is None else remark.removeprefix(UNTRACED).removesuffix(".")
 
 
-def _with_facts(budget: Budget, gpu: Gpu | None, settled: tuple[str, ...]) -> Budget:
-    """Return the budget with what defaults settled, and what its GPU cannot do."""
+def _with_facts(budget: Budget, gpu: Gpu | None, settled: tuple[tuple[str, ...], tuple[str, ...]]) -> Budget:
+    """Return the budget with what defaults settled, on what that depends, and what its GPU cannot do."""
+    assumptions, warnings = settled
     return replace(
         budget,
-        assumptions=(*settled, *budget.assumptions),
-        warnings=(*budget.warnings, *(() if gpu is None else card_warnings(budget.job, gpu))),
+        assumptions=(*assumptions, *budget.assumptions),
+        warnings=(*budget.warnings, *warnings, *(() if gpu is None else card_warnings(budget.job, gpu))),
     )
 
 
@@ -165,7 +167,7 @@ class QuickEstimator:
         """
         from .formula.closed_form import closed_form
 
-        changed = job_of_model(changed, self.model)
+        changed = job_of_model(changed, self.model, self.gpu)
         budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False, families=self._families)
         if held := self._held(changed):
             from .formula.beside import with_other_models
@@ -198,7 +200,7 @@ def quick_estimator(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, s
     if gpu is None and job.target.gpu:
         gpu = find_gpu(job.target.gpu)
     model = resolve_model(job.model, environ=environ)
-    job = job_of_model(job, model)
+    job = job_of_model(job, model, gpu)
     arch = _architecture(job, model)
     if isinstance(arch, CannotTellError):
         raise arch

@@ -53,17 +53,19 @@ def _other_utilizations(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
 
 
 def _more_tensor_ranks(job: ResolvedJob, gpus: int) -> Iterator[Change]:
-    """Yield tensor parallelism over twice as many GPUs, if there are that many."""
+    """Yield tensor parallelism over two, four, ... times as many GPUs, up to those that there are."""
     apart = job.job.parallel.device_map is not None or (job.quantization is not None and not job.is_served)
-    if job.framework.tensor_parallel_plan and not apart and 2 * job.parallel.world_size <= gpus:
+    factor = 2
+    while job.framework.tensor_parallel_plan and not apart and factor * job.parallel.world_size <= gpus:
         yield Change(
             kind="sharding",
-            changes={"parallel.tensor": 2 * job.parallel.tensor},
-            why=f"takes {2 * job.parallel.world_size} GPUs",
-            slowdown=MORE_GPUS_SLOWDOWN,
+            changes={"parallel.tensor": factor * job.parallel.tensor},
+            why=f"takes {factor * job.parallel.world_size} GPUs",
+            slowdown=MORE_GPUS_SLOWDOWN * (factor.bit_length() - 1),
             quality=0.0,
             source="two reductions per block (arXiv:1909.08053)",
         )
+        factor *= 2
 
 
 INFERENCE_CHANGES: tuple[Proposal, ...] = (
@@ -98,7 +100,7 @@ VLLM_CHANGES: tuple[Proposal, ...] = (
         kind="weights",
         applies=lambda job: _inference(job).weights == "auto",
         changes={"inference.weights": "fp8"},
-        why="weights in 8 bits; for GPUs since Ada and Hopper",
+        why="weights in 8 bits",
         quality=0.1,
         source="99 % of the benchmarks' scores are kept (arXiv:2411.02355)",
     ),

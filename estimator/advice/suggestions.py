@@ -8,7 +8,7 @@ from typing import Any
 
 from ..budget import Budget
 from ..common import CannotTellError, VramtopError
-from ..job import Job
+from ..job import Gpu, Job
 from .bounded_search import Estimate, Judge, shifted
 from .change import HOST_LOADING, Change
 from .change_table import candidate_changes
@@ -33,6 +33,7 @@ def suggest(
     judge: Judge,
     *,
     gpus: int = 1,
+    gpu: Gpu | None = None,
     most: int = 6,
 ) -> tuple[Suggestion, ...]:
     """Return changes that make the job fit, the cheapest first, then those that make it tight.
@@ -49,10 +50,11 @@ def suggest(
         estimate: returns a quick estimate of a changed job.
         judge: returns the verdict on a budget: none that is better for more bytes.
         gpus: number of GPUs that there are, for sharding the job further.
+        gpu: what they are; None: not known.
         most: maximum number of suggestions.
     """
     search = SuggestionSearch(job, current, calibrated(job, current, estimate), judge)
-    changes = candidate_changes(job, gpus=gpus)
+    changes = candidate_changes(job, gpus=gpus, gpu=gpu)
     singles = search.judged(((change,) for change in changes), until=most)
     if judge(shifted(current, -current.peak.high_bytes)) == "fits":  # host memory is no limit
         changes = tuple(change for change in changes if change.kind != HOST_LOADING)

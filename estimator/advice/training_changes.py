@@ -255,6 +255,14 @@ _PRECISION = (
 )
 _ADAPTERS = (
     ChangeRule(
+        kind="preparation",
+        applies=lambda job: job.quantization is not None and job.lora is not None and bool(job.lora.kbit_preparation),
+        changes={"lora.kbit_preparation": False},
+        why="what is not quantized stays in 16 bits",
+        quality=0.04,
+        source="peft's prepare_model_for_kbit_training, whose casts QLoRA (arXiv:2305.14314) does without",
+    ),
+    ChangeRule(
         kind="adapters",
         applies=lambda job: job.lora is None and job.framework.adapters,
         changes={"lora.rank": 16, "lora.targets": "all-linear"},

@@ -9,6 +9,11 @@ from .budget import Budget
 
 _ERRORS = {"less": "missing", "more": "twice as large", "either": "missing or twice as large"}
 _CERTAIN = Uncertainties()
+_UNPACKED = {
+    "fp8": "GPUs before Ada cannot compute in fp8, so that transformers unpacks the weights to 16 bits there, which "
+    "the range allows for; naming the GPU decides it."
+}
+"""What decides whether weights stay in the format in which the checkpoint stores them."""
 
 
 def widen_for_uncertainty(budget: Budget) -> Budget:
@@ -28,9 +33,15 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
     outside = budget.peak.device_bytes - budget.peak.reserved_bytes
     peak = budget.peak.with_ranges(lambda span: span.moved(0, less=less, more=more).raised(certain - outside))
     peak = replace(peak, low_bytes=max(budget.peak.low_bytes - less, certain))
+    stages = tuple(
+        replace(stage, low_bytes=max(0, stage.low_bytes - less), high_bytes=stage.high_bytes + more)
+        for stage in budget.stages
+    )
     errors = ", ".join(f"{name} {_ERRORS[direction]}" for name, direction in uncertain)
     warning = f"Not all settings are understood, so the range allows for {errors}."
-    return replace(budget, peak=peak, warnings=(*budget.warnings, warning))
+    if [*uncertain] == [("weights", "more")] and budget.job.inference is not None:
+        warning = _UNPACKED.get(budget.job.inference.weights, warning)
+    return replace(budget, peak=peak, stages=stages, warnings=(*budget.warnings, warning))
 
 
 def _certain_bytes(budget: Budget, uncertain: list[tuple[str, str]]) -> int:

@@ -280,7 +280,7 @@ def _warnings(
         )
     if parallel.expert > 1 and parallel.expert > parallel.data_ranks * parallel.context:
         yield "There are more expert-parallel ranks than data-parallel ones to take them from."
-    if job.quantization and parallel.tensor > 1 and job.framework.tensor_parallel_plan and not job.is_served:
+    if job.quantization in BITSANDBYTES and parallel.tensor > 1 and job.framework.tensor_parallel_plan:
         yield (
             "Weights that bitsandbytes quantizes do not run under a tensor-parallel plan: split, they lose their "
             "quantization state, and the first forward pass fails (transformers 5.23 with bitsandbytes 0.50). The "

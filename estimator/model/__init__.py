@@ -11,6 +11,8 @@ from ..common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .architecture import Architecture as Architecture
     from .checkpoint import (
+        WEIGHT_FORMATS as WEIGHT_FORMATS,
+        format_warnings as format_warnings,
         job_of_model as job_of_model,
         settled_by_model as settled_by_model,
         stored_dtype as stored_dtype,
@@ -77,7 +79,7 @@ else:
         __name__,
         {
             "architecture": "Architecture",
-            "checkpoint": "job_of_model settled_by_model stored_dtype weights_of",
+            "checkpoint": "format_warnings job_of_model settled_by_model stored_dtype WEIGHT_FORMATS weights_of",
             "count_parameters": "UNKNOWN_FAMILY_ERROR",
             "find_config": (
                 "built_in_models BuiltInModel cached_model find_built_in hub_cache instead_of_model looks_like_hub_id "

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec.structs import replace
 
 from ..common import InputError
-from ..job import Inference, Job, settled
+from ..job import Gpu, Inference, Job, settled
 from ..job.rules import AUTO, DTYPE_NAMES
 
 if TYPE_CHECKING:
@@ -14,14 +14,22 @@ if TYPE_CHECKING:
 
 StoredFormat = Literal["nf4", "nf4-double", "int8", "int4", "fp8", "mxfp4"]
 """``int4``: GPTQ, AWQ and their like."""
-_FORMATS: Mapping[str, StoredFormat] = {
-    **dict.fromkeys(("awq", "gptq", "auto-round", "auto_round", "awq_marlin", "gptq_marlin", "moe_wna16"), "int4"),
-    **dict.fromkeys(("fp8", "fbgemm_fp8", "modelopt", "ptpc_fp8"), "fp8"),
-    **dict.fromkeys(("mxfp4",), "mxfp4"),
+_FOUR_BITS = ("awq", "gptq", "auto-round", "auto_round", "marlin", "awq_marlin", "gptq_marlin", "moe_wna16")
+_EIGHT_BITS = ("fp8", "fbgemm_fp8", "modelopt", "modelopt_fp8", "ptpc_fp8", "w8a8_fp8")
+WEIGHT_FORMATS: Mapping[str, StoredFormat] = {
+    **dict.fromkeys((*_FOUR_BITS, "bitsandbytes"), "int4"),
+    **dict.fromkeys(_EIGHT_BITS, "fp8"),
+    **dict.fromkeys(("experts_int8", "w8a8_int8"), "int8"),
+    "mxfp4": "mxfp4",
 }
-"""By ``quant_method``, as transformers and vLLM know it; bitsandbytes has settings of its own."""
+"""By ``quant_method``, as transformers, vLLM and SGLang know it; a config says more of bitsandbytes."""
 _TRAINED_UNPACKED = ("fp8", "mxfp4")
 """Formats that transformers unpacks to 16 bits for training (``dequantize=True``)."""
+_COMPUTED_SINCE = {"fp8": (8, 9), "mxfp4": (7, 5)}
+"""Compute capability of the first GPUs on which transformers keeps a format; it unpacks the weights on others.
+
+Sources: ``validate_environment`` of quantizers/quantizer_finegrained_fp8.py and quantizer_mxfp4.py.
+"""
 
 
 def stored_dtype(config: Mapping[str, Any]) -> str | None:
@@ -49,11 +57,16 @@ def stored_format(config: Mapping[str, Any]) -> StoredFormat | None:
         return "nf4-double" if stated.get("bnb_4bit_use_double_quant") else "nf4"
     if bits == 8 or method == "compressed-tensors":
         return "int8"
-    return _FORMATS.get(method)
+    return WEIGHT_FORMATS.get(method)
 
 
-def job_of_model(job: Job, model: "ResolvedModel") -> Job:
+def job_of_model(job: Job, model: "ResolvedModel", gpu: Gpu | None = None) -> Job:
     """Return the job without ``auto``: its precision, its optimizer, and the format of its frozen weights.
+
+    Args:
+        job: the job.
+        model: the model.
+        gpu: the GPU; None: not known, so that weights in 8 bits may be unpacked.
 
     Raises:
         InputError: all of the model is to be trained, and its weights are stored in a format that cannot be.
@@ -67,9 +80,10 @@ def job_of_model(job: Job, model: "ResolvedModel") -> Job:
         return job if fixed else replace(job, lora=replace(job.lora, quantization=kind))
     if job.training.mode == "inference":
         asked = job.inference or Inference()
-        if asked.weights != AUTO:
+        if asked.weights != AUTO or _unpacks(job, kind, gpu):
             return job
-        unsure = replace(job.unsure, weights="more") if kind in _TRAINED_UNPACKED else job.unsure
+        known = job.is_served or kind != "fp8" or gpu is not None
+        unsure = job.unsure if known else replace(job.unsure, weights="more")
         return replace(job, inference=replace(asked, weights=kind), unsure=unsure)
     if kind in _TRAINED_UNPACKED or job.training.trainable is not None:
         return job
@@ -77,6 +91,12 @@ def job_of_model(job: Job, model: "ResolvedModel") -> Job:
         f"the weights of {model.label} are stored in {kind}, which cannot be trained themselves; train adapters over "
         "them (--lora, or [lora] in a job file), or give the model that was quantized"
     )
+
+
+def _unpacks(job: Job, kind: StoredFormat, gpu: Gpu | None) -> bool:
+    """Return True if transformers unpacks stored weights for inference, since the GPU cannot compute in them."""
+    since = _COMPUTED_SINCE.get(kind)
+    return since is not None and gpu is not None and gpu.compute_capability < since and not job.is_served
 
 
 def weights_of(model: "ResolvedModel") -> str | None:
@@ -87,13 +107,24 @@ def weights_of(model: "ResolvedModel") -> str | None:
     return stored_dtype(model.config) or (None if model.source == "inline" else "fp32")
 
 
-def settled_by_model(before: Job, after: Job, model: "ResolvedModel") -> Iterator[str]:
+def format_warnings(before: Job, after: Job) -> Iterator[str]:
+    """Yield on what it depends that the weights stay in the format in which they are stored; jobs as above."""
+    kept = before.inference != after.inference and not after.is_served
+    if kept and after.inference is not None and after.inference.weights == "mxfp4":
+        yield (
+            "The weights are taken to stay in mxfp4, for which transformers needs the packages kernels and Triton 3.4; "
+            "without them it unpacks them to 16 bits, about three times as large."
+        )
+
+
+def settled_by_model(before: Job, after: Job, model: "ResolvedModel", gpu: Gpu | None = None) -> Iterator[str]:
     """Yield what was settled, one sentence each.
 
     Args:
         before: the job as it was given.
         after: the same, from ``job_of_model``.
         model: the model.
+        gpu: the GPU; None: not known.
     """
     framework = after.engine_name or after.training.framework
     if before.training.precision == AUTO:
@@ -103,7 +134,9 @@ def settled_by_model(before: Job, after: Job, model: "ResolvedModel") -> Iterato
         yield f"The optimizer is {after.training.optimizer}, as {framework} has it where none is set."
     if before.lora != after.lora or before.inference != after.inference:
         kind = stored_format(model.config)
-        unpacked = "; a GPU without kernels for it unpacks them to 16 bits" if kind in _TRAINED_UNPACKED else ""
-        yield f"The weights of {'experts' if kind == 'mxfp4' else 'linear layers'} are {kind}, as stored{unpacked}."
+        yield f"The weights of {'experts' if kind == 'mxfp4' else 'linear layers'} are {kind}, as stored."
+    elif after.training.mode == "inference" and gpu and (kind := stored_format(model.config)) in _TRAINED_UNPACKED:
+        if (after.inference or Inference()).weights == AUTO:
+            yield f"The weights, which are stored in {kind}, are unpacked to 16 bits, as {gpu.label} cannot use them."
     elif after.training.mode == "train" and (kind := stored_format(model.config)) in _TRAINED_UNPACKED:
         yield f"The weights, which are stored in {kind}, are unpacked to 16 bits to be trained."

@@ -144,6 +144,8 @@ def find_built_in(name: str) -> BuiltInModel | None:
 
 def instead_of_model(name: str) -> str | None:
     """Return what to do instead of a model that is not known by name; None: it may be misspelled."""
+    if "gguf" in name.lower():
+        return f"{name}: llama.cpp runs GGUF files, and its memory is not counted; give the model that was converted"
     part = next((found for key in _lookup_keys(name) if (found := find_built_in(f"{key}-text"))), None)
     if part is not None:
         text = next(word for word in part.names if word.endswith("-text"))

@@ -6,10 +6,19 @@ from typing import Any
 
 from vramtop.estimator.advice import tool_edits
 from vramtop.estimator.common import displayed
-from vramtop.estimator.job import Inference, Job, Lora, ModelSpec, Training, job_differences, job_to_mapping, toml_value
+from vramtop.estimator.job import (
+    Inference,
+    Job,
+    Lora,
+    ModelSpec,
+    job_differences,
+    job_to_mapping,
+    toml_value,
+    with_changes,
+)
 
 from .flags import TRUST_KEY, flags_by_key
-from .load_job import LoadedJob, usual_length
+from .load_job import LoadedJob, usual_sizes
 
 _ACCUMULATION = "training.gradient_accumulation"
 
@@ -33,8 +42,9 @@ def _command(job: Job, loaded: LoadedJob | None, text: str, gpus: int | None) ->
     is_launch_line = loaded is not None and loaded.is_launch_line
     if loaded is None:
         model = ModelSpec(id=job.model.id, config=job.model.config)
-        length = usual_length(model) if model.id else Training().sequence_length
-        base = Job(name=job.name, model=model, training=Training(sequence_length=length))
+        base = Job(name=job.name, model=model)
+        if model.id:
+            base = with_changes(base, usual_sizes(job))
         yield shlex.quote(job.model.id or "MODEL")
         changes = _without_table_defaults(job_differences(base, job), base)
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common import InputError, expand_user, is_file, is_folder
+from vramtop.estimator.common import CannotTellError, InputError, expand_user, is_file, is_folder
 from vramtop.estimator.job import (
     Job,
     ModelSpec,
@@ -20,6 +20,7 @@ from vramtop.estimator.job import (
     with_old_model_removed,
     written_keys,
 )
+from vramtop.estimator.job.rules import LONGEST, serving_defaults
 from vramtop.estimator.model import (
     job_of_model,
     looks_like_hub_id,
@@ -28,6 +29,7 @@ from vramtop.estimator.model import (
     resolve_model,
     usual_task,
 )
+from vramtop.estimator.model.read_architecture import read_architecture
 
 from .flags import FlagSettings, settings_of_flags, with_method
 
@@ -42,6 +44,11 @@ _COMMAND_LINE = "command line"
 _GIVEN = "you"
 """Origin of a value that the user edited."""
 _TRAINABLE = "--trainable"
+_LENGTH = "training.sequence_length"
+_COPIED_WEIGHTS = (
+    "The weights are stored in one 16-bit type and computed in the other: autocast copies them, which the range allows "
+    "for; --dtype loads them in the type of computation."
+)
 _UNREAD = " is not counted: "
 """In a note on a script or a configuration that could not be read."""
 _EXAMPLE_VALUES = {
@@ -84,6 +91,11 @@ class LoadedJob:
         return self.typed | self.origins.keys()
 
     @property
+    def is_typed(self) -> bool:
+        """Whether it is a model with flags alone, whose config.json is known."""
+        return self.file is None and self.reading is None and not names_user_code(self.job.model.id)
+
+    @property
     def is_launch_line(self) -> bool:
         """Whether it is a launch line, or a program that is read as if it was started without arguments."""
         return self.place == _COMMAND_LINE
@@ -107,27 +119,31 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     """
     settings = getattr(options, "settings", None)
     download = settings is not None and bool(settings.values["estimates.download"])
-    given = settings_of_flags(options.flags, gpus=getattr(options, "gpus", None))
-    changes = {**given.changes, **dict(parse_assignment(text) for text in options.set)}
+    gpus = getattr(options, "gpus", None)
     named = options.job or (None if launch is not None else options.model_flag)
+    given = settings_of_flags(options.flags, gpus=gpus, model_alone=bool(named) and not _is_read(str(named)))
+    changes = {**given.changes, **dict(parse_assignment(text) for text in options.set)}
     if options.model_flag and options.model_flag != named:
         if options.job and Path(options.job).suffix not in (*_JOB_SUFFIXES, *_PROGRAM_SUFFIXES):
             raise InputError(f"both {options.job} and --model {options.model_flag} name a model; give one")
         changes.setdefault("model.id", options.model_flag)
     fetched = _download(str(changes.get("model.id") or named or "")) if download else None
-    loaded = _load(named, launch, changes, given, getattr(options, "gpus", None))
+    loaded = _load(named, launch, changes, given, gpus)
     if download and fetched is None:
         fetched = _download(loaded.job.model.id or "", config=loaded.job.model.config)
     if fetched is not None:
         loaded = replace(loaded, notes=(*loaded.notes, fetched))
-    typed = frozenset(changes) | ({"training.precision"} if given.mixed or given.weights else set())
-    loaded = replace(loaded, job=given.complete(loaded.job), typed=typed)
-    loaded = _with_length(_with_adapter_targets(loaded, changes))
+    job = given.complete(loaded.job)
+    copied = (_COPIED_WEIGHTS,) if job.unsure.weights != loaded.job.unsure.weights else ()
+    loaded = replace(loaded, job=job, notes=(*loaded.notes, *copied))
+    named = given.weights or given.mixed == loaded.job.training.precision  # mixed precision leaves the weights open
+    loaded = replace(loaded, typed=frozenset(changes) | ({"training.precision"} if named else set()))
+    loaded = _over_gpus(_with_sizes(_with_adapter_targets(loaded, changes)), given, gpus)
     if given.method is not None:
         # TRL loads weights in a type of its own, whatever the mixed precision is
         stated = loaded.stated - (set() if given.weights or "training.precision" in changes else {"training.precision"})
         job, note = with_method(loaded.job, given.method, stated, changes)
-        loaded = replace(loaded, job=job, notes=(*loaded.notes, note))
+        loaded = replace(loaded, job=job, notes=(*loaded.notes, note), typed=stated & loaded.typed)
     elif given.adapts:
         loaded = _as_prepared(loaded)
     return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)), dict(options.flags))
@@ -153,15 +169,21 @@ def _load(
     if not named:
         raise InputError("no job given: give a job file, a model, or a launch line after --")
     path = Path(named)
-    if path.suffix in _JOB_SUFFIXES and not path.is_dir():
+    if path.suffix in _JOB_SUFFIXES and _is_read(named):
         return _require_complete(_spread(_from_file(path, changes), changes, given, gpus), str(path), "with")
-    if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
+    if _is_read(named):
         loaded = _spread(_from_launch_line(["python", named], changes), changes, given, gpus)
         return _require_complete(loaded, str(path), "with")
     try:
         return LoadedJob(job=with_changes(_from_model(named, changes), changes, where="the command line"))
     except InputError as error:
         raise (_not_a_job(error) if path.is_file() else error) from None
+
+
+def _is_read(named: str) -> bool:
+    """Return True for a job file or a program, rather than a model."""
+    path = Path(named)
+    return (path.suffix in _JOB_SUFFIXES and not path.is_dir()) or (path.suffix in _PROGRAM_SUFFIXES and is_file(path))
 
 
 def _download(name: str, *, config: Mapping[str, Any] | None = None) -> str | None:
@@ -187,7 +209,7 @@ def _download(name: str, *, config: Mapping[str, Any] | None = None) -> str | No
 def _with_adapter_targets(loaded: LoadedJob, changes: Mapping[str, Any]) -> LoadedJob:
     """Return the job with the layers that peft adapts by default in this model, where the flags name none."""
     asked = any(key.startswith("lora.") for key in changes) and "lora.targets" not in changes
-    if not asked or loaded.file is not None or loaded.reading is not None or names_user_code(loaded.job.model.id):
+    if not asked or not loaded.is_typed:
         return loaded
     from vramtop.estimator.readers.trainer import default_targets
 
@@ -208,7 +230,7 @@ def _as_prepared(loaded: LoadedJob) -> LoadedJob:
     It switches checkpointing on and casts what is not quantized to fp32; a sharded job leaves it out.
     """
     job = loaded.job
-    if loaded.file is not None or loaded.reading is not None or names_user_code(job.model.id) or job.lora is None:
+    if job.lora is None or not loaded.is_typed:
         return loaded
     lora = job_of_model(job, resolve_model(job.model)).lora
     wanted = {} if lora is None or lora.quantization == "none" else preparation(job)
@@ -223,11 +245,23 @@ def _as_prepared(loaded: LoadedJob) -> LoadedJob:
     return replace(loaded, job=with_changes(job, changes), notes=(*loaded.notes, note))
 
 
-def _with_length(loaded: LoadedJob) -> LoadedJob:
-    """Return the job with sequences that are no longer than the model's, where nothing states their length."""
-    if "training.sequence_length" in loaded.stated or loaded.reading is not None:
+def _with_sizes(loaded: LoadedJob) -> LoadedJob:
+    """Return the job with the length of its sequences, and its engine's own sizes, where nothing states them."""
+    if loaded.reading is not None:
         return loaded
-    return replace(loaded, job=with_changes(loaded.job, {"training.sequence_length": usual_length(loaded.job.model)}))
+    wanted = usual_sizes(loaded.job) if loaded.is_typed else {_LENGTH: usual_length(loaded.job.model)}
+    changes = {key: value for key, value in wanted.items() if key not in loaded.stated}
+    return replace(loaded, job=with_changes(loaded.job, changes))
+
+
+def usual_sizes(job: Job) -> dict[str, Any]:
+    """Return the length of sequences, and the sizes that the job's engine has, where nothing states them."""
+    length = usual_length(job.model)
+    engine = job.inference.engine if job.is_served and job.inference is not None else ""
+    written = serving_defaults(engine)
+    found = dict(parse_assignment(f"{key}={value}") for key, value in written.items() if value != LONGEST)
+    longest = None if names_user_code(job.model.id) else max_positions(resolve_model(job.model).config)
+    return {**found, _LENGTH: (longest if written.get(_LENGTH) == LONGEST else None) or length}
 
 
 def usual_length(model: ModelSpec) -> int:
@@ -235,6 +269,29 @@ def usual_length(model: ModelSpec) -> int:
     most = None if names_user_code(model.id) else max_positions(resolve_model(model).config)
     default = Training().sequence_length
     return min(default, most or default)
+
+
+def _over_gpus(loaded: LoadedJob, given: FlagSettings, gpus: int | None) -> LoadedJob:
+    """Return a job of the command line that is not trained, over all of the GPUs that were named for it.
+
+    An engine splits the layers over them (tensor parallelism), transformers places them one after the other.
+    """
+    job, count = loaded.job, given.processes or gpus or 1
+    split = any(key.startswith("parallel.") for key in loaded.stated)
+    if job.training.mode != "inference" or count < 2 or split or not loaded.is_typed:
+        return loaded
+    if job.is_served:
+        try:
+            heads = read_architecture(resolve_model(job.model).config, job.model.task).heads
+        except CannotTellError:  # said where it is estimated
+            return loaded
+        ranks = max(n for n in range(1, count + 1) if heads % n == 0)
+        changes: dict[str, Any] = {"parallel.tensor": ranks}
+        how = f"split over {ranks} GPUs; --tp 1: on one"
+    else:
+        changes = {"parallel.device_map": "auto", "parallel.pipeline": count}
+        how = f'placed on {count} GPUs, as by device_map="auto"; --gpus 1: on one'
+    return replace(loaded, job=with_changes(job, changes), notes=(*loaded.notes, f"The model is {how}."))
 
 
 def _spread(loaded: LoadedJob, changes: Mapping[str, Any], given: FlagSettings, gpus: int | None) -> LoadedJob:
@@ -295,7 +352,7 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     unquoted = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
     path = expand_user(unquoted)
     if path.suffix in _JOB_SUFFIXES and (is_file(path) or len(text.split()) == 1):
-        return _with_length(_from_file(path, changes))
+        return _with_sizes(_from_file(path, changes))
     if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
         return _from_launch_line(["python", unquoted], changes)
     if len(text.split()) > 1 and not is_folder(path):
@@ -303,7 +360,7 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     if not unquoted:
         raise InputError("nothing given: enter a job file, a tool's configuration, a launch line, or a model")
     job = with_changes(_from_model(unquoted, changes), changes, where="what you give")
-    return _with_length(LoadedJob(job=job, origins={"model.id": "as you gave it"}, typed=frozenset(changes)))
+    return _with_sizes(LoadedJob(job=job, origins={"model.id": "as you gave it"}, typed=frozenset(changes)))
 
 
 def load_again(text: str, first: LoadedJob, edits: Mapping[str, Any]) -> LoadedJob:

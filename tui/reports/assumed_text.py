@@ -20,6 +20,8 @@ _FLAGS = {
     "lora.rank": "--lora-rank",
 }
 """The usual flag of each key."""
+_SERVER_FLAGS = {"training.micro_batch": "--max-num-seqs", "training.sequence_length": "--max-model-len"}
+"""Where an engine serves the model."""
 _BATCH = ("training.micro_batch", "training.sequence_length")
 _PRECISIONS = {
     "fp32": "fp32 weights and computation",
@@ -40,10 +42,11 @@ def assumed_lines(budget: Budget, output: TextOutput, *, stated: Collection[str]
         flags: name the flags that change the others, not the keys of a job file.
     """
     found = list[str]()
+    names = _FLAGS | (_SERVER_FLAGS if budget.job.is_served else {})
     for words, *keys in _assumptions(budget):
         open_keys = [key for key in keys if key not in stated]
         if open_keys:
-            found.append(f"{words} ({', '.join(_FLAGS[key] if flags else key for key in open_keys)})")
+            found.append(f"{words} ({', '.join(names[key] if flags else key for key in open_keys)})")
     if found:
         yield from output.wrapped(f"assuming {', '.join(found[:_MOST])}", further="  ")
 
@@ -59,7 +62,8 @@ def _assumptions(budget: Budget) -> Iterator[tuple[str, ...]]:
         yield _precision(budget), "training.precision"
     else:
         yield f"{stored} weights", "inference.weights"
-    yield f"{training.micro_batch:,} x {training.sequence_length:,} tokens", *_BATCH
+    most = "up to " if job.is_served else ""
+    yield f"{most}{training.micro_batch:,} x {training.sequence_length:,} tokens", *_BATCH
     if training.mode != "train":
         return
     if job.lora is not None:

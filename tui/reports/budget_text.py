@@ -1,11 +1,12 @@
 """Budgets and verdicts as text for a terminal, as ``estimate``, ``fit`` and ``attach`` print them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from vramtop.estimator.budget import Budget, LargeTensor, Span
 from vramtop.estimator.common import format_gib
 from vramtop.estimator.job import describe_trained
 from vramtop.estimator.job.effective_batch import effective_batch
+from vramtop.estimator.job.rules import AUTO
 from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult
 from vramtop.monitor.snapshot import gpu_list
 
@@ -33,17 +34,21 @@ _METHOD_TEXTS = {
 }
 
 
-def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None = None) -> Iterator[str]:
+def budget_lines(
+    budget: Budget, output: TextOutput, *, scale_bytes: int | None = None, assumed: Iterable[str] = ()
+) -> Iterator[str]:
     """Yield a budget: headline, bar, table by phase and component.
 
     Args:
         budget: of a job.
         output: what the output can show.
+        assumed: lines below the headline.
         scale_bytes: bytes of the bar's full width, such as a GPU's total; None: the upper bound of the budget.
     """
     peak = budget.peak
     head = output.wrapped(f"{budget.job.label}: {_job_line(budget)}", further="  ")
     yield from (output.paint(line, None, bold=True) for line in head)
+    yield from assumed
     yield from output.wrapped(_model_line(budget), further="  ")
     if budget.serving is not None:
         each, cache = format_gib(budget.serving.sequence_bytes, digits=2), peak.components.activations
@@ -190,7 +195,9 @@ def _job_line(budget: Budget) -> str:
     every = budget.model.trainable_parameters == budget.model.parameters
     tuning = "full fine-tuning" if every else "fine-tuning of a part"
     if training.mode == "inference":
-        tuning = f"served by {job.engine_name}" if job.is_served else "inference"
+        weights = job.inference.weights if job.inference is not None else AUTO
+        stored = "" if weights == AUTO else f" over {weights} weights"
+        tuning = f"{f'served by {job.engine_name}' if job.is_served else 'inference'}{stored}"
     if job.lora:
         quantized = "" if job.lora.quantization == "none" else f" over {job.lora.quantization}"
         targets = "all linear layers" if job.lora.targets == "all-linear" else ", ".join(job.lora.targets)

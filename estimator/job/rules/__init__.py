@@ -10,7 +10,15 @@ from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .adapters import DTYPE_WIDTHS as DTYPE_WIDTHS, AdapterRules as AdapterRules, adapter_rules as adapter_rules
-    from .defaults import AUTO as AUTO, STORED as STORED, usual as usual
+    from .defaults import (
+        AUTO as AUTO,
+        LONGEST as LONGEST,
+        SEQUENCES as SEQUENCES,
+        SHARE as SHARE,
+        STORED as STORED,
+        serving_defaults as serving_defaults,
+        usual as usual,
+    )
     from .dtype_widths import (
         Widths as Widths,
         uses_deepspeed as uses_deepspeed,
@@ -52,7 +60,7 @@ else:
         __name__,
         {
             "adapters": "DTYPE_WIDTHS AdapterRules adapter_rules",
-            "defaults": "AUTO STORED usual",
+            "defaults": "AUTO LONGEST SEQUENCES serving_defaults SHARE STORED usual",
             "dtype_widths": "uses_deepspeed uses_megatron_precision Widths",
             "frameworks": "Framework FRAMEWORKS LIGER_KERNELS",
             "norms": "norm_kind NormKind",

@@ -15,6 +15,9 @@ STORED = "stored"
 """A default precision: the weights keep the type in which the checkpoint stores them."""
 PRECISION, OPTIMIZER = "training.precision", "training.optimizer"
 CHECKPOINTING, PREPARATION = "training.activation_checkpointing", "lora.kbit_preparation"
+LENGTH, SEQUENCES, SHARE = "training.sequence_length", "training.micro_batch", "inference.gpu_memory_utilization"
+LONGEST = "longest"
+"""A default length: the most positions of the model."""
 
 
 class Default(Struct, frozen=True, kw_only=True):
@@ -104,10 +107,36 @@ DEFAULTS = (
         value=STORED,
         source="configs/model_config.py (dtype='auto'; float32 becomes fp16)",
     ),
+    Default(
+        library="vllm", key=LENGTH, value=LONGEST, source="config/model.py (max_model_len: max_position_embeddings)"
+    ),
+    Default(library="sglang", key=LENGTH, value=LONGEST, source="server_args.py (context_length: the config's)"),
+    Default(
+        library="vllm", key=SEQUENCES, value="256", source="engine/arg_utils.py (max_num_seqs; 1024 on large GPUs)"
+    ),
+    Default(
+        library="sglang",
+        key=SEQUENCES,
+        value="256",
+        source="a usual number: server_args.py (max_running_requests) decides it by the cache",
+    ),
+    Default(
+        library="vllm",
+        key=SHARE,
+        value="0.92",
+        before=(("vllm", (0, 20)),),
+        older="0.9",
+        source="config/cache.py (gpu_memory_utilization)",
+    ),
 )
 _PLAIN = {PRECISION: STORED, OPTIMIZER: "adamw"}
 """What a plain PyTorch loop does, for a library without rows of its own."""
 _BY_NAME = {(row.library, row.key): row for row in DEFAULTS}
+
+
+def serving_defaults(engine: str) -> dict[str, str]:
+    """Return the sizes with which an engine serves a model where nothing is set, by job key, as they are written."""
+    return {row.key: row.value for row in DEFAULTS if row.library == engine and row.key in (LENGTH, SEQUENCES, SHARE)}
 
 
 def usual(library: str, key: str, versions: Mapping[str, str | None]) -> str:

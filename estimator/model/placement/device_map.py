@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...job import Job, Parallel, ResolvedJob
+from ...job import BITSANDBYTES, Job, Parallel, ResolvedJob, resolve_job
 from ...job.rules import PRECISIONS
 from ..parameters import Inventory
 from .module_sizes import PlacedModule, placed_modules
@@ -66,7 +66,7 @@ def place(
     limits, host = _limits(job.job.parallel, gpu_bytes or UNKNOWN_GPU_BYTES)
     if rule != "sequential":
         limits = _balanced(modules, limits, low_zero=rule == "balanced_low_0")
-    if job.quantization is not None:
+    if job.quantization in BITSANDBYTES:
         limits = [_QUANTIZED_SHARE * limit for limit in limits]
     return _for_training(_one_after_another(modules, limits, host, tied=inventory.tied_head), job)
 
@@ -80,13 +80,15 @@ def _for_training(placement: Placement, job: ResolvedJob) -> Placement:
 
 
 def placing_request(job: Job, gpu_bytes: int | None) -> dict[str, Any] | None:
-    """Return what accelerate needs to place a job's modules; None: the job leaves no choice to it."""
-    rule = job.parallel.device_map
-    if not isinstance(rule, str):
+    """Return what accelerate needs to place a job's modules.
+
+    None: the job leaves no choice to it, or the built model does not show the sizes of its weights as they are stored.
+    """
+    rule, kind = job.parallel.device_map, resolve_job(job).quantization
+    if not isinstance(rule, str) or (kind is not None and kind not in BITSANDBYTES):
         return None
     gpus, host = _limits(job.parallel, gpu_bytes or UNKNOWN_GPU_BYTES)
     limits = {str(number): round(limit) for number, limit in enumerate(gpus) if limit > 0}
-    kind = None if job.lora is None or job.lora.quantization == "none" else job.lora.quantization
     dtype = PRECISIONS[job.training.precision]
     return {
         "rule": rule,

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...job import served_precision
-from ...job.rules import DTYPE_NAMES
-from ...model import stored_dtype
+from ...job.rules import DTYPE_NAMES, SEQUENCES, SHARE, usual
+from ...model import WEIGHT_FORMATS, stored_dtype
 from ..program import Program, ToolCommand
 from ..source import FindingCollector, JobReading, LayeredSettings, as_word, default_setting, is_open
 from ..trainer import known_config
@@ -26,13 +26,6 @@ from .shared import (
     tool_layers,
 )
 
-_SHARE = "inference.gpu_memory_utilization"
-_WEIGHT_FORMATS = {
-    **dict.fromkeys(("fp8", "w8a8_fp8", "modelopt", "modelopt_fp8"), "fp8"),
-    **dict.fromkeys(("awq", "gptq", "marlin", "awq_marlin", "gptq_marlin", "bitsandbytes", "moe_wna16"), "int4"),
-    **dict.fromkeys(("w8a8_int8",), "int8"),
-}
-_DEFAULT_SEQUENCES = 256
 _MOVES_MEMORY = ("cpu_offload_gb", "speculative_algorithm", "speculative_draft_model_path", "max_total_tokens")
 _PARALLEL_RULES = (
     int_rule("parallel.tensor", "tensor_parallel_size", "tp_size", "tp"),
@@ -76,7 +69,7 @@ def _read_sizes(settings: LayeredSettings, config: Mapping[str, Any], findings: 
     elif isinstance(longest := config.get("max_position_embeddings"), int):
         origin = "the model's max_position_embeddings: SGLang's default context_length"
         findings.record("training.sequence_length", longest, origin, written=False)
-    default = default_setting(_DEFAULT_SEQUENCES, "SGLang decides the number of requests by its cache")
+    default = default_setting(int(usual("sglang", SEQUENCES, {})), "SGLang decides the number of requests by its cache")
     record_int(findings, "training.micro_batch", settings.find("max_running_requests") or default)
     step = settings.find("chunked_prefill_size")
     if step is not None and str(step.value) != "-1":
@@ -86,9 +79,9 @@ def _read_sizes(settings: LayeredSettings, config: Mapping[str, Any], findings: 
 def _read_share(settings: LayeredSettings, findings: FindingCollector) -> None:
     share = settings.find("mem_fraction_static")
     if share is None or is_open(share):  # decided at its start by rules that differ from version to version
-        findings.require(_SHARE)
+        findings.require(SHARE)
         return
-    record_share(findings, _SHARE, share, whole=False)
+    record_share(findings, SHARE, share, whole=False)
 
 
 def _read_types(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
@@ -105,12 +98,12 @@ def _read_types(settings: LayeredSettings, config: Mapping[str, Any], findings: 
         findings.mark_uncertain("inference.cache_dtype", f"{cache.origin}: {cache.value!r} is not counted.")
     quantization, stored_quantization = settings.find("quantization"), config.get("quantization_config")
     if quantization is not None:
-        record_word(findings, "inference.weights", quantization, _WEIGHT_FORMATS)
+        record_word(findings, "inference.weights", quantization, WEIGHT_FORMATS)
     elif isinstance(stored_quantization, Mapping):
         method = str(stored_quantization.get("quant_method") or "")
-        if method in _WEIGHT_FORMATS:
+        if method in WEIGHT_FORMATS:
             origin = "the model's quantization_config"
-            findings.record("inference.weights", _WEIGHT_FORMATS[method], origin, written=False)
+            findings.record("inference.weights", WEIGHT_FORMATS[method], origin, written=False)
         else:
             findings.warn(
                 f"the model's quantization_config: {method} is not known here; 16 bits per weight are counted."
@@ -130,7 +123,7 @@ TOOL = Tool(
             "training.precision": ToolKey(name="dtype", values={"bf16": "bfloat16", "fp16": "float16"}),
             "inference.cache_dtype": ToolKey(name="kv-cache-dtype", values={"fp8": "fp8_e4m3"}),
             "inference.weights": ToolKey(name="quantization", values={"fp8": "fp8"}),
-            _SHARE: ToolKey(name="mem-fraction-static"),
+            SHARE: ToolKey(name="mem-fraction-static"),
             "inference.prefill_tokens": ToolKey(name="chunked-prefill-size"),
             "parallel.tensor": ToolKey(name="tp-size"),
         }

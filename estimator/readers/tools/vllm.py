@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...job import served_precision
-from ...job.rules import DTYPE_NAMES, older
-from ...model import stored_dtype
+from ...job.rules import DTYPE_NAMES, SEQUENCES, SHARE, usual
+from ...model import WEIGHT_FORMATS, stored_dtype
 from ..program import Program, ToolCommand
 from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, default_setting, is_open
 from ..trainer import known_config
@@ -26,15 +26,7 @@ from .shared import (
     tool_layers,
 )
 
-_WEIGHT_FORMATS = {
-    **dict.fromkeys(("fp8", "fbgemm_fp8", "modelopt", "ptpc_fp8"), "fp8"),
-    **dict.fromkeys(("awq", "gptq", "awq_marlin", "gptq_marlin", "bitsandbytes", "moe_wna16", "auto_round"), "int4"),
-    **dict.fromkeys(("experts_int8",), "int8"),
-}
 _CACHE_DTYPES = {"auto": "auto", "bfloat16": "auto", "float16": "auto"}
-_DEFAULT_SEQUENCES = 256
-_DEFAULT_MEMORY_SHARE = 0.92
-_DEFAULT_MEMORY_SHARE_BEFORE_0_20 = 0.9
 _UNITS = {"k": 1000, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 """Suffixes of counts and sizes: ``32k`` is 32,000 and ``32K`` 32,768."""
 _SPLIT_NOT_COUNTED = ("cpu_offload_gb", "speculative_config", "speculative_model")
@@ -104,7 +96,7 @@ def _read_sizes(settings: LayeredSettings, config: Mapping[str, Any], findings: 
         origin = "the model's max_position_embeddings: vLLM's default max_model_len"
         findings.record("training.sequence_length", longest, origin, written=False)
     origin = "vLLM's default max_num_seqs (1024 on large GPUs)"
-    sequences = settings.find("max_num_seqs") or default_setting(_DEFAULT_SEQUENCES, origin)
+    sequences = settings.find("max_num_seqs") or default_setting(int(usual("vllm", SEQUENCES, {})), origin)
     record_int(findings, "training.micro_batch", sequences)
     step = settings.find("max_num_batched_tokens")
     if step is not None and (tokens := _count(step)):
@@ -120,8 +112,7 @@ def _read_memory_share(settings: LayeredSettings, program: Program) -> None:
         findings.record_from(cache, "inference.cache_bytes", size)
     elif cache is not None and not is_open(cache):
         findings.refuse("inference.cache_bytes", cache, "size in bytes")
-    old = older(version, 0, 20)
-    value = _DEFAULT_MEMORY_SHARE_BEFORE_0_20 if old else _DEFAULT_MEMORY_SHARE
+    value = float(usual("vllm", SHARE, {"vllm": version}))
     default = default_setting(value, f"vLLM {version or '0.20 and newer'}'s default gpu_memory_utilization")
     share = settings.find("gpu_memory_utilization") or default
     record_share(findings, "inference.gpu_memory_utilization", share, whole=True)
@@ -141,7 +132,7 @@ def _read_dtypes(settings: LayeredSettings, config: Mapping[str, Any], findings:
         record_word(findings, "inference.cache_dtype", cache, _CACHE_DTYPES)
     quantization, stored_quantization = settings.find("quantization"), config.get("quantization_config")
     if quantization is not None:
-        record_word(findings, "inference.weights", quantization, _WEIGHT_FORMATS)
+        record_word(findings, "inference.weights", quantization, WEIGHT_FORMATS)
     elif isinstance(stored_quantization, Mapping):
         _read_stored_quantization(stored_quantization, findings)
 
@@ -153,8 +144,8 @@ def _read_stored_quantization(quantization: Mapping[str, Any], findings: Finding
     if bits == 8 or method == "compressed-tensors":
         findings.warn(f"{origin} ({method or bits}) is counted as 8 bits per weight.")
         findings.record("inference.weights", "int8", origin, written=False)
-    elif method in _WEIGHT_FORMATS:
-        findings.record("inference.weights", _WEIGHT_FORMATS[method], origin, written=False)
+    elif method in WEIGHT_FORMATS:
+        findings.record("inference.weights", WEIGHT_FORMATS[method], origin, written=False)
     elif method:
         findings.warn(f"{origin}: {method} is not known here; 16 bits per weight are counted.")
 

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from vramtop.estimator.common import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate, quick_estimator
 from vramtop.estimator.job import Job, Lora, ModelSpec, Training
+from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Inference
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.checkpoint import job_of_model, stored_dtype, stored_format
@@ -96,13 +98,30 @@ def test_weights_that_are_unpacked_for_training_are_counted_in_16_bits() -> None
     assert any("unpacked to 16 bits" in each for each in trained.assumptions)
 
 
-def test_gpt_oss_is_served_as_it_is_stored_or_unpacked() -> None:
+def test_gpt_oss_is_served_as_it_is_stored() -> None:
     """Its experts have 19.1 of 20.9 thousand million parameters, in 4.25 bits (the checkpoint has 13.8 GB)."""
     tables = {"model": {"id": "gpt-oss-20b"}, "training": {"mode": "inference", "sequence_length": 128}}
-    budget = estimate(job_from_mapping(tables, where="test"))
+    job = job_from_mapping(tables, where="test")
+    budget = estimate(job)
     assert budget.peak.components.weights == pytest.approx(13.8e9, rel=0.02)
-    assert budget.peak.high_bytes > 2 * budget.peak.components.weights
-    assert not any("bitsandbytes" in warning for warning in budget.warnings)
+    assert any("needs the packages kernels and Triton" in warning for warning in budget.warnings)
+    stated = estimate(job_from_mapping(tables | {"inference": {"weights": "mxfp4"}}, where="test"))
+    assert stated.peak == budget.peak
+    assert not any("kernels" in warning for warning in stated.warnings)
+    unpacked = estimate(job, gpu=find_gpu("v100-32gb"))  # whose capability of 7.0 is below 7.5
+    assert unpacked.peak.components.weights == pytest.approx(2 * 20.9e9, rel=0.02)
+
+
+def test_fp8_weights_are_unpacked_on_a_gpu_that_cannot_compute_in_them() -> None:
+    job = Job(model=ModelSpec(id="Qwen/Qwen3-8B-FP8"), training=Training(mode="inference"))
+    packed, unpacked, unknown = (estimate(job, gpu=gpu) for gpu in (find_gpu("rtx-4090"), find_gpu("a100"), None))
+    assert unpacked.peak.components.weights > 1.7 * packed.peak.components.weights
+    assert any("unpacked to 16 bits, as A100" in each for each in unpacked.assumptions)
+    assert packed.peak.high_bytes < unpacked.peak.low_bytes
+    assert unknown.peak.device_bytes < unpacked.peak.device_bytes < unknown.peak.high_bytes
+    assert any("naming the GPU decides it" in each for each in unknown.warnings)
+    served = estimate(msgspec.structs.replace(job, inference=Inference(engine="vllm")), gpu=find_gpu("a100"))
+    assert served.peak.components.weights == packed.peak.components.weights
 
 
 def test_a_budget_says_what_its_model_settled() -> None:

@@ -92,7 +92,13 @@ CARDS = [
     ("llama-3.1-70b --qlora --vram 80", "fits"),
     ("qwen2.5-7b --inference --gpu-type 3090", "fits"),
     ("tinyllama-1.1b --gpu-type 3090", "fits"),
-    ("llama-3.1-8b --engine vllm --gpu-type l4", "fits"),
+    ("llama-3.1-8b --engine vllm --gpu-type l4", "does_not_fit"),  # its cache holds fewer than the model's 131,072
+    ("llama-3.1-8b --engine vllm --gpu-type l4 --max-model-len 8192", "fits"),
+    ("gpt-oss-20b --inference --gpu-type 4090", "fits"),
+    ("gpt-oss-120b --inference --gpu-type h100", "fits"),
+    ("llama-3.1-70b --inference --gpu 2xa100-80gb", "fits"),
+    ("llama-3.1-70b --inference --gpu a100-80gb", "does_not_fit"),
+    ("deepseek-r1 --vllm --gpu 8xh200", "fits"),
     ("deepseek-v3 --qlora --gradient-checkpointing --fsdp 64 --gpu-type b300", "unknown"),
 ]
 
@@ -123,6 +129,9 @@ def test_a_verdict_is_what_the_field_knows(line: str, verdict: str, capsys: pyte
     [
         "llama-3.1-8b --gpu-type 4090",
         "llama-3.1-8b --lora --gpu-type 4090",
+        "llama-3.1-70b --qlora --gpu-type a6000",
+        "llama-3.1-70b --vllm --gpu 4x4090",
+        "llama-3.1-70b --inference --4bit --gpu 2x3090",
         "llama-3.1-8b --full --fp32 -b 8 --vram 140",
         "llama-3.1-8b --zero3 --gpus 4 --vram 24",
     ],
@@ -190,3 +199,41 @@ def test_what_a_card_or_a_model_cannot_do_is_said(capsys: pytest.CaptureFixture[
     assert longer["verdict"] == "fits"
     assert longer["sentence"].endswith("but 2,048 tokens are more than the model's 1,024")
     assert "more than" not in answer("gpt2 --gpu-type 3090", capsys)["sentence"]
+
+
+def test_an_engine_has_its_own_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["fit", "llama-3.1-8b", "--vllm", "--gpu-type", "h100", "--method", "formula"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "vLLM takes 0.92 of each GPU" in said
+    assert "up to 256 x 131,072 tokens (--max-num-seqs, --max-model-len)" in said
+    asked = answer("llama-3.1-8b --max-model-len 8k --quantization fp8 --kv-cache-dtype fp8 --gpu-type 4090", capsys)
+    job = asked["budget"]["job"]
+    assert (job["inference"]["engine"], job["inference"]["weights"]) == ("vllm", "fp8")
+    assert job["training"]["sequence_length"] == 8192
+    assert any("--quantization" not in note and "is vllm's" in note for note in asked["notes"])
+    trained = answer("llama-3.1-8b --lora --max-model-len 4096 --gpu-type 4090", capsys)["budget"]["job"]["training"]
+    assert (trained.get("mode", "train"), trained["sequence_length"]) == ("train", 4096)
+
+
+def test_a_model_that_generates_text_is_over_all_the_cards_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    served = answer("qwen3-32b --vllm --gpu 3x4090", capsys)["budget"]["job"]["parallel"]
+    assert served["tensor"] == 2  # 64 heads
+    placed = answer("llama-3.1-70b --inference --4bit --gpu 2x3090", capsys)
+    parallel = placed["budget"]["job"]["parallel"]
+    assert (parallel["device_map"], parallel["pipeline"]) == ("auto", 2)
+    weights = placed["budget"]["peak"]["components"]["weights"]
+    assert weights > 18 * 2**30  # none of the 40 GiB is left in CPU RAM
+    alone = answer("llama-3.1-8b --inference --gpus 1 --gpu-type 3090", capsys)["budget"]["job"]["parallel"]
+    assert (alone.get("device_map"), alone["pipeline"]) == (None, 1)
+
+
+def test_prompts_and_completions_make_a_sequence(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "llama-3.2-1b --grpo --max-prompt-length 512 --max-completion-length 1024 --num-generations 8"
+    training = answer(line, capsys)["budget"]["job"]["training"]
+    assert (training["sequence_length"], training["loss_length"]) == (1536, 1024)
+
+
+def test_gigabytes_of_a_card_are_gib_and_gguf_is_refused_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer("llama-3.1-8b --inference --vram 24gb", capsys)["gpus"][0]["available_bytes"] == 24 * 2**30
+    assert main(["fit", "llama-3.1-8b.Q4_K_M.gguf"]) == 2
+    assert "llama.cpp runs GGUF files" in capsys.readouterr().err

@@ -111,7 +111,7 @@ def advise(
     if judge(budget) not in ("does_not_fit", "tight"):
         return Advice(largest=grown)
     searched = quick if budget.learned is None else lambda changed: carried(scaled(changed), budget)
-    found = suggest(job, budget, searched, judge, gpus=machine.gpus, most=_MAX_SUGGESTIONS)
+    found = suggest(job, budget, searched, judge, gpus=machine.gpus, gpu=machine.gpu, most=_MAX_SUGGESTIONS)
 
     def as_pasted(changed: Job) -> Budget:
         found = estimate(

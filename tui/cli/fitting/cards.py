@@ -98,7 +98,11 @@ def _rows(cards: Sequence[Card]) -> Iterator[tuple[str, str, str, str]]:
     for card in cards:
         groups.setdefault((round(card.gpu.total_bytes / 2**30), card.count), []).append(card)
     fewest, rows = min(count for _, count in groups), 0
+    so_few = max(count for _, count in groups)
     for (size, count), alike in groups.items():
+        if count > so_few:  # older cards of this size need more than smaller ones that were named
+            continue
+        so_few = count
         rows += count == fewest
         if rows > _LARGER_ROWS + 1:
             yield (str(count), "more", "", "every larger card")

@@ -26,7 +26,7 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
         reason: why the GPUs of this machine cannot be read, and what to do.
     """
     job = budget.job
-    cards = find_cards(job, budget)
+    cards = find_cards(loaded.job, budget)  # a card decides what the job leaves open
     if options.json:
         found: FitJson = {
             "schema": 1,

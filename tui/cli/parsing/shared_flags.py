@@ -1,11 +1,13 @@
 """Arguments that several commands share, and the types of their values."""
 
 import argparse
+import re
 
 _MAX_DIGITS = 10
 _MAX_STEPS = 1000
 _BYTES_DIGITS = 5
 """Digits from which a number without a unit is bytes."""
+_GIGABYTES = re.compile(r"\s*gb?$", re.IGNORECASE)
 EVERY_COMMAND = "flags of every command"
 """Heading of the flags that the dashboard and all commands take."""
 JOB_USAGE = "vramtop {0} JOB [FLAG ...]\n       vramtop {0} [FLAG ...] -- LAUNCH LINE"
@@ -104,7 +106,8 @@ def add_verbose_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def size_in_gib(text: str) -> str:
-    """Return a size with its unit; a number alone is GiB."""
+    """Return a size with its unit; a number alone is GiB, and so are GB, as cards and RAM are sold."""
+    text = _GIGABYTES.sub("", text)
     return f"{text}GiB" if text.replace(".", "", 1).isdecimal() and len(text) < _BYTES_DIGITS else text
 
 
@@ -115,7 +118,7 @@ def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
     gpu = group.add_mutually_exclusive_group()
     text = "A GPU of the catalogue, by its usual name: 4090, h100, a100-80gb, RTX 3090; 8xh100: eight of them."
     gpu.add_argument(*GPU_TYPE_FLAGS, action=GpuTypeAction, metavar="NAME", help=text)
-    text = "GPUs of this size, such as 24, 80GiB or 81559MiB; a number alone is GiB."
+    text = "GPUs of this size, such as 24, 80GiB or 81559MiB; a number alone, or GB, is GiB."
     gpu.add_argument("--gpu-memory", "--vram", "--gpu-mem", metavar="GIB", type=size_in_gib, help=text)
     text = "Only these GPUs of this machine, such as 0,1; the name of a card is read as --gpu-type reads it."
     gpu.add_argument("--gpu", action=GpuAction, metavar="INDEX[,INDEX]|NAME", help=text)

@@ -10,7 +10,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import familiar_values as read
-from .familiar_values import AMP, BITS, FP8, GLOBAL_BATCH, METHOD, NODES, PROCESSES, SOFT, TUNING, Reader, Settings
+from .familiar_values import (
+    AMP,
+    BITS,
+    COMPLETION,
+    FP8,
+    GLOBAL_BATCH,
+    METHOD,
+    NODES,
+    PROCESSES,
+    PROMPT,
+    SOFT,
+    TUNING,
+    Reader,
+    Settings,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +76,16 @@ def _fixed(names: str, meaning: str, settings: Settings, remark: str = "") -> Fa
     return FamiliarFlag(names=tuple(names.split()), meaning=meaning, settings=read.fixed(settings), remark=remark)
 
 
+def _of_engine(engine: str, name: str, flag: str, settings: Reader, placeholder: str = "N") -> FamiliarFlag:
+    shown = {"vllm": "vLLM", "sglang": "SGLang"}[engine]
+    return FamiliarFlag(
+        names=(name,),
+        meaning=f"{shown}'s: the same as --{flag}; {shown} serves a model that is given with it alone.",
+        settings=read.of_engine(engine, settings),
+        placeholder=placeholder,
+    )
+
+
 _ATTENTION, _LOSS = "model.attention", "training.loss"
 
 FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
@@ -90,7 +114,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     FamiliarFlag(
         names=(
             *("--seq-len", "--max-length", "--max-seq-length", "--max-seq-len", "--sequence-len", "--seq-length"),
-            *("--cutoff-len", "--context-length", "--block-size", "--model-max-length", "--max-model-len", "--seq"),
+            *("--cutoff-len", "--context-length", "--block-size", "--model-max-length", "--seq"),
             *("--seqlen", "--max-seqlen", "--length", "--ctx", "--ctx-len", "--ctx-size", "--n-ctx", "--num-ctx"),
             *("--context-len", "--context-size", "--context-window"),
         ),
@@ -126,7 +150,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         placeholder="KIND",
         choices=("full", "lora", "qlora"),
     ),
-    _same("lora.rank", "--lora-r --peft-lora-r --rank -r", "--lora-rank"),
+    _same("lora.rank", "--lora-r --peft-lora-r --rank -r --r", "--lora-rank"),
     FamiliarFlag(
         names=("--lora-target-modules", "--lora-target", "--target-modules"),
         meaning="The same as --lora-targets; all is all-linear.",
@@ -181,7 +205,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     ),
     *(
         _fixed(
-            f"--{name.lower()}",
+            f"--{name.lower()}{' --serve' if name == 'vLLM' else ''}",
             f"{name} serves the model; the same as --engine {name.lower()}.",
             read.engine(name.lower()),
         )
@@ -296,6 +320,13 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         placeholder="STAGE",
         choices=("1", "2", "3"),
     ),
+    FamiliarFlag(
+        names=("--stage",),
+        meaning="The same as --zero; LLaMA-Factory's words sft, dpo and kto are understood too.",
+        settings=read.stage,
+        placeholder="STAGE",
+        choices=("1", "2", "3", "sft", "dpo", "kto"),
+    ),
     *(
         _fixed(f"--zero{n} --zero-{n}", f"The same as --strategy zero{n}.", {"parallel.strategy": f"zero{n}"})
         for n in (1, 2, 3)
@@ -344,13 +375,39 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         _fixed(f"--{name}", f"Train with TRL's {name.upper()}: its loss, and what its trainer holds.", {METHOD: name})
         for name in ("sft", "dpo", "grpo", "orpo", "kto")
     ),
+    _number("--max-prompt-length", "Tokens of a prompt; with --max-completion-length: of a sequence.", PROMPT),
+    _number("--max-completion-length --max-new-tokens", "Tokens of the longest completion.", COMPLETION),
     _fixed(
         "--inference",
         "Generate text rather than train; the same as --mode inference.",
         {"training.mode": "inference"},
     ),
-    _same(
-        "inference.gpu_memory_utilization", "--gpu-memory-utilization", "--inference-gpu-memory-utilization", "SHARE"
+    _of_engine("vllm", "--max-model-len", "sequence-length", read.tokens),
+    _of_engine("vllm", "--max-num-seqs", "micro-batch", read.same_as("training.micro_batch")),
+    _of_engine(
+        "vllm",
+        "--gpu-memory-utilization",
+        "inference-gpu-memory-utilization",
+        read.same_as("inference.gpu_memory_utilization"),
+        "SHARE",
+    ),
+    _of_engine(
+        "vllm", "--max-num-batched-tokens", "inference-prefill-tokens", read.same_as("inference.prefill_tokens")
+    ),
+    _of_engine("vllm", "--kv-cache-dtype", "inference-cache-dtype", read.cache_dtype, "TYPE"),
+    _of_engine("vllm", "--quantization", "inference-weights", read.served_weights, "NAME"),
+    _of_engine("sglang", "--max-running-requests", "micro-batch", read.same_as("training.micro_batch")),
+    _of_engine(
+        "sglang",
+        "--mem-fraction-static",
+        "inference-gpu-memory-utilization",
+        read.same_as("inference.gpu_memory_utilization"),
+        "SHARE",
+    ),
+    FamiliarFlag(
+        names=("--enforce-eager",),
+        meaning="vLLM's: no CUDA graphs (--inference-cuda-graphs false).",
+        settings=read.of_engine("vllm", read.fixed({"inference.cuda_graphs": False})),
     ),
     _same("run.output_dir", "--output-dir", "--set run.output_dir=FOLDER", "FOLDER"),
     _same("run.logging_dir", "--logging-dir", "--set run.logging_dir=FOLDER", "FOLDER"),

@@ -20,6 +20,9 @@ TUNING = "kind of fine-tuning"
 BITS, FP8 = "bits of the frozen weights", "fp8"
 PROCESSES, NODES = "number of processes", "number of machines"
 GLOBAL_BATCH = "global batch"
+SERVED = "engine whose flag it is"
+"""``vllm`` or ``sglang``; only their servers have the flag, so that it asks for one where a model stands alone."""
+PROMPT, COMPLETION = "longest prompt", "longest completion"
 METHOD = "training method"
 """One of TRL's, such as ``dpo``."""
 SPREAD = "strategy over GPUs"
@@ -186,6 +189,34 @@ def engine(text: str) -> Settings:
     return {"training.mode": "inference", **same_as("inference.engine")(text.lower())}
 
 
+def of_engine(name: str, read: Reader) -> Reader:
+    """Return a reader of a flag that only an engine's server has."""
+    return lambda text: {SERVED: name, **read(text)}
+
+
+def served_weights(text: str) -> Settings:
+    """Read vLLM's ``--quantization``; ``4bit``, ``nf4``, ``8bit``, ``int8`` are bits of the weights in training too.
+
+    Raises:
+        InputError: it is not known.
+    """
+    word = text.lower().replace("-", "_")
+    if (count := {"4bit": "4", "nf4": "4", "8bit": "8", "int8": "8"}.get(word)) is not None:
+        return bits(count)
+    from vramtop.estimator.model import WEIGHT_FORMATS  # not at start-up
+
+    kinds = {**WEIGHT_FORMATS, "int4": "int4", "mxfp4": "mxfp4"}
+    if word not in kinds:
+        raise InputError(f"{text!r} is not known; give fp8, awq, gptq, int4, int8, mxfp4 or bitsandbytes")
+    return {SERVED: "vllm", "inference.weights": kinds[word]}
+
+
+def cache_dtype(text: str) -> Settings:
+    """Read vLLM's ``--kv-cache-dtype``: ``fp8``, ``fp8_e5m2`` ..., or ``auto``."""
+    word = text.lower()
+    return {"inference.cache_dtype": "fp8" if word.startswith("fp8") else "auto" if word in DTYPE_NAMES else word}
+
+
 def flash_attention(text: str) -> Settings:
     """Read ``--flash-attn [fa2]``."""
     found = _FLASH.get(text.lower())
@@ -236,6 +267,18 @@ def ddp(text: str) -> Settings:
     """Read ``--ddp [N]``."""
     count = number("parallel.data_replicate")(text) if text else {}
     return {"parallel.strategy": "ddp", SPREAD: True, **count}
+
+
+def stage(text: str) -> Settings:
+    """Read a stage of ZeRO, or LLaMA-Factory's word for what is trained.
+
+    Raises:
+        InputError: it is neither.
+    """
+    methods = {"pt": "", "sft": "", "dpo": "dpo", "kto": "kto"}
+    if (method := methods.get(text.lower())) is None:
+        return zero(text)
+    return {METHOD: method} if method else {}
 
 
 def zero(text: str) -> Settings:

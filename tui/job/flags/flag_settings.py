@@ -13,12 +13,15 @@ from .familiar_flags import FAMILIAR_FLAGS, FamiliarFlag
 from .familiar_values import (
     AMP,
     BITS,
+    COMPLETION,
     FP8,
     GLOBAL_BATCH,
     LENGTH,
     METHOD,
     NODES,
     PROCESSES,
+    PROMPT,
+    SERVED,
     SOFT,
     SPREAD,
     TUNING,
@@ -34,7 +37,9 @@ from .familiar_values import (
 from .ignored_flags import IGNORED_FLAGS
 from .job_flags import job_flags, value_alone
 
-_MADE_OF_SEVERAL = (AMP, BITS, FP8, GLOBAL_BATCH, METHOD, NODES, PROCESSES, SPREAD, TUNING, WEIGHTS)
+_MADE_OF_SEVERAL = (
+    *(AMP, BITS, COMPLETION, FP8, GLOBAL_BATCH, METHOD, NODES, PROCESSES, PROMPT, SERVED, SPREAD, TUNING, WEIGHTS),
+)
 _PRECISION = "training.precision"
 _OTHER_NAMES = {
     "training.optimizer": optimizer,
@@ -82,7 +87,8 @@ class FlagSettings:
         if self.mixed or self.weights:
             stored = weights_of(resolve_model(job.model))
             named = precision_under(job, mixed=self.mixed, weights=self.weights, stored=stored)
-            job = with_changes(job, {_PRECISION: named}, where="the command line")
+            casts = {"unsure.weights": "more"} if {named, self.mixed} == {"fp16", "bf16"} else {}
+            job = with_changes(job, {_PRECISION: named} | casts, where="the command line")
         return job if self.global_batch is None else self._with_global_batch(job, self.global_batch)
 
     def _with_ranks(self, job: Job) -> Job:
@@ -125,12 +131,15 @@ class FlagSettings:
         return with_changes(job, {key: whole // others}, where="the command line")
 
 
-def settings_of_flags(flags: Sequence[tuple[str, str]], *, gpus: int | None = None) -> FlagSettings:
+def settings_of_flags(
+    flags: Sequence[tuple[str, str]], *, gpus: int | None = None, model_alone: bool = False
+) -> FlagSettings:
     """Return what the flags of a command line set together.
 
     Args:
         flags: each as it was typed, with its value; empty where it has none.
         gpus: the value of ``--gpus``, over which a strategy is spread that names no number of GPUs.
+        model_alone: they are about a model, not about a file or a launch line: an engine's flags ask for the engine.
 
     Raises:
         InputError: a value is wrong, or two flags contradict each other.
@@ -157,12 +166,20 @@ def settings_of_flags(flags: Sequence[tuple[str, str]], *, gpus: int | None = No
     values = {key: value for key, (value, _) in found.items()}
     changes = {key: value for key, value in values.items() if key not in _MADE_OF_SEVERAL}
     remarks += _remarks(flags)
+    if model_alone and _asks_for_server(found):
+        engine, flag = found[SERVED]
+        changes |= {"training.mode": "inference", "inference.engine": engine}
+        remarks.append(f"{flag} is {engine}'s, which is taken to serve the model; --engine names another.")
     if changes.get("training.mode") == "inference":
         _set_format(changes, found)
     elif FP8 in values:
         remarks.append("--fp8: counted as bf16 mixed precision; copies in 8 bits may add to it.")
         changes |= {"unsure.weights": "more", "unsure.activations": "less"}
         found.setdefault(AMP, ("bf16", "--fp8"))
+    if PROMPT in values and COMPLETION in values:
+        changes.setdefault(LENGTH, values[PROMPT] + values[COMPLETION])
+    if COMPLETION in values and values.get(METHOD) == "grpo":
+        changes.setdefault("training.loss_length", values[COMPLETION])
     position = {flag: at for flag, (at, _) in order.items()}
     mixed, weights = _types(changes, found, position)
     _set_tuning(changes, found, position)
@@ -183,6 +200,14 @@ def settings_of_flags(flags: Sequence[tuple[str, str]], *, gpus: int | None = No
         spread_flag=None if counted else spread,
         method=values.get(METHOD),
     )
+
+
+def _asks_for_server(found: Mapping[str, tuple[Any, str]]) -> bool:
+    """Return True if a flag is an engine's, and no other says that something is trained or which engine it is."""
+    nothing: tuple[Any, str] = (None, "")
+    only_bits = found.get(TUNING, nothing)[1] == found.get(BITS, nothing)[1]
+    trains = METHOD in found or not only_bits or found.get("training.mode", nothing)[0] == "train"
+    return SERVED in found and not trains and "inference.engine" not in found
 
 
 def _read(flag: str, text: str) -> Mapping[str, Any]:

@@ -8,7 +8,14 @@ IGNORED_FLAGS = (
     *("--learning-rate", "--lr", "--num-train-epochs", "--epochs", "--num-epochs", "--max-steps", "--warmup-steps"),
     *("--warmup-ratio", "--weight-decay", "--lr-scheduler-type", "--seed", "--logging-steps", "--save-steps"),
     *("--eval-steps", "--max-grad-norm", "--lora-alpha", "--quant-type", "--dataset"),
-    *("--dataset-name", "--run-name", "--save-strategy", "--logging-strategy", "--dataloader-num-workers"),
+    *(
+        "--num-generations",
+        "--dataset-name",
+        "--run-name",
+        "--save-strategy",
+        "--logging-strategy",
+        "--dataloader-num-workers",
+    ),
     *IGNORED_SWITCHES,
 )
 """All ignored flags; a value follows each that is no switch."""
