@@ -9,7 +9,7 @@ from typing import Any
 
 from ..source import MODEL_STATES, Component, Setting
 from .command_line import Options, setting_of_name
-from .library import ScriptLibrary
+from .library import PAIRED, ScriptLibrary
 from .models import LENGTH_ARGUMENTS, Notes
 from .named_constants import NAMES_BY_SETTING, read_named_constants
 from .outcome import Outcome, read_outcome
@@ -103,6 +103,7 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
     notes.hints = {**_lengths(script, module), **named, **notes.hints}
     notes.hints.update({name: setting for name, setting in options.defaults() if setting.value is not None})
     outcome = read_outcome(notes)
+    _count_pairs(run, outcome)
     for name, setting in named.items():  # the names hold what flags of the same name became
         if any(word in script.options for word in NAMES_BY_SETTING.get(name, ())):
             outcome.assigned.setdefault(name, setting)
@@ -114,6 +115,14 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
     outcome.understood |= {*options.decisive, *used, *(name for name in options.declared if name not in script.options)}
     outcome.option_names = set() if options.has_unknown_names else options.names
     return Reading(outcome=outcome, module=module, steps=_MAX_STEPS - run.steps_left)
+
+
+def _count_pairs(run: Interpreter, outcome: Outcome) -> None:
+    """Count two sequences for each example where chosen and rejected ones run together."""
+    where = next((run.followed_names[name] for name in PAIRED if name in run.followed_names), None)
+    if where is not None and outcome.trains:
+        text = "a chosen and a rejected sequence run together"
+        outcome.written.setdefault("script_sequences", Setting(value=2, origin=f"{where}: {text}"))
 
 
 def _lengths(script: Script, module: ScriptModule) -> dict[str, Setting]:

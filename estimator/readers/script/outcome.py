@@ -66,6 +66,9 @@ def read_outcome(notes: Notes) -> Outcome:
         _read_own_model(trained.own, found)
     if trained.model is not None:
         _read_model(trained, notes, found)
+        if trained.certain and not trained.model.has_adapters:  # whatever options for adapters it has
+            origin = f"{trained.model.where}: the script attaches no adapters"
+            found.assigned["use_peft"] = Setting(value=False, origin=origin, written=False)
     elif trained.name is None and trained.unknown is None and notes.names_found:
         name = notes.names_found[min(notes.names_found)]
         found.written["model_name_or_path"] = name

@@ -1,7 +1,7 @@
 """Settings in the source of a training script, which is parsed and never run."""
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ from .models import TRAINING_CONFIG, Doubt
 from .outcome import Outcome
 from .python import MAX_BYTES, parse
 from .worlds import read_worlds
+
+_TRAINERS = ("transformers", "trl", "unsloth", "optimum")
+"""Libraries whose trainers, and classes of their arguments, are known by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +169,7 @@ def _remembering(find: Callable[[str], Mapping[str, Any] | None] | None) -> Call
 
 
 def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting], name: str) -> ScriptSettings:
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    imported = set(_imported(tree))
     names = {each for each in imported if TRAINING_CONFIG.fullmatch(each) or method_of_class(each)}
     names = set() if found.has_optimizer else names
     seen = {
@@ -186,6 +189,13 @@ def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting], 
         option_names=frozenset(found.option_names),
         doubts=tuple(found.doubts),
     )
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that are imported from the libraries whose trainers are known here."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] in _TRAINERS:
+            yield from (alias.name for alias in node.names)
 
 
 def _unknown_trainer(tree: ast.Module) -> str | None:

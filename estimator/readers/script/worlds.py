@@ -79,7 +79,7 @@ def read_worlds(script: Script) -> Outcome:
     worlds = [first]
     queue = [(first, each) for each in first.decisions.asked.values()]
     seen = {frozenset(first.decisions.given.items())}
-    queue.sort(key=lambda item: not item[1].matters)
+    queue.sort(key=lambda item: -item[1].matters)
     while queue and len(worlds) < _MAX_WORLDS and steps > 0:
         parent, asked = queue.pop(0)
         given = {**parent.decisions.given, asked.key: not asked.answer}

@@ -35,6 +35,8 @@ class Parsed(Thing):
             return Method(member, (self,))
         if name in ("items", "keys", "get", "pop", "update", "to_dict", "copy", "_get_kwargs"):
             return Attribute(self, name)
+        if member is UNKNOWN and any(each.startswith(f"{name}.") for each in self._options.declared):
+            return _Group(self, name)
         return member if name not in self._options.declared else UNKNOWN
 
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
@@ -71,11 +73,27 @@ class Parsed(Thing):
     def as_table(self) -> dict[str, Any]:
         """Return all options by name."""
         names = self._names if self._names is not None else list(self._options.declared)
+        self._options.decisive.update(name for name in names if "." in name)  # they go on as tables in tables
         return {**{name: self.attribute(name) for name in names}, **self.values}
 
     def is_instance(self, kind: Any) -> bool | None:
         """Return whether it is of a class."""
         return kind is self.kind if isinstance(kind, ScriptClass) and self.kind is not None else None
+
+
+class _Group(Thing):
+    """Options whose names begin alike: ``args.model`` of ``--model.name``."""
+
+    def __init__(self, parsed: Parsed, name: str) -> None:
+        self._parsed, self._name = parsed, name
+
+    def attribute(self, name: str) -> Any:
+        """Return an option's value."""
+        return self._parsed.attribute(f"{self._name}.{name}")
+
+    def set_attribute(self, name: str, value: Any, call: Call) -> None:
+        """Take an assignment to an option."""
+        self._parsed.set_attribute(f"{self._name}.{name}", value, call)
 
 
 class Parser(Thing):
@@ -103,7 +121,8 @@ class Parser(Thing):
         if not self.kinds:
             parsed = Parsed(self._options)
             return (parsed, UNKNOWN) if call.name.startswith("parse_known") else parsed
-        return tuple(parse_class(self._options, kind, call) for kind in self.kinds)
+        found = tuple(parse_class(self._options, kind, call) for kind in self.kinds)
+        return found[0] if call.name == "parse" and len(found) == 1 else found  # as parsers derived from it do
 
 
 def parse_class(options: Options, kind: Any, call: Call) -> Any:

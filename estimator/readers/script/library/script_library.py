@@ -69,6 +69,8 @@ _HARMLESS = re.compile(
     r"|scheduler|collator|apply_liger_kernel).*"
 )
 _LIBRARIES_OF_WRAPPERS = ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "evaluate", "wandb", "tqdm")
+PAIRED = ("concatenated_forward", "concatenated_inputs")
+"""Functions of trainers, after TRL's, in which a chosen and a rejected sequence run as one batch."""
 _MAX_POINTS = 16
 """Times at which a script trains with other models in memory, that are noted."""
 _MAX_FOLLOWED = 64
@@ -177,6 +179,7 @@ class ScriptLibrary:
             return layer
         first = call.value(0, "params", "model_params")
         takes = name[:1].isupper() and is_parameters(first) and ("lr" in call.kwargs or not isinstance(first, list))
+        takes = takes and not path.startswith("deepspeed.zero.")  # which gathers them for a while
         return make_optimizer(call, self.notes) if takes else self.unknown(call)
 
     def unknown(self, call: Call) -> Any:
@@ -224,7 +227,9 @@ class ScriptLibrary:
         return module_method(receiver, call)
 
     def make_instance(self, kind: ScriptClass, call: Call) -> Any:
-        """Return a model of a script's class that has the name of one of transformers' classes; UNKNOWN for others."""
+        """Return a parser, or a model of a script's class that has the name of transformers'; UNKNOWN for others."""
+        if any(path.endswith(("ArgumentParser", "TrlParser")) for path in kind.external_bases()):
+            return OPTION_FUNCTIONS["ArgumentParser"](self.options, call)
         return copy_of_class(kind, call, self.notes)
 
     def instance_made(self, found: Instance, call: Call) -> None:
@@ -237,6 +242,10 @@ class ScriptLibrary:
                 found.values["_trainer"] = trainer
                 found.values.setdefault("model", trainer.model if trainer.model is not None else UNKNOWN)
                 found.values.setdefault("args", trainer.arguments)
+                for name in PAIRED:
+                    if isinstance(function := found.kind.find(name), Function):
+                        place = f"{function.module.name} line {function.node.lineno}"
+                        call.run.followed_names.setdefault(name, place)
             elif (counted := optimizer_path(found.kind, path)) is not None:
                 call.path = counted
                 found.values["_optimizer"] = make_optimizer(call, self.notes)

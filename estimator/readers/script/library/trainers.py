@@ -214,7 +214,11 @@ def compile_model(call: Call, notes: Notes) -> Any:
 
 def initialize_deepspeed(call: Call, notes: Notes) -> Any:
     """Follow ``deepspeed.initialize(model=..., optimizer=..., config=...)``."""
-    model, optimizer = call.value(1, "model", default=UNKNOWN), call.value(2, "optimizer", default=UNKNOWN)
+    model, optimizer = call.value(1, "model", default=UNKNOWN), call.value(2, "optimizer", default=None)
+    table = plain(call.kwargs.get("config"))
+    trains = optimizer is not None or "model_parameters" in call.kwargs
+    if not trains and isinstance(table, dict) and not table.get("optimizer"):
+        return (model, UNKNOWN, UNKNOWN, UNKNOWN)  # it only runs, as a reference model does
     notes.parameters_given.append(model)
     for name in ("config", "config_params"):
         value = plain(call.kwargs.get(name))

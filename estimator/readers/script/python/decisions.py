@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .plain_values import short_text
@@ -24,6 +25,13 @@ _MATTERS = re.compile(
 """Names in branches that may decide about memory."""
 
 
+_SAVES = re.compile(
+    r"(?i)get_peft_model|LoraConfig|prepare_model_for_\w+bit\w*|BitsAndBytesConfig|load_in_[48]bit|quantization_config"
+    r"|add_adapter|gradient_checkpointing_enable"
+)
+"""Calls and arguments that lower the memory by much: without a known answer, the job is taken to do without."""
+
+
 @dataclass(frozen=True, slots=True)
 class Undecided:
     """A condition that only the running script can decide."""
@@ -35,8 +43,8 @@ class Undecided:
     text: str
     answer: bool
     """The answer that was taken for granted."""
-    matters: bool
-    """What it decides names models, optimizers, or settings."""
+    matters: int
+    """0: nothing that memory depends on; 1: it names models, optimizers or settings; 2: it lowers the memory by much."""
 
 
 @dataclass(slots=True)
@@ -45,8 +53,8 @@ class Decisions:
 
     given: dict[str, bool] = field(default_factory=dict)
     asked: dict[str, Undecided] = field(default_factory=dict)
-    texts: dict[int, tuple[str, str, bool]] = field(default_factory=dict)
-    """Key and text of each condition by the identity of its node, and whether it matters; the readings share it."""
+    texts: dict[int, tuple[str, str, int]] = field(default_factory=dict)
+    """Key and text of each condition by the identity of its node, and how it matters; the readings share it."""
 
     def decide(self, test: ast.expr, where: str, *, usual: bool, branches: list[ast.stmt] | None = None) -> bool:
         """Return the answer for a condition that cannot be decided.
@@ -63,7 +71,7 @@ class Decisions:
         if id(test) not in self.texts:
             text = short_text(test)
             key = text if len(text) < 40 else f"{text}{hash(ast.dump(test))}"
-            self.texts[id(test)] = key, f"{text} holds", branches is None or _matters(branches)
+            self.texts[id(test)] = key, f"{text} holds", 1 if branches is None else _matters(branches)
         key, text, matters = self.texts[id(test)]
         return self._answer(key, where, text, usual=usual is not inverted, matters=matters) is not inverted
 
@@ -72,21 +80,31 @@ class Decisions:
         text = f"{short_text(handler.type) or 'an exception'} is raised"
         return self._answer(f"{where} except", where, text, usual=False, matters=_matters(handler.body))
 
-    def _answer(self, key: str, where: str, text: str, *, usual: bool, matters: bool) -> bool:
-        answer = self.given.get(key, usual)
-        if key not in self.asked and len(self.asked) < 200:
+    def _answer(self, key: str, where: str, text: str, *, usual: bool, matters: int) -> bool:
+        before = self.asked.get(key)
+        answer = before.answer if before is not None else self.given.get(key, usual)
+        if (before is None and len(self.asked) < 200) or (before is not None and matters > before.matters):
             self.asked[key] = Undecided(key, where, text, answer, matters)
         return answer
 
 
-def _matters(body: list[ast.stmt]) -> bool:
-    """Return True if statements name what memory depends on."""
+def _matters(body: list[ast.stmt]) -> int:
+    """Return how statements matter to memory, as ``Undecided.matters``."""
+    return 2 if saves(body) else int(any(_MATTERS.search(word) for word in _words(body)))
+
+
+def saves(body: list[ast.stmt]) -> bool:
+    """Return True if statements attach adapters, quantize or checkpoint."""
+    return any(_SAVES.fullmatch(word) for word in _words(body))
+
+
+def _words(body: list[ast.stmt]) -> Iterator[str]:
+    """Yield the names in statements."""
     for statement in body:
         for node in ast.walk(statement):
             word = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "arg", None)
-            if isinstance(word, str) and _MATTERS.search(word):
-                return True
-    return False
+            if isinstance(word, str):
+                yield word
 
 
 def is_quiet(body: list[ast.stmt]) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from .call import Call
-from .decisions import Decisions, ends, has_succeeded, is_interruption, is_periodic, is_quiet, raises
+from .decisions import Decisions, ends, has_succeeded, is_interruption, is_periodic, is_quiet, raises, saves
 from .definitions import Definitions
 from .evaluation import KnownFailureError, Library
 from .imports import Imports
@@ -23,6 +23,8 @@ from .values import (
 )
 
 _MAX_CALLS = 14
+_MAX_RECURSION = 3
+"""Times that a function may call itself: enough for tables in tables."""
 """Functions inside functions that are followed; their locals are unknown beyond."""
 _MAX_ROUNDS = 160
 """Rounds of a loop over numbers that are followed one by one: more than any model has layers."""
@@ -70,6 +72,8 @@ class Interpreter(Definitions):
         """Functions that the script defines at module level."""
         self.followed: set[int] = set()
         """Functions that were called, by identity of their nodes."""
+        self.followed_names: dict[str, str] = {}
+        """Place of each function that was called, by its name."""
         self._result: Any = None
         self._active: list[int] = []
         """Functions that are being followed, by identity of their nodes."""
@@ -103,12 +107,13 @@ class Interpreter(Definitions):
         """Return what a function of the script returns."""
         node = function.node
         self.followed.add(id(node))
-        if len(self.scopes) > _MAX_CALLS or id(node) in self._active:
+        if len(self.scopes) > _MAX_CALLS or self._active.count(id(node)) > _MAX_RECURSION:
             return UNKNOWN
         scope = Scope(function.scope)
         self.bind(function, args, kwargs, scope)
         before = self.module, self._result, self.yielded
         self.module, self._result, self.yielded = function.module, None, None
+        self.followed_names.setdefault(function.name, self.location(node))
         self.scopes.append(scope)
         self._active.append(id(node))
         try:
@@ -219,7 +224,9 @@ class Interpreter(Definitions):
             else:
                 self.steps_left -= _STEPS_OF_A_DECISION
                 where, branches = self.location(node.test), [*node.body, *node.orelse]
-                known = self.decisions.decide(node.test, where, usual=not ends(node.body), branches=branches)
+                lowers = saves(node.body), saves(node.orelse)
+                usual = not ends(node.body) if lowers[0] == lowers[1] else lowers[1]
+                known = self.decisions.decide(node.test, where, usual=usual, branches=branches)
         self.guards.append((node.test, scope))
         end = self.block(node.body if known else node.orelse, scope)
         if not isinstance(node.body[-1], ast.Continue):  # which guards the rest of the round

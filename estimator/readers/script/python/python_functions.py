@@ -172,6 +172,8 @@ def _getattr(call: Call) -> Any:
     if not isinstance(name, str):
         return UNKNOWN
     found = call.run.attribute(value, name)
+    if isinstance(value, Instance) and value.is_namespace and name not in value.values and len(call.args) > 2:
+        return call.args[2]
     if (found is UNKNOWN or isinstance(found, Attribute)) and len(call.args) > 2 and not isinstance(value, Unknown):
         return found if isinstance(found, Attribute) and isinstance(value, Thing) else call.args[2]
     return found
@@ -187,6 +189,8 @@ def _setattr(call: Call) -> Any:
 def _hasattr(call: Call) -> Any:
     owner, name = call.value(0), call.value(1)
     if isinstance(owner, Instance) and isinstance(name, str):
+        if owner.is_namespace:
+            return name in owner.values
         return name in owner.values or owner.kind.find(name) is not UNKNOWN or UNKNOWN
     if isinstance(owner, External) and owner.path.startswith("torch."):
         return True  # scripts look for what old versions lack

@@ -232,6 +232,11 @@ class Instance(Thing):
         self.inherited: frozenset[str] = frozenset()
         """Methods that are taken for those of its base in a library, whatever the class makes of them."""
 
+    @property
+    def is_namespace(self) -> bool:
+        """True for an object of no class of the script's, which has the attributes that it was given and no others."""
+        return self.kind.node is None
+
     def attribute(self, name: str) -> Any:
         """Return an attribute, a bound method of the class, or what its base in a library makes of the name."""
         if name in self.values:
