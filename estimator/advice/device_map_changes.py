@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ..job import ResolvedJob
+from ..job import BITSANDBYTES, ResolvedJob
 from .change import MORE_GPUS_SLOWDOWN, Change
 
 _IDLE_SLOWDOWN = 0.3
@@ -32,7 +32,8 @@ def placed_on_more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
 
 def partly_in_cpu_ram(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
     """Yield a device map on one GPU, which leaves in CPU RAM what does not fit; for inference only."""
-    if _may_be_placed(job) and not job.trains and job.job.parallel.device_map is None:
+    whole = job.quantization in BITSANDBYTES  # which refuses to leave weights in CPU RAM
+    if _may_be_placed(job) and not job.trains and not whole and job.job.parallel.device_map is None:
         yield Change(
             kind="sharding",
             changes={"parallel.device_map": "auto"},

@@ -78,6 +78,17 @@ INFERENCE_CHANGES: tuple[Proposal, ...] = (
         quality=0.05,
         source="as most checkpoints are stored",
     ),
+    ChangeRule(
+        kind="weights",
+        applies=lambda job: (
+            job.quantization is None and job.job.parallel.device_map is None and job.parallel.tensor == 1
+        ),
+        changes={"inference.weights": "nf4-double"},
+        why="weights in 4 bits",
+        slowdown=0.3,
+        quality=0.2,
+        source="weights are dequantized for every product (arXiv:2305.14314)",
+    ),
     _fewer_sequences(slowdown=0.3),
     _more_tensor_ranks,
     placed_on_more_gpus,

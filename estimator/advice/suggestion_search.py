@@ -1,7 +1,8 @@
 """Judges changes of a job in the order of their cost, and returns the best of them with exact figures."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -10,6 +11,9 @@ from ..common import VramtopError
 from ..job import Job, with_changes
 from .bounded_search import BoundedSearch, Estimate, Judge, Verdict
 from .change import Change
+
+ChangeJob = Callable[[Mapping[str, Any]], Job]
+"""Returns the job with new values by dotted key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +53,13 @@ class SuggestionSearch:
         current: its budget.
         estimate: returns an estimate of a changed job that compares with that budget.
         judge: returns the verdict on a budget.
+        change: returns the job with new values by key; None: they change nothing else.
     """
 
-    def __init__(self, job: Job, current: Budget, estimate: Estimate, judge: Judge) -> None:
-        self._job, self._search = job, BoundedSearch(estimate, judge)
+    def __init__(
+        self, job: Job, current: Budget, estimate: Estimate, judge: Judge, *, change: "ChangeJob | None" = None
+    ) -> None:
+        self._change, self._search = change or partial(with_changes, job), BoundedSearch(estimate, judge)
         self._current_bytes = current.peak.device_bytes
         try:
             self._current_components = estimate(job).peak.components.total_bytes
@@ -103,7 +110,7 @@ class SuggestionSearch:
         for part in parts:
             changes |= part.changes
         try:
-            budget, verdict = self._search.least(with_changes(self._job, changes))
+            budget, verdict = self._search.least(self._change(changes))
             if verdict == "fits":
                 budget, verdict = self._search.exact(budget)
         except VramtopError:

@@ -12,7 +12,7 @@ from ..job import Gpu, Job
 from .bounded_search import Estimate, Judge, shifted
 from .change import HOST_LOADING, Change
 from .change_table import candidate_changes
-from .suggestion_search import Suggestion, SuggestionSearch, cost_of
+from .suggestion_search import ChangeJob, Suggestion, SuggestionSearch, cost_of
 
 _MAX_PAIR_COST_SHARE = 0.75
 """Maximum cost of a pair, as a share of the cheapest single change that fits."""
@@ -35,6 +35,7 @@ def suggest(
     gpus: int = 1,
     gpu: Gpu | None = None,
     most: int = 6,
+    change: ChangeJob | None = None,
 ) -> tuple[Suggestion, ...]:
     """Return changes that make the job fit, the cheapest first, then those that make it tight.
 
@@ -52,8 +53,10 @@ def suggest(
         gpus: number of GPUs that there are, for sharding the job further.
         gpu: what they are; None: not known.
         most: maximum number of suggestions.
+        change: returns the job with new values by key, with what follows from them where it was written; None: they
+            change nothing else.
     """
-    search = SuggestionSearch(job, current, calibrated(job, current, estimate), judge)
+    search = SuggestionSearch(job, current, calibrated(job, current, estimate), judge, change=change)
     changes = candidate_changes(job, gpus=gpus, gpu=gpu)
     singles = search.judged(((change,) for change in changes), until=most)
     if judge(shifted(current, -current.peak.high_bytes)) == "fits":  # host memory is no limit

@@ -50,8 +50,12 @@ def card_warnings(job: Job, gpu: Gpu) -> Iterator[str]:
         return
     if job.training.precision.startswith("bf16"):
         yield (
-            f"{gpu.label} has no bf16 arithmetic, which torch emulates many times slower; fp32 weights under fp16 "
-            "autocast are usual there (training.precision = fp16-mixed)."
+            f"{gpu.label} has no bf16 arithmetic, which torch emulates many times slower; "
+            + (
+                "fp32 weights under fp16 autocast are usual there (training.precision = fp16-mixed)."
+                if job.training.mode == "train"
+                else "fp16 weights are usual there (training.precision = fp16)."
+            )
         )
     if job.model.attention.startswith("flash_attention"):
         yield f"FlashAttention does not run on {gpu.label}, which is older than Ampere; model.attention = sdpa does."

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         LoadedJob as LoadedJob,
         job_from_options as job_from_options,
         load_again as load_again,
+        load_changed as load_changed,
         load_from_options as load_from_options,
     )
     from .open_dialog import LaunchInput as LaunchInput, OpenedJob as OpenedJob, OpenJobScreen as OpenJobScreen
@@ -41,7 +42,7 @@ else:
             "changed_settings": "changed_settings_text",
             "copy_dialog": "CopiedTextScreen",
             "form_reading": "FormReading",
-            "load_job": "job_from_options load_from_options LoadedJob load_again",
+            "load_job": "job_from_options load_changed load_from_options LoadedJob load_again",
             "open_dialog": "LaunchInput OpenedJob OpenJobScreen",
             "run_edits": "RunEdits",
             "save_dialog": "open_save_dialog",

@@ -3,10 +3,12 @@
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vramtop.estimator.advice import flag_edits
 from vramtop.estimator.common import CannotTellError, InputError, expand_user, is_file, is_folder
 from vramtop.estimator.job import (
     Job,
@@ -31,7 +33,7 @@ from vramtop.estimator.model import (
 )
 from vramtop.estimator.model.read_architecture import read_architecture
 
-from .flags import FlagSettings, settings_of_flags, with_method
+from .flags import FlagSettings, flags_by_key, settings_of_flags, with_method
 
 if TYPE_CHECKING:
     from vramtop.estimator.readers.source import JobReading
@@ -135,6 +137,9 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
         loaded = replace(loaded, notes=(*loaded.notes, fetched))
     job = given.complete(loaded.job)
     copied = (_COPIED_WEIGHTS,) if job.unsure.weights != loaded.job.unsure.weights else ()
+    if "model.num_labels" in changes and "model.task" not in changes and loaded.is_typed:
+        job = with_changes(job, {"model.task": "sequence-classification"})
+        copied = (*copied, "--num-labels: a classifier of sequences is counted (--task names another).")
     loaded = replace(loaded, job=job, notes=(*loaded.notes, *copied))
     named = given.weights or given.mixed == loaded.job.training.precision  # mixed precision leaves the weights open
     loaded = replace(loaded, typed=frozenset(changes) | ({"training.precision"} if named else set()))
@@ -147,6 +152,19 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     elif given.adapts:
         loaded = _as_prepared(loaded)
     return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)), dict(options.flags))
+
+
+def load_changed(options: argparse.Namespace, loaded: LoadedJob, changes: Mapping[str, Any]) -> Job:
+    """Return the job of the command line with the flags of some changes behind it.
+
+    Raises:
+        InputError: they contradict it.
+    """
+    edits = flag_edits(loaded.job, changes, flags_by_key())
+    again = copy(options)
+    again.flags = [*options.flags, *((edit.setting, edit.new) for edit in edits if edit.setting != "--set")]
+    again.set = [*options.set, *(f"{edit.key}={edit.new}" for edit in edits if edit.setting == "--set")]
+    return load_from_options(again, None).job
 
 
 def _load(

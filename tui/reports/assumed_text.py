@@ -7,7 +7,7 @@ from vramtop.estimator.job import resolve_job
 
 from ..draw import TextOutput
 
-_MOST = 4
+_MOST = 5
 _FLAGS = {
     "training.precision": "--precision",
     "inference.weights": "--inference-weights",
@@ -18,6 +18,8 @@ _FLAGS = {
     "lora.quantization": "--lora-quantization",
     "lora.targets": "--lora-targets",
     "lora.rank": "--lora-rank",
+    "lora": "--lora, --inference",
+    "model.task": "--task",
 }
 """The usual flag of each key."""
 _SERVER_FLAGS = {"training.micro_batch": "--max-num-seqs", "training.sequence_length": "--max-model-len"}
@@ -54,6 +56,10 @@ def assumed_lines(budget: Budget, output: TextOutput, *, stated: Collection[str]
 def _assumptions(budget: Budget) -> Iterator[tuple[str, ...]]:
     """Yield what may be assumed, the weightiest first: words, and the keys that decide it."""
     job, training = budget.job, budget.job.training
+    if training.mode == "train" and job.lora is None and training.trainable is None:
+        yield "full fine-tuning", "lora"
+    if job.model.task not in ("causal-lm", "seq2seq-lm"):
+        yield f"a {job.model.task} head", "model.task"
     stored = job.inference.weights if job.inference is not None and training.mode == "inference" else "auto"
     if training.mode == "train" and job.lora is not None and job.lora.quantization != "none":
         yield f"{job.lora.quantization} weights", "lora.quantization"

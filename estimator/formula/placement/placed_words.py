@@ -21,10 +21,10 @@ def placement_assumptions(plan: Plan) -> Iterator[str]:
 
 
 def placement_warnings(plan: Plan) -> Iterator[str]:
-    """Yield that a job cannot train what no GPU has room for."""
+    """Yield that a job cannot run with what no GPU has room for."""
     if plan.placement is not None and plan.placement.refused:
         size = format_gib(sum(module.size for module in plan.placement.refused))
         yield (
             f"No GPU has room for {size} GiB of the weights: device_map would place them in CPU RAM, where they cannot "
-            "be trained; they are counted on the last GPU."
+            f"be {'trained' if plan.job.trains else 'in few bits'}; they are counted on the last GPU."
         )

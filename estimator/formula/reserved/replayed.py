@@ -42,7 +42,7 @@ def replayed_slack(rank: RankMemory, conf: str | None = None) -> int:
     """
     job = rank.job
     conf = job.allocator_conf if conf is None else conf
-    key = _settings(job), rank.stage, rank.arch, rank.tied, rank.states.optimizer, conf
+    key = _settings(job), rank.stage, rank.arch, rank.tied, rank.states.optimizer, rank.workspace, conf
     return round(_remembered(key, lambda: _replayed_slack(rank, conf)))
 
 

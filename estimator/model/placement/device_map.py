@@ -35,7 +35,7 @@ class Placement:
     """In CPU RAM: accelerate's hooks copy one layer at a time to the first GPU, which runs it."""
     disk: tuple[PlacedModule, ...]
     refused: tuple[PlacedModule, ...] = ()
-    """Modules without room on any GPU, if the job trains: accelerate offloads none then. The last GPU has them."""
+    """Modules without room on any GPU that cannot be offloaded: the job trains, or bitsandbytes quantizes them."""
 
     @property
     def offloaded(self) -> tuple[PlacedModule, ...]:
@@ -60,20 +60,23 @@ def place(
     modules = placed_modules(inventory, sizes)
     count = job.job.parallel.pipeline
     if isinstance(rule, dict):
-        return _for_training(_by_table(modules, rule, count), job)
+        return _without_refused(_by_table(modules, rule, count), job)
     if inventory.device_map is not None:
-        return _for_training(_by_table(modules, inventory.device_map, count), job)
+        return _without_refused(_by_table(modules, inventory.device_map, count), job)
     limits, host = _limits(job.job.parallel, gpu_bytes or UNKNOWN_GPU_BYTES)
     if rule != "sequential":
         limits = _balanced(modules, limits, low_zero=rule == "balanced_low_0")
     if job.quantization in BITSANDBYTES:
         limits = [_QUANTIZED_SHARE * limit for limit in limits]
-    return _for_training(_one_after_another(modules, limits, host, tied=inventory.tied_head), job)
+    return _without_refused(_one_after_another(modules, limits, host, tied=inventory.tied_head), job)
 
 
-def _for_training(placement: Placement, job: ResolvedJob) -> Placement:
-    """Return the placement, in a job that trains with everything on GPUs."""
-    if not job.trains or not placement.offloaded:
+def _without_refused(placement: Placement, job: ResolvedJob) -> Placement:
+    """Return the placement with everything on GPUs, where nothing may be offloaded: the last GPU has what is left.
+
+    Source: ``validate_environment`` of transformers' quantizers/quantizer_bnb_4bit.py and quantizer_bnb_8bit.py.
+    """
+    if not placement.offloaded or not (job.trains or job.quantization in BITSANDBYTES):
         return placement
     *others, last = placement.gpus
     return Placement(gpus=(*others, (*last, *placement.offloaded)), host=(), disk=(), refused=placement.offloaded)

@@ -132,6 +132,9 @@ def test_a_verdict_is_what_the_field_knows(line: str, verdict: str, capsys: pyte
         "llama-3.1-70b --qlora --gpu-type a6000",
         "llama-3.1-70b --vllm --gpu 4x4090",
         "llama-3.1-70b --inference --4bit --gpu 2x3090",
+        "qwen2.5-7b --dpo --gpu 4090",
+        "llama-3.1-8b --fsdp full_shard --gpu 2x4090 --bf16",
+        "llama-3.1-8b --inference --gpu 3060",
         "llama-3.1-8b --full --fp32 -b 8 --vram 140",
         "llama-3.1-8b --zero3 --gpus 4 --vram 24",
     ],
@@ -156,14 +159,14 @@ def test_the_second_line_says_what_was_assumed_and_what_changes_it(capsys: pytes
         return " ".join(capsys.readouterr().out.split("\n\n")[0].split())
 
     assert lines("llama-3.1-8b").endswith(
-        "assuming bf16 weights (--precision), 1 x 2,048 tokens (--batch-size, --seq-len), adamw-fused (--optimizer), "
-        "no checkpointing (--gradient-checkpointing)"
+        "assuming full fine-tuning (--lora, --inference), bf16 weights (--precision), 1 x 2,048 tokens (--batch-size, "
+        "--seq-len), adamw-fused (--optimizer), no checkpointing (--gradient-checkpointing)"
     )
     assert lines("llama-3.1-8b", "--bf16", "-b", "2", "--gc", "--lora", "--seq", "512").endswith(
         "assuming LoRA rank 16 on q_proj, v_proj (--lora-targets)"
     )
     assert "bf16 weights, fp32 copy (--precision)" in lines("llama-3.1-8b", "--zero3", "--gpus", "8")
-    stated = ("--precision", "bf16", "-b", "1", "--seq", "64", "--optim", "sgd", "--gc")
+    stated = ("--full", "--precision", "bf16", "-b", "1", "--seq", "64", "--optim", "sgd", "--gc")
     assert "assuming" not in lines("llama-3.1-8b", *stated)
 
 
@@ -237,3 +240,25 @@ def test_gigabytes_of_a_card_are_gib_and_gguf_is_refused_in_a_sentence(capsys: p
     assert answer("llama-3.1-8b --inference --vram 24gb", capsys)["gpus"][0]["available_bytes"] == 24 * 2**30
     assert main(["fit", "llama-3.1-8b.Q4_K_M.gguf"]) == 2
     assert "llama.cpp runs GGUF files" in capsys.readouterr().err
+
+
+def test_two_ways_to_offload_are_one_and_labels_make_a_classifier(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "llama-3.2-1b --zero 3 --gpus 2 --offload-optimizer --offload-param"
+    assert answer(line, capsys)["budget"]["job"]["parallel"]["cpu_offload"] == "all"
+    found = answer("bert-base-uncased --num-labels 2", capsys)
+    assert found["budget"]["job"]["model"]["task"] == "sequence-classification"
+    alone = answer("llama-3.2-1b --grpo --max-completion-length 4096", capsys)
+    assert alone["budget"]["job"]["training"]["sequence_length"] == 4096 + 512
+    assert any("--max-prompt-length: 512 tokens are counted" in note for note in alone["notes"])
+
+
+def test_weights_of_few_bits_are_not_left_in_cpu_ram(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer("llama-3.1-70b --inference --load-in-4bit --gpu 2x4060", capsys)
+    assert found["verdict"] == "does_not_fit"
+    assert any("cannot be in few bits" in warning for warning in found["budget"]["warnings"])
+    assert not any("device_map" in str(each["changes"]) for each in found["suggestions"])
+
+
+def test_an_engine_without_room_for_a_sequence_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer("gpt-oss-20b --vllm --gpu 4080 --max-model-len 8192", capsys)
+    assert found["verdict"] == "does_not_fit"

@@ -114,7 +114,18 @@ def test_the_effective_batch_is_shown_as_a_product(fit: Fit) -> None:
 
 @pytest.mark.slow
 def test_host_memory_affects_the_verdict(fit: Fit) -> None:
-    words = ("job.toml", "--gpu-memory", "80GiB", "--strategy", "fsdp2", "--data-shard", "8", "--json")
+    words = (
+        "job.toml",
+        "--gpu-memory",
+        "80GiB",
+        "--strategy",
+        "fsdp2",
+        "--data-shard",
+        "8",
+        "--precision",
+        "fp32",
+        "--json",
+    )
     assert "host" not in found(fit(*words))
     done = fit(*words, "--host-memory", "20GiB")
     answer = found(done)

@@ -1,9 +1,9 @@
 """The advice of ``vramtop fit``: changes with which a job fits, and the largest batch and sequence that fit."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.advice import (
     BoundedSearch,
@@ -73,6 +73,7 @@ def advise(
     keep_global_batch: bool = False,
     progress: Callable[[str], None] | None = None,
     correct: Callable[[Budget], Budget] = lambda budget: budget,
+    change: Callable[[Mapping[str, Any]], Job] | None = None,
 ) -> Advice:
     """Search for changes with the closed form; those that are shown are estimated as the job itself was.
 
@@ -85,6 +86,7 @@ def advise(
         keep_global_batch: the largest micro-batch must allow some accumulation that keeps the sequences per step.
         progress: called with what is being done.
         correct: corrects a budget by measured runs; what is suggested is corrected by what was measured near it.
+        change: returns the job with new values by key, as it is where they are pasted.
     """
     try:
         quick = quick_estimator(job, gpu=machine.gpu)
@@ -111,7 +113,9 @@ def advise(
     if judge(budget) not in ("does_not_fit", "tight"):
         return Advice(largest=grown)
     searched = quick if budget.learned is None else lambda changed: carried(scaled(changed), budget)
-    found = suggest(job, budget, searched, judge, gpus=machine.gpus, gpu=machine.gpu, most=_MAX_SUGGESTIONS)
+    found = suggest(
+        job, budget, searched, judge, gpus=machine.gpus, gpu=machine.gpu, most=_MAX_SUGGESTIONS, change=change
+    )
 
     def as_pasted(changed: Job) -> Budget:
         found = estimate(

@@ -4,6 +4,7 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
@@ -20,7 +21,7 @@ from vramtop.monitor.board.fit import (
 from vramtop.monitor.host import RANKS_OF_DESCRIBED_HOST, HostRam, available_host_memory
 
 from ...draw import detect_output
-from ...job import LoadedJob
+from ...job import LoadedJob, load_changed
 from ...reports import assumed_lines, budget_lines, closing_lines, fit_lines
 from ..json_text import json_text
 from ..measured_runs import correction, estimate_job
@@ -100,6 +101,7 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
             keep_global_batch=options.keep_global_batch,
             progress=progress,
             correct=correction(options, loaded.job, check.machine.gpu, here=check.here),
+            change=partial(load_changed, options, loaded) if loaded.is_typed else None,
         )
     if options.json:
         print(json_text(_to_json(verdict, budget, advice, loaded)))

@@ -26,7 +26,8 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
         reason: why the GPUs of this machine cannot be read, and what to do.
     """
     job = budget.job
-    cards = find_cards(loaded.job, budget)  # a card decides what the job leaves open
+    # a card decides what is left open of weights that are not trained
+    cards = find_cards(job if job.training.mode == "train" else loaded.job, budget)
     if options.json:
         found: FitJson = {
             "schema": 1,

@@ -10,7 +10,7 @@ from vramtop.estimator.common import InputError
 
 _JOB_FILE = re.compile(r".*\.(toml|ya?ml|json|py|ipynb)", re.IGNORECASE)
 _RECORDING_ENDINGS = (".jsonl", ".jsonl.gz")
-_LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "srun", "uv")
+_LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "srun", "uv", "vllm")
 _SYNONYMS = {"top": (), "version": ("--version",), "man": ("completion", "man"), "completions": ("completion",)}
 """Words that stand for others."""
 

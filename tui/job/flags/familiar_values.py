@@ -305,7 +305,7 @@ def offload(what: str) -> Reader:
             return {}
         if text.lower() not in (*_YES, "cpu"):
             raise InputError(f"{text!r} is not a device to offload to; give cpu or none")
-        return {"parallel.cpu_offload": what}
+        return {f"{SOFT if what == 'optimizer' else ''}parallel.cpu_offload": what}  # weights go with their optimizer
 
     return read
 

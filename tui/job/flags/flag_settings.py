@@ -50,6 +50,8 @@ _OTHER_NAMES = {
     "parallel.context": context_ranks,
 }
 """Keys whose flag takes other tools' words for the values too, or refuses what is meant for another one."""
+_USUAL_PART = 512
+"""Tokens of a prompt or a completion where only the other one is given: a usual default of TRL's."""
 _SHARD, _REPLICATE, _STRATEGY = "parallel.data_shard", "parallel.data_replicate", "parallel.strategy"
 _MICRO_BATCH, _ACCUMULATION = "training.micro_batch", "training.gradient_accumulation"
 
@@ -176,10 +178,8 @@ def settings_of_flags(
         remarks.append("--fp8: counted as bf16 mixed precision; copies in 8 bits may add to it.")
         changes |= {"unsure.weights": "more", "unsure.activations": "less"}
         found.setdefault(AMP, ("bf16", "--fp8"))
-    if PROMPT in values and COMPLETION in values:
-        changes.setdefault(LENGTH, values[PROMPT] + values[COMPLETION])
-    if COMPLETION in values and values.get(METHOD) == "grpo":
-        changes.setdefault("training.loss_length", values[COMPLETION])
+    if PROMPT in values or COMPLETION in values:
+        remarks += _set_lengths(changes, values)
     position = {flag: at for flag, (at, _) in order.items()}
     mixed, weights = _types(changes, found, position)
     _set_tuning(changes, found, position)
@@ -208,6 +208,16 @@ def _asks_for_server(found: Mapping[str, tuple[Any, str]]) -> bool:
     only_bits = found.get(TUNING, nothing)[1] == found.get(BITS, nothing)[1]
     trains = METHOD in found or not only_bits or found.get("training.mode", nothing)[0] == "train"
     return SERVED in found and not trains and "inference.engine" not in found
+
+
+def _set_lengths(changes: dict[str, Any], values: Mapping[str, Any]) -> Iterator[str]:
+    """Set the length of a sequence from those of its prompt and its completion; yield which of them is a usual one."""
+    for key, flag in ((PROMPT, "--max-prompt-length"), (COMPLETION, "--max-completion-length")):
+        if key not in values and LENGTH not in changes:
+            yield f"{flag}: {_USUAL_PART} tokens are counted."
+    changes.setdefault(LENGTH, values.get(PROMPT, _USUAL_PART) + values.get(COMPLETION, _USUAL_PART))
+    if COMPLETION in values and values.get(METHOD) == "grpo":
+        changes.setdefault("training.loss_length", values[COMPLETION])
 
 
 def _read(flag: str, text: str) -> Mapping[str, Any]:

@@ -12,4 +12,6 @@ if TYPE_CHECKING:
     from .script_library import PAIRED as PAIRED, ScriptLibrary as ScriptLibrary
     from .sharding import settle_sharding as settle_sharding
 else:
-    __getattr__, __all__ = lazy_exports(__name__, {"script_library": "PAIRED ScriptLibrary", "sharding": "settle_sharding"})
+    __getattr__, __all__ = lazy_exports(
+        __name__, {"script_library": "PAIRED ScriptLibrary", "sharding": "settle_sharding"}
+    )

@@ -44,7 +44,7 @@ class Undecided:
     answer: bool
     """The answer that was taken for granted."""
     matters: int
-    """0: nothing that memory depends on; 1: it names models, optimizers or settings; 2: it lowers the memory by much."""
+    """0: nothing that memory depends on; 1: it names models, optimizers, settings; 2: it lowers the memory by much."""
 
 
 @dataclass(slots=True)
