@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from ..common import InputError, working_folder
 from ..job import Software
 from .notebook import notebook_of_program, with_cells
-from .program import Program, accelerate_layers, read_world_size
+from .program import Program, accelerate_layers, pinned_versions, read_world_size, repository_folders
 from .script import MEMORY_ARGUMENTS, SIZE_ARGUMENTS, ScriptSettings, options_of_class, read_script
 from .source import (
     MODEL_STATES,
@@ -92,6 +93,8 @@ def read_launch(
         started_at=started_at,
         self_started_ranks=self_started_ranks,
     )
+    if program.pid is None:
+        program = replace(program, versions=_with_pins(program))
     _read_software(program)
     tool = find_tool_by_launch(launch)
     return tool.read(program) if tool is not None else _read_own_script(program)
@@ -106,6 +109,22 @@ def tool_of_line(argv: Sequence[str]) -> str | None:
     if tool is not None:
         return tool.name
     return "TRL" if launch.trl_command else "transformers"
+
+
+def _with_pins(program: Program) -> dict[str, str]:
+    """Return the installed versions, and of libraries that are not installed those that the repository pins."""
+    pins = pinned_versions(_repository(program))
+    for library, (version, name) in pins.items():
+        if library not in program.versions and library in Software.__struct_fields__:
+            program.findings.record(f"software.{library}", version, f"pinned in {name}")
+    return {**{library: version for library, (version, _) in pins.items()}, **program.versions}
+
+
+def _repository(program: Program) -> Iterator[Path]:
+    """Yield the folders of the program's repository: the script's and the one it is started in, up to its root."""
+    script = program.launch.script
+    for folder in (*((program.filesystem.resolve(script).parent,) if script else ()), program.filesystem.cwd):
+        yield from repository_folders(folder)
 
 
 def _read_software(program: Program) -> None:
@@ -195,6 +214,9 @@ def _config_layer(program: Program, flags: SettingsLayer, words: Sequence[str]) 
 def _read_script(program: Program, options: SettingsLayer, notebook: NotebookCode | None) -> ScriptSettings:
     """Return the settings in the script's source; TRL's own scripts have none beside their flags."""
     script = program.launch.script or _file_of_module(program)
+    if script is None and program.launch.module and not program.launch.trl_command:
+        program.findings.warn(f"The module {program.launch.module} is not found here, and what it sets is not counted.")
+        program.findings.add_uncertainty("either", *MODEL_STATES, "activations", "logits")
     if script is None or program.launch.trl_command:
         return ScriptSettings()
     if script == "-":
@@ -226,18 +248,26 @@ def _find_config(program: Program, name: str) -> Mapping[str, Any] | None:
 
 
 def _file_of_module(program: Program) -> str | None:
-    """Return the file of ``python -m scripts.train`` in the folder that the program is started in."""
+    """Return the file of ``python -m scripts.train`` in the folder where the program is started, or its repository."""
     parts = (program.launch.module or "").split(".")
     if not all(part.isidentifier() for part in parts):
         return None
     names = ("/".join(parts) + ".py", "/".join([*parts, "__main__.py"]))
-    return next((name for name in names if os.access(program.filesystem.resolve(name), os.R_OK)), None)
+    near = [name for name in names if os.access(program.filesystem.resolve(name), os.R_OK)]
+    files = (str(folder / name) for folder in _sources(program) for name in names)
+    return next(iter(near), None) or next((file for file in files if os.access(file, os.R_OK)), None)
 
 
 def _import_folders(program: Program) -> list[Path]:
     """Return the folders in which the program's own modules lie: the script's, and the one it is started in."""
     own = [program.filesystem.resolve(program.launch.script).parent] if program.launch.script else []
-    return [*own, program.filesystem.cwd]
+    return list(dict.fromkeys([*own, program.filesystem.cwd, *_sources(program)]))
+
+
+def _sources(program: Program) -> Iterator[Path]:
+    """Yield the folders of its repository in which packages lie, which is installed where it runs."""
+    for folder in _repository(program):
+        yield from (each for each in (folder, folder / "src") if each.is_dir())
 
 
 def _find_file(program: Program, name: str) -> Path | None:

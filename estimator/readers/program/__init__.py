@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .deepspeed import deepspeed_layer as deepspeed_layer
     from .launchers import Launch as Launch, LaunchParser as LaunchParser, ToolCommand as ToolCommand
     from .megatron_fsdp import record_megatron_fsdp as record_megatron_fsdp
+    from .pinned_versions import pinned_versions as pinned_versions, repository_folders as repository_folders
     from .program import Program as Program
     from .ranks import (
         WorldSize as WorldSize,
@@ -37,6 +38,7 @@ else:
             "deepspeed": "deepspeed_layer",
             "launchers": "Launch LaunchParser ToolCommand",
             "megatron_fsdp": "record_megatron_fsdp",
+            "pinned_versions": "pinned_versions repository_folders",
             "program": "Program",
             "ranks": "checked_ranks processes_per_node read_world_size visible_gpus WorldSize",
             "zero_doubts": "doubt_zero partly_offloaded",

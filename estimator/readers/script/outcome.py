@@ -201,6 +201,11 @@ def _read_frozen(trained: Trained, notes: Notes, found: Outcome) -> None:
         patterns = ["!*"]
     elif model.rules and not (model.has_adapters and all(not value for _, value in model.rules)):
         patterns = [name if value else f"!{name}" for name, value in model.rules]
+    if patterns == ["!*"] and not model.has_adapters and all(owner is model for owner in trained.owners):
+        sentence = f"{model.where}: all parameters are frozen as far as the script was followed; some may train."
+        found.doubts.append(
+            Doubt(sentence=sentence, direction="more", components=("gradients", "optimizer", "activations"))
+        )
     if patterns:
         origin = f"{model.where}: {len(patterns)} freezing rules of the script" if len(patterns) > 1 else model.where
         found.written["script_trainable"] = Setting(value=patterns, origin=f"the script freezes parameters ({origin})")

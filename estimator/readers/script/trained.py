@@ -43,6 +43,8 @@ def find_trained(notes: Notes) -> Trained:
     candidates = [model for model in given if isinstance(model, Model) and not _is_frozen(model) and not model.role]
     if candidates:
         return _choose(list(dict.fromkeys(candidates)), notes, certain=True)
+    if notes.parameters_given and not given and not notes.models:
+        return Trained(unknown="The model that is trained is made in a way that is not followed.")
     loose = _loose_models(notes)
     own = find_own_model([], notes) if notes.optimizers and not notes.models else None
     if own is not None:

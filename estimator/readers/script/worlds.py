@@ -38,7 +38,9 @@ _EFFECTS: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...], str | 
         ("less", ("activations",), "training.activation_checkpointing"),
     ),
     **dict.fromkeys(("per_device_train_batch_size",), ("less", ("activations", "logits"), "training.micro_batch")),
-    **dict.fromkeys(("max_length", "max_seq_length"), ("less", ("activations", "logits"), "training.sequence_length")),
+    **dict.fromkeys(
+        ("max_length", "max_seq_length"), ("either", ("activations", "logits"), "training.sequence_length")
+    ),
     **dict.fromkeys(("optim", "optim_args"), ("either", ("optimizer",), "training.optimizer")),
     **dict.fromkeys(("use_fsdp", "fsdp", "deepspeed"), ("less", MODEL_STATES, "parallel.strategy")),
     "fsdp_auto_wrap_policy": ("less", ("communication",), "parallel.fsdp_units"),

@@ -29,7 +29,7 @@ def read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
     setting = settings.find("optim")
     if setting is None or not isinstance(setting.value, OptimizerChoice):  # a script's own --optimizer is its own word
         setting = settings.find("optim", "optimizer")
-    setting = _prefer_written(setting, inputs.deepspeed)
+    setting = _prefer_deepspeed(setting, inputs.deepspeed)
     for name in _LOW_RANK:
         if (switch := settings.find_true(f"use_{name}")) is not None:
             findings.record_optimizer(switch, _low_rank(name, settings, setting))
@@ -43,10 +43,11 @@ def read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
         findings.record_optimizer(setting, choice)
 
 
-def _prefer_written(setting: Setting | None, deepspeed: LayeredSettings | None) -> Setting | None:
-    """Return the Trainer's setting if it is written, else DeepSpeed's."""
-    if setting is not None and setting.written:
-        return setting
+def _prefer_deepspeed(setting: Setting | None, deepspeed: LayeredSettings | None) -> Setting | None:
+    """Return DeepSpeed's setting if there is one, which transformers takes in place of the Trainer's.
+
+    Source: ``deepspeed_optim_sched`` of transformers' integrations/deepspeed.py.
+    """
     return (deepspeed.find("optimizer") if deepspeed is not None else None) or setting
 
 

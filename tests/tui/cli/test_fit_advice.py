@@ -131,7 +131,7 @@ def test_host_memory_affects_the_verdict(fit: Fit) -> None:
     answer = found(done)
     assert (done.returncode, answer["verdict"], answer["host"]["verdict"]) == (1, "does_not_fit", "does_not_fit")
     assert "8 processes need" in answer["sentence"]
-    assert answer["suggestions"][0]["changes"] == {"parallel.load_on_rank_zero": True}
+    assert "parallel.load_on_rank_zero" in answer["suggestions"][0]["changes"]
     assert found(fit(*words, "--host-memory", "256GiB"))["verdict"] == "fits"
     both = found(fit(*words[:2], "20GiB", *words[3:], "--host-memory", "20GiB"))
     assert both["suggestions"][0]["verdict"] == "fits"

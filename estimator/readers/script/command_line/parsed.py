@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ...source import Setting
+from ....common import InputError
+from ...source import MODEL_STATES, Setting, layer_from_table, read_table
 from ..python import UNKNOWN, Attribute, Call, Function, Instance, Method, ScriptClass, Thing
 from .options import Options
 
@@ -118,11 +119,32 @@ class Parser(Thing):
             return UNKNOWN
         if not call.name.startswith("parse"):
             return UNKNOWN
+        if call.name in ("parse_json_file", "parse_yaml_file"):
+            self._take_file(call)
         if not self.kinds:
             parsed = Parsed(self._options)
             return (parsed, UNKNOWN) if call.name.startswith("parse_known") else parsed
         found = tuple(parse_class(self._options, kind, call) for kind in self.kinds)
         return found[0] if call.name == "parse" and len(found) == 1 else found  # as parsers derived from it do
+
+    def _take_file(self, call: Call) -> None:
+        """Take the settings of a file that the script parses in place of a command line."""
+        name = call.value(0, "json_file", "yaml_file")
+        path = call.run.find_file(name) if isinstance(name, str) else None
+        try:
+            table = read_table(path) if path is not None else None
+        except InputError:
+            table = None
+        if path is None or table is None:
+            sentence = (
+                f"{call.where}: the file that {call.name}() reads is not known, and its settings are not counted."
+            )
+            call.run.library.notes.doubt(sentence, *MODEL_STATES, "activations", "logits")
+            return
+        settings = layer_from_table(table, source=path.name)
+        self._options.given = {**settings, **self._options.given}
+        for key, setting in settings.items():
+            call.run.library.notes.written.setdefault(key, setting)
 
 
 def parse_class(options: Options, kind: Any, call: Call) -> Any:

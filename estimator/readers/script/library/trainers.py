@@ -228,7 +228,7 @@ def initialize_deepspeed(call: Call, notes: Notes) -> Any:
             sentence = (
                 f"{call.where}: {call.name}({name}={short_text(call.nodes.get(name))}) is only known when it runs."
             )
-            notes.doubt(sentence, *MODEL_STATES, direction="less", key="parallel.strategy")
+            notes.doubt(sentence, *MODEL_STATES, key="parallel.strategy")  # fp16 under DeepSpeed keeps an fp32 copy
     return (model, optimizer, UNKNOWN, UNKNOWN)
 
 

@@ -18,6 +18,11 @@ _BODY_NAMES = ("model", "transformer", "bert", "roberta", "distilbert", "gpt_neo
 _LINEAR_CLASSES = ("Linear", "Linear4bit", "Linear8bitLt", "Conv1D")
 _TRANSPARENT = ("module", "_orig_mod", "_fsdp_wrapped_module", "pretrained_model")
 """Attributes under which wrappers keep the model itself."""
+_CHANGES = re.compile(
+    r"(?i)wrap|lora|peft|adapter|quant|freez|prun|convert|inject|replace|attach|checkpointing"
+    r"|(init|build|create|add|load|set)\w*_(vision|audio|speech|tower|module|encoder|projector|head|layer|token)"
+)
+"""Methods of a model's own class, which no library has, that change what it holds or trains."""
 _ADAPTER_NAMES = ("lora_A.default.weight", "lora_B.default.weight")
 _PEFT_PREFIX = "base_model.model."
 
@@ -248,6 +253,10 @@ class Part(Thing):
         method = MODULE_METHODS.get(call.name)
         if method is not None:
             return method(self, call)
+        if isinstance(self.owner, Model) and _CHANGES.search(call.name):
+            sentence = f"{call.where}: {short_text(call.node)} may add, freeze or change modules, and is not followed."
+            self.owner.notes.doubt(sentence, *MODEL_STATES, "activations")
+            return self.owner
         return self.owner if call.name.startswith(("enable_", "disable_")) else UNKNOWN
 
     def called(self, call: Call) -> Any:

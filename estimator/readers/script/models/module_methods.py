@@ -200,7 +200,7 @@ def _resize(part: Part, call: Call) -> Any:
         if owner.config is not None:
             owner.config.set_field("vocab_size", number, call.where, f"resize_token_embeddings({number})")
             owner.forget_shapes()
-    elif owner.notes.added_tokens is None or owner.notes.added_tokens > 1000:
+    elif owner.notes.added_tokens is None or owner.notes.added_tokens > 1000 or _tokenizer_of_another(owner):
         owner.notes.doubt(
             f"{call.where}: resize_token_embeddings({_arguments(call)}) is only known when the script runs; the "
             "vocabulary of the model is counted as it is.",
@@ -209,6 +209,12 @@ def _resize(part: Part, call: Call) -> Any:
             direction="more",
         )
     return part
+
+
+def _tokenizer_of_another(owner: Model) -> bool:
+    """Return True if the tokenizer is not the model's own, so that its vocabulary may be another."""
+    tokenizer, name = owner.notes.names_found.get(2), owner.name
+    return tokenizer is not None and name is not None and tokenizer.value != name.value
 
 
 def _embeddings(part: Part, call: Call) -> Any:

@@ -1,0 +1,57 @@
+"""Versions of libraries that a repository pins: what counts where nothing is installed that could be asked."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ...common import InputError, read_file
+from ...job import Software
+
+_FILES = ("requirements.txt", "requirement.txt", "pyproject.toml", "setup.py", "setup.cfg", "environment.yml")
+_MAX_BYTES = 200_000
+_PIN = re.compile(
+    r"""["'\s,\[-]?\b(?P<name>[A-Za-z][\w-]*)(?:\[[\w,-]*\])?\s*(?P<sign>==|<=|~=|<)\s*(?P<version>\d+(?:\.\d+)*)"""
+)
+"""``transformers==4.30.0`` in a line of a list of requirements, whatever its syntax; ``>=`` pins nothing."""
+_REPOSITORY_MARKS = (".git", "pyproject.toml", "setup.py")
+_MAX_PARENTS = 4
+
+
+def repository_folders(folder: Path) -> Iterator[Path]:
+    """Yield a folder and those above it up to the root of its repository; the folder alone where there is no mark."""
+    above = [folder, *folder.parents][: _MAX_PARENTS + 1]
+    root = next((at for at, each in enumerate(above) if any((each / mark).exists() for mark in _REPOSITORY_MARKS)), 0)
+    yield from above[: root + 1]
+
+
+def pinned_versions(folders: Iterable[Path]) -> dict[str, tuple[str, str]]:
+    """Return the version of each library that a repository pins, with the name of the file.
+
+    ``<=`` and ``~=`` count as the version that they name, ``<4.38`` as 4.37.
+
+    Args:
+        folders: where the lists of requirements may lie, the nearest first.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for folder in dict.fromkeys(folders):
+        for name in _FILES:
+            try:
+                text = read_file(folder / name, _MAX_BYTES).decode(errors="replace")
+            except (InputError, OSError):
+                continue
+            for match in _PIN.finditer(text):
+                library = match["name"].lower().replace("_", "-")
+                version = _below(match["version"]) if match["sign"] == "<" else match["version"]
+                if library in Software.__struct_fields__ and version:
+                    found.setdefault(library, (version, name))
+    return found
+
+
+def _below(version: str) -> str | None:
+    """Return the last minor version before one, such as 4.37 before 4.38; None before a major version."""
+    numbers = [int(part) for part in version.split(".")]
+    while len(numbers) > 2 and not numbers[-1]:
+        numbers.pop()
+    if len(numbers) < 2 or not numbers[-1]:
+        return None
+    return ".".join(map(str, [*numbers[:-1], numbers[-1] - 1]))
