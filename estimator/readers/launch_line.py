@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -145,12 +145,19 @@ def _read_own_script(program: Program) -> JobReading:
     """Return the job of a script or module of the user's own, or of TRL's."""
     notebook = _read_notebook(program)
     flags, words = parse_flags(() if notebook is not None else program.launch.arguments)
-    files = _config_layer(program, flags, words)
+    opened: set[Path] = set()
+    files = _config_layer(program, flags, words, opened)
     given = {**files, **flags}
-    script = _read_script(program, given, notebook)
+    script = _read_script(program, given, notebook, opened)
     if (spelled := _spell_out(program, flags, script)) != flags:
         flags, given = spelled, {**files, **spelled}
-        script = _read_script(program, given, notebook)
+        script = _read_script(program, given, notebook, opened)
+    if script.makes_images:
+        raise InputError(
+            f"{program.launch.program_name} trains a diffusion model, whose memory is not counted from its source: "
+            "give a function that builds it, such as vramtop fit train.py:build_model --method traced"
+        )
+    _warn_of_unread_files(program, opened)
     unresolved = {name: sentence for name, sentence in script.unresolved.items() if name not in given}
     method = program.launch.trl_command or script.trl_method
     defaults = [_without_unresolved_sizes(layer, unresolved) for layer in _defaults(program, script, method, given)]
@@ -164,9 +171,34 @@ def _read_own_script(program: Program) -> JobReading:
         program.findings.warn(doubt.sentence)
         program.findings.add_uncertainty(doubt.direction, *doubt.components, unless=doubt.key)
     reading = read_trainer(
-        program, layers, accelerate, method=method, unresolved=unresolved, understood=script.understood
+        program,
+        layers,
+        accelerate,
+        method=method,
+        own_loss=not script.own_loss,
+        unresolved=unresolved,
+        understood=script.understood,
     )
     return reading if notebook is None else with_cells(reading, notebook, PurePath(program.launch.script or "").name)
+
+
+def _warn_of_unread_files(program: Program, opened: Collection[Path]) -> None:
+    """Warn of configuration files on the command line that the program was not seen to open."""
+    for word in program.launch.arguments:
+        name, equals, value = word.partition("=")
+        text = value if equals else word
+        known = name.lstrip("-").replace("-", "_") in (
+            "deepspeed",
+            "deepspeed_config",
+            "fsdp_config",
+            "accelerate_config",
+        )
+        if not text.endswith((".yaml", ".yml", ".toml")) or known:
+            continue
+        path = program.filesystem.resolve(text)
+        if path not in opened and os.access(path, os.R_OK):
+            program.findings.warn(f"{text} on the command line is not read; what it sets is not counted.")
+            program.findings.add_uncertainty("either", *MODEL_STATES, "activations", "logits")
 
 
 def _spell_out(program: Program, flags: SettingsLayer, script: ScriptSettings) -> dict[str, Setting]:
@@ -197,13 +229,16 @@ def _read_notebook(program: Program) -> NotebookCode | None:
     return notebook
 
 
-def _config_layer(program: Program, flags: SettingsLayer, words: Sequence[str]) -> dict[str, Setting]:
+def _config_layer(
+    program: Program, flags: SettingsLayer, words: Sequence[str], opened: set[Path]
+) -> dict[str, Setting]:
     """Return the file that the program itself reads: ``--config x.yaml``, or the only word before its flags."""
     named = flags.get("config") if program.launch.trl_command or "config" in flags else None
     name = str(named.value) if named is not None else words[0] if len(words) == 1 else ""
     if not name.endswith((".yaml", ".yml", ".json")):
         return {}
     path = program.filesystem.resolve(name)
+    opened.add(path)
     try:
         return layer_from_table(read_table(path), source=path.name)
     except InputError as error:
@@ -211,7 +246,9 @@ def _config_layer(program: Program, flags: SettingsLayer, words: Sequence[str]) 
         return {}
 
 
-def _read_script(program: Program, options: SettingsLayer, notebook: NotebookCode | None) -> ScriptSettings:
+def _read_script(
+    program: Program, options: SettingsLayer, notebook: NotebookCode | None, opened: set[Path]
+) -> ScriptSettings:
     """Return the settings in the script's source; TRL's own scripts have none beside their flags."""
     script = program.launch.script or _file_of_module(program)
     if script is None and program.launch.module and not program.launch.trl_command:
@@ -231,7 +268,7 @@ def _read_script(program: Program, options: SettingsLayer, notebook: NotebookCod
             arguments=program.launch.arguments,
             find_config=partial(_find_config, program),
             folders=_import_folders(program),
-            find_file=partial(_find_file, program),
+            find_file=partial(_find_file, program, opened),
             versions=program.versions,
         )
     except InputError as error:
@@ -270,7 +307,7 @@ def _sources(program: Program) -> Iterator[Path]:
         yield from (each for each in (folder, folder / "src") if each.is_dir())
 
 
-def _find_file(program: Program, name: str) -> Path | None:
+def _find_file(program: Program, opened: set[Path], name: str) -> Path | None:
     """Return a file that the script reads, in its own folder or below the one it is started in; None if it is not."""
     path = program.filesystem.resolve(name)
     script = program.filesystem.resolve(program.launch.script or "")
@@ -279,7 +316,10 @@ def _find_file(program: Program, name: str) -> Path | None:
         inside = any(real.is_relative_to(folder.resolve()) for folder in (program.filesystem.cwd, script.parent))
     except (OSError, RuntimeError):
         return None
-    return path if inside and real.is_file() else None
+    if not inside or not real.is_file():
+        return None
+    opened.add(path)
+    return path
 
 
 def _environ_of_rank(program: Program) -> dict[str, Any]:

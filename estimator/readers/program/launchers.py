@@ -126,6 +126,8 @@ class LaunchParser:
         """
         start = self.find_program_index(argv)
         launch = Launch() if start is None else self._command(list(argv[start:]), Launch())
+        if start and not launch.launchers:
+            launch = _started_by_slurm(argv[:start], launch)
         matches = [_ASSIGNMENT.fullmatch(token) for token in argv[:start] if not is_flag(token)]
         return replace(launch, assignments={match[1]: match[2] for match in matches if match})
 
@@ -245,6 +247,18 @@ class LaunchParser:
         if "m" in options or "module" in options:
             return self._module(rest, found)
         return replace(found, script=rest[0], arguments=tuple(rest[1:]))
+
+
+def _started_by_slurm(wrappers: Sequence[str], launch: Launch) -> Launch:
+    """Return the launch line with the tasks of ``srun -n 8`` or ``srun --nodes 2 --ntasks-per-node 4`` as its ranks."""
+    at = next((index for index, word in enumerate(wrappers) if PurePath(word).name == "srun"), None)
+    if at is None:
+        return launch
+    options, _ = parse_flags(wrappers[at + 1 :], where="of srun")
+    for name in ("ntasks", "n"):
+        if name in options:
+            return replace(launch, launchers=("srun",), options={"num_processes": options[name]})
+    return replace(launch, launchers=("srun",))
 
 
 def count_world_info_ranks(world_info: str) -> int | None:

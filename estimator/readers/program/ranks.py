@@ -118,6 +118,8 @@ def _find_world_size(
         return _accelerate_ranks(accelerate, environ)
     if from_environment.ranks is not None:
         return from_environment
+    if "srun" in launchers:
+        return WorldSize(ranks=launch.options.get("num_processes"))
     return WorldSize(ranks=default_setting(1, "no launcher: a single process"))
 
 

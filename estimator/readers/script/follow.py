@@ -1,6 +1,7 @@
 """One reading of a script: its statements followed once, with given answers where conditions cannot be decided."""
 
 import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,8 @@ from .python import (
 
 _MAX_STEPS = 120_000
 """Statements and expressions followed in one reading."""
+_FLASH_PATCH = re.compile(r"(?i)(replace|patch|apply)\w*flash_?attn")
+"""Functions that put FlashAttention into the place of a model's attention."""
 _ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
 
 
@@ -104,6 +107,10 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
     notes.hints.update({name: setting for name, setting in options.defaults() if setting.value is not None})
     outcome = read_outcome(notes)
     _count_pairs(run, outcome)
+    patch = next((name for name in (*run.followed_names, *notes.called) if _FLASH_PATCH.search(name)), None)
+    if patch is not None:
+        origin = f"{run.followed_names.get(patch, script.path.name)}: {patch}()"
+        outcome.hints.setdefault("attn_implementation", Setting(value="flash_attention_2", origin=origin))
     for name, setting in named.items():  # the names hold what flags of the same name became
         if any(word in script.options for word in NAMES_BY_SETTING.get(name, ())):
             outcome.assigned.setdefault(name, setting)

@@ -25,6 +25,8 @@ class Outcome:
     hints: dict[str, Setting] = field(default_factory=dict)
     accelerate: dict[str, Setting] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
+    own_loss: bool = False
+    """The script computes the loss in place of TRL's trainer."""
     loads_model: bool = False
     trains: bool = False
     """There is something to train: a trainer, an optimizer, or a model at least."""
@@ -42,7 +44,7 @@ def read_outcome(notes: Notes) -> Outcome:
     """Return what a reading comes to."""
     trained = find_trained(notes)
     settle_sharding(notes, trained.model)
-    found = Outcome(called=set(notes.called), assigned=dict(notes.assigned))
+    found = Outcome(called=set(notes.called), own_loss=notes.own_loss, assigned=dict(notes.assigned))
     found.hints = {name: setting for name, setting in notes.hints.items() if setting.value is not None}
     found.unresolved = dict(notes.unresolved)
     found.doubts = list(notes.doubts.values())

@@ -12,6 +12,7 @@ from ..trl import method_of_class
 from .batch_lengths import varying_lengths
 from .follow import Script
 from .kept_outputs import kept_outputs
+from .library import DIFFUSION
 from .models import TRAINING_CONFIG, Doubt
 from .outcome import Outcome
 from .python import MAX_BYTES, parse
@@ -35,6 +36,8 @@ class ScriptSettings:
     """Arguments of ``Accelerator(...)``; sharding and mixed precision of the script's own training loop."""
     called: frozenset[str] = frozenset()
     """Last parts of the names that it calls."""
+    own_loss: bool = False
+    """It computes the loss in place of TRL's trainer."""
     loads_model: bool = False
     """True if it loads the model itself rather than let the trainer do it."""
     understood: frozenset[str] = frozenset()
@@ -47,6 +50,11 @@ class ScriptSettings:
     """A trainer of TRL's that is not known here, as a method's name would be."""
     doubts: tuple[Doubt, ...] = ()
     """What memory depends on and was not understood."""
+
+    @property
+    def makes_images(self) -> bool:
+        """True if it trains a model of diffusers."""
+        return DIFFUSION in self.called and self.trl_method is None
 
     @property
     def trl_method(self) -> str | None:
@@ -184,6 +192,7 @@ def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting], 
         loads_model=found.loads_model,
         unresolved={each: text for each, text in found.unresolved.items() if each not in options},
         called=frozenset(found.called | names),
+        own_loss=found.own_loss,
         unknown_trainer=_unknown_trainer(tree),
         understood=frozenset(found.understood),
         option_names=frozenset(found.option_names),

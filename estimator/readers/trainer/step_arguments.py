@@ -48,6 +48,10 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     _read_checkpointing(inputs, findings)
     if inputs.trl is not None:
         read_loss(inputs.trl, inputs.settings, inputs.versions, findings, own_loss=inputs.own_loss)
+        loss = findings.get("training.loss")
+        if inputs.trl_unknown is not None and loss is not None and loss.value == "chunked":
+            sentence = f"{inputs.trl_unknown} computes the loss in parts; older versions hold all logits."
+            findings.mark_uncertain("training.loss", sentence, direction="more")
     else:
         _read_loss(inputs, findings)
     _read_compile(inputs, findings)
@@ -83,7 +87,19 @@ def _share_of_train_batch(inputs: TrainerInputs, deepspeed: LayeredSettings) -> 
 
 
 def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    findings.record_count("training.sequence_length", inputs.settings.find(*_LENGTH_NAMES))
+    source, target = (inputs.settings.find(name) for name in ("max_source_length", "max_target_length"))
+    target = target or inputs.settings.find("max_new_tokens")
+    both = as_int(source), as_int(target)
+    task = findings.get("model.task")
+    decodes = task is None or task.value in ("causal-lm", "feature-extraction")
+    whole = inputs.settings.find(*_LENGTH_NAMES)
+    if source is not None and target is not None and both[0] and both[1] and decodes:
+        origin = f"the longest source and target ({source.origin}; {target.origin})"
+        sentence = f"{origin} are taken to be one sequence."
+        findings.record("training.sequence_length", both[0] + both[1], origin)
+        findings.mark_uncertain("training.sequence_length", sentence, direction="either")
+        return
+    findings.record_count("training.sequence_length", whole)
 
 
 def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -157,6 +173,9 @@ def _read_checkpointing(inputs: TrainerInputs, findings: FindingCollector) -> No
     elif setting is not None:
         on = as_bool(setting)
         findings.record_from(setting, "training.activation_checkpointing", "full" if on else "none")
+        if on and not setting.written and inputs.trl_unknown is not None:
+            sentence = f"{setting.origin}: older versions of TRL checkpoint nothing unless they are told to."
+            findings.mark_uncertain("training.activation_checkpointing", sentence, direction="more")
     if offload is not None and as_bool(offload):
         findings.record_from(offload, "training.activation_offload", True)
     _read_checkpointing_options(inputs, findings)

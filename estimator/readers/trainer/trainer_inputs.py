@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..program import WorldSize
-from ..source import FilesystemView, LayeredSettings, as_int
+from ..source import FilesystemView, LayeredSettings, as_int, framework_with_version
 from ..trl import METHODS, Method
 
 
@@ -21,6 +21,8 @@ class TrainerInputs:
     """TRL's method: ``sft``, ``dpo``, ...; None without TRL."""
     versions: Mapping[str, str]
     """Installed versions by distribution, where known."""
+    is_script: bool = False
+    """A script of somebody's own trains, which may be as old as the libraries that it was written for."""
     own_loss: bool = True
     """TRL's trainer computes the loss; False: a tool's own, derived from it."""
     filesystem: FilesystemView
@@ -29,6 +31,13 @@ class TrainerInputs:
     """DeepSpeed's settings by the names of accelerate's flags; None: DeepSpeed is not used."""
     fsdp: LayeredSettings | None = None
     """FSDP's settings by the names of accelerate's flags; None: FSDP is not used."""
+
+    @property
+    def trl_unknown(self) -> str | None:
+        """Before a sentence: TRL's version decides, and a script does not say which; None: it is known."""
+        if not self.is_script or self.trl is None or "trl" in self.versions:
+            return None
+        return framework_with_version("trl", self.versions)
 
     @property
     def trl(self) -> Method | None:

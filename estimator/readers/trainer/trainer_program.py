@@ -117,6 +117,7 @@ def _inputs(
         world=world,
         method=method,
         own_loss=own_loss,
+        is_script=program.launch.script is not None and program.launch.trl_command is None,
         versions=program.versions,
         filesystem=program.filesystem,
     )

@@ -137,6 +137,7 @@ class Options:
                 default=default,
                 origin=f"{run.location(parameter)}: default of {parameter.arg}",
                 kind="flag" if word == "bool" else word,
+                is_list="list" in annotation.lower(),
             )
             if parameter.arg in self.given:
                 self.decisive.add(parameter.arg)
@@ -170,6 +171,8 @@ def convert(value: Any, declared: Declared) -> Any:
     """Return the text of an option as the type that the script gives it."""
     if isinstance(value, list):
         return [convert(item, Declared(default=None, origin="", kind=declared.kind)) for item in value]
+    if declared.is_list and isinstance(value, str) and value.startswith("[") and value.endswith("]"):
+        return [word.strip().strip("'\"") for word in value[1:-1].split(",") if word.strip()]  # as fire reads it
     kind = declared.kind
     if kind is None and isinstance(declared.default, bool | int | float):
         kind = {bool: "flag", int: "int", float: "float"}[type(declared.default)]

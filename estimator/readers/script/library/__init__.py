@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from ....common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .script_library import PAIRED as PAIRED, ScriptLibrary as ScriptLibrary
+    from .script_library import DIFFUSION as DIFFUSION, PAIRED as PAIRED, ScriptLibrary as ScriptLibrary
     from .sharding import settle_sharding as settle_sharding
 else:
     __getattr__, __all__ = lazy_exports(
-        __name__, {"script_library": "PAIRED ScriptLibrary", "sharding": "settle_sharding"}
+        __name__, {"script_library": "DIFFUSION PAIRED ScriptLibrary", "sharding": "settle_sharding"}
     )

@@ -1,11 +1,13 @@
 """Effects of calls into torch, transformers, peft, accelerate and TRL in a script, as far as memory depends on them."""
 
+import ast
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....job.rules import optimizer_class_names
 from ...source import MODEL_STATES, Component, Setting
+from ...trl import method_of_class
 from ..command_line import OPTION_FUNCTIONS, OPTION_PATHS, Options, Parsed
 from ..models import (
     CONFIG_DEFAULTS,
@@ -64,11 +66,18 @@ from .trainers import (
 
 _CHANGES_MODELS = re.compile(r"(?i)freeze|lora|peft|quant|prun|adapter|offload|convert|inject|swap|replace|patch|wrap")
 """Functions that change a model which they are given, by their names."""
+_PAIRS = re.compile(r"(?i)reward|pairwise|preference|dpo")
+_ADAPTS = re.compile(r"(?i)(?<!no_)(lora|peft|quantiz|freeze)")
+"""In the names of functions of the script's own that change a model."""
 _HARMLESS = re.compile(
     r"(?i).*(policy|evaluat|print|count|summar|log|save|load_state|plot|test|valid|num_|size|generate|pipeline|clip_grad|watch"
     r"|scheduler|collator|apply_liger_kernel).*"
 )
 _LIBRARIES_OF_WRAPPERS = ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "evaluate", "wandb", "tqdm")
+DIFFUSION = "a model of diffusers"
+"""Stands among the names that are called for one of diffusers' models that can be trained."""
+_DIFFUSED = re.compile(r"UNet|Transformer\w*Model|ControlNet\w*\.|Prior\w*Model")
+_LOSS_METHODS = ("compute_loss", "concatenated_forward", "get_batch_loss_metrics", "get_batch_metrics", "dpo_loss")
 PAIRED = ("concatenated_forward", "concatenated_inputs")
 """Functions of trainers, after TRL's, in which a chosen and a rejected sequence run as one batch."""
 _MAX_POINTS = 16
@@ -124,7 +133,10 @@ class ScriptLibrary:
 
     def call(self, call: Call) -> Any:
         """Return the result of a library's function, and note what it does to models, optimizers and settings."""
-        self.notes.called.add(call.name)
+        if call.path.startswith("diffusers.") and _DIFFUSED.search(call.path):
+            self.notes.called.add(DIFFUSION)
+        if not _is_foreign(call):
+            self.notes.called.add(call.name)
         if call.path.startswith("@"):
             declared, followed = OPTION_PATHS.get(call.path), MODEL_FUNCTIONS.get(call.path)
             return declared(self.options, call) if declared else followed(call, self.notes) if followed else UNKNOWN
@@ -235,6 +247,9 @@ class ScriptLibrary:
     def instance_made(self, found: Instance, call: Call) -> None:
         """Note an object of a script's class that derives from a trainer, an optimizer or a model."""
         self.notes.modules.append(found)
+        pairs = _PAIRS.search(found.kind.name) or _names_rejected(found.kind)
+        if "collat" in found.kind.name.lower() and pairs:
+            self._count_pairs(found.kind, call, "puts chosen and rejected sequences into a batch")
         for path in found.kind.external_bases():
             base = path.rpartition(".")[2]
             if base.endswith("Trainer"):
@@ -242,10 +257,7 @@ class ScriptLibrary:
                 found.values["_trainer"] = trainer
                 found.values.setdefault("model", trainer.model if trainer.model is not None else UNKNOWN)
                 found.values.setdefault("args", trainer.arguments)
-                for name in PAIRED:
-                    if isinstance(function := found.kind.find(name), Function):
-                        place = f"{function.module.name} line {function.node.lineno}"
-                        call.run.followed_names.setdefault(name, place)
+                self._note_pairs(found.kind, call, of_trl=path.startswith("trl."))
             elif (counted := optimizer_path(found.kind, path)) is not None:
                 call.path = counted
                 found.values["_optimizer"] = make_optimizer(call, self.notes)
@@ -253,6 +265,33 @@ class ScriptLibrary:
             elif is_model_class(base) or base.endswith("PreTrainedModel"):
                 call.path = base
                 found.values["_model"] = from_class(call, self.notes)
+
+    def _note_pairs(self, kind: ScriptClass, call: Call, *, of_trl: bool) -> None:
+        """Note a trainer whose own methods run chosen and rejected sequences together, or compute the loss."""
+        for name in PAIRED:
+            if isinstance(function := kind.find(name), Function):
+                call.run.followed_names.setdefault(name, f"{function.module.name} line {function.node.lineno}")
+        own = {name for name in _LOSS_METHODS if isinstance(kind.find(name), Function)}
+        if of_trl and own:
+            self.notes.own_loss = True
+        if own and not of_trl and _names_rejected(kind):
+            self._count_pairs(kind, call, "runs chosen and rejected sequences")
+
+    def _count_pairs(self, kind: ScriptClass, call: Call, what: str) -> None:
+        place = f"{kind.module.name} line {kind.node.lineno}"
+        call.run.followed_names.setdefault(PAIRED[0], place)
+        sentence = f"{place}: {kind.name} {what}; two for each example are counted."
+        self.notes.doubt(sentence, "activations", "logits", key="training.sequences_per_example")
+
+    def before_function(self, function: Function, args: list[Any]) -> Any:
+        """Return the state of the models that a function is given whose name says that it changes them; else None."""
+        return _state(args) if _ADAPTS.search(function.name) else None
+
+    def after_function(self, function: Function, args: list[Any], before: Any, where: str) -> None:
+        """Note a function that changes a model by its name, of which nothing was seen."""
+        if before and before == _state(args):
+            sentence = f"{where}: what {function.name}(...) does to the model is not understood."
+            self.notes.doubt(sentence, *MODEL_STATES, "activations")
 
     def train_step(self, call: Call) -> Any:
         """Note which models something refers to while the script trains."""
@@ -313,6 +352,30 @@ class ScriptLibrary:
 
 
 _ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
+
+
+def _names_rejected(kind: ScriptClass) -> bool:
+    """Return True if a class of the script's names rejected sequences: it trains on preferences."""
+    if kind.node is None:
+        return False
+    words = (getattr(node, "value", None) or getattr(node, "attr", None) for node in ast.walk(kind.node))
+    return any(isinstance(word, str) and "reject" in word.lower() for word in words)
+
+
+def _state(values: list[Any]) -> list[tuple[Any, ...]]:
+    """Return what is known of the models in some values."""
+    found = dict.fromkeys(each for value in values for each in models_in(value) if isinstance(each, Model))
+    return [
+        (model.has_adapters, len(model.rules), dict(model.requires or {}), len(model.replaced), dict(model.settings))
+        for model in found
+    ]
+
+
+def _is_foreign(call: Call) -> bool:
+    """Return True for a class of another library that has the name of one of TRL's."""
+    root, dot, _ = call.path.partition(".")
+    return bool(dot) and root not in ("trl", "transformers", "unsloth") and method_of_class(call.name) is not None
+
 
 _Handler = Callable[[ScriptLibrary, Call], Any]
 

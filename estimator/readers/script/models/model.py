@@ -253,15 +253,16 @@ class Part(Thing):
         method = MODULE_METHODS.get(call.name)
         if method is not None:
             return method(self, call)
-        if isinstance(self.owner, Model) and _CHANGES.search(call.name):
-            sentence = f"{call.where}: {short_text(call.node)} may add, freeze or change modules, and is not followed."
-            self.owner.notes.doubt(sentence, *MODEL_STATES, "activations")
-            return self.owner
         return self.owner if call.name.startswith(("enable_", "disable_")) else UNKNOWN
 
     def called(self, call: Call) -> Any:
-        """Return the result of a forward pass."""
-        return UNKNOWN
+        """Return the result of a forward pass, or of a method of the model's own class, by which it may change."""
+        name = next(iter(self.prefixes), "").rpartition(".")[2]
+        if not isinstance(self.owner, Model) or not _CHANGES.search(name) or self.owner.has_part(self.prefixes[0]):
+            return UNKNOWN
+        sentence = f"{call.where}: {name}(...) may add, freeze or change modules of the model, and is not followed."
+        self.owner.notes.doubt(sentence, *MODEL_STATES, "activations")
+        return self.owner
 
     def children(self) -> "list[tuple[str, Part]] | None":
         """Return the modules directly inside with their names; None: unknown."""

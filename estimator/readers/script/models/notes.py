@@ -48,6 +48,8 @@ class Notes:
     """Settings that the script assigns after it has parsed its command line."""
     unresolved: dict[str, str] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
+    own_loss: bool = False
+    """A class of the script's, derived from one of TRL's trainers, computes the loss itself."""
     doubts: dict[str, Doubt] = field(default_factory=dict)
     """By their sentences."""
     names_found: dict[int, Setting] = field(default_factory=dict)

@@ -53,6 +53,12 @@ class Library(Protocol):
     def instance_method(self, call: Call) -> Any:
         """Return the result of a method that an object of the script inherits from a library."""
 
+    def before_function(self, function: Function, args: list[Any]) -> Any:
+        """Return what ``after_function`` is to compare with: a function of the script's own begins."""
+
+    def after_function(self, function: Function, args: list[Any], before: Any, where: str) -> None:
+        """Note a function of the script's own that has ended."""
+
 
 class KnownFailureError(Exception):
     """The script raises an exception, which it may handle."""

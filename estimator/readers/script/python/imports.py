@@ -13,6 +13,11 @@ from .values import ScriptModule
 MAX_BYTES = 3 * 2**16
 """A script of this size is read within a second, whatever it contains; transformers' modeling files are smaller."""
 _MAX_MODULES = 24
+_LIBRARIES = (
+    *("torch", "torchvision", "transformers", "accelerate", "peft", "trl", "datasets", "diffusers", "deepspeed"),
+    *("bitsandbytes", "sentence_transformers", "unsloth", "lightning", "pytorch_lightning", "optimum", "evaluate"),
+)
+"""Libraries whose functions are known by name: those of a script that lies in a library's own repository too."""
 
 
 class Imports:
@@ -56,7 +61,8 @@ class Imports:
         return self._modules[path]
 
     def _find(self, name: str, importer: Path | None, level: int) -> Path | None:
-        if (not name and not level) or (not level and name.partition(".")[0] in sys.stdlib_module_names):
+        root = name.partition(".")[0]
+        if (not name and not level) or (not level and (root in sys.stdlib_module_names or root in _LIBRARIES)):
             return None
         starts = self._folders
         if level and importer is not None:

@@ -119,7 +119,9 @@ class Interpreter(Definitions):
         try:
             if isinstance(node, ast.Lambda):
                 return self.evaluate(node.body, scope)
+            before_it = self.library.before_function(function, args)
             self.block(node.body, scope)
+            self.library.after_function(function, args, before_it, self.location(node))
             return self._result if self.yielded is None else self.yielded
         finally:
             self.scopes.pop()
