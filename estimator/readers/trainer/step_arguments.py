@@ -87,8 +87,8 @@ def _share_of_train_batch(inputs: TrainerInputs, deepspeed: LayeredSettings) -> 
 
 
 def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    source, target = (inputs.settings.find(name) for name in ("max_source_length", "max_target_length"))
-    target = target or inputs.settings.find("max_new_tokens")
+    source = inputs.settings.find("max_source_length", "source_max_len")
+    target = inputs.settings.find("max_target_length", "target_max_len", "max_new_tokens")
     both = as_int(source), as_int(target)
     task = findings.get("model.task")
     decodes = task is None or task.value in ("causal-lm", "feature-extraction")

@@ -104,7 +104,7 @@ def test_gpt_oss_is_served_as_it_is_stored() -> None:
     job = job_from_mapping(tables, where="test")
     budget = estimate(job)
     assert budget.peak.components.weights == pytest.approx(13.8e9, rel=0.02)
-    assert any("needs the packages kernels and Triton" in warning for warning in budget.warnings)
+    assert any("install the packages kernels and Triton" in warning for warning in budget.warnings)
     stated = estimate(job_from_mapping(tables | {"inference": {"weights": "mxfp4"}}, where="test"))
     assert stated.peak == budget.peak
     assert not any("kernels" in warning for warning in stated.warnings)

@@ -67,7 +67,9 @@ from .trainers import (
 _CHANGES_MODELS = re.compile(r"(?i)freeze|lora|peft|quant|prun|adapter|offload|convert|inject|swap|replace|patch|wrap")
 """Functions that change a model which they are given, by their names."""
 _PAIRS = re.compile(r"(?i)reward|pairwise|preference|dpo")
-_ADAPTS = re.compile(r"(?i)(?<!no_)(lora|peft|quantiz|freeze)")
+_ADAPTS = re.compile(
+    r"(?i)^(?!get|save|load_state|print|is_|has_|find|count|merge).*(?<!no_)(lora|peft|quantiz|freeze)"
+)
 """In the names of functions of the script's own that change a model."""
 _HARMLESS = re.compile(
     r"(?i).*(policy|evaluat|print|count|summar|log|save|load_state|plot|test|valid|num_|size|generate|pipeline|clip_grad|watch"
@@ -356,8 +358,6 @@ _ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
 
 def _names_rejected(kind: ScriptClass) -> bool:
     """Return True if a class of the script's names rejected sequences: it trains on preferences."""
-    if kind.node is None:
-        return False
     words = (getattr(node, "value", None) or getattr(node, "attr", None) for node in ast.walk(kind.node))
     return any(isinstance(word, str) and "reject" in word.lower() for word in words)
 

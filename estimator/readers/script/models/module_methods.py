@@ -350,7 +350,9 @@ MODULE_METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     "register_comm_hook": _hook,
     **dict.fromkeys(("add_module", "register_module"), _add_module),
     **dict.fromkeys(("merge_and_unload", "unload", "merge_adapter"), _merge),
-    **dict.fromkeys(("train", "eval", "get_base_model", "share_memory", "unwrap", "to_bettertransformer"), _share),
+    **dict.fromkeys(
+        ("train", "eval", "get_base_model", "get_model", "share_memory", "unwrap", "to_bettertransformer"), _share
+    ),
     **dict.fromkeys(_WITHOUT_EFFECT, lambda _, __: UNKNOWN),
 }
 """Methods of modules by name."""

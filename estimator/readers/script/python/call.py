@@ -74,6 +74,7 @@ class Call:
         where = self.run.location(node if node is not None else self.node)
         if value is UNKNOWN:
             return None
+        because = self.run.because()
         if origin is not None:
-            return Setting(value=value, origin=f"{origin.origin} ({where}: {text})")
-        return Setting(value=value, origin=f"{where}: {text}")
+            return Setting(value=value, origin=f"{origin.origin} ({where}: {text}{because})")
+        return Setting(value=value, origin=f"{where}: {text}{because}")

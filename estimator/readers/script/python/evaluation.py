@@ -134,6 +134,17 @@ class Evaluation:
             return owner.origins.get(node.id) if owner is not None else None
         return None
 
+    def because(self) -> str:
+        """Return which option led to the branch that is followed: ``, because --use_lora is True``, or nothing."""
+        for test, scope in reversed(self.guards):
+            for node in ast.walk(test):
+                found = self.origin(node, scope)
+                if found is not None and isinstance(found.value, bool | int):
+                    flag, given, _ = found.origin.partition(" on the command line")
+                    option = flag if given else f"the {found.origin.rpartition(': ')[2]}"
+                    return f", because {option} is {found.value}"
+        return ""
+
     def step(self) -> None:
         """Count a step.
 
