@@ -60,8 +60,13 @@ class ServingNeed:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes with the cache of one sequence of full length, without which vLLM does not start."""
-        return self.fixed_bytes + self._counted_graphs + self.sequence_bytes
+        """Bytes with the cache of one sequence of full length."""
+        return self.fixed_bytes + self.sequence_bytes
+
+    @property
+    def start_bytes(self) -> int:
+        """Bytes without which the engine does not start: with CUDA graphs too, where its share includes them."""
+        return self.least_bytes + self._counted_graphs
 
     @property
     def wanted_bytes(self) -> int:
@@ -71,8 +76,7 @@ class ServingNeed:
     @property
     def high_bytes(self) -> int:
         """Upper bound of ``least_bytes``."""
-        graphs = self.graphs - self._counted_graphs
-        return self.least_bytes + round(0.25 * self.activations) + self.libraries + graphs
+        return self.least_bytes + round(0.25 * self.activations) + self.libraries + self.graphs
 
     def asked_bytes(self, total_bytes: int) -> int:
         """Return the bytes that it takes of a GPU, without what is outside of its share."""

@@ -112,8 +112,8 @@ def format_warnings(before: Job, after: Job) -> Iterator[str]:
     kept = before.inference != after.inference and not after.is_served
     if kept and after.inference is not None and after.inference.weights == "mxfp4":
         yield (
-            "The weights are taken to stay in mxfp4: install the packages kernels and Triton 3.4, or transformers unpacks "
-            "them to 16 bits, about three times as large."
+            "The weights are taken to stay in mxfp4: install the packages kernels and Triton 3.4, or transformers "
+            "unpacks them to 16 bits, about three times as large."
         )
 
 

@@ -99,7 +99,7 @@ def _judge(serving: ServingFit | None, device: DeviceCapacity, slack_bytes: int)
     verdict: Verdict
     if serving is None or device.available_bytes is None:
         verdict = "unknown"
-    elif serving.asked_bytes > device.available_bytes + slack_bytes or serving.need.least_bytes > serving.asked_bytes:
+    elif serving.asked_bytes > device.available_bytes + slack_bytes or serving.need.start_bytes > serving.asked_bytes:
         verdict = "does_not_fit"
     else:
         verdict = "fits" if serving.need.high_bytes <= serving.asked_bytes else "tight"
@@ -118,7 +118,7 @@ def _sentence(verdict: Verdict, serving: ServingFit | None, device: DeviceCapaci
         )
     share_flag, length_flag = _FLAGS[need.engine]
     least = (
-        f"{format_gib(need.least_bytes)} GiB for weights, its largest step and one sequence of {need.length:,} tokens"
+        f"{format_gib(need.start_bytes)} GiB for weights, its largest step and one sequence of {need.length:,} tokens"
     )
     if verdict == "unknown":
         return f"{share}, and needs {least}; the memory available on {device.label} is unknown"
@@ -126,7 +126,7 @@ def _sentence(verdict: Verdict, serving: ServingFit | None, device: DeviceCapaci
         have = f"{device.label} has {format_gib(device.available_bytes)}"
         return f"{share} at its start, and {have}: it would refuse to start; it needs {least}"
     if verdict == "does_not_fit":
-        raised = need.least_bytes <= serving.asked_bytes / need.utilization
+        raised = need.start_bytes <= serving.asked_bytes / need.utilization
         advice = f"raise {share_flag}" if raised else "spread it over more GPUs"
         return f"{share}, and needs {least}: {advice}, or lower {length_flag}"
     at_once = f"{serving.concurrency:.1f} sequences of {need.length:,} at once, of {need.sequences} that it may run"
