@@ -166,6 +166,8 @@ def _read_own_script(program: Program) -> JobReading:
     accelerate = [precision, *accelerate_layers(program, files), script.accelerate]
     if script.has_own_loop and method is None:
         accelerate.append({"script_own_loop": default_setting(True, "the script trains in a loop of its own")})
+    if "deepspeed" in script.written and isinstance(getattr(flags.get("deepspeed"), "value", None), bool):
+        flags = {name: setting for name, setting in flags.items() if name != "deepspeed"}  # a switch, not a file
     layers = [{**flags, **script.assigned}, files, script.written, script.hints, *defaults]
     for doubt in script.doubts:
         program.findings.warn(doubt.sentence)

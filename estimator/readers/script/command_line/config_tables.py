@@ -1,5 +1,6 @@
 """Configuration files that a script loads as tables: YAML, JSON and TOML, OmegaConf, hydra with its overrides."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from .executed_files import FileContents, OpenedFile
 from .options import Options
 
 _MAX_GROUPS = 20
+_MAX_REFERENCES = 8
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 
@@ -102,7 +105,7 @@ def _merge(options: Options, call: Call) -> Any:
         if not isinstance(table, dict):
             return UNKNOWN
         _update(merged, {key: _plain(value) for key, value in table.items()})
-    return ConfigTable(merged)
+    return ConfigTable(_resolved(merged, merged))
 
 
 def _plain(value: Any) -> Any:
@@ -116,6 +119,21 @@ def _update(table: dict[str, Any], more: Mapping[str, Any]) -> None:
             _update(table[key], value)
         else:
             table[key] = value
+
+
+def _resolved(value: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
+    """Return a table with the values that ``${model.name}`` stands for; what is not in it stays as it is written."""
+    if isinstance(value, dict):
+        return {key: _resolved(each, root, depth) for key, each in value.items()}
+    match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+    if match is None or depth > _MAX_REFERENCES:
+        return value
+    found: Any = root
+    for name in match[1].split("."):
+        if not isinstance(found, Mapping) or name not in found:
+            return value
+        found = found[name]
+    return _resolved(found, root, depth + 1)
 
 
 def _overrides(options: Options, call: Call) -> Any:
@@ -135,6 +153,12 @@ def _given(options: Options) -> dict[str, Any]:
             value = {name: value}
         _update(found, value)
     return found
+
+
+def _choices(options: Options) -> dict[str, str]:
+    """Return the words ``group=choice`` of the command line, beside which ``group.name=value`` may stand."""
+    parts = (word.lstrip("+~").partition("=") for word in options.arguments)
+    return {name: text for name, equals, text in parts if equals and name.isidentifier()}
 
 
 def _value(text: str) -> Any:
@@ -160,11 +184,14 @@ def _hydra(options: Options, call: Call) -> Any:
     if isinstance(folder, str) and isinstance(name, str):
         path = call.run.module.path
         start = f"{path.parent}/{folder}" if path is not None and not folder.startswith("/") else folder
-        _compose(call, f"{start}/{name.removesuffix('.yaml')}", table, given=_given(options), left=[_MAX_GROUPS])
+        _compose(call, f"{start}/{name.removesuffix('.yaml')}", table, given=_choices(options), left=[_MAX_GROUPS])
     first = next(iter(function.node.args.args), None)
     if table and first is not None:
-        _update(table, _given(options))
-        function.defaults = {**function.defaults, first.arg: ConfigTable(table)}
+        chosen = {
+            key for key, value in _given(options).items() if isinstance(value, str) and isinstance(table.get(key), dict)
+        }
+        _update(table, {key: value for key, value in _given(options).items() if key not in chosen})
+        function.defaults = {**function.defaults, first.arg: ConfigTable(_resolved(table, table))}
     return UNKNOWN
 
 

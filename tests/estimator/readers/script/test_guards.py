@@ -276,3 +276,33 @@ def test_deepspeed_s_optimizer_is_taken_and_attention_may_be_patched(tmp_path: P
     reading = read(tmp_path, HEAD + patch + LOAD + arguments)
     assert reading.value("training.optimizer") != "adafactor"
     assert reading.value("model.attention") == "flash_attention_2"
+
+
+def test_hydra_s_groups_overrides_and_references_are_read(tmp_path: Path) -> None:
+    (tmp_path / "config" / "model").mkdir(parents=True)
+    (tmp_path / "config" / "config.yaml").write_text(
+        "defaults:\n- _self_\n- model: ???\nbatch: 4\nsize: ${batch}\nname: ${model.name}\n"
+    )
+    (tmp_path / "config" / "model" / "small.yaml").write_text("name: gpt2-medium\ndtype: float32\n")
+    text = (
+        f"import hydra\n{HEAD}@hydra.main(version_base=None, config_path='config', config_name='config')\n"
+        "def main(config):\n"
+        "    dtype = getattr(torch, config.model.dtype)\n"
+        "    model = AutoModelForCausalLM.from_pretrained(config.name, torch_dtype=dtype)\n"
+        f"{indented(TRAIN.replace('batch_size=2', 'batch_size=config.size'))}main()\n"
+    )
+    reading = read(tmp_path, text, "model=small", "batch=6", "model.dtype=bfloat16")
+    assert (reading.value("model.id"), reading.value("training.micro_batch")) == ("gpt2-medium", 6)
+    assert reading.value("training.precision") == "bf16"
+
+
+def test_a_switch_named_deepspeed_does_not_hide_the_script_s_own_configuration(tmp_path: Path) -> None:
+    text = (
+        f"import argparse, deepspeed\n{HEAD}{LOAD}p = argparse.ArgumentParser()\n"
+        "p.add_argument('--zero_stage', type=int, default=0)\nA = p.parse_args()\n"
+        "config = {'zero_optimization': {'stage': A.zero_stage}, 'fp16': {'enabled': True}}\n"
+        "model, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)\n"
+        "model.backward(model(**batch).loss)\n"
+    )
+    reading = read(tmp_path, text, "--deepspeed", "--zero_stage", "2")
+    assert (reading.value("parallel.strategy"), reading.value("training.precision")) == ("zero2", "fp16-mixed")
