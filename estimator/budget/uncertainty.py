@@ -38,7 +38,7 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
         for stage in budget.stages
     )
     errors = ", ".join(f"{name} {_ERRORS[direction]}" for name, direction in uncertain)
-    warning = f"Not all settings are understood, so the range allows for {errors}."
+    warning = f"Not all settings are understood (a note names each), so the range allows for {errors}."
     if [*uncertain] == [("weights", "more")] and budget.job.inference is not None:
         warning = _UNPACKED.get(budget.job.inference.weights, warning)
     return replace(budget, peak=peak, stages=stages, warnings=(*budget.warnings, warning))

@@ -287,6 +287,10 @@ class FindingCollector:
         for component in components:
             self._uncertainties[Uncertainty(component=component, direction=direction, unless=unless)] = None
 
+    def release(self, key: str) -> None:
+        """Ask for a key no longer: the program has no such thing."""
+        self._required = [each for each in self._required if each != key]
+
     def mark_uncertain(self, key: str, sentence: str, *, direction: UncertaintyDirection = "either") -> None:
         """Warn that a key's value is uncertain, and with it the components it decides, until the user gives it."""
         self.warn(sentence, unless=key)

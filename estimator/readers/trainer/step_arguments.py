@@ -3,6 +3,8 @@
 The settings have transformers' names, wherever they were read: flags, YAML or JSON, a script's literals, defaults.
 """
 
+import re
+
 from ...common import InputError
 from ..source import (
     NULL_IS_WRONG,
@@ -29,6 +31,10 @@ _LENGTH_NAMES = (
     *("sequence_length", "sequence_len", "seq_length", "seq_len", "max_source_length"),
 )
 
+_WITHOUT_TEXT = re.compile(
+    r"image-(?!text)|segmentation|detection|estimation|video|ctc|speech|audio|keypoint|matting|rnnt|tdt"
+)
+"""Tasks of models that read no text."""
 _PADDED_NAMES = ("pad_to_sequence_len", "pad_to_max_length")
 """Settings that pad every sequence to the limit."""
 
@@ -93,6 +99,9 @@ def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
     task = findings.get("model.task")
     decodes = task is None or task.value in ("causal-lm", "feature-extraction")
     whole = inputs.settings.find(*_LENGTH_NAMES)
+    if whole is None and task is not None and _WITHOUT_TEXT.search(str(task.value)):
+        findings.release("training.sequence_length")  # images and sounds have sizes of their own
+        return
     if source is not None and target is not None and both[0] and both[1] and decodes:
         origin = f"the longest source and target ({source.origin}; {target.origin})"
         sentence = f"{origin} are taken to be one sequence."

@@ -306,3 +306,10 @@ def test_a_switch_named_deepspeed_does_not_hide_the_script_s_own_configuration(t
     )
     reading = read(tmp_path, text, "--deepspeed", "--zero_stage", "2")
     assert (reading.value("parallel.strategy"), reading.value("training.precision")) == ("zero2", "fp16-mixed")
+
+
+@pytest.mark.parametrize("name", ["AutoModelForImageClassification", "AutoModelForCTC", "AutoModelForSpeechSeq2Seq"])
+def test_images_and_sounds_are_not_asked_for_a_length_of_text(tmp_path: Path, name: str) -> None:
+    text = f"from transformers import {name}\n{HEAD}model = {name}.from_pretrained('a/b')\n{TRAIN}"
+    assert read(tmp_path, text).missing == ()
+    assert read(tmp_path, HEAD + LOAD + TRAIN).missing == ("training.sequence_length",)
