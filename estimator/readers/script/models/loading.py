@@ -29,6 +29,8 @@ _NOT_FIELDS = {
 """Arguments of ``from_pretrained`` that are no fields of the config."""
 _BASE_MODELS = ("AutoModel", "BertModel", "LlamaModel")
 _TASK_BY_CLASS_ENDING: Mapping[str, Task] = {
+    "ForCTC": "ctc",
+    "ForSpeechSeq2Seq": "speech-seq2seq",
     "ForCausalLM": "causal-lm",
     "ForCausalLMWithValueHead": "causal-lm",
     "LMHeadModel": "causal-lm",
