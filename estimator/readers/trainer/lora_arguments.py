@@ -92,7 +92,8 @@ def _quantization(settings: LayeredSettings) -> Setting | None:
 def _read_targets(setting: Setting | None, default: Setting | None, findings: FindingCollector) -> None:
     names: Any = setting.value if setting is not None else None
     if isinstance(names, str):
-        names = [name.strip() for name in names.split(",") if name.strip()]
+        words = names.removeprefix("[").removesuffix("]").split(",")  # fire takes [q_proj,v_proj] for a list
+        names = [name for word in words if (name := word.strip().strip("'\""))]
     if setting is not None and names in (["all-linear"], ["all"]):
         findings.record_from(setting, "lora.targets", "all-linear")
     elif setting is not None and isinstance(names, list) and all(isinstance(name, str) for name in names):

@@ -313,3 +313,12 @@ def test_images_and_sounds_are_not_asked_for_a_length_of_text(tmp_path: Path, na
     text = f"from transformers import {name}\n{HEAD}model = {name}.from_pretrained('a/b')\n{TRAIN}"
     assert read(tmp_path, text).missing == ()
     assert read(tmp_path, HEAD + LOAD + TRAIN).missing == ("training.sequence_length",)
+
+
+def test_a_list_of_layers_may_stand_in_brackets(tmp_path: Path) -> None:
+    text = HEAD + LOAD + "import fire\nfrom peft import LoraConfig, get_peft_model\n"
+    body = "model2 = get_peft_model(model, LoraConfig(r=8, target_modules=lora_target_modules))\n"
+    body += TRAIN.replace("model=model", "model=model2")
+    text += f"def main(lora_target_modules: list[str] = ['q_proj']):\n{indented(body)}fire.Fire(main)\n"
+    reading = read(tmp_path, text, "--lora_target_modules", "[q_proj,v_proj]")
+    assert reading.value("lora.targets") == ["q_proj", "v_proj"]
