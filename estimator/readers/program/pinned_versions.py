@@ -13,6 +13,7 @@ _PIN = re.compile(
     r"""["'\s,\[-]?\b(?P<name>[A-Za-z][\w-]*)(?:\[[\w,-]*\])?\s*(?P<sign>==|<=|~=|<)\s*(?P<version>\d+(?:\.\d+)*)"""
 )
 """``transformers==4.30.0`` in a line of a list of requirements, whatever its syntax; ``>=`` pins nothing."""
+_COMMENT = re.compile(r"#[^\n]*")
 _REPOSITORY_MARKS = (".git", "pyproject.toml", "setup.py")
 _MAX_PARENTS = 4
 
@@ -39,7 +40,7 @@ def pinned_versions(folders: Iterable[Path]) -> dict[str, tuple[str, str]]:
                 text = read_file(folder / name, _MAX_BYTES).decode(errors="replace")
             except (InputError, OSError):
                 continue
-            for match in _PIN.finditer(text):
+            for match in _PIN.finditer(_COMMENT.sub("", text)):
                 library = match["name"].lower().replace("_", "-")
                 version = _below(match["version"]) if match["sign"] == "<" else match["version"]
                 if library in Software.__struct_fields__ and version:

@@ -132,7 +132,7 @@ def test_a_file_that_the_script_parses_has_its_settings(tmp_path: Path) -> None:
         ("requirements.txt", "torch>=2\ntransformers==4.40.1\n", "4.40.1"),
         ("pyproject.toml", '[project]\ndependencies = ["transformers<4.38", "peft"]\n', "4.37"),
         ("setup.py", "setup(install_requires=['transformers[torch]~=4.44.0'])\n", "4.44.0"),
-        ("requirements.txt", "transformers>=4.40\n", None),
+        ("requirements.txt", "transformers>=4.40  # transformers<4.50 lacks something\n", None),
     ],
 )
 def test_versions_that_the_repository_pins_count(tmp_path: Path, file: str, line: str, version: str | None) -> None:
