@@ -17,6 +17,13 @@ if TYPE_CHECKING:
         InputError as InputError,
         VramtopError as VramtopError,
     )
+    from .limits import (
+        Deadline as Deadline,
+        Limit as Limit,
+        LimitError as LimitError,
+        decode_json as decode_json,
+        read_all as read_all,
+    )
     from .paths import (
         JOB_FOLDERS as JOB_FOLDERS,
         current_folder as current_folder,
@@ -79,6 +86,7 @@ else:
                 "estimates_only_figures how_reserved_memory_is_found only_figures ReservedMemory with_reserved_memory"
             ),
             "errors": "CancelledError CannotTellError ExitCode InputError VramtopError",
+            "limits": "Deadline decode_json Limit LimitError read_all",
             "paths": (
                 "current_folder expand_user find_program is_file is_folder JOB_FOLDERS note_job_folder working_folder"
             ),

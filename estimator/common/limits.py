@@ -1,0 +1,110 @@
+"""Limits of what others give: peers, files, and other users' processes.
+
+Each limit is a total: who sends one byte at a time, or many small pieces, reaches it as well. A limit ends in one
+sentence, which names what was too much and how much is taken.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+_CHUNK_BYTES = 1 << 16
+
+
+class LimitError(ValueError):
+    """A limit was reached, or what was given cannot be read at all; its text is a sentence without a full stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """How much of one kind of input is taken, in total; None: this does not limit it.
+
+    Args:
+        what: begins the sentence, such as "an answer of Prometheus".
+    """
+
+    what: str
+    seconds: float | None = None
+    bytes: int | None = None
+    items: int | None = None
+
+    def deadline(self) -> "Deadline":
+        """Return the end of the time, which begins now."""
+        return Deadline(self.seconds)
+
+    def too_long(self) -> LimitError:
+        """Return the error of a time that is over."""
+        return LimitError(f"{self.what} took more than {self.seconds:g} s")
+
+    def too_large(self) -> LimitError:
+        """Return the error of too many bytes."""
+        return LimitError(f"{self.what} has more than {_size(self.bytes or 0)}")
+
+    def too_many(self, items: str) -> LimitError:
+        """Return the error of too many items, such as "files"."""
+        return LimitError(f"{self.what} has more than {self.items:,} {items}")
+
+
+class Deadline:
+    """The end of a total time.
+
+    Args:
+        seconds: from now; None: there is no end.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._until = None if seconds is None else time.monotonic() + seconds
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left, at least 0; None: there is no end."""
+        return None if self._until is None else max(0.0, self._until - time.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        """True once the time is over."""
+        return self.left == 0.0
+
+
+def read_all(read: Callable[[int], bytes], limit: Limit, deadline: Deadline | None = None) -> bytes:
+    """Return all that a stream gives.
+
+    Args:
+        read: returns at most so many bytes as soon as there are some, such as ``read1`` of a response; none at the end.
+        limit: of the bytes and seconds.
+        deadline: when the time began before; None: it begins now.
+
+    Raises:
+        LimitError: it is too much, or takes too long.
+    """
+    until, parts, size = deadline or limit.deadline(), [], 0
+    while part := read(_CHUNK_BYTES):
+        parts.append(part)
+        size += len(part)
+        if limit.bytes is not None and size > limit.bytes:
+            raise limit.too_large()
+        if until.passed:
+            raise limit.too_long()
+    return b"".join(parts)
+
+
+def decode_json(text: bytes | str, kind: type[_T] | Any = Any) -> _T:
+    """Return JSON as a type; every failure is the same error, also nesting that no stack holds.
+
+    Raises:
+        LimitError: it is no JSON, none of this type, or nested too deeply.
+    """
+    import msgspec  # here: what reads no JSON need not load it
+
+    try:
+        return msgspec.json.decode(text, type=kind)  # type: ignore[no-any-return]
+    except RecursionError:
+        raise LimitError("it is nested too deeply") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise LimitError(str(error)) from None
+
+
+def _size(size: int) -> str:
+    return f"{size >> 20:,} MiB" if size >= 1 << 20 else f"{size >> 10:,} KiB"
