@@ -99,7 +99,7 @@ def decode_json(text: bytes | str, kind: type[_T] | Any = Any) -> _T:
     import msgspec  # here: what reads no JSON need not load it
 
     try:
-        return msgspec.json.decode(text, type=kind)  # type: ignore[no-any-return]
+        return msgspec.json.decode(text, type=kind)
     except RecursionError:
         raise LimitError("it is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
