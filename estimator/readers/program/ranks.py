@@ -35,6 +35,8 @@ class WorldSize:
     """None: unknown."""
     per_node: int | None = None
     """Ranks on each machine; None: unknown."""
+    one_per_gpu: bool = False
+    """One rank is counted, and the launcher starts one for each GPU of a machine that is not known."""
     refused: str | None = None
     """A sentence, without a full stop, on what is written and makes no sense; the number of ranks is unknown then."""
 
@@ -115,7 +117,7 @@ def _find_world_size(
     if "deepspeed" in launchers:
         return _deepspeed_ranks(launch.options, environ)
     if not launchers.isdisjoint(("accelerate", "trl", "tool")):
-        return _accelerate_ranks(accelerate, environ)
+        return _accelerate_ranks(accelerate, environ, starts_one_per_gpu="tool" not in launchers)
     if from_environment.ranks is not None:
         return from_environment
     if "srun" in launchers:
@@ -145,10 +147,15 @@ def processes_per_node(environ: Mapping[str, str]) -> dict[str, Setting]:
     }
 
 
-def _accelerate_ranks(accelerate: LayeredSettings, environ: Mapping[str, str]) -> WorldSize:
+def _accelerate_ranks(
+    accelerate: LayeredSettings, environ: Mapping[str, str], *, starts_one_per_gpu: bool
+) -> WorldSize:
+    """Return the ranks that accelerate starts: torch.cuda.device_count() unless set (accelerate commands/launch.py)."""
     ranks = accelerate.find("num_processes") or visible_gpus(environ)
     if ranks is None and not any(accelerate.is_true(name) for name in _SEVERAL_RANKS):
-        ranks = default_setting(1, "one process unless set otherwise")
+        one = default_setting(1, "one process unless set otherwise")
+        on_gpus = starts_one_per_gpu and not accelerate.is_true("cpu", "use_cpu")
+        return WorldSize(ranks=one, per_node=1, one_per_gpu=on_gpus)
     total, machines = as_int(ranks), as_int(accelerate.find("num_machines")) or 1
     return WorldSize(ranks=ranks, per_node=total // machines if total else None)
 

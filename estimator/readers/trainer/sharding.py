@@ -283,6 +283,13 @@ def _read_ddp(inputs: TrainerInputs, data: int | None, findings: FindingCollecto
     elif data is not None and data > 1:
         findings.record("parallel.strategy", "ddp", f"{_origin(world)}, and nothing asks for sharding", written=False)
         _record_ranks("parallel.data_replicate", data, world, findings)
+    elif world.one_per_gpu:
+        sentence = (
+            "accelerate starts one process for each GPU of the machine unless --num_processes says how many; one is "
+            "counted, and DDP's copy of the gradients comes in addition on several."
+        )
+        findings.warn(sentence, unless="parallel.data_replicate")
+        findings.add_uncertainty("more", "gradients", unless="parallel.data_replicate")
     views = accelerate.find("gradient_as_bucket_view")
     if views is not None and as_bool(views) is not None:
         findings.record_from(views, "parallel.gradient_as_bucket_view", as_bool(views))

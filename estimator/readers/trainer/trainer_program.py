@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..program import Program, logged_trainer_settings, read_world_size, record_zero_sizes
+from ..program import Program, WorldSize, logged_trainer_settings, read_world_size, record_zero_sizes
 from ..source import FindingCollector, JobReading, LayeredSettings, SettingsLayer, as_int
 from ..trl import Method, Setup, read_other_models, read_rollout
 from .fsdp import fsdp_settings
@@ -123,7 +123,10 @@ def _inputs(
     )
     deepspeed = deepspeed_settings(inputs, findings)
     fsdp = None if deepspeed is not None else fsdp_settings(inputs, findings)
-    return replace(inputs, deepspeed=deepspeed, fsdp=fsdp)
+    shards = deepspeed is not None or fsdp is not None or launcher.is_true("megatron_fsdp")
+    if world.one_per_gpu and shards:
+        world = WorldSize(ranks=None)
+    return replace(inputs, deepspeed=deepspeed, fsdp=fsdp, world=world)
 
 
 def _model_config(program: Program, settings: LayeredSettings) -> Mapping[str, Any] | None:

@@ -122,6 +122,39 @@ def test_accelerate_with_fsdp_in_a_file(read: Read, tmp_path: Path) -> None:
     assert reading.evidence()["parallel.data_shard"] == "--num_processes of accelerate"
 
 
+@pytest.mark.parametrize("sharding", ["--fsdp full_shard", "--deepspeed zero3.json"])
+def test_accelerate_starts_a_process_per_gpu_so_that_sharding_asks_for_their_number(
+    read: Read, tmp_path: Path, sharding: str
+) -> None:
+    (tmp_path / "zero3.json").write_text('{"zero_optimization": {"stage": 3}}')
+    line = f"train.py --model_name_or_path gpt2 --per_device_train_batch_size 2 {sharding}"
+    assert "parallel.data_shard" in read(f"accelerate launch {line}").missing
+    assert read(f"accelerate launch {line}").value("parallel.data_shard") is None
+    known = {"environ": {"CUDA_VISIBLE_DEVICES": "0,1,2"}}
+    for reading, ranks in (
+        (read(f"accelerate launch --num_processes 4 {line}"), 4),
+        (read(f"accelerate launch {line}", **known), 3),
+        (read(f"python {line}"), 1),
+    ):
+        assert reading.value("parallel.data_shard") == ranks
+        assert "parallel.data_shard" not in reading.missing
+
+
+def test_accelerate_without_sharding_counts_one_process_and_doubts_it(read: Read) -> None:
+    line = "train.py --model_name_or_path gpt2 --per_device_train_batch_size 2 --output_dir out"
+    reading = read(f"accelerate launch {line}")
+    assert not {"parallel.data_shard", "parallel.data_replicate"} & set(reading.missing)
+    assert any("one process for each GPU" in each for each in reading.warnings)
+    assert ("gradients", "more") in {(each.component, each.direction) for each in reading.uncertainties}
+    for certain in (
+        read(f"accelerate launch --num_processes 1 {line}"),
+        read(f"accelerate launch --cpu {line}"),
+        read(f"python {line}"),
+    ):
+        assert not any("one process for each GPU" in each for each in certain.warnings)
+        assert not certain.uncertainties
+
+
 def test_the_sharding_strategy_of_fsdp1_is_ignored_for_fsdp2(read: Read) -> None:
     environ = {
         "RANK": "0",
