@@ -25,7 +25,9 @@ _COPIED = {
 }
 """Settings by our names, and where DeepSpeed's configuration has them."""
 
-
+_OLD_BF16 = "bfloat16"
+"""The old name of the section ``bf16``, which counts where that is absent (DeepSpeed runtime/precision_config.py)."""
+_PRECISION_SECTIONS = {"bf16": "bf16", _OLD_BF16: "bf16", "fp16": "fp16"}
 _OWN_OPTIMIZERS = {
     **dict.fromkeys(("adam", "adamw"), "deepspeed.ops.adam.FusedAdam"),
     **dict.fromkeys(("onebitadam", "zerooneadam"), "deepspeed.runtime.fp16.onebit.adam.OnebitAdam"),
@@ -44,7 +46,8 @@ def deepspeed_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setti
     """Return a DeepSpeed configuration by the names of accelerate's flags (``zero_stage``, ...).
 
     ``mixed_precision`` is ``bf16`` or ``fp16`` where it is switched on, ``no`` where both are off or absent, and
-    left out where it is ``auto``. ``micro_batch`` and ``optimizer`` are DeepSpeed's own.
+    left out where it is ``auto``; ``precision_sections`` names the sections that speak of it. ``micro_batch`` and
+    ``optimizer`` are DeepSpeed's own.
     """
     zero = _inner(table, "zero_optimization")
     values: dict[str, tuple[Any, str]] = {name: (_value_at(table, path), path) for name, path in _COPIED.items()}
@@ -53,6 +56,7 @@ def deepspeed_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setti
     if zero.get("cpu_offload") is True:
         values["offload_optimizer_device"] = "cpu", "zero_optimization.cpu_offload"
     values["mixed_precision"] = _mixed_precision(table)
+    values["precision_sections"] = tuple(name for name in _PRECISION_SECTIONS if name in table), "bf16, fp16"
     values["optimizer"] = _optimizer(_inner(table, "optimizer")), "optimizer.type"
     return {
         name: Setting(value=value, origin=f"{source}: {path}")
@@ -62,10 +66,11 @@ def deepspeed_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setti
 
 
 def _mixed_precision(table: Mapping[str, Any]) -> tuple[str | None, str]:
-    enabled = {kind: _inner(table, kind).get("enabled", False) for kind in ("bf16", "fp16")}
-    on = next((kind for kind, value in enabled.items() if value is True), None)
+    named = [name for name in _PRECISION_SECTIONS if name in table and not (name == _OLD_BF16 and "bf16" in table)]
+    enabled = {name: _inner(table, name).get("enabled", False) for name in named}
+    on = next((name for name, value in enabled.items() if value is True), None)
     if on:
-        return on, f"{on}.enabled"
+        return _PRECISION_SECTIONS[on], f"{on}.enabled"
     return None if "auto" in enabled.values() else "no", "neither bf16 nor fp16 is enabled"
 
 

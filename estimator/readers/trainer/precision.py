@@ -73,12 +73,43 @@ def _read_own_sharding(
 def mixed_precision(inputs: TrainerInputs, findings: FindingCollector) -> Setting | None:
     """Return ``bf16``, ``fp16``, ``fp8`` or ``no``; None if it is set nowhere.
 
-    DeepSpeed's file decides, then TrainingArguments, then accelerate: the trainer ignores accelerate's choice when it
-    has one of its own.
+    DeepSpeed's file decides where it speaks of the type, then TrainingArguments, then accelerate: the trainer ignores
+    accelerate's choice when it has one of its own.
     """
-    file = _deepspeed_file(inputs)
-    if file is not None and (from_file := file.find("mixed_precision")) is not None:
+    asked, file = _asked(inputs, findings), _deepspeed_file(inputs)
+    from_file = file.find("mixed_precision") if file is not None else None
+    if file is None or from_file is None:
+        return asked
+    own_loop = inputs.accelerate.is_true("script_own_loop") and inputs.accelerate.find("mixed_precision") is None
+    if own_loop:
         return from_file
+    return _with_what_accelerate_adds(from_file, asked, file.find("precision_sections"), findings)
+
+
+def _with_what_accelerate_adds(
+    from_file: Setting, asked: Setting | None, named: Setting | None, findings: FindingCollector
+) -> Setting:
+    """Return the precision that accelerate leaves in DeepSpeed's configuration.
+
+    It adds the sections ``bf16`` and ``fp16`` that are absent, on where they are asked for and off otherwise
+    (``DeepSpeedPlugin.set_mixed_precision`` in accelerate/utils/dataclasses.py), so that an older name counts nowhere.
+    """
+    sections = named.value if named is not None else ()
+    wanted = as_word(asked) or "no"
+    kind = "bf16" if wanted == "fp8" else wanted
+    by_old_name = from_file.value == "bf16" and "bf16" not in sections
+    if asked is not None and kind in HALF and kind not in sections and (by_old_name or from_file.value == "no"):
+        return asked
+    if by_old_name:
+        return default_setting("no", f"{from_file.origin}, an old name that accelerate replaces by bf16: false")
+    if asked is not None and kind in HALF and kind != from_file.value:
+        sentence = f"{asked.origin} contradicts {from_file.origin}, which counts; transformers refuses that."
+        findings.mark_uncertain("training.precision", sentence)
+    return from_file
+
+
+def _asked(inputs: TrainerInputs, findings: FindingCollector) -> Setting | None:
+    """Return what TrainingArguments ask for, else accelerate."""
     for name in HALF:
         if (flag := inputs.settings.find_true(name)) is not None:
             return flag.with_value(name)

@@ -155,6 +155,54 @@ def test_accelerate_without_sharding_counts_one_process_and_doubts_it(read: Read
         assert not certain.uncertainties
 
 
+@pytest.mark.parametrize(
+    ("file", "flags", "precision"),
+    [
+        ({}, "--bf16 True", "bf16-mixed"),
+        ({}, "--fp16", "fp16-mixed"),
+        ({}, "", "fp32"),
+        ({"fp16": {"enabled": False}}, "--bf16 True", "bf16-mixed"),
+        ({"bf16": {"enabled": False}}, "", "fp32"),
+        ({"bf16": {"enabled": True}}, "", "bf16-mixed"),
+        ({"bfloat16": {"enabled": True}}, "--bf16 True", "bf16-mixed"),
+        ({"bfloat16": {"enabled": True}}, "", "fp32"),
+    ],
+)
+def test_the_trainer_adds_the_precision_of_which_deepspeeds_file_says_nothing(
+    read: Read, tmp_path: Path, file: dict[str, Any], flags: str, precision: str
+) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 3}, **file}))
+    line = "deepspeed --num_gpus 4 train.py --model_name_or_path gpt2 --torch_dtype float32 --output_dir out"
+    reading = read(f"{line} --deepspeed ds.json {flags}")
+    assert found(reading, "training.precision") == (precision,)
+    assert not any("contradicts" in each for each in reading.warnings)
+
+
+def test_a_precision_that_contradicts_deepspeeds_file_is_doubted(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3}, "bf16": {"enabled": false}}')
+    line = "deepspeed --num_gpus 4 train.py --model_name_or_path gpt2 --torch_dtype float32 --output_dir out"
+    reading = read(f"{line} --deepspeed ds.json --bf16 True")
+    assert found(reading, "training.precision") == ("fp32",)
+    assert any("--bf16 on the command line contradicts ds.json" in each for each in reading.warnings)
+    assert {each.component for each in reading.uncertainties} >= {"weights", "gradients", "optimizer"}
+
+
+@pytest.mark.parametrize(("name", "precision"), [("bf16", "bf16-mixed"), ("bfloat16", "bf16-mixed"), ("", "fp32")])
+def test_deepspeeds_file_alone_decides_in_a_loop_of_its_own(
+    read: Read, tmp_path: Path, name: str, precision: str
+) -> None:
+    config = {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 2}
+    config |= {name: {"enabled": True}} if name else {}
+    (tmp_path / "train.py").write_text(
+        "import argparse, deepspeed\nfrom transformers import AutoModelForCausalLM\n"
+        "p = argparse.ArgumentParser()\np.add_argument('--bf16', action='store_true')\np.parse_args()\n"
+        "model = AutoModelForCausalLM.from_pretrained('gpt2', torch_dtype='float32')\n"
+        f"engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config={config!r})\n"
+        "engine.step()\n"
+    )
+    assert found(read("deepspeed --num_gpus 4 train.py --bf16"), "training.precision") == (precision,)
+
+
 def test_the_sharding_strategy_of_fsdp1_is_ignored_for_fsdp2(read: Read) -> None:
     environ = {
         "RANK": "0",
