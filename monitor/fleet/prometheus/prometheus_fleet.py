@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .samples import Sample
 
 _OWN = "vramtop_sampler_up"
+_READ_AT = "vramtop_sampler_last_reading_timestamp_seconds"
 _LOOK_BACK = "1h"
-_LOOK_BACK_STEP = "30s"
 _LOOK_BACK_SECONDS = 3600.0
 """Hosts that were seen within this time are listed as silent; older ones are forgotten."""
 _EXPORTERS_CHECK_SECONDS = 60.0
@@ -88,15 +88,17 @@ class PrometheusFleet:
                 gc.enable()
 
     def _read(self, now: float) -> Fleet:
-        if self._checked_at is None or not 0 <= now - self._checked_at < _EXPORTERS_CHECK_SECONDS:
+        is_recent = self._checked_at is not None and 0 <= now - self._checked_at < _EXPORTERS_CHECK_SECONDS
+        if not is_recent or not self._present:
             self._look_for_exporters(now)
         found = self._read_hosts(now)
+        arrived = found.keys() - self._hosts.keys()
         states = {sample.metric.target: sample.number for sample in self._ask("up")} if self._missing(found) else {}
         self._hosts = {
             **{place: self._silent(place, host, states) for place, host in self._hosts.items()},
             **{place: self._checked(place, host, now) for place, host in found.items()},
         }
-        self._forget(now, set(found))
+        self._forget(now, set(found), arrived)
         notice = None
         if not self._hosts:
             notice = (
@@ -125,11 +127,11 @@ class PrometheusFleet:
         """Nothing is open between two readings."""
 
     def _look_for_exporters(self, now: float) -> None:
-        """Find out which exporters there are, how often they are scraped, and at first which have gone silent."""
+        """Find out which exporters there are, how often they are scraped, and, at first, which have gone silent."""
         names = (_OWN, *(exporter.used for exporter in EXPORTERS))
-        present = [name for name in names if self._ask(f"group({name})")]
-        if self._checked_at is None:
+        if not self._hosts:
             self._add_silent_hosts(now)
+        present = [name for name in names if self._ask(f"group({name})")]
         self._intervals = {}
         for name in present:
             window = f"{_RATE_WINDOW_SECONDS:.0f}s"
@@ -141,14 +143,15 @@ class PrometheusFleet:
 
     def _add_silent_hosts(self, now: float) -> None:
         """List the hosts that vramtop's exporters spoke for within the last hour, without figures."""
-        seen = {
-            sample.metric.target: now - max(0.0, sample.value[0] - (sample.number or 0.0))
-            for sample in self._ask(f"max_over_time(timestamp({_OWN})[{_LOOK_BACK}:{_LOOK_BACK_STEP}])")
+        read_at = {
+            sample.metric.target: sample.number for sample in self._ask(f"last_over_time({_READ_AT}[{_LOOK_BACK}])")
         }
         for sample in self._ask(f"last_over_time(vramtop_host_info[{_LOOK_BACK}])"):
             target = sample.metric.target
             name = plain(sample.metric.host) or target.host
-            self._hosts[_Place(target, None)] = HostReading(host=name, since=seen.get(target), state="silent")
+            last = read_at.get(target)
+            since = None if last is None else min(last, now)
+            self._hosts[_Place(target, None)] = HostReading(host=name, time=last, since=since, state="silent")
 
     def _read_hosts(self, now: float) -> dict[_Place, HostReading]:
         found: dict[_Place, HostReading] = {}
@@ -215,12 +218,15 @@ class PrometheusFleet:
             return host
         return msgspec.structs.replace(host, state="silent", reason=reason)
 
-    def _forget(self, now: float, found: Collection[_Place]) -> None:
-        """Drop hosts that have been gone for long, and those whose GPUs another exporter reports now."""
-        live = {gpu.uuid for place in found for gpu in self._hosts[place].gpus if gpu.uuid}
+    def _forget(self, now: float, found: Collection[_Place], arrived: Collection[_Place]) -> None:
+        """Drop hosts that have been gone for long, and those whose GPUs an exporter reports that was not there before.
+
+        One that was there beside it speaks for itself: containers and virtual machines may share GPUs.
+        """
+        taken_over = {gpu.uuid for place in arrived for gpu in self._hosts[place].gpus if gpu.uuid}
         for place in [place for place in self._hosts if place not in found]:
             host = self._hosts[place]
-            if any(gpu.uuid in live for gpu in host.gpus) or (
+            if any(gpu.uuid in taken_over for gpu in host.gpus) or (
                 host.since is not None and now - host.since > _LOOK_BACK_SECONDS
             ):
                 del self._hosts[place]
