@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         InputError as InputError,
         VramtopError as VramtopError,
     )
+    from .http_fetch import Answer as Answer, fetch as fetch
     from .limits import (
         Deadline as Deadline,
         Limit as Limit,
@@ -86,6 +87,7 @@ else:
                 "estimates_only_figures how_reserved_memory_is_found only_figures ReservedMemory with_reserved_memory"
             ),
             "errors": "CancelledError CannotTellError ExitCode InputError VramtopError",
+            "http_fetch": "Answer fetch",
             "limits": "Deadline decode_json Limit LimitError read_all",
             "paths": (
                 "current_folder expand_user find_program is_file is_folder JOB_FOLDERS note_job_folder working_folder"

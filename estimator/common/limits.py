@@ -108,3 +108,11 @@ def decode_json(text: bytes | str, kind: type[_T] | Any = Any) -> _T:
 
 def _size(size: int) -> str:
     return f"{size >> 20:,} MiB" if size >= 1 << 20 else f"{size >> 10:,} KiB"
+
+
+# What servers answer (estimator/model/hub.py, monitor/preflight, monitor/fleet/prometheus).
+HUB_CONFIG = Limit(what="its answer", seconds=5.0, bytes=4 << 20)
+"""A config.json of the hub: not more than is read of a file."""
+HUB_ACCESS = Limit(what="its answer", seconds=10.0, bytes=1 << 20)
+PROMETHEUS_ANSWER = Limit(what="its answer", seconds=20.0, bytes=256 << 20)
+"""8,000 GPUs are some 3 MB."""

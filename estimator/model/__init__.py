@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from .hub import (
         HubAnswer as HubAnswer,
         Refusal as Refusal,
-        config_request as config_request,
+        ask_hub as ask_hub,
         download_config as download_config,
         find_token as find_token,
+        hub_host as hub_host,
         offline_variable as offline_variable,
-        refusal as refusal,
         token_file as token_file,
     )
     from .lora import (
@@ -85,7 +85,7 @@ else:
                 "built_in_models BuiltInModel cached_model find_built_in hub_cache instead_of_model looks_like_hub_id "
                 "read_config resolve_model ResolvedModel search_models"
             ),
-            "hub": ("HubAnswer Refusal config_request download_config find_token offline_variable refusal token_file"),
+            "hub": ("HubAnswer Refusal ask_hub download_config find_token hub_host offline_variable token_file"),
             "lora": "adapter_elements adapter_groups QuantizedLayers separates_experts unmatched_targets",
             "parameter_roles": "assign_roles NamedShape ParameterKind with_role",
             "parameters": "Buffer Inventory ParameterGroup Role",

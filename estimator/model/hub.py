@@ -8,29 +8,22 @@ import hashlib
 import http.client
 import os
 import re
-import threading
-import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
-from ..common import MAX_CONFIG_BYTES, ProcessLimitError, expand_user, read_file, start_thread
+from ..common import Answer, Limit, LimitError, ProcessLimitError, decode_json, expand_user, fetch, read_file
+from ..common.limits import HUB_CONFIG
 from .find_config import cached_model, hub_cache
 
 HubAnswer = Literal["open", "gated", "refused", "absent", "unreachable", "offline"]
-DOWNLOAD_SECONDS = 5.0
-"""Time for everything: looking up the host, connecting, redirections, reading."""
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _ENDPOINT = "https://huggingface.co"
 _MAX_REDIRECTS = 5
-_CHUNK = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +65,17 @@ def token_file(environ: Mapping[str, str]) -> Path:
     return expand_user(home) / "token"
 
 
-def config_request(name: str, environ: Mapping[str, str], method: str = "GET") -> "urllib.request.Request | Refusal":
-    """Return the request for a model's config.json, with the token if there is one, or why it must not be sent.
+def ask_hub(
+    name: str, environ: Mapping[str, str], limit: Limit, *, method: str = "GET", redirects: int = 0
+) -> Answer | Refusal:
+    """Ask for a model's config.json, with the token if there is one; return what the hub gives, or why it does not.
 
     Args:
         name: hub id.
         environ: environment with HF_ENDPOINT, the token and the offline variables.
+        limit: of the answer.
         method: ``HEAD`` for its header alone.
+        redirects: the most that are followed; the next one is the refusal ``open``.
     """
     offline = offline_variable(environ)
     if offline:
@@ -94,23 +91,26 @@ def config_request(name: str, environ: Mapping[str, str], method: str = "GET") -
     found = find_token(environ)
     if found:
         request.add_unredirected_header("Authorization", f"Bearer {found[0]}")
-    return request
+    host = hub_host(environ)
+    try:
+        answer = fetch(request, limit, redirects=redirects)
+    except LimitError as error:
+        return Refusal("unreachable", f"{host}: {error}")
+    except (OSError, http.client.HTTPException, ValueError, ProcessLimitError) as error:
+        cause = getattr(error, "reason", error)
+        reason = getattr(cause, "strerror", None) or (cause if isinstance(cause, str) else type(cause).__name__)
+        return Refusal("unreachable", f"{host} does not answer ({reason})")
+    if answer.is_success:
+        return answer
+    return _of_status(answer.status, answer.headers.get("X-Error-Code", ""), host, found[1] if found else None)
 
 
-def refusal(error: Exception, host: str, token_from: str | None) -> Refusal:
-    """Return what an error of a request means.
-
-    Args:
-        error: an ``HTTPError`` with a status, or why there was no answer.
-        host: that was asked.
-        token_from: where the token that was sent comes from; None: there was none.
-    """
-    if isinstance(error, urllib.error.HTTPError):
-        error.close()
-        return _of_status(error.code, error.headers.get("X-Error-Code", ""), host, token_from)
-    cause = getattr(error, "reason", error)
-    reason = getattr(cause, "strerror", None) or (cause if isinstance(cause, str) else type(cause).__name__)
-    return Refusal("unreachable", f"{host} does not answer ({reason})")
+def hub_host(environ: Mapping[str, str]) -> str:
+    """Return the name of the hub's host."""
+    try:
+        return urllib.parse.urlsplit(environ.get("HF_ENDPOINT") or _ENDPOINT).hostname or "the hub"
+    except ValueError:
+        return "the hub"
 
 
 def _of_status(status: int, code: str, host: str, token: str | None) -> Refusal:
@@ -129,77 +129,31 @@ def _of_status(status: int, code: str, host: str, token: str | None) -> Refusal:
     return Refusal("unreachable", f"{host} answers {status}")
 
 
-def download_config(name: str, environ: Mapping[str, str], *, timeout: float = DOWNLOAD_SECONDS) -> str | Refusal:
+def download_config(name: str, environ: Mapping[str, str], limit: Limit = HUB_CONFIG) -> str | Refusal:
     """Fetch a model's config.json, that file alone, into the cache; return the host that gave it, or why none did.
 
     Args:
         name: hub id.
         environ: environment with HF_ENDPOINT, the token, the offline variables and the folder of the cache.
-        timeout: seconds for everything.
+        limit: of the answer.
     """
-    request = config_request(name, environ)
-    if isinstance(request, Refusal):
-        return request
-    host = urllib.parse.urlsplit(request.full_url).hostname or "the hub"
-    found = find_token(environ)
-    answers: list[tuple[bytes, http.client.HTTPMessage] | Refusal] = []
-
-    def ask() -> None:
-        try:
-            answers.append(_read(request, time.monotonic() + timeout, host))
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            answers.append(refusal(error, host, found[1] if found else None))
-
-    thread = threading.Thread(target=ask, name="hub", daemon=True)  # looking up a host has no time limit of its own
-    with suppress(ProcessLimitError):
-        start_thread(thread)
-        thread.join(timeout)
-    answer = answers[0] if answers else Refusal("unreachable", f"{host} does not answer within {timeout:g} s")
+    host = hub_host(environ)
+    answer = ask_hub(name, environ, limit, redirects=_MAX_REDIRECTS)
     if isinstance(answer, Refusal):
         # it may be asked, but has no such file, or redirects without end
         return Refusal("absent", f"{host} gives no config.json of it") if answer.answer == "open" else answer
-    content, headers = answer
     try:
-        msgspec.json.decode(content, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        decode_json(answer.content, dict[str, Any])
+    except LimitError:
         return Refusal("unreachable", f"{host} gives something else than a config.json")
     try:
-        _keep(cached_model(name, environ), content, headers)
+        _keep(cached_model(name, environ), answer.content, answer.headers)
     except OSError as error:
         return Refusal("unreachable", f"it cannot be kept in {hub_cache(environ)}: {error.strerror or error}")
     return host
 
 
-def _read(request: urllib.request.Request, until: float, host: str) -> tuple[bytes, http.client.HTTPMessage] | Refusal:
-    opener, parts, size = urllib.request.build_opener(_SameHostKeepsToken), [], 0
-    with opener.open(request, timeout=max(0.1, until - time.monotonic())) as response:
-        while part := response.read1(_CHUNK):
-            parts.append(part)
-            size += len(part)
-            if size > MAX_CONFIG_BYTES:
-                return Refusal("unreachable", f"{host} gives more than {MAX_CONFIG_BYTES:,} bytes")
-            if time.monotonic() > until:
-                raise TimeoutError
-        return b"".join(parts), response.headers
-
-
-class _SameHostKeepsToken(urllib.request.HTTPRedirectHandler):
-    """Follows redirections; only the host that was asked gets the token, as with huggingface_hub."""
-
-    max_redirections = _MAX_REDIRECTS
-
-    def redirect_request(self, req: urllib.request.Request, *rest: Any, **named: Any) -> urllib.request.Request | None:
-        """Return the request of a redirection."""
-        following = super().redirect_request(req, *rest, **named)
-        token = req.get_header("Authorization")
-        if following is None or not token:
-            return following
-        if urllib.parse.urlsplit(following.full_url)[:2] == urllib.parse.urlsplit(req.full_url)[:2]:
-            following.add_unredirected_header("Authorization", token)
-        return following
-
-
-def _keep(folder: Path, content: bytes, headers: http.client.HTTPMessage) -> None:
+def _keep(folder: Path, content: bytes, headers: Message) -> None:
     """Write a config.json as huggingface_hub does: a blob, a link to it in the snapshot, and the branch."""
     digest = hashlib.sha256(content).hexdigest()
     commit = _plain(headers.get("X-Repo-Commit")) or digest[:40]

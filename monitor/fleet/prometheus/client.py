@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import http.client
-import json
 import ssl
 import urllib.error
 import urllib.parse
@@ -14,16 +13,15 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-from vramtop.estimator.common import InputError, VramtopError, displayed
+from vramtop.estimator.common import InputError, LimitError, VramtopError, decode_json, displayed, fetch
+from vramtop.estimator.common.limits import PROMETHEUS_ANSWER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_TIMEOUT_SECONDS = 20.0
-_MAX_ANSWER_BYTES = 256 * 1024**2
-"""Limit of one answer: 8,000 GPUs are some 3 MB."""
-_MAX_ERROR_BYTES = 64 * 1024
+    from vramtop.estimator.common import Answer, Limit
+
 _MAX_TOKEN_BYTES = 64 * 1024
 _T = TypeVar("_T")
 
@@ -77,19 +75,17 @@ class PrometheusClient:
     Args:
         url: of the server, with the path prefix if it has one, such as ``https://host/prometheus``.
         credentials: to authenticate with.
-        timeout: seconds that an answer may take.
+        limit: of one answer.
 
     Raises:
         InputError: it is no such URL, or the certificates cannot be read.
     """
 
-    def __init__(self, url: str, credentials: Credentials | None = None, *, timeout: float = _TIMEOUT_SECONDS) -> None:
+    def __init__(self, url: str, credentials: Credentials | None = None, *, limit: Limit = PROMETHEUS_ANSWER) -> None:
         self.url = _checked_url(url)
         self._credentials = credentials or Credentials()
-        self._timeout = timeout
-        self._opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=self._credentials.tls_context()), _NoRedirects()
-        )
+        self._limit = limit
+        self._tls = self._credentials.tls_context()
         self._credentials.header()  # a missing file is wrong input, not a server that is down
 
     @property
@@ -128,8 +124,8 @@ class PrometheusClient:
     def _get(self, path: str, parameters: Mapping[str, str], answer: type[_T]) -> _T:
         text = self._read(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}")
         try:
-            return msgspec.json.decode(text, type=_Answer[answer]).data  # type: ignore[valid-type]
-        except msgspec.MsgspecError:
+            return decode_json(text, _Answer[answer]).data  # type: ignore[valid-type]
+        except LimitError:
             raise QueryError(
                 f"{self.url} does not answer as Prometheus does; is it Prometheus' address, with its path prefix?"
             ) from None
@@ -140,51 +136,42 @@ class PrometheusClient:
         if header is not None:
             request.add_unredirected_header("Authorization", header)
         try:
-            with self._opener.open(request, timeout=self._timeout) as answer:
-                text: bytes = answer.read(_MAX_ANSWER_BYTES + 1)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise QueryError(self._refusal(error)) from None
+            answer = fetch(request, self._limit, tls=self._tls)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise QueryError(f"{self.url} cannot be asked: {_reason(error)}") from None
-        if len(text) > _MAX_ANSWER_BYTES:
-            raise QueryError(
-                f"an answer of {self.url} is larger than {_MAX_ANSWER_BYTES // 1024**2} MiB; it has too many hosts"
-            )
-        return text
+        if not answer.is_success:
+            raise QueryError(self._refusal(answer))
+        return answer.content
 
-    def _refusal(self, error: urllib.error.HTTPError) -> str:
-        """Return in words why the server refuses."""
-        if error.code == http.HTTPStatus.UNAUTHORIZED:
+    def _refusal(self, answer: Answer) -> str:
+        """Return in words why the server refuses; credentials are for it alone, so that no redirection is followed."""
+        if answer.status == http.HTTPStatus.UNAUTHORIZED:
             return (
                 f"{self.url} wants to know who asks: give --prometheus-token-file, or VRAMTOP_PROMETHEUS_USER and "
                 "VRAMTOP_PROMETHEUS_PASSWORD in the environment"
             )
-        if error.code == http.HTTPStatus.FORBIDDEN:
+        if answer.status == http.HTTPStatus.FORBIDDEN:
             return f"{self.url} does not allow these credentials to query; ask its administrators, or give others"
-        if error.code in _REDIRECTS:
-            target = urllib.parse.urlsplit(error.headers.get("Location") or "")
+        if answer.status in _REDIRECTS:
+            target = urllib.parse.urlsplit(answer.headers.get("Location") or "")
             return (
                 f"{self.url} redirects to {displayed(target.netloc or target.path or 'elsewhere')}; give that address"
             )
-        if error.code == http.HTTPStatus.NOT_FOUND:
+        if answer.status == http.HTTPStatus.NOT_FOUND:
             return f"{self.url} has no Prometheus API; is a path prefix missing?"
         try:
-            said = json.loads(error.read(_MAX_ERROR_BYTES)).get("error")
-        except (OSError, ValueError, AttributeError, http.client.HTTPException):
-            said = None
-        return f"{self.url} answers {error.code}: {displayed(str(said or error.reason))[:300]}"
+            refused: _Refused = decode_json(answer.content, _Refused)
+        except LimitError:
+            refused = _Refused()
+        return f"{self.url} answers {answer.status}: {displayed(refused.error or answer.reason)[:300]}"
 
 
 class _Answer(msgspec.Struct, Generic[_T]):
     data: _T
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows none: credentials are for the server that was named."""
-
-    def redirect_request(self, *_: object) -> None:
-        """Refuse."""
+class _Refused(msgspec.Struct):
+    error: str = ""
 
 
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -228,8 +215,6 @@ def _reason(error: Exception) -> str:
         return f"its certificate is not trusted ({cause.verify_message}); --prometheus-ca names the authority's file"
     if isinstance(cause, ssl.SSLError):
         return "it does not speak TLS as expected; is it http, not https?"
-    if isinstance(cause, TimeoutError):
-        return "no answer in time"
     if isinstance(cause, OSError) and cause.strerror:
         return str(cause.strerror)
     return displayed(str(cause))[:200] or type(cause).__name__

@@ -4,12 +4,15 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from vramtop.estimator.common.limits import HUB_CONFIG
 from vramtop.estimator.job import ModelSpec
 from vramtop.estimator.model import Refusal, download_config, resolve_model
 from vramtop.tui.cli.main import main
@@ -64,15 +67,15 @@ def refuses(status: int, **headers: str) -> Answer:
     return answer
 
 
-def drips(request: BaseHTTPRequestHandler) -> None:
-    request.send_response(200)
-    request.end_headers()
-    for _ in range(600):
-        try:
-            request.wfile.write(b" ")
-        except OSError:
-            return
-        time.sleep(0.05)
+def drips(head: bytes) -> Answer:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        with suppress(OSError):
+            request.wfile.write(head)
+            for _ in range(600):
+                request.wfile.write(b" ")
+                time.sleep(0.05)
+
+    return answer
 
 
 @pytest.fixture
@@ -127,17 +130,18 @@ def test_a_branch_that_is_there_stays(hub: Hub, environ: dict[str, str], tmp_pat
         (gives(b"<html>"), "unreachable", "gives something else than a config.json"),
         (gives(b"[" * 100_000), "unreachable", "gives something else than a config.json"),
         (gives(b"[1]"), "unreachable", "gives something else than a config.json"),
-        (gives(b" " * (1 << 25)), "unreachable", "gives more than"),
+        (gives(b" " * (1 << 25)), "unreachable", "its answer has more than 4 MiB"),
         (refuses(302, Location=FILE), "absent", "gives no config.json of it"),
         (refuses(404, X_Error_Code="EntryNotFound"), "absent", "gives no config.json of it"),
-        (drips, "unreachable", "does not answer"),
+        (drips(b"HTTP/1.0 200 OK\r\n\r\n"), "unreachable", "its answer took more than 2 s"),
+        (drips(b""), "unreachable", "its answer took more than 2 s"),
     ],
 )
 def test_what_is_no_config_is_refused_in_time_and_not_kept(
     answer: Answer, kind: str, words: str, hub: Hub, environ: dict[str, str], tmp_path: Path
 ) -> None:
     hub.answers = {FILE: answer}
-    found = download_config(NAME, environ, timeout=2.0)
+    found = download_config(NAME, environ, replace(HUB_CONFIG, seconds=2.0))
     assert isinstance(found, Refusal)
     assert found.answer == kind
     assert words in found.message

@@ -211,7 +211,7 @@ Hub = Callable[..., tuple[str, list[Any]]]
 def test_answers_of_the_hub(hub: Hub, status: int, code: str, token: str | None, answer: str, words: str) -> None:
     address, seen = hub(status, **({"X_Error_Code": code} if code else {}), Location="http://127.0.0.1:9/elsewhere")
     environ = {"HF_ENDPOINT": address, "HF_HOME": "/nowhere", **({"HF_TOKEN": token} if token else {})}
-    access = query_hub_access(NAME, environ, timeout=60)
+    access = query_hub_access(NAME, environ)
     assert (access.answer, access.token_from) == (answer, "HF_TOKEN" if token else None)
     assert words in access.message
     assert "hf_secret" not in access.message
@@ -219,7 +219,7 @@ def test_answers_of_the_hub(hub: Hub, status: int, code: str, token: str | None,
 
 
 def test_an_unreachable_hub_and_offline_mode(hub: Hub) -> None:
-    gone = query_hub_access(NAME, {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nowhere"}, timeout=60)
+    gone = query_hub_access(NAME, {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nowhere"})
     assert (gone.answer, gone.message.startswith("127.0.0.1 does not answer")) == ("unreachable", True)
     assert query_hub_access(NAME, {"HF_ENDPOINT": "file:///etc", "HF_HOME": "/nowhere"}).answer == "unreachable"
     address, seen = hub(200)

@@ -2,8 +2,10 @@
 
 import gc
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.limits import PROMETHEUS_ANSWER
 from vramtop.monitor.fleet.prometheus.client import Credentials, PrometheusClient, QueryError
 from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
 from vramtop.monitor.fleet.prometheus.samples import Vector
@@ -58,7 +61,7 @@ def serve() -> Iterator[Callable[..., Server]]:
 
 
 def ask(url: str, **credentials: Any) -> Vector:
-    return PrometheusClient(url, Credentials(**credentials), timeout=20).query("up == 1", Vector)
+    return PrometheusClient(url, Credentials(**credentials)).query("up == 1", Vector)
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/api/v1", "/graph"])
@@ -106,13 +109,49 @@ def test_credentials_do_not_follow_a_redirect(serve) -> None:
         (404, "", "path prefix"),
         (422, '{"status":"error","error":"query timed out"}', "answers 422: query timed out"),
         (500, "<html>", "answers 500"),
+        (500, "[" * 50_000, "answers 500: Internal Server Error"),
         (200, "<html>Grafana</html>", "is it Prometheus' address"),
+        (200, '{"data":' + "[" * 200_000, "is it Prometheus' address"),
         (200, '{"status":"success","data":{"result":[{"metric":{},"value":"x"}]}}', "is it Prometheus' address"),
     ],
 )
 def test_every_refusal_is_a_sentence(serve, status, text, sentence) -> None:
     with pytest.raises(QueryError, match=sentence):
         ask(serve(status, text).url)
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.0 200 OK\r\n\r\n"])
+def test_a_server_that_drips_its_answer_is_waited_for_within_the_total(head: bytes) -> None:
+    ended = threading.Event()
+
+    def drip() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.sendall(head)
+            while not ended.wait(0.05):
+                try:
+                    connection.sendall(b" ")
+                except OSError:
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            client = PrometheusClient(
+                f"http://127.0.0.1:{listening.getsockname()[1]}", limit=replace(PROMETHEUS_ANSWER, seconds=0.5)
+            )
+            with pytest.raises(QueryError, match=r"its answer took more than 0\.5 s"):
+                client.query("up", Vector)
+        finally:
+            ended.set()
+            thread.join()
+
+
+def test_a_server_that_answers_too_much_is_not_read_on(serve) -> None:
+    client = PrometheusClient(serve(text=" " * (1 << 20)).url, limit=replace(PROMETHEUS_ANSWER, bytes=1 << 16))
+    with pytest.raises(QueryError, match="its answer has more than 64 KiB"):
+        client.query("up", Vector)
 
 
 def test_a_server_that_is_not_there_is_a_sentence(serve) -> None:
