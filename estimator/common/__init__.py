@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         JOB_FOLDERS as JOB_FOLDERS,
         current_folder as current_folder,
         expand_user as expand_user,
-        find_program as find_program,
         is_file as is_file,
         is_folder as is_folder,
         note_job_folder as note_job_folder,
@@ -68,6 +67,16 @@ if TYPE_CHECKING:
         format_size as format_size,
         parse_size as parse_size,
     )
+    from .trust import (
+        Writers as Writers,
+        find_program as find_program,
+        look_up_program as look_up_program,
+        own_writers as own_writers,
+        process_owner as process_owner,
+        user_name as user_name,
+        why_not_found as why_not_found,
+        writers_of_program as writers_of_program,
+    )
     from .untrusted_files import (
         MAX_CONFIG_BYTES as MAX_CONFIG_BYTES,
         TooLargeError as TooLargeError,
@@ -89,14 +98,16 @@ else:
             "errors": "CancelledError CannotTellError ExitCode InputError VramtopError",
             "http_fetch": "Answer fetch",
             "limits": "Deadline decode_json Limit LimitError read_all",
-            "paths": (
-                "current_folder expand_user find_program is_file is_folder JOB_FOLDERS note_job_folder working_folder"
-            ),
+            "paths": ("current_folder expand_user is_file is_folder JOB_FOLDERS note_job_folder working_folder"),
             "process_limit": (
                 "caused_by_process_limit process_limit_error ProcessLimitError require_threads start_thread"
             ),
             "secrets": ("displayed displayed_arguments displayed_data mask_line mask_strings show_secrets"),
             "sizes": "format_apart format_gib format_size GIB KIB MIB parse_size TIB UNSEEN_BYTES",
+            "trust": (
+                "find_program look_up_program own_writers process_owner user_name why_not_found Writers "
+                "writers_of_program"
+            ),
             "untrusted_files": (
                 "check_nesting MAX_CONFIG_BYTES open_file parse_toml read_file read_start TooLargeError"
             ),

@@ -110,6 +110,18 @@ def _size(size: int) -> str:
     return f"{size >> 20:,} MiB" if size >= 1 << 20 else f"{size >> 10:,} KiB"
 
 
+RESERVATIONS = Limit(what="the folder of reservations", items=10_000)
+"""Files in it: any user may fill the folder, which is read every second."""
+RESERVATION_FILE = Limit(what="a reservation", bytes=2**16)
+
+
+# What is read of one process on a GPU, which may be another user's (monitor/host, monitor/attach).
+PROCESS_COMMAND_LINE = Limit(what="its command line", bytes=256 << 10, items=5_000)
+PROCESS_ENVIRONMENT = Limit(what="its environment", bytes=1 << 20, items=20_000)
+PROCESS_READING = Limit(what="reading it", seconds=5.0)
+"""A reading takes 20 to 50 ms."""
+
+
 # What servers answer (estimator/model/hub.py, monitor/preflight, monitor/fleet/prometheus).
 HUB_CONFIG = Limit(what="its answer", seconds=5.0, bytes=4 << 20)
 """A config.json of the hub: not more than is read of a file."""

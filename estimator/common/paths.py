@@ -1,7 +1,6 @@
 """Paths from people and environments: asking about them never raises, whatever they hold."""
 
 import os
-import shutil
 from pathlib import Path
 
 from .errors import InputError
@@ -48,17 +47,3 @@ def working_folder() -> Path:
         return Path.cwd()
     except OSError:
         raise InputError("the current folder no longer exists; change to one that does") from None
-
-
-def find_program(name: str, path: str | None) -> Path | None:
-    """Return the program that a shell would find in the absolute folders of a PATH; None: there is none.
-
-    Relative folders are left out: they would count from the current folder, where anyone may have put such a program.
-
-    Args:
-        name: of the program, or its path.
-        path: value of PATH; None or empty: the system's default.
-    """
-    folders = [folder for folder in (path or os.defpath).split(os.pathsep) if Path(folder).is_absolute()]
-    found = shutil.which(name, path=os.pathsep.join(folders))
-    return Path(found) if found else None

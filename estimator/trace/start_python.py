@@ -8,17 +8,26 @@ No other module starts any but vramtop's own interpreter, to run vramtop again.
   clusters), but for folders into which others could have put a ``json.py`` or a ``sitecustomize.py``.
 """
 
+import glob
 import os
-import stat
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from ..common import JOB_FOLDERS, CannotTellError, current_folder, process_limit_error
+from ..common import (
+    JOB_FOLDERS,
+    CannotTellError,
+    Writers,
+    current_folder,
+    process_limit_error,
+    writers_of_program,
+)
 
 NEUTRAL_FOLDER = "/"
 """The current folder of the interpreters: root's."""
+_RUN_AT_START = ("sitecustomize*", "usercustomize*", "*.pth")
+"""Files that site.py runs."""
 _FOLDER_VARIABLES = ("PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX")
 
 
@@ -60,16 +69,16 @@ def start_python(
 def safe_environment(environ: Mapping[str, str], python: Path) -> dict[str, str]:
     """Return the environment without folders from which an interpreter must not import."""
     safe = dict(environ)
-    owners = _trusted_owners(python)
-    kept = [entry for entry in _entries(environ) if _distrust(entry, owners) is None]
+    writers = writers_of_program(python)
+    kept = [entry for entry in _entries(environ) if _distrust(entry, writers) is None]
     safe["PYTHONPATH"] = os.pathsep.join(kept)
     if not kept:
         del safe["PYTHONPATH"]
     for name in _FOLDER_VARIABLES:
-        if any(_distrust(folder, owners) for folder in safe.get(name, "").split(os.pathsep) if safe.get(name)):
+        if any(_distrust(folder, writers) for folder in safe.get(name, "").split(os.pathsep) if safe.get(name)):
             del safe[name]
-    home = environ.get("HOME", "")
-    if "PYTHONUSERBASE" not in safe and home and not _is_trusted_by_owner(f"{home}/.local", owners):
+    base = safe.get("PYTHONUSERBASE") or (f"{safe['HOME']}/.local" if safe.get("HOME") else None)
+    if base and any(_distrust_folder(folder, writers) for folder in (base, *_user_packages(base))):
         safe["PYTHONNOUSERSITE"] = "1"
     safe["PYTHONSAFEPATH"] = "1"  # Python 3.11 and newer: also for processes that its libraries start
     return safe
@@ -77,8 +86,8 @@ def safe_environment(environ: Mapping[str, str], python: Path) -> dict[str, str]
 
 def left_out_folders(environ: Mapping[str, str], python: Path) -> list[str]:
     """Return a few words for each folder of PYTHONPATH from which an interpreter must not import: which, and why."""
-    owners = _trusted_owners(python)
-    found = ((entry, _distrust(entry, owners)) for entry in _entries(environ))
+    writers = writers_of_program(python)
+    found = ((entry, _distrust(entry, writers)) for entry in _entries(environ))
     return [f"{entry} ({reason})" for entry, reason in found if reason and os.path.isdir(entry)]  # noqa: PTH112
 
 
@@ -86,8 +95,13 @@ def _entries(environ: Mapping[str, str]) -> Iterator[str]:
     yield from filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
 
 
-def _distrust(entry: str, owners: Collection[int]) -> str | None:
-    """Return why nothing may be imported from this folder or archive; None: it may."""
+def _user_packages(base: str) -> Iterator[str]:
+    """Yield the folders of user packages of every Python (site.py)."""
+    yield from glob.iglob(f"{glob.escape(base)}/lib/python*/site-packages")  # noqa: PTH207 - names are enough
+
+
+def _distrust(entry: str, writers: Writers) -> str | None:
+    """Return why nothing may be imported from this folder or archive of a variable; None: it may."""
     if not Path(entry).is_absolute():
         return "relative to the current folder"
     folder = os.path.realpath(entry)
@@ -95,30 +109,15 @@ def _distrust(entry: str, owners: Collection[int]) -> str | None:
         return "the current folder"
     if folder in JOB_FOLDERS:
         return "the job's folder"
+    return _distrust_folder(entry, writers)
+
+
+def _distrust_folder(folder: str, writers: Writers) -> str | None:
+    """Return why others may decide what Python imports from a folder, or runs at its start; None: they may not."""
+    if not Path(folder).is_absolute():
+        return "relative to the current folder"
+    files = (file for name in _RUN_AT_START for file in glob.iglob(f"{glob.escape(folder)}/{name}"))  # noqa: PTH207
     try:
-        status = os.stat(folder)  # noqa: PTH116 - never raises anything but OSError
+        return next(filter(None, (writers.distrust(each) for each in (folder, *files))), None)
     except (OSError, ValueError):
         return "absent"
-    if status.st_mode & stat.S_IWOTH:
-        return "anyone may write to it"
-    return None if status.st_uid in owners else "another user's"
-
-
-def _is_trusted_by_owner(folder: str, owners: Collection[int]) -> bool:
-    """Return True if a folder belongs to a trusted user, who alone may write to it, wherever it is."""
-    try:
-        status = os.stat(folder)  # noqa: PTH116 - as above
-    except (OSError, ValueError):
-        return False
-    return Path(folder).is_absolute() and not status.st_mode & stat.S_IWOTH and status.st_uid in owners
-
-
-def _trusted_owners(python: Path) -> set[int]:
-    """Return the users whose code may run: this one, root, and those to whom the interpreter itself belongs."""
-    owners = {0, os.geteuid()}
-    for path in (python, python.parent):
-        try:
-            owners.add(path.stat().st_uid)
-        except OSError:
-            continue
-    return owners

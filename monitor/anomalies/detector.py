@@ -1,8 +1,9 @@
 """Finds anomalies on the GPUs over time: the rules' findings that last long enough."""
 
 import os
-import pwd
 from collections.abc import Callable
+
+from vramtop.estimator.common import user_name
 
 from ..host import IdleTracker, ProcessOrigin, read_origin
 from ..snapshot import GpuProcess, Snapshot
@@ -106,7 +107,7 @@ class AnomalyDetector:
                 processes[process.pid], home_gpus[process.pid] = process, gpu.index
         live = snapshot.source.is_live
         if live and self._viewer is None:
-            self._viewer = _own_user_name()
+            self._viewer = user_name(os.getuid())
         return RuleContext(
             snapshot=snapshot,
             live=live,
@@ -123,10 +124,3 @@ class AnomalyDetector:
         if key not in self._origins:
             self._origins[key] = self._read_origin(process.pid, process.start_time)
         return self._origins[key]
-
-
-def _own_user_name() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
+from vramtop.estimator.common import process_owner
+
 from ..host import read_stat
 
 if TYPE_CHECKING:
@@ -49,10 +51,7 @@ def run_identity(pid: int) -> str | None:
 
 def is_own(pid: int) -> bool:
     """Return True if a process belongs to the user who runs vramtop."""
-    try:
-        return os.stat(f"/proc/{pid}").st_uid == os.geteuid()  # noqa: PTH116 - a path that is read once
-    except OSError:
-        return False
+    return process_owner(pid) == os.geteuid()
 
 
 def measurement_of_run(

@@ -7,17 +7,18 @@ that has ended, or at its expiry. Memory that the process and its descendants al
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
+import re
 import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import CannotTellError
+from vramtop.estimator.common import CannotTellError, decode_json, format_gib, process_owner, user_name
+from vramtop.estimator.common.limits import RESERVATION_FILE, RESERVATIONS, LimitError, read_all
 
-from ..host import ancestor_pids, is_running
+from ..host import ancestor_pids, is_running, sanitize_line
 from ..snapshot import MAX_UNIX_SECONDS
 from .file_lock import lock_file
 
@@ -26,10 +27,9 @@ if TYPE_CHECKING:
 
     from ..snapshot import DeviceIndex, GpuProcess, GpuReading, ProcessKey, Snapshot
 
-FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all users; see _shared_folder
-_MAX_FILE_BYTES = 2**16
-_MAX_RESERVATIONS = 1000
-"""Any user may fill the folder, which is read every second."""
+FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all users; see _own_folder
+_NAME = re.compile(r"(\d{1,10})-(\d{1,15})\.json")
+"""Process and its start time in Unix milliseconds."""
 _LOCK_TIMEOUT_SECONDS = 10.0
 
 
@@ -51,7 +51,7 @@ class Reservation:
     def is_plausible(self) -> bool:
         """True if its figures are possible: any user may have written it."""
         times = (self.start_time, self.until or 0.0)
-        sizes = all(0 <= size <= 2**62 for size in self.gpus.values())
+        sizes = all(0 <= size < 2**63 for size in self.gpus.values())
         return 1 <= self.pid < 2**31 and all(0 <= time <= MAX_UNIX_SECONDS for time in times) and sizes
 
 
@@ -99,7 +99,7 @@ class Reservations:
         """
         import msgspec
 
-        folder = self._shared_folder()
+        folder = self._own_folder()
         name = _file_name(reservation)
         part = folder / f".{name}.{os.getpid()}"
         try:
@@ -115,24 +115,22 @@ class Reservations:
 
     def active(self) -> tuple[Reservation, ...]:
         """Return the valid reservations; void ones are removed, as far as this user may."""
-        try:
-            files = sorted(itertools.islice(self.folder.glob("*.json"), _MAX_RESERVATIONS))
-        except OSError:
-            return ()
         found = []
-        for file in files:
-            reservation = _read(file)
-            if reservation is None or file.name != _file_name(reservation):
-                continue
-            if self._is_valid(reservation):
-                found.append(reservation)
-            else:
-                with contextlib.suppress(OSError):  # another user's
-                    file.unlink()
+        for folder in self._folders():
+            for file, process in _files(folder)[0]:
+                is_running = self.is_running(process)
+                reservation = _read(file) if is_running else None
+                if reservation is None and is_running:
+                    continue
+                if reservation is not None and self._is_in_time(reservation):
+                    found.append(reservation)
+                else:
+                    with contextlib.suppress(OSError):  # another user's
+                        file.unlink()
         return tuple(found)
 
     def committed(self, snapshot: Snapshot) -> dict[DeviceIndex, int]:
-        """Return reserved bytes that their jobs do not hold yet, by GPU or GPU instance."""
+        """Return reserved bytes that their jobs do not hold yet, by GPU or GPU instance; of each at most its memory."""
         families: dict[int, tuple[int, ...]] = {}
         committed: dict[DeviceIndex, int] = {}
         for reservation in self.active():
@@ -147,6 +145,18 @@ class Reservations:
                     committed[device] = committed.get(device, 0) + max(0, reserved - held)
         return {device: size for device, size in committed.items() if size}
 
+    def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
+        """Return who has reserved memory of these GPUs, and why some reservations may not be seen, as sentences."""
+        holders = [
+            f"{format_gib(size)} GiB of GPU {gpu.index} are reserved for {sanitize_line(each.job) or 'a job'} "
+            f"(process {each.pid} of {_name_of(process_owner(each.pid))})."
+            for each in self.active()
+            for gpu in snapshot.gpus
+            for _, size in _reserved_on(each.gpus, gpu)
+        ]
+        full = [str(error) for folder in self._folders() for error in [_files(folder)[1]] if error]
+        return (*holders, *([self._foreign_sentence()] if self._is_foreign() else []), *full)
+
     def reserved_pids(self, snapshot: Snapshot) -> frozenset[int]:
         """Return the pids in the snapshot that hold a reservation, or descend from a process that does."""
         owners = {reservation.pid for reservation in self.active()}
@@ -156,12 +166,11 @@ class Reservations:
     def _with_ancestors(self, pid: int) -> tuple[int, ...]:
         return pid, *self.ancestors(pid)
 
-    def _is_valid(self, reservation: Reservation) -> bool:
-        in_time = reservation.until is None or self.now() < reservation.until
-        return in_time and self.is_running((reservation.pid, reservation.start_time))
+    def _is_in_time(self, reservation: Reservation) -> bool:
+        return reservation.until is None or self.now() < reservation.until
 
     def _open_lock(self) -> int:
-        file = self._shared_folder() / "lock"
+        file = self._own_folder() / "lock"
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             try:
@@ -175,62 +184,103 @@ class Reservations:
         except OSError as error:
             raise CannotTellError(f"{file}, the lock of reservations, cannot be opened: {error.strerror}.") from None
 
-    def _shared_folder(self) -> Path:
-        """Return the folder, created if it is missing.
+    def _folders(self) -> list[Path]:
+        """Return the folders that are read: what each file says counts by its owner, whoever owns the folder."""
+        beside = self.folder.parent.glob(f"{self.folder.name}-*")
+        return [self.folder, *(each for each in beside if _owner(each) == _uid_of(each.name))]
+
+    def _is_foreign(self) -> bool:
+        return _owner(self.folder) not in (None, 0, os.geteuid())
+
+    def _foreign_sentence(self) -> str:
+        return (
+            f"{self.folder} belongs to {_name_of(_owner(self.folder))}, who may remove reservations from it: yours are "
+            "kept elsewhere, and others' may not be seen; ask them, or root, to remove it."
+        )
+
+    def _own_folder(self) -> Path:
+        """Return the folder to write to, created if it is missing: the shared one, if none but root could empty it.
 
         Raises:
-            CannotTellError: another user could replace files in it.
+            CannotTellError: there is none in which nobody else may replace files.
         """
-        try:
-            with contextlib.suppress(FileExistsError):
-                self.folder.mkdir(mode=0o1777)
-                self.folder.chmod(0o1777)  # independent of the umask
-            found = self.folder.lstat()
-        except OSError as error:
-            raise CannotTellError(
-                f"{self.folder}, where reservations are kept, cannot be created: {error.strerror}."
-            ) from None
-        own = found.st_uid in (0, os.geteuid()) or bool(found.st_mode & stat.S_ISVTX)
-        if not stat.S_ISDIR(found.st_mode) or not own:
-            raise CannotTellError(f"{self.folder} is not a folder that all users may share; remove it.")
-        return self.folder
+        for folder in (self.folder, self.folder.with_name(f"{self.folder.name}-{os.geteuid()}")):
+            try:
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir(mode=0o1777)
+                    folder.chmod(0o1777)  # independent of the umask
+                found = folder.lstat()
+            except OSError as error:
+                raise CannotTellError(
+                    f"{folder}, where reservations are kept, cannot be created: {error.strerror}."
+                ) from None
+            if not stat.S_ISDIR(found.st_mode):
+                raise CannotTellError(f"{folder} is not a folder that all users may share; remove it.")
+            if found.st_uid in (0, os.geteuid()):
+                return folder
+        raise CannotTellError(
+            f"{folder}, where reservations are kept, belongs to {user_name(found.st_uid)}; remove it."
+        )
 
 
 def _file_name(reservation: Reservation) -> str:
     return f"{reservation.pid}-{round(reservation.start_time * 1000)}.json"
 
 
-def _read(file: Path) -> Reservation | None:
-    """Return the reservation in a file; None if it is invalid, or its author does not own the process."""
-    import msgspec  # not before there is a reservation
+def _files(folder: Path) -> tuple[list[tuple[Path, ProcessKey]], LimitError | None]:
+    """Return the files named as reservations, each with its process, and why there may be more of them."""
+    found: list[tuple[Path, ProcessKey]] = []
+    try:
+        with os.scandir(folder) as entries:
+            for count, entry in enumerate(entries):
+                if count >= (RESERVATIONS.items or 0):
+                    return found, RESERVATIONS.too_many("files")
+                match = _NAME.fullmatch(entry.name)
+                if match:
+                    found.append((folder / entry.name, (int(match[1]), int(match[2]) / 1000)))
+    except OSError:
+        return [], None
+    return sorted(found), None
 
+
+def _read(file: Path) -> Reservation | None:
+    """Return the reservation in a file; None if it is invalid, or its author is neither root nor owns the process."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as opened:
             found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_FILE_BYTES:
+            if not stat.S_ISREG(found.st_mode):
                 return None
-            reservation = msgspec.json.decode(opened.read(_MAX_FILE_BYTES), type=Reservation)
-        return reservation if reservation.is_plausible and _may_reserve(found.st_uid, reservation.pid) else None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            reservation: Reservation = decode_json(read_all(opened.read, RESERVATION_FILE), Reservation)
+    except (OSError, LimitError):
+        return None
+    is_theirs = found.st_uid in (0, process_owner(reservation.pid))
+    return reservation if reservation.is_plausible and is_theirs and file.name == _file_name(reservation) else None
+
+
+def _owner(folder: Path) -> int | None:
+    try:
+        return folder.lstat().st_uid
+    except OSError:
         return None
 
 
-def _may_reserve(uid: int, pid: int) -> bool:
-    """Return True if a user may reserve for a process: root, its owner, or anyone if it has ended."""
-    try:
-        return uid in (0, Path(f"/proc/{pid}").stat().st_uid)
-    except OSError:
-        return True
+def _name_of(uid: int | None) -> str:
+    return "an unknown user" if uid is None else user_name(uid)
+
+
+def _uid_of(name: str) -> int:
+    number = name.rpartition("-")[2]
+    return int(number) if number.isdecimal() and len(number) < 11 else -1
 
 
 def _reserved_on(gpus: Mapping[str, int], gpu: GpuReading) -> Iterator[tuple[DeviceIndex, int]]:
-    """Yield the bytes reserved on the GPU, and on each of its MIG devices."""
-    devices: list[tuple[DeviceIndex, str]] = [(gpu.index, gpu.uuid or str(gpu.index))]
-    devices += [((gpu.index, device.gpu_instance), device.uuid) for device in gpu.mig or ()]
-    for device, name in devices:
+    """Yield the bytes reserved on the GPU, and on each of its MIG devices: at most what it has, whoever asks for it."""
+    devices: list[tuple[DeviceIndex, str, int | None]] = [(gpu.index, gpu.uuid or str(gpu.index), gpu.total_bytes)]
+    devices += [((gpu.index, device.gpu_instance), device.uuid, device.total_bytes) for device in gpu.mig or ()]
+    for device, name, total in devices:
         if gpus.get(name, 0) > 0:
-            yield device, gpus[name]
+            yield device, gpus[name] if total is None else min(gpus[name], total)
 
 
 def _held_on(device: DeviceIndex, gpu_index: int, processes: Iterable[GpuProcess]) -> int:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import pwd
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common import InputError, user_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,7 +122,4 @@ def _parts(text: str) -> Sequence[str]:
 
 def _viewer() -> str:
     """Return the user who runs vramtop, as the process table names him."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
+    return user_name(os.getuid())

@@ -6,9 +6,9 @@ Names and meanings: ``recipes/`` and ``torchtune/training`` of torchtune 0.6. Th
 
 import os
 import re
-import shutil
 from pathlib import Path, PurePath
 
+from ...common import look_up_program
 from ...job.rules import DTYPE_NAMES
 from ..program import Program, ToolCommand, read_world_size
 from ..source import (
@@ -101,9 +101,9 @@ def _shipped_config(program: Program) -> Path | None:
     folders: list[Path] = []
     command = program.launch.command
     if command:
-        found = command if "/" in command else shutil.which(command, path=program.environ.get("PATH"))
+        found = command if "/" in command else look_up_program(command, program.environ.get("PATH"))
         if found:
-            environment = program.filesystem.resolve(found).parent.parent
+            environment = program.filesystem.resolve(str(found)).parent.parent
             folders += environment.glob("lib*/python3*/site-packages/recipes")
     elif "recipes" in (parts := PurePath(program.launch.script or "").parts):
         folders.append(program.filesystem.resolve(str(PurePath(*parts[: parts.index("recipes") + 1]))))

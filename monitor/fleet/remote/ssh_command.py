@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal
 
-from vramtop.estimator.common import DISTRIBUTION, InputError
+from vramtop.estimator.common import DISTRIBUTION, InputError, find_program, why_not_found
 
 from ...host import sanitize_line
 
@@ -53,7 +53,7 @@ class SshCommand:
         """Return the command line for a host.
 
         Raises:
-            InputError: the environment's command for ssh cannot be understood.
+            InputError: the environment's command for ssh cannot be understood, or there is no ssh that may be started.
         """
         return [*_ssh_words(self.program), *_OPTIONS, "--", host, shlex.join(["sh", "-c", self._script()])]
 
@@ -102,4 +102,10 @@ def _ssh_words(program: str | None) -> list[str]:
         words = shlex.split(os.environ.get(SSH_VARIABLE, "ssh") if program is None else program)
     except ValueError as error:
         raise InputError(f"{SSH_VARIABLE}, or hosts.ssh of your settings, is not a command line: {error}") from None
-    return words or ["ssh"]
+    name, *options = words or ["ssh"]
+    found = find_program(name, os.environ.get("PATH"))
+    if found is None:
+        raise InputError(
+            f"{why_not_found(name, os.environ.get('PATH'))}; install OpenSSH, or name the program in {SSH_VARIABLE}"
+        )
+    return [str(found), *options]

@@ -1,10 +1,11 @@
 """Reads the nodes and partitions of the Slurm cluster that this machine belongs to."""
 
-import shutil
+import os
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
-from vramtop.estimator.common import CannotTellError
+from vramtop.estimator.common import CannotTellError, find_program, why_not_found
 
 from .slurm_nodes import SlurmNode, SlurmPartition, parse_nodes, parse_partitions
 
@@ -13,7 +14,7 @@ _SECONDS = 30
 
 
 class NoSlurmError(CannotTellError):
-    """This machine has no scontrol."""
+    """This machine has no scontrol that may be started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +32,10 @@ def read_cluster() -> SlurmCluster:
         NoSlurmError: there is no scontrol.
         CannotTellError: it fails, or says nothing that can be read.
     """
-    program = shutil.which("scontrol")
+    program = find_program("scontrol", os.environ.get("PATH"))
     if program is None:
-        raise NoSlurmError("there is no scontrol here, so what cards the cluster has is unknown")
+        reason = why_not_found("scontrol", os.environ.get("PATH"))
+        raise NoSlurmError(f"{reason}, so what cards the cluster has is unknown")
     try:
         nodes = _ask(program, "show", "node", "-o", "-d")
     except CannotTellError:
@@ -61,7 +63,7 @@ def parse_cluster(nodes: str, partitions: str) -> SlurmCluster:
     return SlurmCluster(nodes=found, partitions=(*named, *unread))
 
 
-def _ask(program: str, *words: str) -> str:
+def _ask(program: Path, *words: str) -> str:
     try:
         answer = subprocess.run(
             [program, *words], capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL

@@ -1,9 +1,11 @@
 """The name of a Slurm job whose processes hide their environment: as ``scontrol show job`` says."""
 
+import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterable
+
+from vramtop.estimator.common import find_program
 
 from ..plain_text import sanitize_line
 
@@ -31,7 +33,7 @@ def _named(place: str) -> str:
 
 def _ask(job: str) -> str:
     """Return the record of a job in one line; empty: there is no scontrol, no such job any more, or no answer."""
-    program = shutil.which("scontrol")
+    program = find_program("scontrol", os.environ.get("PATH"))
     if program is None:
         return ""
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.estimator.common import CannotTellError, InputError, process_owner
 
 from ..probe_reader import ProbeReader, ProbeSample, find_probe
 from ..publisher import MAX_BYTES, REQUEST_BYTES
@@ -72,10 +72,9 @@ def ask_for_snapshot(
 
 def _sample(pid: int) -> tuple[ProbeSample, Path]:
     """Return what the process publishes, and its memory file."""
-    try:
-        owner = Path(f"/proc/{pid}").stat().st_uid
-    except OSError:
-        raise InputError(f"there is no process {pid} on this machine") from None
+    owner = process_owner(pid)
+    if owner is None:
+        raise InputError(f"there is no process {pid} on this machine")
     if owner != os.getuid():
         raise CannotTellError(f"process {pid} belongs to another user (uid {owner}); only its owner may ask it")
     path = find_probe(pid)

@@ -1,11 +1,10 @@
 """The settings in force: flag, else environment, else settings file, else default; with the origin of each."""
 
 import os
-import stat
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from vramtop.estimator.common import read_file
+from vramtop.estimator.common import own_writers, read_file
 
 from .old_file import read_old_file
 from .places import NO_FILE, config_file, old_settings_file
@@ -15,7 +14,6 @@ from .toml_text import FileSettings, Problem, lines_of, read_toml
 
 DEFAULT, FILE, OLD_FILE = "default", "file", "settings.json"
 """Origins; the others are an environment variable, and a flag with its dashes."""
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class SettingsInForce(NamedTuple):
@@ -93,7 +91,7 @@ class SettingsInForce(NamedTuple):
 def settings_in_force(environ: Mapping[str, str] = os.environ) -> SettingsInForce:
     """Return the settings without the command line's. Nothing is written, and whatever is wrong becomes a problem."""
     file = config_file(environ)
-    read, has_file, trusted = _read_file(file)
+    read, has_file, distrust = _read_file(file)
     values: dict[str, Value] = {setting.name: setting.default for setting in SETTINGS}
     origins = dict.fromkeys(values, DEFAULT)
     problems = list(read.problems)
@@ -105,8 +103,8 @@ def settings_in_force(environ: Mapping[str, str] = os.environ) -> SettingsInForc
         origins.update(dict.fromkeys(kept.values, OLD_FILE))
     for name, value in read.values.items():
         setting = find_setting(name)
-        if setting is not None and setting.is_program and value and not trusted:
-            problems.append(Problem(_may_be_written(file, name), name))
+        if setting is not None and setting.is_program and value and distrust:
+            problems.append(Problem(_may_be_written(file, name, distrust), name))
             continue
         values[name], origins[name] = value, FILE
     for setting in SETTINGS:
@@ -143,20 +141,20 @@ def read_settings_file(file: str) -> tuple[str, FileSettings]:
     return text, read_toml(text, file)
 
 
-def _read_file(file: str) -> tuple[FileSettings, bool, bool]:
-    """Return what the file says, whether there is one, and whether nobody else may write it."""
+def _read_file(file: str) -> tuple[FileSettings, bool, str | None]:
+    """Return what the file says, whether there is one, and why others may decide what it says, if they may."""
     if not os.path.isabs(file):  # noqa: PTH117 - of no known home: whoever made the current folder may have put it there
-        return FileSettings(), False, True
+        return FileSettings(), False, None
     try:
-        found = os.stat(file)  # noqa: PTH116 - pathlib need not be loaded where there is no file
+        distrust = None if file == NO_FILE else own_writers().distrust(file)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-        return (FileSettings() if missing else _unreadable(file, error)), False, True
+        return (FileSettings() if missing else _unreadable(file, error)), False, None
     try:
         read = read_settings_file(file)[1]
     except OSError as error:
-        return _unreadable(file, error), True, False
-    return read, file != NO_FILE, found.st_uid in (0, os.geteuid()) and not found.st_mode & _OTHERS_MAY_WRITE
+        return _unreadable(file, error), True, None
+    return read, file != NO_FILE, distrust
 
 
 def _unreadable(file: str, error: OSError) -> FileSettings:
@@ -164,5 +162,5 @@ def _unreadable(file: str, error: OSError) -> FileSettings:
     return FileSettings(problems=(Problem(f"{file} cannot be read: {reason}; defaults are used"),), is_broken=True)
 
 
-def _may_be_written(file: str, name: str) -> str:
-    return f"{file}: {name} is not used, as others than you may write this file; chmod 600 it, and own it"
+def _may_be_written(file: str, name: str, distrust: str) -> str:
+    return f"{file}: {name} is not used, as others may decide what it says: {distrust}; chmod go-w it, and own it"

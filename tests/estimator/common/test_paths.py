@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.paths import expand_user, find_program, is_file, is_folder
+from vramtop.estimator.common.paths import expand_user, is_file, is_folder
 from vramtop.estimator.job.job import ModelSpec
 from vramtop.estimator.job.job_file import load_job
 from vramtop.estimator.model.find_config import hub_cache, resolve_model
@@ -52,18 +52,3 @@ def test_a_name_too_long_for_a_path_is_an_input_error(tmp_path: Path) -> None:
     assert load_job(tmp_path / "job.toml").model.id == LONG
     with pytest.raises(InputError, match=r"null (byte|character)"):
         load_job(Path("a\0b"))
-
-
-def test_a_program_in_the_current_folder_is_not_found_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for folder in ("here", "programs"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "python").write_text("#!/bin/sh\n")
-        (tmp_path / folder / "python").chmod(0o755)
-    monkeypatch.chdir(tmp_path / "here")
-    for path in (".", "", ":", "..:.", "here"):
-        found = find_program("python", path)
-        assert found is None or str(found).startswith(("/bin", "/usr"))
-    assert find_program("python", f".::{tmp_path}/programs") == tmp_path / "programs" / "python"
-    assert find_program("no-such-program", None) is None

@@ -1,7 +1,6 @@
 """The environment and the folder of the interpreters that vramtop starts."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,11 +69,26 @@ def test_folders_that_anyone_may_write_to_are_left_out_and_named(tmp_path: Path)
 
 
 @needs_root
+def test_folders_that_a_group_of_others_may_write_to_are_left_out(tmp_path: Path) -> None:
+    for place in (tmp_path / "packages", tmp_path / "above" / "packages"):
+        place.mkdir(parents=True)
+        (place / "sitecustomize.py").touch()
+        shared = place if place.parent == tmp_path else place.parent
+        os.chown(shared, 0, 65534)
+        shared.chmod(0o2775)
+        assert python_path({"PYTHONPATH": str(place)}) == []
+        shared.chmod(0o2755)
+        assert python_path({"PYTHONPATH": str(place)}) == [str(place)]
+        (place / "sitecustomize.py").chmod(0o666)
+        assert python_path({"PYTHONPATH": str(place)}) == []
+
+
+@needs_root
 def test_a_strangers_folder_is_left_out_unless_the_interpreter_is_theirs_too(tmp_path: Path) -> None:
     theirs = folder_of(STRANGER, tmp_path / "theirs")
     environ = {"PYTHONPATH": str(theirs)}
     assert python_path(environ) == []
-    assert left_out_folders(environ, PYTHON) == [f"{theirs} (another user's)"]
+    assert left_out_folders(environ, PYTHON) == [f"{theirs} (it is another user's)"]
     assert safe_environment(environ, theirs / "python")["PYTHONPATH"] == str(theirs)  # as with a cluster's modules
 
 
@@ -97,18 +111,18 @@ def user_packages(home: Path) -> Path:
 
 
 def test_user_packages_stay_unless_another_user_may_write_there(tmp_path: Path) -> None:
-    own, foreign = tmp_path / "own", tmp_path / "foreign"
-    for home in (own, foreign):
-        user_packages(home)
+    homes = {name: tmp_path / name for name in ("own", "foreign", "open", "open below")}
+    packages = {name: user_packages(home) for name, home in homes.items()}
     if os.geteuid() == 0:
-        os.chown(foreign / ".local", STRANGER, STRANGER)
+        os.chown(homes["foreign"] / ".local", STRANGER, STRANGER)
     else:
-        (foreign / ".local").chmod(0o777)
-    for home in (own, foreign):
+        (homes["foreign"] / ".local").chmod(0o777)
+    (homes["open"] / ".local").chmod(0o777)
+    packages["open below"].chmod(0o777)
+    for home in homes.values():
         with Worker(BASE_PYTHON, environ={"HOME": str(home)}) as worker:
             worker.request({"op": "frameworks"}, 30)
-    assert (own / "ran").exists()
-    assert not (foreign / "ran").exists()
+    assert [name for name, home in homes.items() if (home / "ran").exists()] == ["own"]
 
 
 def test_an_interpreter_works_in_a_folder_of_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,41 +142,6 @@ def test_an_environment_may_be_named_relative_to_the_current_folder(
     assert find_interpreters(None, {"VIRTUAL_ENV": name})[0] == PYTHON
     found = probe_interpreter(Path(name) / "bin" / PYTHON.name)
     assert found is not None
-
-
-STARTS_A_PROGRAM = re.compile(
-    r"subprocess\.(?:run|Popen)\(|create_subprocess_exec\(|Popen\(\[|os\.(?:spawn|posix_spawn)"
-)
-
-
-def test_only_one_module_starts_interpreters() -> None:
-    root = Path(__file__).parents[3]
-    of_the_users_choice = {  # the user's command, and programs of the system
-        "tui/background/user_command.py",
-        "tui/cli/measuring/suite_programs.py",
-        "monitor/fleet/remote/connection.py",
-        "monitor/fleet/schedulers/slurm_cluster.py",
-        "monitor/host/inspect/slurm_job.py",
-    }
-    own_interpreter = {  # they run vramtop again, by the interpreter and with the paths that the process has already
-        "monitor/attach/automatic/start_following.py",
-        "monitor/probe/trainer_guard.py",
-        "tui/serve/child.py",
-    }
-    sources = {
-        str(file.relative_to(root)): file.read_text()
-        for package in ("estimator", "monitor", "tui")
-        for file in (root / package).rglob("*.py")
-    }
-    found = {name for name, source in sources.items() if STARTS_A_PROGRAM.search(source)}
-    assert found == {"estimator/trace/start_python.py", *of_the_users_choice, *own_interpreter}
-    assert not [name for name in of_the_users_choice if "sys.executable" in sources[name]]
-    for name in own_interpreter:
-        source = sources[name]
-        assert re.search(r"sys\.executable,\s", source)
-        assert "safe_environment(" in source
-        # -c and -m import from the current folder
-        assert 'cwd="/",' in source or "sys.path[:] = [entry for entry in sys.path if entry]" in source
 
 
 def test_planted_modules_do_not_hide_the_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,13 +76,6 @@ def test_an_impossible_reservation_is_ignored(tmp_path: Path, absurd: dict[str, 
     assert Reservations(folder=tmp_path, is_running=lambda key: True).active() == ()
 
 
-def test_a_folder_full_of_reservations_is_read_only_in_part(tmp_path: Path) -> None:
-    for number in range(1_500):
-        promise = {"pid": number + 1, "start_time": 1.0, "job": "x", "gpus": {"u": 5}}
-        (tmp_path / f"{number + 1}-1000.json").write_text(json.dumps(promise))
-    held = Reservations(folder=tmp_path, is_running=lambda key: True).active()
-    assert len(held) <= 1_000
-
 
 def test_an_output_folder_is_searched_only_to_a_limit(tmp_path: Path) -> None:
     name, folder = f"events.out.tfevents.1.host.{os.getpid()}.0", tmp_path

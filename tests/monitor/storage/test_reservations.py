@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.limits import Limit
 from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.common.trust import user_name
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.storage.reservations import Reservation, Reservations
 
@@ -126,7 +128,7 @@ def test_files_that_are_no_reservations_are_ignored(reservations: Reservations, 
     assert [each.pid for each in reservations.active()] == [os.getpid()]
 
 
-@pytest.mark.parametrize("figures", [{"until": 1e18}, {"gpus": {"GPU-0": -1}}, {"gpus": {"GPU-0": 2**63 - 1}}])
+@pytest.mark.parametrize("figures", [{"until": 1e18}, {"gpus": {"GPU-0": -1}}, {"gpus": {"GPU-0": 2**63}}])
 def test_a_reservation_with_impossible_figures_is_ignored(
     reservations: Reservations, figures: dict[str, object]
 ) -> None:
@@ -143,6 +145,57 @@ def test_no_user_can_reserve_for_other_users_processes(reservations: Reservation
     (file,) = reservations.folder.glob("*.json")
     os.chown(file, 65534, 65534)
     assert reservations.active() == ()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_files_of_others_hide_no_reservation(reservations: Reservations) -> None:
+    reservations.add(reservation())
+    (file,) = reservations.folder.glob("*.json")
+    for number in range(1500):  # sorted before it, of processes that are and are not
+        junk = reservations.folder / f"{number % 40 + 1}-{number}.json"
+        junk.write_bytes(file.read_bytes())
+        os.chown(junk, 65534, 65534)
+    assert [each.pid for each in reservations.active()] == [os.getpid()]
+    assert list(reservations.folder.glob("*.json")) == [file]
+
+
+def test_a_folder_with_too_many_files_is_said(
+    reservations: Reservations, make_snapshot: Callable[..., Snapshot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reservations.add(reservation())
+    monkeypatch.setattr("vramtop.monitor.storage.reservations.RESERVATIONS", Limit(what="the folder", items=0))
+    assert reservations.notes(make_snapshot([])) == ("the folder has more than 0 files",)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_another_users_folder_gets_none_of_ours_and_is_said(
+    reservations: Reservations, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    reservations.folder.mkdir(mode=0o1777)
+    os.chown(reservations.folder, 65534, 65534)
+    snapshot = make_snapshot([make_gpu(0)])
+    with reservations.locked():
+        reservations.add(reservation())
+    assert list(reservations.folder.iterdir()) == []
+    assert reservations.committed(snapshot) == {0: 20 * GIB}
+    assert "belongs to nobody" in reservations.notes(snapshot)[-1]
+    assert "others' may not be seen" in reservations.notes(snapshot)[-1]
+    own = reservations.folder.with_name("reservations-0")
+    os.chown(own, 65534, 65534)  # made before by the stranger
+    assert reservations.committed(snapshot) == {}
+    with pytest.raises(CannotTellError, match="belongs to nobody; remove it"):
+        reservations.add(reservation())
+
+
+def test_a_reservation_is_at_most_the_gpu_and_its_holder_is_named(
+    reservations: Reservations, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    gpu = make_gpu(0)
+    reservations.add(reservation(gpus={"GPU-00000000": 2**62}))
+    snapshot = make_snapshot([gpu])
+    assert reservations.committed(snapshot) == {0: gpu.total_bytes}
+    (note,) = reservations.notes(snapshot)
+    assert note.endswith(f"GPU 0 are reserved for sft (process {os.getpid()} of {user_name(os.geteuid())}).")
 
 
 def test_memory_of_a_mig_device_is_reserved_there_alone(

@@ -110,7 +110,7 @@ def committed_bytes(snapshot: Snapshot, selection: DeviceSelection) -> tuple[dic
     )
     for place, size in remaining_bytes_by_device(growing).items():
         committed[place] = committed.get(place, 0) + size
-    return committed, (*(each.sentence for each in growing), *unread)
+    return committed, (*reservations.notes(snapshot), *(each.sentence for each in growing), *unread)
 
 
 def _estimate_attached(attachment: "Attachment") -> Budget:

@@ -2,14 +2,13 @@
 
 import argparse
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import CannotTellError, InputError, mask_line
+from vramtop.estimator.common import CannotTellError, InputError, look_up_program, mask_line
 from vramtop.monitor.board.fit import DeviceCapacity, FitResult, check_fit
 from vramtop.monitor.host import start_time_of
 from vramtop.monitor.snapshot import Snapshot
@@ -55,7 +54,7 @@ def program_to_start(options: argparse.Namespace, launch: Sequence[str] | None) 
     program = tuple(options.exec or launch or ())
     if not program:
         raise InputError("--exec: give the command to start, as in --exec python train.py, or a launch line after --")
-    if shutil.which(program[0]) is None:
+    if look_up_program(program[0], os.environ.get("PATH")) is None:
         raise InputError(f"--exec {program[0]}: there is no such program")
     return program
 

@@ -132,4 +132,4 @@ def test_a_missing_ssh_is_one_sentence(monkeypatch, make_hosts):
             return str(error)
 
     until(failure)
-    assert "/nowhere/ssh cannot be started" in failure()
+    assert "there is no /nowhere/ssh" in failure()

@@ -9,9 +9,31 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.fleet.remote.ssh_command import SSH_VARIABLE, SshCommand
 
 
-def test_ssh_never_asks_and_takes_the_host_for_no_option() -> None:
+@pytest.fixture(autouse=True)
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    return program
+
+
+def test_a_planted_ssh_is_not_started(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ssh.parent)
+    for path in (".", "/nowhere:", ":/nowhere"):
+        monkeypatch.setenv("PATH", path)
+        with pytest.raises(InputError, match="there is no ssh in the absolute folders of PATH; install OpenSSH"):
+            SshCommand(interval=1.0).arguments("a")
+    ssh.parent.chmod(0o777)
+    monkeypatch.setenv("PATH", str(ssh.parent))
+    with pytest.raises(InputError, match="ssh is not started: anyone may write to"):
+        SshCommand(interval=1.0).arguments("a")
+
+
+def test_ssh_never_asks_and_takes_the_host_for_no_option(ssh: Path) -> None:
     words = SshCommand(interval=2.0).arguments("ann@node01")
-    assert words[0] == "ssh"
+    assert words[0] == str(ssh)
     assert "BatchMode=yes" in words
     assert words[-3:-1] == ["--", "ann@node01"]
 
@@ -60,7 +82,7 @@ def test_a_failure_is_one_sentence(code: int, errors: str, words: str) -> None:
 
 def test_the_command_can_be_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SSH_VARIABLE, "ssh -F '/etc/my config'")
-    assert SshCommand(interval=1.0).arguments("a")[:3] == ["ssh", "-F", "/etc/my config"]
+    assert SshCommand(interval=1.0).arguments("a")[1:3] == ["-F", "/etc/my config"]
     monkeypatch.setenv(SSH_VARIABLE, "ssh 'x")
     with pytest.raises(InputError):
         SshCommand(interval=1.0).arguments("a")

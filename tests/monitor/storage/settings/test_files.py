@@ -131,7 +131,12 @@ def test_what_runs_a_program_is_taken_only_from_a_file_that_nobody_else_may_writ
     settings = settings_in_force()
     assert settings.values["alerts.command"] == ""
     assert settings.values["alerts.signal"] == "bell"
-    assert "others than you may write" in said(settings)[0]
+    assert "others may decide what it says: anyone may write to it" in said(settings)[0]
+    file.chmod(0o600)
+    file.parent.chmod(0o777)
+    assert settings_in_force().values["alerts.command"] == ""
+    file.parent.chmod(0o700)
+    assert settings_in_force().values["alerts.command"] == "echo"
 
 
 def test_the_old_file_is_read_until_the_first_change_takes_it_over(folders: Path) -> None:

@@ -177,12 +177,25 @@ def test_nodes_without_enough_ram_are_passed_over(fit: Fit) -> None:
     assert code == 1
 
 
+def test_a_planted_scontrol_is_not_started(fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fit([node("h1", "gpu:h100:8")])[0] == 0
+    (tmp_path / "bin").chmod(0o777)
+    code, _, complaint = fit([node("h1", "gpu:h100:8")])
+    assert code == 3
+    assert f"{tmp_path}/bin/scontrol is not started: anyone may write to {tmp_path}/bin" in complaint
+    (tmp_path / "bin").chmod(0o700)
+    monkeypatch.chdir(tmp_path / "bin")
+    for path in (".", "/nowhere:"):
+        monkeypatch.setenv("PATH", path)
+        assert main(["fit", *LLAMA, "--slurm"]) == 3
+
+
 def test_without_scontrol_only_a_named_card_can_be_asked_for(fit: Fit) -> None:
     code, text, complaint = fit(None)
     assert (code, text) == (3, "")
     assert complaint == (
-        "vramtop: there is no scontrol here, so what cards the cluster has is unknown; run this on a login node, "
-        "or name a card with --gpu-type\n"
+        "vramtop: there is no scontrol in the absolute folders of PATH, so what cards the cluster has is unknown; run "
+        "this on a login node, or name a card with --gpu-type\n"
     )
     code, text, _ = fit(None, *LLAMA, "--gpu-type", "h100")
     assert (code, requests(text)[:3]) == (0, ["--nodes=1", "--ntasks-per-node=1", "--gres=gpu:h100:1"])

@@ -1,0 +1,77 @@
+"""One module decides about trust: no other looks up programs, starts them by a bare name, or uses shared folders."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCES = {
+    str(file.relative_to(ROOT)): file.read_text()
+    for package in ("estimator", "monitor", "tui")
+    for file in (ROOT / package).rglob("*.py")
+}
+STARTS = ("subprocess.run", "subprocess.Popen", "asyncio.create_subprocess_exec", "os.execv", "os.execvpe", "os.system")
+OTHER_STARTS = re.compile(
+    r"\bos\.(?:spawn|posix_spawn|popen|execl|execvp\b|startfile)|subprocess\.(?:call|check_|getoutput|getstatus)"
+    r"|create_subprocess_shell|import (?:Popen|which)|\bpty\.spawn"
+)
+OF_THE_USERS_CHOICE = {  # their own command, or a program that ``find_program`` has found
+    "tui/background/user_command.py",
+    "tui/cli/measuring/suite_programs.py",
+    "tui/cli/commands/run.py",
+    "tui/cli/fitting/waiting.py",
+    "monitor/fleet/remote/connection.py",
+    "monitor/fleet/schedulers/slurm_cluster.py",
+    "monitor/host/inspect/slurm_job.py",
+}
+OWN_INTERPRETER = {  # they run vramtop again, by the interpreter and with the paths that the process has already
+    "monitor/attach/automatic/start_following.py",
+    "monitor/probe/trainer_guard.py",
+    "tui/serve/child.py",
+}
+SHARED_FOLDERS = re.compile(r"(/var)?/tmp(/|$)|/dev/shm(/|$)")
+USE_SHARED_FOLDERS = {
+    "monitor/storage/reservations.py",  # checks owners of folder, files and processes
+    "monitor/probe/snapshots/dump.py",  # a file that must not exist yet, in the user's own run
+    "monitor/preflight/checks/nccl.py",  # asks how much is free in it
+}
+
+
+def calls(source: str) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def test_programs_are_looked_up_in_one_module() -> None:
+    assert {name for name, source in SOURCES.items() if "shutil.which" in source} == {"estimator/common/trust.py"}
+
+
+def test_few_modules_start_programs_and_none_by_a_bare_name() -> None:
+    found = {(name, call.args[0]) for name, source in SOURCES.items() for func, call in calls(source) if func in STARTS}
+    assert {name for name, _ in found} == {"estimator/trace/start_python.py", *OF_THE_USERS_CHOICE, *OWN_INTERPRETER}
+    assert [name for name, source in SOURCES.items() if OTHER_STARTS.search(source)] == []
+    for name, what in found:
+        first = what.elts[0] if isinstance(what, ast.List) else what
+        assert not isinstance(first, ast.Constant), f"{name} starts {ast.unparse(first)}: use find_program"
+
+
+def test_vramtop_starts_itself_in_a_safe_environment() -> None:
+    assert not [name for name in OF_THE_USERS_CHOICE if "sys.executable" in SOURCES[name]]
+    for name in OWN_INTERPRETER:
+        source = SOURCES[name]
+        assert re.search(r"sys\.executable,\s", source)
+        assert "safe_environment(" in source
+        # -c and -m import from the current folder
+        assert 'cwd="/",' in source or "sys.path[:] = [entry for entry in sys.path if entry]" in source
+
+
+def test_few_modules_use_folders_that_all_users_share() -> None:
+    found = {
+        name
+        for name, source in SOURCES.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and SHARED_FOLDERS.match(node.value)
+    }
+    assert found == USE_SHARED_FOLDERS
