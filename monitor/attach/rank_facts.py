@@ -9,11 +9,12 @@ line of the raylet that started the worker, which names the address of its clust
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vramtop.estimator.common import LimitError
+
 from ..fleet import RankFacts
-from ..host import is_same_start, parse_rank, read_environ, read_stat, start_time_of
+from ..host import is_same_start, parse_rank, read_command_line, read_environ, read_stat, start_time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -85,15 +86,21 @@ def _read(pid: int, start_time: float | None) -> RankFacts | None:
     started = start_time_of(pid)
     if start_time is not None and (started is None or not is_same_start(started, start_time)):
         return None  # another process has its pid by now
-    environ = read_environ(pid) or {}
+    try:
+        environ = read_environ(pid)
+    except (OSError, LimitError):
+        return None
     return rank_facts(environ, ray_cluster=_ray_cluster(pid) if "RAY_JOB_ID" in environ else None)
 
 
 def _ray_cluster(pid: int) -> str | None:
     """Return the address of a Ray worker's cluster, from the command line of the raylet that started it."""
     stat = read_stat(pid)
-    command = _command_line(stat.parent) if stat and stat.parent else ""
-    found = _CLUSTER.search(command)
+    try:
+        command = read_command_line(stat.parent, cut=True) if stat and stat.parent else []
+    except OSError:
+        return None
+    found = _CLUSTER.search("\0".join(command))
     return None if found is None or found[1].startswith(_LOOPBACK) else found[1][:_MAX_CHARACTERS]
 
 
@@ -108,11 +115,3 @@ def _text(environ: Mapping[str, str], name: str) -> str | None:
 
 def _first_text(environ: Mapping[str, str], *names: str) -> str | None:
     return next((text for name in names if (text := _text(environ, name))), None)
-
-
-def _command_line(pid: int) -> str:
-    """Return a process's arguments with a zero byte behind each; empty: it is hidden, or has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

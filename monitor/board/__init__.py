@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         BEING_READ as BEING_READ,
         LEFT_ALONE as LEFT_ALONE,
         NOT_ATTACHED as NOT_ATTACHED,
+        REASONS_IN_WORDS as REASONS_IN_WORDS,
         AttachProgress as AttachProgress,
         Board as Board,
         GpuRow as GpuRow,
@@ -37,7 +38,7 @@ else:
         {
             "board": (
                 "AttachProgress BEING_READ Board GpuRow Hidden LEFT_ALONE NoBudgetReason NOT_ATTACHED PendingRow "
-                "ProcessRow RunRow"
+                "ProcessRow REASONS_IN_WORDS RunRow"
             ),
             "board_age": "stale_after_seconds",
             "display_filter": "DisplayFilter ONLY_WORDS parse_devices",

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from .process_origin import (
         ProcessOrigin as ProcessOrigin,
         ancestor_pids as ancestor_pids,
-        read_environ as read_environ,
         read_origin as read_origin,
     )
+    from .process_strings import read_command_line as read_command_line, read_environ as read_environ
     from .processes import (
         ENDED_NOTE as ENDED_NOTE,
         ZOMBIE_NOTE as ZOMBIE_NOTE,
@@ -75,7 +75,8 @@ else:
             "process_info": (
                 "ancestors parse_rank ProcessInfo read_process remember_process_tree UnreadableProcessError"
             ),
-            "process_origin": "ancestor_pids ProcessOrigin read_environ read_origin",
+            "process_origin": "ancestor_pids ProcessOrigin read_origin",
+            "process_strings": "read_command_line read_environ",
             "processes": "ENDED_NOTE ProcessDirectory ProcessFacts ZOMBIE_NOTE",
             "run_processes": "find_run_processes RunProcesses",
             "terminate": "GRACE_SECONDS ProcessTermination refusal_reason TerminationBatch",

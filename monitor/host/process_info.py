@@ -11,14 +11,15 @@ from typing import Literal
 
 import psutil
 
-from vramtop.estimator.common import CannotTellError, InputError, displayed_arguments
+from vramtop.estimator.common import CannotTellError, InputError, LimitError, displayed_arguments
 from vramtop.estimator.readers.program import Launch
 from vramtop.estimator.readers.tools import parse_launch
 
 from .kinds import KnownProgram, has_server_title, identify
 from .process_identity import is_same_start, processes_by_parent
+from .process_strings import read_command_line, read_environ
 
-UnreadableReason = Literal["no access", "ended", "starting", "unreadable", "not training", "server"]
+UnreadableReason = Literal["no access", "ended", "starting", "unreadable", "not training", "server", "too long"]
 _LOCAL_RANK_OPTION = re.compile(r"--local[-_]rank=\d+$")
 _MAX_COMMAND_CHARACTERS = 120
 _SHELLS = ("sh", "bash", "zsh", "dash", "fish", "ksh")
@@ -113,35 +114,40 @@ class ProcessInfo:
         return line if len(line) <= _MAX_COMMAND_CHARACTERS else f"{line[:_MAX_COMMAND_CHARACTERS]}..."
 
 
-def read_process(pid: int, *, start_time: float | None = None) -> ProcessInfo:
+def read_process(pid: int, *, start_time: float | None = None, cut: bool = False) -> ProcessInfo:
     """Read one process.
 
     Args:
         pid: of the process.
         start_time: Unix seconds, if it was seen before: pids are reused.
+        cut: read the beginning of a command line and an environment that are too long, for display.
 
     Raises:
         InputError: there is no such process.
-        CannotTellError: it is a zombie, hidden, or another process than before.
+        CannotTellError: it is a zombie, hidden, another process than before, or too long.
     """
     try:
         process = psutil.Process(pid)
         started = process.create_time()
-        argv = process.cmdline()
-    except psutil.ZombieProcess:
-        sentence = f"Process {pid} has ended already (a zombie that its parent has not reaped)."
-        raise UnreadableProcessError(sentence, reason="ended") from None
-    except psutil.NoSuchProcess:
+        argv = read_command_line(pid, cut=cut)
+        environ = _environ(pid, cut=cut)
+        if not argv and process.status() == psutil.STATUS_ZOMBIE:
+            sentence = f"Process {pid} has ended already (a zombie that its parent has not reaped)."
+            raise UnreadableProcessError(sentence, reason="ended")
+    except LimitError as error:
+        sentence = f"Process {pid} is not read: {error}. Describe its job in a job file."
+        raise UnreadableProcessError(sentence, reason="too long") from None
+    except (psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):
         raise InputError(f"There is no process {pid} here; it has ended, or lives in another container.") from None
     except (ValueError, OverflowError):
         raise InputError(f"There is no process {pid}; a pid is a positive number.") from None
-    except psutil.AccessDenied:
+    except (psutil.AccessDenied, PermissionError):
         sentence = f"Process {pid} is hidden from this user; run vramtop as its owner or as root."
         raise UnreadableProcessError(sentence, reason="no access") from None
     if start_time is not None and not is_same_start(started, start_time):
         sentence = f"Process {pid} is a different one now: the one that was meant has ended."
         raise UnreadableProcessError(sentence, reason="ended")
-    return _process_info(process, started, argv)
+    return _process_info(process, started, argv, environ)
 
 
 def ancestors(process: ProcessInfo) -> Iterator[ProcessInfo]:
@@ -201,8 +207,17 @@ def parse_rank(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() and len(text) < 10 else None
 
 
-def _process_info(process: psutil.Process, started: float, argv: list[str]) -> ProcessInfo:
-    hidden: list[str] = []
+def _environ(pid: int, *, cut: bool) -> dict[str, str] | None:
+    try:
+        return read_environ(pid, cut=cut)
+    except OSError:
+        return None
+
+
+def _process_info(
+    process: psutil.Process, started: float, argv: list[str], environ: dict[str, str] | None
+) -> ProcessInfo:
+    hidden = [] if environ is not None else ["its environment"]
 
     def read(what: str, name: str) -> object | None:
         try:
@@ -212,14 +227,14 @@ def _process_info(process: psutil.Process, started: float, argv: list[str]) -> P
             return None
         return value
 
-    environ, cwd = read("its environment", "environ"), read("its folder", "cwd")
+    cwd = read("its folder", "cwd")
     exe, user, parent = read("its interpreter", "exe"), read("its user", "username"), read("its parent", "ppid")
     return ProcessInfo(
         pid=process.pid,
         parent=parent if isinstance(parent, int) else None,
         start_time=started,
-        argv=tuple(_encodable(argument) for argument in argv),
-        environ=_encodable_items(environ) if isinstance(environ, dict) and (environ or not hidden) else None,
+        argv=tuple(argv),
+        environ=environ,
         cwd=_folder(process.pid, cwd) if isinstance(cwd, str) and cwd else None,
         exe=Path(exe) if isinstance(exe, str) and exe else None,
         user=user if isinstance(user, str) else None,
@@ -230,10 +245,6 @@ def _process_info(process: psutil.Process, started: float, argv: list[str]) -> P
 def _encodable(text: str) -> str:
     """Return text that can be encoded as UTF-8; bytes that are not UTF-8 become replacement characters."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def _encodable_items(environ: Mapping[str, str]) -> dict[str, str]:
-    return {_encodable(name): _encodable(value) for name, value in environ.items()}
 
 
 def _folder(pid: int, cwd: str) -> Path:

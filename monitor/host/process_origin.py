@@ -4,7 +4,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from vramtop.estimator.common import LimitError
+
 from .process_identity import boot_time, is_same_start, read_stat
+from .process_strings import read_environ
 
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
@@ -41,7 +44,10 @@ def read_origin(pid: int, start_time: float | None) -> ProcessOrigin | None:
     stat = read_stat(pid)
     if stat is None or start_time is None or not is_same_start(stat.start_time(boot_time()), start_time):
         return None
-    environ = read_environ(pid)
+    try:
+        environ = read_environ(pid)
+    except (OSError, LimitError):
+        environ = None
     variables = environ or {}
     return ProcessOrigin(
         ancestors=ancestor_pids(pid),
@@ -70,15 +76,6 @@ def _is_orphan(pid: int) -> bool:
     if _read_text(f"/proc/{stat.parent or 0}/comm").strip() not in _INIT_PROGRAMS:
         return False
     return not _read_text(f"/proc/{pid}/cgroup").rstrip().endswith(".service")
-
-
-def read_environ(pid: int) -> dict[str, str] | None:
-    """Return the environment with which a process's program started; None: it is hidden, or the process has ended."""
-    block = _read_text(f"/proc/{pid}/environ")
-    if not block:
-        return None
-    pairs = (line.partition("=") for line in block.split("\0") if line)
-    return {name: value for name, _, value in pairs}
 
 
 def _read_text(path: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...board import REASONS_IN_WORDS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -11,11 +13,6 @@ if TYPE_CHECKING:
     from ...snapshot import ProcessKey
     from .candidates import Candidate
 
-_REASONS = {
-    "job not read": "its command line, files and environment do not say what it trains",
-    "needs model": "its model could not be read",
-    "unreadable": "its files could not be read",
-}
 _MOST_KEYS = 4
 
 
@@ -43,8 +40,8 @@ def why_no_measurement(board: Board, candidate: Callable[[ProcessKey], Candidate
             return _sentence(f"there is no budget ({run.problem.rstrip('.')})", first, ended=ended)
     for row in board.processes:
         found = candidate(row.process.key)
-        if found is not None and found.reason in _REASONS and (ended or found.due is None):
-            return _sentence(_REASONS[found.reason], row.process.pid, ended=ended)
+        if found is not None and found.reason in REASONS_IN_WORDS and (ended or found.due is None):
+            return _sentence(REASONS_IN_WORDS[found.reason], row.process.pid, ended=ended)
     return None
 
 

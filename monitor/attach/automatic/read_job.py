@@ -1,13 +1,17 @@
 """Reads the run of one process and estimates its job, in the worker process; every failure becomes a reason."""
 
+import signal
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
 
 from vramtop.estimator.common import CannotTellError, InputError, VramtopError, start_thread
+from vramtop.estimator.common.limits import PROCESS_READING
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job import match_nvml_name, replaces_model
 from vramtop.estimator.readers.source import Finding
@@ -37,15 +41,44 @@ def prepare_process() -> None:
     remember_process_tree(_TREE_SECONDS)
 
 
+class _OutOfTimeError(BaseException):
+    """A reading took too long; no reader takes this for an error of what it reads."""
+
+
 def answer(request: ReadRequest | TraceRequest) -> RunAnswer:
     """Return the answer to a request; never raises."""
     try:
-        return _read(request) if isinstance(request, ReadRequest) else _trace(request)
+        if isinstance(request, TraceRequest):
+            return _trace(request)
+        with _in_time():
+            return _read(request)
+    except _OutOfTimeError:
+        sentence = f"Process {request.pid} is not read: {PROCESS_READING.too_long()}."
+        return RunAnswer(reason="too slow", sentence=sentence)
     except VramtopError as error:
         return RunAnswer(reason="unreadable", sentence=error.message)
     except Exception as error:  # noqa: BLE001 - one bad process must not stop the others
         sentence = f"reading it failed, an error of vramtop's ({type(error).__name__}); please report it"
         return RunAnswer(reason="unreadable", sentence=sentence, traceback=traceback.format_exc())
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    """Limit the time of a reading; only a main thread, as the worker's, can be interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise _OutOfTimeError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, PROCESS_READING.seconds or 0.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _read(request: ReadRequest) -> RunAnswer:

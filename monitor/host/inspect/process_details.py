@@ -103,7 +103,7 @@ def read_details(pid: int, start_time: float | None = None) -> ProcessDetails:
         InputError: there is no such process.
         CannotTellError: it is hidden, a zombie, or another process than before.
     """
-    info = read_process(pid, start_time=start_time)
+    info = read_process(pid, start_time=start_time, cut=True)
     files, others = _open_files(pid)
     return ProcessDetails(
         pid=pid,
@@ -127,7 +127,7 @@ def read_details(pid: int, start_time: float | None = None) -> ProcessDetails:
 
 def _parent(pid: int) -> Parent | None:
     try:
-        info = read_process(pid)
+        info = read_process(pid, cut=True)
     except (InputError, CannotTellError):  # it has just ended, or is hidden
         return None
     return Parent(pid=pid, user=info.user, command=" ".join(_plain_arguments(info.argv)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from vramtop.estimator.common import GIB, KIB, MIB, format_gib
+from vramtop.monitor.board import REASONS_IN_WORDS
 from vramtop.monitor.host.kinds import kind_label
 from vramtop.monitor.snapshot import DRIVER_FIGURES
 
@@ -155,7 +156,8 @@ def _job_line(row: ProcessRow) -> Content:
         status = badge(STATUSES[row.comparison.status], row.comparison.status)
         parts.append(Content.assemble(status, signed_gib(row.comparison.difference_bytes)))
     elif row.no_budget_reason:
-        parts.append(Content.styled(f"no budget: {row.no_budget_reason}", MUTED))
+        reason = REASONS_IN_WORDS.get(row.no_budget_reason, row.no_budget_reason)
+        parts.append(Content.styled(f"no budget: {reason}", MUTED))
     return Content.assemble(("is        ", MUTED), Content.styled(SEPARATOR, MUTED).join(parts))
 
 

@@ -11,13 +11,17 @@ import pytest
 from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.limits import Limit
 from vramtop.estimator.estimation import estimate
+from vramtop.monitor.attach.automatic import read_job
 from vramtop.monitor.attach.automatic.automatic_attach import ENDED_RUN_SECONDS, AutomaticAttach
 from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
 from vramtop.monitor.attach.automatic.left_alone import LeftAlone
+from vramtop.monitor.attach.automatic.run_answer import ReadRequest
 from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import AttachProgress, Board
 from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.host.process_info import read_process
 from vramtop.monitor.snapshot.snapshot import Source, WatchedJob
 
 LLAMA = {"model_name_or_path": "meta-llama/Llama-3.1-8B"}
@@ -156,6 +160,29 @@ def test_one_bad_process_does_not_stop_the_others(machine, start, script, flags)
     until(here.attach.finished.is_set)
     rows = here.watchlist.rebuild_board().processes
     assert [row.no_budget_reason for row in rows] == ["ended", "unreadable", None, None]
+
+
+def test_what_is_too_long_to_read_holds_up_nobody(machine, start, script, flags) -> None:
+    good = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
+    many = start([sys.executable, "-c", SLEEPS, *["x"] * 100_000])
+    full = start([sys.executable, "train.py"], **{f"V{number}": "x" * 100_000 for number in range(15)})
+    rows = machine().read(good, many, full).processes
+    assert {row.process.pid: row.no_budget_reason for row in rows} == {good: None, many: "too long", full: "too long"}
+    with pytest.raises(CannotTellError, match="its command line has more than 5,000 arguments"):
+        read_process(many)
+    assert "5,000 arguments; the rest is not read" in read_process(many, cut=True).argv[-1]
+
+
+def test_a_reading_that_takes_too_long_is_given_up(start, script, flags, monkeypatch) -> None:
+    pid = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
+    request = ReadRequest(pid=pid, start_time=None, on_gpu=(), gpu_name=None, gpu_bytes=None, folder="/")
+    assert read_job.answer(request).reason is None
+    monkeypatch.setattr(read_job, "PROCESS_READING", Limit(what="reading it", seconds=1e-4))
+    given_up = read_job.answer(request)
+    assert (given_up.reason, given_up.sentence) == (
+        "too slow",
+        f"Process {pid} is not read: reading it took more than 0.0001 s.",
+    )
 
 
 def test_nothing_is_read_of_a_recording_or_with_no_attach(machine, start, script, flags) -> None:
