@@ -13,7 +13,7 @@ AUTO = "auto"
 """Value of a job's setting that the library decides."""
 STORED = "stored"
 """A default precision: the weights keep the type in which the checkpoint stores them."""
-PRECISION, OPTIMIZER = "training.precision", "training.optimizer"
+PRECISION, OPTIMIZER, ATTENTION = "training.precision", "training.optimizer", "model.attention"
 CHECKPOINTING, PREPARATION = "training.activation_checkpointing", "lora.kbit_preparation"
 LENGTH, SEQUENCES, SHARE = "training.sequence_length", "training.micro_batch", "inference.gpu_memory_utilization"
 LONGEST = "longest"
@@ -29,7 +29,7 @@ class Default(Struct, frozen=True, kw_only=True):
     """The setting, by its key in a job file."""
     value: str
     source: str
-    before: tuple[tuple[str, tuple[int, int]], ...] = ()
+    before: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Versions before which it was ``older``."""
     older: str = ""
 
@@ -50,6 +50,14 @@ DEFAULTS = (
         before=(("transformers", (5, 0)), ("torch", (2, 8))),
         older="adamw",
         source="training_args.py (optim: adamw_torch_fused with torch 2.8)",
+    ),
+    Default(
+        library="transformers",
+        key=ATTENTION,
+        value="sdpa",
+        before=(("transformers", (4, 36)), ("torch", (2, 1, 1))),
+        older="eager",
+        source="modeling_utils.py (_supports_sdpa), utils/import_utils.py (is_torch_sdpa_available)",
     ),
     Default(
         library="torchtitan",

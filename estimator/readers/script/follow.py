@@ -11,7 +11,7 @@ from typing import Any
 from ..source import MODEL_STATES, Component, Setting
 from .command_line import Options, setting_of_name
 from .library import PAIRED, ScriptLibrary
-from .models import LENGTH_ARGUMENTS, Notes
+from .models import LENGTH_ARGUMENTS, Doubt, Notes
 from .named_constants import NAMES_BY_SETTING, read_named_constants
 from .outcome import Outcome, read_outcome
 from .python import (
@@ -107,10 +107,7 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
     notes.hints.update({name: setting for name, setting in options.defaults() if setting.value is not None})
     outcome = read_outcome(notes)
     _count_pairs(run, outcome)
-    patch = next((name for name in (*run.followed_names, *notes.called) if _FLASH_PATCH.search(name)), None)
-    if patch is not None:
-        origin = f"{run.followed_names.get(patch, script.path.name)}: {patch}()"
-        outcome.hints.setdefault("attn_implementation", Setting(value="flash_attention_2", origin=origin))
+    _find_attention(script, run, outcome)
     for name, setting in named.items():  # the names hold what flags of the same name became
         if any(word in script.options for word in NAMES_BY_SETTING.get(name, ())):
             outcome.assigned.setdefault(name, setting)
@@ -122,6 +119,21 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
     outcome.understood |= {*options.decisive, *used, *(name for name in options.declared if name not in script.options)}
     outcome.option_names = set() if options.has_unknown_names else options.names
     return Reading(outcome=outcome, module=module, steps=_MAX_STEPS - run.steps_left)
+
+
+def _find_attention(script: Script, run: Interpreter, outcome: Outcome) -> None:
+    """Find attention that the script patches, or that its own model has, where nothing says which it is."""
+    name, own = "attn_implementation", outcome.attention
+    patch = next((each for each in (*run.followed_names, *outcome.called) if _FLASH_PATCH.search(each)), None)
+    if patch is not None:
+        origin = f"{run.followed_names.get(patch, script.path.name)}: {patch}()"
+        outcome.hints.setdefault(name, Setting(value="flash_attention_2", origin=origin))
+    if own is None or any(name in each for each in (script.options, outcome.assigned, outcome.written, outcome.hints)):
+        return
+    if own.name is not None:
+        outcome.hints[name] = Setting(value=own.name, origin=f"{own.where}: attention of the script's own model")
+    doubt = Doubt(sentence=own.sentence, direction=own.direction, components=("activations",), key="model.attention")
+    outcome.doubts.append(doubt)
 
 
 def _count_pairs(run: Interpreter, outcome: Outcome) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from ..source import MODEL_STATES, Component, Setting
 from .library import settle_sharding
-from .models import Doubt, Model, Notes, elements, models_in
+from .models import Doubt, Model, Notes, OwnAttention, elements, models_in
 from .other_models import describe_others
 from .own_models import OwnModel, config_of, is_small
 from .patterns import trainable_patterns
@@ -37,6 +37,8 @@ class Outcome:
     option_names: set[str] = field(default_factory=set)
     """Names that its command line may have, and may abbreviate."""
     unresolved: dict[str, str] = field(default_factory=dict)
+    attention: OwnAttention | None = None
+    """That of the model's own class, where nothing else is said of it."""
     doubts: list[Doubt] = field(default_factory=list)
 
 
@@ -147,6 +149,7 @@ def _read_model(trained: Trained, notes: Notes, found: Outcome) -> None:
         found.written.setdefault(name, setting)
     for name, setting in model.hints.items():
         found.hints.setdefault(name, setting)
+    found.attention = model.attention
     for name, sentence in model.unresolved.items():
         if name not in found.written or name in model.unresolved:
             found.unresolved.setdefault(name, sentence)

@@ -1,10 +1,12 @@
 """Reads the model (``name``, ``model.*``) from transformers' and TRL's arguments."""
 
 import os
+from collections.abc import Mapping
 from typing import get_args
 
 from ...common import InputError
 from ...job import Task
+from ...job.rules import usual
 from ..source import (
     FilesystemView,
     FindingCollector,
@@ -65,7 +67,7 @@ def read_model(inputs: TrainerInputs, findings: FindingCollector) -> None:
         findings.record_from(model, "model.id", str(folder) if is_folder else model.value)
     _read_task(inputs, findings)
     _read_num_labels(inputs, findings)
-    _read_attention(find("attn_implementation", "attention_implementation"), findings)
+    _read_attention(find("attn_implementation", "attention_implementation"), inputs.versions, findings)
 
 
 def _read_task(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -91,12 +93,17 @@ def _read_num_labels(inputs: TrainerInputs, findings: FindingCollector) -> None:
         findings.record("model.num_labels", inputs.trl.num_labels, origin, written=False)
 
 
-def _read_attention(setting: Setting | None, findings: FindingCollector) -> None:
+def _read_attention(setting: Setting | None, versions: Mapping[str, str], findings: FindingCollector) -> None:
     name = str(setting.value).partition("@")[0] if setting is not None else ""
     if setting is not None and name in _ATTENTION:
         findings.record_from(setting, "model.attention", _ATTENTION[name])
         return
     if setting is not None:
-        sentence = f"{setting.origin}: attention {setting.value!r} is not known here and is counted as sdpa."
+        sentence = f"{setting.origin}: attention {setting.value!r} is not known here; the default is counted."
         findings.mark_uncertain("model.attention", sentence)
-    findings.record("model.attention", "sdpa", "transformers' default, not set anywhere", written=False)
+    default = usual("transformers", "model.attention", versions)
+    origin = "transformers' default, not set anywhere"
+    if default != usual("transformers", "model.attention", {}):
+        known = ", ".join(f"{name} {versions[name]}" for name in ("transformers", "torch") if name in versions)
+        origin = f"default of transformers with {known}, not set anywhere"
+    findings.record("model.attention", default, origin, written=False)

@@ -33,6 +33,7 @@ from ..models import (
     models_in,
     module_method,
     parameters_of,
+    patch_attention,
     peft_config,
     quantization_config,
     reachable_models,
@@ -137,6 +138,8 @@ class ScriptLibrary:
         """Return the result of a library's function, and note what it does to models, optimizers and settings."""
         if call.path.startswith("diffusers.") and _DIFFUSED.search(call.path):
             self.notes.called.add(DIFFUSION)
+        if patch_attention(call, self.notes):
+            return None
         if not _is_foreign(call):
             self.notes.called.add(call.name)
         if call.path.startswith("@"):
@@ -265,7 +268,7 @@ class ScriptLibrary:
                 found.values["_optimizer"] = make_optimizer(call, self.notes)
                 found.inherited = frozenset(("step", "zero_grad", "add_param_group"))
             elif is_model_class(base) or base.endswith("PreTrainedModel"):
-                call.path = base
+                call.path, call.kind = base, found.kind
                 found.values["_model"] = from_class(call, self.notes)
 
     def _note_pairs(self, kind: ScriptClass, call: Call, *, of_trl: bool) -> None:

@@ -63,6 +63,10 @@ if TYPE_CHECKING:
         Doubt as Doubt,
         Notes as Notes,
     )
+    from .own_attention import (
+        OwnAttention as OwnAttention,
+        patch_attention as patch_attention,
+    )
     from .parameters import (
         Parameter as Parameter,
         ParameterList as ParameterList,
@@ -93,6 +97,7 @@ else:
             ),
             "model": "Adapter Model models_in Part",
             "notes": "Doubt Notes",
+            "own_attention": "OwnAttention patch_attention",
             "parameters": "Parameter ParameterList ParameterOwner Shape elements make_tensor",
         },
     )

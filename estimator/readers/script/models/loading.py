@@ -12,6 +12,7 @@ from .config_defaults import CONFIG_DEFAULTS
 from .configs import LENGTH_ARGUMENTS, ModelConfig
 from .model import Model, Part
 from .notes import Notes
+from .own_attention import own_attention
 
 _LOADING_ARGUMENTS = ("dtype", "torch_dtype", "attn_implementation", "load_in_4bit", "load_in_8bit")
 _NAME_ARGUMENTS = ("pretrained_model_name_or_path", "model_name")
@@ -76,6 +77,7 @@ def from_pretrained(call: Call, notes: Notes) -> Any:
         _note_name(call, notes, 2)
         return Tokenizer(notes) if "Tokenizer" in owner else UNKNOWN
     model = Model(notes, call.where, f"{owner}.{call.name}")
+    model.attention = own_attention(call.kind)
     if owner == "SetFitModel":
         _count_sequences(model, 2, f"{call.where}: SetFit runs pairs of texts")
     _read_task(model, owner, call)
@@ -129,6 +131,7 @@ def _count_sequences(model: Model, count: int, what: str) -> None:
 def from_class(call: Call, notes: Notes) -> Any:
     """Follow ``LlamaForCausalLM(config)``."""
     model = Model(notes, call.where, f"{call.name}(...)")
+    model.attention = own_attention(call.kind)
     _read_task(model, call.name, call)
     config = call.value(0, "config")
     _take_config(model, config, call, notes)
@@ -141,7 +144,7 @@ def copy_of_class(kind: ScriptClass, call: Call, notes: Notes) -> Any:
     if not is_model_class(kind.name) or not any(base.endswith("PreTrainedModel") for base in bases):
         return UNKNOWN
     notes.doubt(f"{call.where}: the script's own {kind.name} is counted as that of transformers.")
-    call.path = kind.name
+    call.path, call.kind = kind.name, kind
     return from_class(call, notes)
 
 
@@ -226,14 +229,10 @@ def _read_loading(model: Model, call: Call, notes: Notes) -> None:
         setting = call.setting(name, label) if name in call.kwargs else None
         if setting is not None and setting.value is not None:
             notes.hints.setdefault(name, setting)
+    if call.value(None, "use_flash_attention_2") is True:  # until 4.56
+        model.put("attn_implementation", "flash_attention_2", call.where, f"{label}(use_flash_attention_2=True)")
     _read_quantization(model, call)
-    if call.value(None, "device_map") is not None:
-        device = call.value(None, "device_map")
-        model.on_gpu = not (device == "cpu" or (isinstance(device, dict) and set(device.values()) == {"cpu"}))
-        for name in ("device_map", "max_memory"):
-            setting = call.setting(name, label) if name in call.kwargs else None
-            if setting is not None and setting.value is not None:
-                model.settings[name] = setting
+    _read_device(model, call, label)
     if call.name == "from_config" or model.config is None:
         return
     fields = {name: value for name, value in call.kwargs.items() if name not in _NOT_FIELDS}
@@ -241,6 +240,17 @@ def _read_loading(model: Model, call: Call, notes: Notes) -> None:
         model.config = model.config.copy()
     for name, value in fields.items():
         model.config.set_field(name, value, call.where, f"{label}({name}={short_text(call.nodes.get(name))})")
+
+
+def _read_device(model: Model, call: Call, label: str) -> None:
+    device = call.value(None, "device_map")
+    if device is None:
+        return
+    model.on_gpu = not (device == "cpu" or (isinstance(device, dict) and set(device.values()) == {"cpu"}))
+    for name in ("device_map", "max_memory"):
+        setting = call.setting(name, label) if name in call.kwargs else None
+        if setting is not None and setting.value is not None:
+            model.settings[name] = setting
 
 
 def _read_quantization(model: Model, call: Call) -> None:

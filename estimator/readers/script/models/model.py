@@ -13,6 +13,7 @@ from .parameters import Parameter, ParameterList, ParameterOwner, Shape, element
 
 if TYPE_CHECKING:
     from ....job import Task
+    from .own_attention import OwnAttention
 
 _BODY_NAMES = ("model", "transformer", "bert", "roberta", "distilbert", "gpt_neox", "encoder", "base_model")
 _LINEAR_CLASSES = ("Linear", "Linear4bit", "Linear8bitLt", "Conv1D")
@@ -42,6 +43,8 @@ class Model(ParameterOwner):
         self.name: Setting | None = None
         """The model's name; None: it is made from a config."""
         self.task: Setting | None = None
+        self.attention: OwnAttention | None = None
+        """What is said of attention in the files of its class, where that is one of the script's own."""
         self.settings: dict[str, Setting] = {}
         """What is known of it by the names of transformers' arguments: dtype, attention, quantization, LoRA."""
         self.hints: dict[str, Setting] = {}

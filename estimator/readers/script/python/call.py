@@ -6,7 +6,7 @@ from typing import Any
 
 from ...source import Setting
 from .plain_values import plain, short_text
-from .values import UNKNOWN, Scope
+from .values import UNKNOWN, Scope, ScriptClass
 
 
 @dataclass(slots=True)
@@ -25,6 +25,8 @@ class Call:
     nodes: dict[str | int, ast.expr] = field(default_factory=dict)
     """The expressions of arguments, by position and keyword."""
     scope: Scope | None = None
+    kind: ScriptClass | None = None
+    """The class of the script on which a method is called that it inherits from a library."""
     unknown_table: ast.expr | None = None
     """The ``**settings`` whose contents are unknown."""
 

@@ -81,6 +81,7 @@ class Interpreter(Definitions):
     def run_module(self, tree: ast.Module, module: ScriptModule) -> None:
         """Follow the statements of a module."""
         before, self.module = self.module, module
+        module.tree = tree
         self.scopes.append(module.scope)
         try:
             self.block(tree.body, module.scope)

@@ -128,6 +128,8 @@ class ScriptModule(Thing):
     """File name, for people."""
     path: Path | None
     scope: Scope = field(default_factory=Scope)
+    tree: ast.Module | None = None
+    """Its source; None: it is not followed yet."""
 
     def attribute(self, name: str) -> Any:
         """Return a name of the module."""
@@ -214,7 +216,7 @@ class ScriptClass(Thing):
     def method(self, call: "Call") -> Any:
         """Return the result of a method that the class inherits from a library."""
         for path in self.external_bases():
-            call.path, call.receiver = f"{path}.{call.path}", None
+            call.path, call.receiver, call.kind = f"{path}.{call.path}", None, self
             return call.run.library.call(call)
         return UNKNOWN
 
