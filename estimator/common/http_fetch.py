@@ -168,7 +168,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows redirections; only the host that was asked gets the token, as with huggingface_hub."""
 
     def __init__(self, most: int) -> None:
-        self.max_redirections = most  # type: ignore[misc] - the base class has it for all of its kind
+        self.max_redirections = most  # type: ignore[misc]  # the base class has one for all
 
     def redirect_request(self, req: urllib.request.Request, *rest: Any, **named: Any) -> urllib.request.Request | None:
         """Return the request of a redirection."""

@@ -128,3 +128,10 @@ HUB_CONFIG = Limit(what="its answer", seconds=5.0, bytes=4 << 20)
 HUB_ACCESS = Limit(what="its answer", seconds=10.0, bytes=1 << 20)
 PROMETHEUS_ANSWER = Limit(what="its answer", seconds=20.0, bytes=256 << 20)
 """8,000 GPUs are some 3 MB."""
+
+
+# Who asks vramtop export (monitor/export).
+EXPORTER_REQUESTS = Limit(what="a request", seconds=10.0, items=32)
+"""From the connection to the end of the answer: as long as Prometheus waits. Items: connections at once."""
+EXPORTER_CLIENT = Limit(what="a client", items=8)
+"""Its connections at once."""

@@ -11,6 +11,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .credentials import read_credentials as read_credentials
+    from .host_names import HostNames as HostNames
     from .listen_address import ListenAddress as ListenAddress
     from .metrics import LatestBoard as LatestBoard, MetricsText as MetricsText
     from .otlp import start_otlp as start_otlp
@@ -23,6 +24,7 @@ else:
         __name__,
         {
             "credentials": "read_credentials",
+            "host_names": "HostNames",
             "listen_address": "ListenAddress",
             "metrics": "LatestBoard MetricsText",
             "otlp": "start_otlp",

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError
+
+from .host_names import HostNames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 DEFAULT_PORT = 10440
 """Outside 9100 to 9999, which the list of Prometheus's exporters has given away."""
@@ -43,6 +49,10 @@ class ListenAddress:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+    def names(self, further: Iterable[str]) -> HostNames:
+        """Return the names by which the server here may be asked: the one it is told to listen on is one of them."""
+        return HostNames(self.is_loopback, (self.host, *further))
 
     def url(self, scheme: str, port: int) -> str:
         """Return the address of the metrics.

@@ -2,8 +2,8 @@
 
 ``prometheus_client.start_http_server`` (0.26.0, exposition.py) knows certificates but no authentication, does the TLS
 handshake on the thread that accepts, and waits for the client without a limit: one silent client would stop all
-scrapes. Here its encoders and its server class are used, and the handshake is done on the thread of the request, within
-a time limit.
+scrapes. Here its encoders and its server class are used, the handshake is done on the thread of the request, and no
+client keeps others out (``Connections``).
 """
 
 from __future__ import annotations
@@ -19,11 +19,17 @@ from wsgiref.simple_server import WSGIRequestHandler
 from prometheus_client.exposition import ThreadingWSGIServer, gzip_accepted
 
 from vramtop.estimator.common import InputError, start_thread
+from vramtop.estimator.common.limits import EXPORTER_CLIENT, EXPORTER_REQUESTS
+
+from .connections import Connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from vramtop.estimator.common import Limit
+
     from .credentials import Credentials
+    from .host_names import HostNames
     from .listen_address import ListenAddress
     from .metrics import MetricsText
     from .tls import TlsFiles
@@ -31,12 +37,10 @@ if TYPE_CHECKING:
     StartResponse = Callable[[str, list[tuple[str, str]]], Any]
     Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
-_CLIENT_SECONDS = 10.0
-"""Longest wait for a client to send or take something."""
 _COMPRESSION = 1
 """Level of gzip: the default, 9, takes several times as long for a text that is sent once."""
-_MAX_CLIENTS = 32
-"""Connections at once; more are closed at once."""
+_ROOM_SECONDS = 1.0
+"""Longest wait for the end of a thread whose connection was ended."""
 _TEXT = ("Content-Type", "text/plain; charset=utf-8")
 _PAGE = b"""<!doctype html><html lang="en"><title>vramtop exporter</title>
 <p>vramtop exporter: <a href="/metrics">metrics</a></p></html>
@@ -51,6 +55,8 @@ class MetricsServer:
         text: of the metrics.
         tls: certificate and key; None: HTTP without encryption.
         credentials: user and password that clients need; None: none.
+        names: by which the server may be asked; None: those of the address.
+        limit: of its requests.
         on_bug: called with the traceback of an unexpected failure.
 
     Raises:
@@ -64,14 +70,16 @@ class MetricsServer:
         *,
         tls: TlsFiles | None = None,
         credentials: Credentials | None = None,
+        names: HostNames | None = None,
+        limit: Limit = EXPORTER_REQUESTS,
         on_bug: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._scheme = "https" if tls else "http"
         self._address = address
-        application = _application(text, credentials, on_bug)
+        application = _application(text, names or address.names(()), credentials, on_bug)
         try:
             family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
-            self._server = _server_class(family, tls)((address.host, address.port), _Handler)
+            self._server = _server_class(family, tls, limit)((address.host, address.port), _Handler)
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no name of a host"
             raise InputError(
@@ -99,9 +107,14 @@ class MetricsServer:
 class _Handler(WSGIRequestHandler):
     """One request; nothing is logged."""
 
-    timeout = _CLIENT_SECONDS
     server_version = "vramtop"
     sys_version = ""
+
+    def parse_request(self) -> bool:
+        """Read the rest of the request."""
+        was_read = super().parse_request()
+        self.server.connections.note_request(self.connection)  # type: ignore[attr-defined]
+        return was_read
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Log nothing."""
@@ -121,13 +134,14 @@ class _Nowhere:
         """Do nothing."""
 
 
-def _server_class(family: int, tls: TlsFiles | None) -> type[ThreadingWSGIServer]:
+def _server_class(family: int, tls: TlsFiles | None, limit: Limit) -> type[ThreadingWSGIServer]:
     class Server(ThreadingWSGIServer):
         """A server of this address family."""
 
         address_family = family
         request_queue_size = 64
-        slots = threading.BoundedSemaphore(_MAX_CLIENTS)
+        connections = Connections(limit, EXPORTER_CLIENT)
+        threads = threading.BoundedSemaphore(limit.items or 1)
 
         def server_bind(self) -> None:
             """Bind without asking a name server for the name of this host, as HTTPServer does."""
@@ -135,23 +149,29 @@ def _server_class(family: int, tls: TlsFiles | None) -> type[ThreadingWSGIServer
             self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
             self.setup_environ()
 
+        def service_actions(self) -> None:
+            """End what takes too long, which the server looks for twice a second."""
+            self.connections.end_late()
+
         def get_request(self) -> tuple[Any, Any]:
             """Accept a connection; the TLS handshake follows with the first read, on the thread of the request."""
             connection, client = super().get_request()
-            connection.settimeout(_CLIENT_SECONDS)
             if tls is not None:
                 connection = tls.context().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
             return connection, client
 
         def process_request(self, request: Any, client_address: Any) -> None:
-            """Start a thread for the request, unless there are too many."""
-            if not self.slots.acquire(blocking=False):
+            """Start a thread for the request, once there is room for it."""
+            self.connections.add(request, client_address[0])
+            if not self.threads.acquire(timeout=_ROOM_SECONDS):
+                self.connections.remove(request)
                 self.shutdown_request(request)
                 return
             try:
                 super().process_request(request, client_address)
             except BaseException:
-                self.slots.release()
+                self.connections.remove(request)
+                self.threads.release()
                 raise
 
         def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -159,7 +179,8 @@ def _server_class(family: int, tls: TlsFiles | None) -> type[ThreadingWSGIServer
             try:
                 super().process_request_thread(request, client_address)
             finally:
-                self.slots.release()
+                self.connections.remove(request)
+                self.threads.release()
 
         def handle_error(self, request: Any, client_address: Any) -> None:
             """Say nothing: the client broke off, did not speak TLS, or was too slow."""
@@ -167,10 +188,15 @@ def _server_class(family: int, tls: TlsFiles | None) -> type[ThreadingWSGIServer
     return Server
 
 
-def _application(text: MetricsText, credentials: Credentials | None, on_bug: Callable[[str], object]) -> Application:
+def _application(
+    text: MetricsText, names: HostNames, credentials: Credentials | None, on_bug: Callable[[str], object]
+) -> Application:
     """Return the application: a page at ``/``, the metrics, and nothing else; all of it behind the credentials."""
 
     def answer(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        if not names.allow(environ.get("HTTP_HOST")):
+            start_response("403 Forbidden", [_TEXT])
+            return [b"the exporter is asked by another name than its own; vramtop export --name NAME allows it\n"]
         if credentials is not None and not credentials.accept(environ.get("HTTP_AUTHORIZATION")):
             headers = [("WWW-Authenticate", 'Basic realm="vramtop", charset="UTF-8"'), _TEXT]
             start_response("401 Unauthorized", headers)

@@ -134,7 +134,7 @@ class BrowserServer:
         from aiohttp import web
 
         host = request.headers.get("Host")
-        if not self._guard.allows_host(host):
+        if not self._guard.hosts.allow(host):
             raise web.HTTPForbidden(
                 text="This server is asked by another name than its own. Open the one that vramtop serve has printed.\n"
             )

@@ -5,10 +5,12 @@ import socket
 import ssl
 import subprocess
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ import pytest
 from exporter import needs, program, samples, scrape
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.limits import EXPORTER_REQUESTS
 from vramtop.monitor.export.credentials import Credentials, read_credentials
+from vramtop.monitor.export.host_names import HostNames
 from vramtop.monitor.export.listen_address import ListenAddress
 from vramtop.monitor.export.metrics.latest_board import LatestBoard
 from vramtop.monitor.export.metrics.metrics_text import MetricsText
@@ -47,6 +51,11 @@ def _status(url: str, **headers: str) -> int:
         error.close()
         return error.code
     return 200
+
+
+def _place(url: str) -> tuple[str, int]:
+    parts = urllib.parse.urlsplit(url)
+    return str(parts.hostname), int(parts.port or 0)
 
 
 def _basic(user: str, password: str) -> str:
@@ -158,12 +167,11 @@ def _served_name(url: str, files: TlsFiles, **client: Any) -> str:
     context = ssl.create_default_context(cafile=files.certificate)
     if client:
         context.load_cert_chain(**client)
-    host, _, port = url.removeprefix("https://").removesuffix("/metrics").rpartition(":")
     with (
-        socket.create_connection((host, int(port)), timeout=30) as plain,
-        context.wrap_socket(plain, server_hostname=host) as connection,
+        socket.create_connection(_place(url), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname=_place(url)[0]) as connection,
     ):
-        connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        connection.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
         assert b"200 OK" in connection.recv(100)
         certificate = connection.getpeercert() or {}
         return dict(pair for pairs in certificate["subject"] for pair in pairs)["commonName"]  # type: ignore[misc]
@@ -198,13 +206,44 @@ def test_clients_may_need_a_certificate(serve, certificate) -> None:
 def test_silent_clients_do_not_stop_scrapes(serve, certificate) -> None:
     files = certificate("server")
     url = serve(tls=files)
-    host, _, port = url.removeprefix("https://").removesuffix("/metrics").rpartition(":")
     with (
         ExitStack() as silent
     ):  # they never begin the TLS handshake; one by one they would take longer than the scrape may
         for _ in range(5):
-            silent.enter_context(socket.create_connection((host, int(port))))
+            silent.enter_context(socket.create_connection(_place(url)))
         assert _served_name(url, files) == "server"
+
+
+def test_scrapes_are_answered_while_many_connections_of_the_same_client_never_finish(serve) -> None:
+    url = serve(limit=replace(EXPORTER_REQUESTS, seconds=600.0))
+    with ExitStack() as attack:
+        for _ in range(40):
+            connection = attack.enter_context(socket.create_connection(_place(url)))
+            connection.sendall(b"GET /metrics HTTP/1.0\r\nX-")
+        assert [_status(url) for _ in range(7)] == [200] * 7
+
+
+@needs("openssl")
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_a_request_has_a_total_time_from_the_connection_on(serve, certificate, is_tls: bool) -> None:
+    options = {"tls": certificate("server")} if is_tls else {"credentials": Credentials("prom", "secret")}
+    url = serve(limit=replace(EXPORTER_REQUESTS, seconds=0.5), **options)
+    begin = b"\x16\x03\x01\x02\x00" if is_tls else b"GET /metrics HTTP/1.0\r\nX-"
+    with socket.create_connection(_place(url)) as connection:
+        connection.settimeout(0.1)
+        connection.sendall(begin)
+        for _ in range(600):  # a byte now and then
+            with suppress(TimeoutError):
+                assert connection.recv(1) == b""
+                break
+            connection.sendall(b"a")
+        else:
+            pytest.fail("the connection is still open after a minute")
+
+
+@pytest.mark.parametrize(("host", "status"), [("evil.example", 403), ("localhost:1", 200), ("proxy.example", 200)])
+def test_a_strangers_name_that_resolves_to_this_machine_is_refused(serve, host: str, status: int) -> None:
+    assert _status(serve(names=HostNames(further=("proxy.example",))), Host=host) == status
 
 
 @needs("openssl")

@@ -32,6 +32,7 @@ GIB = 2**30
         (["--textfile", "vramtop.txt"], "end in .prom"),
         (["--textfile", "none/vramtop.prom"], "there is no folder none"),
         (["--textfile", "vramtop.prom", "--auth-user", "prom"], "--auth-user is for the server: add --listen"),
+        (["--textfile", "vramtop.prom", "--name", "proxy"], "--name is for the server: add --listen"),
         (["--otlp", "collector:4318"], "--otlp: give a URL"),
         (["--otlp", "http://ana:secret@collector"], "no user or password in the URL"),
         (["--job", "none.toml"], "none.toml"),

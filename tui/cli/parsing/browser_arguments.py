@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from .shared_flags import add_name_argument
+
 if TYPE_CHECKING:
     from .parser import Parser
 
@@ -49,7 +51,6 @@ def add_serve_arguments(parser: "Parser") -> None:
     )
     text = "Address to serve on: HOST:PORT, PORT, or :PORT for all addresses (default: 127.0.0.1 and a free port)."
     parser.add_argument("--listen", metavar="HOST:PORT", help=text)
-    text = "Another name by which browsers ask for this machine, such as a proxy's (repeatable)."
-    parser.add_argument("--name", action="append", default=[], metavar="NAME", help=text)
+    add_name_argument(parser)
     text = "Let the browser do what the terminal can: end processes, check and save jobs, record."
     parser.add_argument("--allow-actions", action="store_true", help=text)

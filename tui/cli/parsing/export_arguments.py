@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from .alert_arguments import add_alert_arguments
-from .shared_flags import positive_seconds
+from .shared_flags import add_name_argument, positive_seconds
 
 if TYPE_CHECKING:
     from .parser import Parser
@@ -24,6 +24,7 @@ def add_export_arguments(parser: "Parser") -> None:
     )
     text = "Address to serve on: HOST:PORT, PORT, or :PORT for all addresses (default: 127.0.0.1:10440)."
     parser.add_argument("--listen", metavar="HOST:PORT", help=text)
+    add_name_argument(parser)
     text = "Write the metrics to this file (.prom) at each reading, for node_exporter; without --listen only that."
     parser.add_argument("--textfile", metavar="FILE", help=text)
     text = "Send the metrics to this OTLP endpoint too (HTTP); needs vramtop-budget[otlp]. Without --listen only that."

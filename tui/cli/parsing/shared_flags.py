@@ -105,6 +105,12 @@ def add_verbose_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help=text)
 
 
+def add_name_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--name`` of a command that serves something."""
+    text = "Another name by which this machine is asked, such as a proxy's (repeatable)."
+    parser.add_argument("--name", action="append", default=[], metavar="NAME", help=text)
+
+
 def size_in_gib(text: str) -> str:
     """Return a size with its unit; a number alone is GiB, and so are GB, as cards and RAM are sold."""
     text = _GIGABYTES.sub("", text)

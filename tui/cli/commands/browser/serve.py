@@ -31,7 +31,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     address = ListenAddress.parse(listen) if listen else ListenAddress("127.0.0.1", 0)
     flags = _dashboard_flags(options, launch or ())
     require_textual_serve()
-    guard = Guard(on_loopback=address.is_loopback, names=tuple(options.name))
+    guard = Guard(hosts=address.names(options.name))
     if not address.is_loopback:
         print(
             f"vramtop: {address.host} can be reached from other machines, and the address with its token goes over the "

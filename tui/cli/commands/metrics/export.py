@@ -105,7 +105,8 @@ def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, runni
     password_file = Path(options.password_file) if options.password_file else None
     credentials = read_credentials(options.auth_user, password_file, os.environ)
     text = MetricsText(latest, version)
-    server = MetricsServer(address, text, tls=tls, credentials=credentials, on_bug=_report_bug)
+    names = address.names(options.name)
+    server = MetricsServer(address, text, tls=tls, credentials=credentials, names=names, on_bug=_report_bug)
     _warn_of_exposure(address, encrypted=tls is not None, asks=bool(credentials or options.client_ca))
     server.start()
     running.callback(server.stop)
@@ -131,7 +132,7 @@ def _warn_of_exposure(address: ListenAddress, *, encrypted: bool, asks: bool) ->
 
 
 def _reject_server_options(options: argparse.Namespace) -> None:
-    names = ("tls_cert", "tls_key", "client_ca", "auth_user", "password_file")
+    names = ("tls_cert", "tls_key", "client_ca", "auth_user", "password_file", "name")
     given = next((name for name in names if getattr(options, name)), None)
     if given is not None:
         raise InputError(f"--{given.replace('_', '-')} is for the server: add --listen HOST:PORT")

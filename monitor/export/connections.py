@@ -1,0 +1,80 @@
+"""The open connections of a server with a thread for each: how long each may take, and how many a client may have."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vramtop.estimator.common import Deadline, Limit
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    socket: socket.socket
+    client: str
+    until: Deadline
+    has_asked: bool = False
+    """The whole request has arrived."""
+
+
+@dataclass(slots=True)
+class Connections:
+    """Makes room for a new connection by ending the oldest one that has not sent its request, else the oldest one.
+
+    So nobody keeps others out by connections that stay open: who sends a request at once is answered.
+
+    Args:
+        limit: seconds from the connection to the end of its answer, TLS and the password included; items: of all.
+        of_one: items: of one client, who is an address, or a network of IPv6 as a host is given one.
+    """
+
+    limit: Limit
+    of_one: Limit
+    _open: dict[socket.socket, _Connection] = field(default_factory=dict)
+    """The oldest first."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, opened: socket.socket, address: str) -> None:
+        """Take note of a new connection, and end those that it takes the place of."""
+        client = _client(address)
+        with self._lock:
+            self._make_room([each for each in self._open.values() if each.client == client], self.of_one)
+            self._make_room(list(self._open.values()), self.limit)
+            self._open[opened] = _Connection(opened, client, self.limit.deadline())
+
+    def note_request(self, opened: socket.socket) -> None:
+        """Take note that the whole request has arrived."""
+        with self._lock:
+            if found := self._open.get(opened):
+                found.has_asked = True
+
+    def remove(self, opened: socket.socket) -> None:
+        """Forget a connection that has ended."""
+        with self._lock:
+            self._open.pop(opened, None)
+
+    def end_late(self) -> None:
+        """End those whose time is over."""
+        with self._lock:
+            for each in [each for each in self._open.values() if each.until.passed]:
+                self._end(each)
+
+    def _make_room(self, among: list[_Connection], limit: Limit) -> None:
+        if limit.items is not None and len(among) >= limit.items:
+            self._end(min(among, key=lambda each: each.has_asked))  # the first, and so the oldest, of the least
+
+    def _end(self, ended: _Connection) -> None:
+        del self._open[ended.socket]
+        with suppress(OSError):
+            # not the TLS socket's own, which a thread that reads from it does not survive
+            socket.socket.shutdown(ended.socket, socket.SHUT_RDWR)
+
+
+def _client(address: str) -> str:
+    found = ipaddress.ip_address(address.partition("%")[0])
+    return address if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))
