@@ -80,6 +80,7 @@ _IGNORED_ENDINGS = {"value", "string", "str", "plain", "plaintext", "text"}
 _PLAIN_VALUES = {
     "true", "false", "none", "null", "nil", "yes", "no", "on", "off", "auto", "default", "unset", "required", "nan",
     "optional", "disabled", "enabled", "redacted", "undefined", "empty", "...",
+    "str", "int", "float", "bool", "bytes", "string",
 }  # fmt: skip
 _WORDS = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*|\d+|[A-Z]+\d*"
 _JUPYTER_OPTION = r"[\w\-.]*(?:App|Provider|Hub|Spawner)\.token"
@@ -92,7 +93,7 @@ _REFERENCE = (
 """A value that is a variable, a placeholder or a token of a text."""
 _PATH = r"(?:/|\./|\.\./|~/|file:)[\w./~@%\-]*(?:/[\w.~@%\-]+|\.\w+)"
 _WORD = r"[A-Za-z][A-Za-z_\-]{0,19}"
-_RANDOM = r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}"
+_RANDOM = r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}|\A[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z"
 
 
 def is_secret(name: str, value: str) -> bool:

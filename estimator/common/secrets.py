@@ -1,9 +1,9 @@
 """Secrets on command lines (tokens, keys, passwords), masked wherever a command line is displayed, printed or stored.
 
-A value is masked for the name of its option or variable (``--hub_token x``, ``API_KEY=x``, ``"password": "x"``), or
-for its own form (``hf_...``, a URL with a password), or for the program it is given to (``mysql -px``). What only
-sounds like a secret stays: ``--pad_token "<pad>"``, ``--max_tokens 512``, ``--use_auth_token True``, paths,
-references such as ``$HF_TOKEN``.
+A value is masked for the name of its option, variable or entry (``--hub_token x``, ``API_KEY=x``, ``"password": "x"``,
+``hf_token: x``), or for its own form (``hf_...``, a URL with a password), or for the program it is given to (``mysql
+-px``). What only sounds like a secret stays: ``--pad_token "<pad>"``, ``--max_tokens 512``, ``--use_auth_token True``,
+paths, references such as ``$HF_TOKEN``.
 """
 
 import re
@@ -14,9 +14,17 @@ from .secret_names import MASK, NAME_HINTS, compiled, is_secret
 from .secret_programs import PROGRAM_HINTS, mask_of_programs, mask_programs_in_line
 
 _NAME = r"[A-Za-z_][\w.\-]*"
-_QUOTED = r"\"[^\"]*\"|'[^']*'"
+_QUOTE = r"\\{0,7}[\"']"
+"""A quote, also one within a quoted text: JSON in JSON."""
+_QUOTED = (
+    r"\"[^\"\\]*(?:\\(?s:.)[^\"\\]*)*(?:\"|\\?\Z)|'[^'\\]*(?:\\(?s:.)[^'\\]*)*(?:'|\\?\Z)"
+    r"|(?P<escaped>\\{1,7}[\"'])(?:(?!(?P=escaped))(?s:.))*(?:(?P=escaped)|\Z)"
+)
+"""A quoted text, which may have been cut."""
+_NO_WORD = r"(?![A-Za-z][A-Za-z_\-]{0,19}(?![^\s,.;)]))"
+_ENTRY_VALUE = rf"{_QUOTED}|\$\{{[^}}]*\}}|[^\s,;\"'{{}}\[\]\\]+"
 _FORMS = (
-    r"(?:hf|api_org)_[A-Za-z0-9]{20,}",  # Hugging Face
+    r"(?:hf|api_org|hf_oauth|hf_jwt)_[A-Za-z0-9]{20,}",  # Hugging Face
     r"sk-(?:ant|proj|or|svcacct|admin|lf)-[\w\-]{8,}|sk-(?:[a-z0-9]{1,12}-){0,3}[A-Za-z0-9_]{16,}[\w\-]*",
     r"gh[oprsu]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|gl(?:pat|rt|dt|ptt|soat|ft|cbt|imt|agent)-[\w\-.]{12,}",
     r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}",  # Amazon
@@ -24,46 +32,27 @@ _FORMS = (
     r"AIza[\w\-]{20,}|ya29\.[\w\-.]{8,}|GOCSPX-[\w\-]{16,}",  # Google
     r"eyJ[\w\-]{6,}\.[\w\-]{4,}(?:\.[\w\-]*)*",  # a JSON web token
     r"npm_[A-Za-z0-9]{20,}|pypi-[\w\-]{16,}|nvapi-[\w\-]{16,}|r8_[A-Za-z0-9]{16,}|gsk_[A-Za-z0-9]{20,}",
-    r"wandb_v1_\w{16,}|dapi[0-9a-f]{32}\w*|xai-[A-Za-z0-9]{20,}|pplx-[A-Za-z0-9]{20,}|hvs\.[\w\-]{16,}",
+    r"(?:bot)?\d{6,12}:AA[\w\-]{30,}",  # Telegram
+    r"wandb_v1_\w{16,}|local-[0-9a-f]{40}|dapi[0-9a-f]{32}\w*|xai-[A-Za-z0-9]{20,}|pplx-[A-Za-z0-9]{20,}|hv[sb]\.[\w\-]{16,}",
     r"dckr_pat_[\w\-]{16,}|tskey-[\w\-]{12,}|dop_v1_[0-9a-f]{32,}|shpat_[0-9a-f]{16,}|lsv2_(?:pt|sk)_\w{16,}",
     r"SG\.[\w\-]{12,}\.[\w\-]{12,}|(?:sk|rk)_(?:live|test)_\w{12,}|AGE-SECRET-KEY-1[A-Z0-9]{20,}",
+    r"lin_api_\w{16,}|ntn_[A-Za-z0-9]{30,}|secret_[A-Za-z0-9]{40,}|figd_[\w\-]{20,}|pat-[a-z]{2}\d-[0-9a-f\-]{36}",
+    r"sntry[su]_[\w+/=]{30,}|glsa_[A-Za-z0-9]{32}_[0-9a-f]{8}|key-[0-9a-f]{32}|tvly-(?=\S*\d)[A-Za-z0-9\-]{16,}",
+    r"jina_[A-Za-z0-9]{40,}|e2b_[0-9a-f]{32,}|pcsk_\w{30,}|sbp_[0-9a-f]{32,}|fw_(?=\w*\d)[A-Za-z0-9]{20,}",
+    r"cfut_\w{30,}|PMAK-[0-9A-Za-z]{20,}-[0-9A-Za-z]{30,}|dp\.(?:st|pt|sa|ct)\.[\w.\-]{20,}",
 )
 """Secrets that are known by their form, whatever names them."""
 _FORM_HINTS = (
-    *("hf_", "api_org_", "sk-", "sk_", "rk_", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "glrt-"),
-    *(
-        "gldt-",
-        "glptt-",
-        "glsoat-",
-        "glft-",
-        "glcbt-",
-        "glimt-",
-        "glagent-",
-        "akia",
-        "asia",
-        "abia",
-        "acca",
-        "xox",
-        "xapp-",
-    ),
-    *(
-        "aiza",
-        "ya29.",
-        "gocspx-",
-        "eyj",
-        "npm_",
-        "pypi-",
-        "nvapi-",
-        "r8_",
-        "gsk_",
-        "wandb_v1_",
-        "dapi",
-        "xai-",
-        "pplx-",
-    ),
-    *("hvs.", "dckr_pat_", "tskey-", "dop_v1_", "shpat_", "lsv2_", "sg.", "age-secret-key-"),
-)
+    "hf_", "api_org_", "sk-", "sk_", "rk_", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "glrt-",
+    "gldt-", "glptt-", "glsoat-", "glft-", "glcbt-", "glimt-", "glagent-", "akia", "asia", "abia", "acca", "xox",
+    "xapp-", "aiza", "ya29.", "gocspx-", "eyj", "npm_", "pypi-", "nvapi-", "r8_", "gsk_", "wandb_v1_", "local-", "dapi",
+    "xai-", "pplx-", "hvs.", "hvb.", "dckr_pat_", "tskey-", "dop_v1_", "shpat_", "lsv2_", "sg.", "age-secret-key-",
+    ":aa", "lin_api_", "ntn_", "secret_", "figd_", "pat-", "sntry", "glsa_", "key-", "tvly-", "jina_", "e2b_", "pcsk_",
+    "sbp_", "fw_", "cfut_", "pmak-", "dp.",
+)  # fmt: skip
 _PLURALS = ("keys", "tokens", "secrets", "passwords")
+_BETWEEN = "\x1f"
+"""Stands between the arguments of a line; for patterns it is a blank."""
 _USER_OPTIONS = ("-u", "--user", "--proxy-user", "--userpwd")
 _COMMAND_OPTIONS = {"-c", "-lc", "-ic", "-cl", "--command", "--wrap"}
 """Options whose value is a command line of its own."""
@@ -93,7 +82,17 @@ def displayed_arguments(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def mask_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a command line with masked secrets."""
+    """Return the arguments of a command line with masked secrets.
+
+    Arguments that only together are a secret become one: ``hf_token: x`` without quotes are two.
+    """
+    masked = _mask_each(arguments)
+    line = _BETWEEN.join(masked)
+    shown = mask_line(line)
+    return masked if shown == line else shown.split(_BETWEEN)
+
+
+def _mask_each(arguments: Sequence[str]) -> list[str]:
     if not _may_hold_secrets(" ".join(arguments)):
         return list(arguments)
     masked: list[str] = []
@@ -136,11 +135,18 @@ def mask_strings(value: object) -> object:
     if isinstance(value, str):
         return mask_line(value)
     if isinstance(value, dict):
-        return {
-            key: MASK if isinstance(each, str) and is_secret(str(key), each) else mask_strings(each)
-            for key, each in value.items()
-        }
-    return [mask_strings(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _mask_entry(str(key), each) for key, each in value.items()}
+    if not isinstance(value, list | tuple):
+        return value
+    if all(isinstance(each, str) for each in value):
+        return _mask_each(value)  # it may be a command line
+    return [mask_strings(each) for each in value]
+
+
+def _mask_entry(name: str, value: object) -> object:
+    if isinstance(value, list | tuple):
+        return mask_strings([_mask_entry(name, each) if isinstance(each, str) else each for each in value])
+    return MASK if isinstance(value, str) and is_secret(name, value) else mask_strings(value)
 
 
 def _may_hold_secrets(text: str) -> bool:
@@ -155,13 +161,13 @@ def _mask_named(pattern: str, text: str) -> str:
     at = 0
     while found := compiled(pattern).search(text, at):
         value = found["value"]
-        if found["part"] and value[0] not in "\"'":  # a part of a URL's query or of a list
+        if found["part"] and not compiled(_QUOTE).match(value):  # a part of a URL's query or of a list
             value = compiled(_END_OF_PART).split(value, maxsplit=1)[0]
         masked = _mask_value(found["name"], value)
         start = end = found.start("value")
         if masked != value:
             end += len(value)
-            if len(value) == _MAX_DECIDING and value[0] not in "\"'":
+            if len(value) == _MAX_DECIDING and not compiled(_QUOTE).match(value):
                 rest = compiled(_REST_OF_PART if found["part"] else r"\S*").match(text, end)
                 end = rest.end() if rest else end
         parts += [text[at:start], masked if masked != value else ""]
@@ -170,8 +176,11 @@ def _mask_named(pattern: str, text: str) -> str:
 
 
 def _mask_value(name: str, value: str) -> str:
-    quote = value[0] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else ""
-    return f"{quote}{MASK}{quote}" if is_secret(name, value.strip(quote) if quote else value) else value
+    opening = compiled(_QUOTE).match(value)
+    quote = opening[0] if opening else ""
+    inner = value.removeprefix(quote)
+    closing = quote if quote and inner.endswith(quote) else ""
+    return f"{quote}{MASK}{closing}" if is_secret(name, inner.removesuffix(closing)) else value
 
 
 def _mask_list(found: re.Match[str]) -> str:
@@ -188,8 +197,9 @@ def _mask_user_info(found: re.Match[str]) -> str:
 
 _OPTION = rf"--?({_NAME})"
 _ASSIGNED = rf"(-{{0,2}}[+~]*{_NAME})=((?s:.+))"
-_END_OF_PART = r"[&;,\"')\]}\s]"
-_REST_OF_PART = r"[^&;,\"')\]}\s]*"
+_HEADER = r"(?:(?:proxy-)?authorization|(?:set-)?cookie|x-api-key|api-key|private-token|x-[\w\-]*token)"
+_END_OF_PART = r"[&;,\"')\]}\s]|%26"
+_REST_OF_PART = r"(?:(?!%26)[^&;,\"')\]}\s])*"
 _MAX_DECIDING = 256
 """Characters of a value that decide whether it is a secret: in ``a=a=a=...`` each value holds all that follow."""
 _LONG_USER = r"(?=\S*\d)[\w\-.~%]{20,}"
@@ -197,12 +207,21 @@ _RULES: tuple[tuple[tuple[str, ...], str, _Replacement], ...] = (
     (("://",), r"(?i)(?<![\w+.\-])([a-z][a-z0-9+.\-]*://)([^/\s\"'<>]+)@", _mask_user_info),
     (("private key",), r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", MASK),
     (_FORM_HINTS, rf"(?<![A-Za-z0-9_])(?:{'|'.join(_FORMS)})(?![A-Za-z0-9])", MASK),
-    (("hooks.slack.com", "/webhooks/"), r"(?<=hooks\.slack\.com/services/)[\w/]+|(?<=/api/webhooks/)[\w/\-]+", MASK),
+    (
+        ("hook", "/with/key/", "/integration/", "hc-ping.com/"),
+        r"(?i)((?:https?://[^\s\"'<>]{0,200}?(?:hooks?|webhooks?|webhookb2|with/key|integration|hc-ping\.com)"
+        r"|hooks\.slack\.com/services|/api/webhooks)/)(?=[^\s\"'<>?#]{0,99}\d)[^\s\"'<>?#*]{16,}",
+        rf"\1{MASK}",
+    ),
     (
         ("authorization", "cookie", "-key", "-token"),
-        r"(?i)(?<![\w/\-])((?:proxy-)?authorization|(?:set-)?cookie|x-api-key|api-key|private-token|x-[\w\-]*token)"
-        r"(\s*:\s*)[^\"'\s][^\"']*",
-        rf"\1\2{MASK}",
+        rf"(?i)((?:\A|[\"'])\s*{_HEADER}\s*:\s*)[^\"'\s][^\"'\n]*",
+        rf"\1{MASK}",
+    ),
+    (
+        ("authorization", "cookie", "-key", "-token"),
+        rf"(?i)(?<![\w/\-])({_HEADER}(?:\s*:\s*|=(?=(?:bearer|basic|token)\s)))(?:[A-Z][\w\-]*\s+(?!-|[a-z]+://))?[^\s\"'](?:[^\s\"';]|;\s*\w+=|;)*",
+        rf"\1{MASK}",
     ),
     (("bearer",), r"(?i)\b(bearer\s+)(?:(?=[\w.~+/=\-]*\d)[\w.~+/=\-]{8,}|[\w.~+/=\-]{20,})", rf"\1{MASK}"),
     (
@@ -210,6 +229,7 @@ _RULES: tuple[tuple[tuple[str, ...], str, _Replacement], ...] = (
         rf"(?<![\w\-])({'|'.join(_USER_OPTIONS)})([\s=]+)([^\s:/\"']+):(?!\d+(?!\S))[^\s/]\S*",
         rf"\1\2\3:{MASK}",
     ),
+    (("machine",), r"(\bmachine\s+\S+\s+login\s+\S+\s+password\s+)\S+", rf"\1{MASK}"),  # .netrc
     (("login",), r"(\blogin\s+(?:--relogin\s+)?)[0-9a-f]{40}\b", rf"\1{MASK}"),  # wandb's
     (
         _PLURALS,
@@ -220,12 +240,16 @@ _RULES: tuple[tuple[tuple[str, ...], str, _Replacement], ...] = (
 """Rules: words that a text must contain (in lower case) for the rule to apply, its pattern, and the replacement."""
 _NAMED = (
     rf"(?<![\w\-])(?P<part>)(?P<name>--?{_NAME})\s+(?P<value>{_QUOTED}|(?!--?[A-Za-z])[^\s\"']+)",
-    rf"(?P<part>)(?P<name>[\"']{_NAME}[\"']\s*|(?<=[{{,])\s*{_NAME}):\s*(?P<value>{_QUOTED}|[^\s,\"'{{}}\[\]]+)",
-    rf"(?P<part>[?&;,(\[{{]\s*)?(?<![\w.\-])(?P<name>-{{0,2}}{_NAME})=(?P<value>{_QUOTED}|\S{{1,{_MAX_DECIDING}}})",
+    rf"(?P<part>)(?P<name>{_QUOTE}{_NAME}{_QUOTE}\s*):\s*(?P<value>{_ENTRY_VALUE})",
+    rf"(?P<part>)(?:\A|[\n,{{(\[;\"'])[ \t\-]*(?P<name>{_NAME}):[ \t\x1f]*(?P<value>{_ENTRY_VALUE})",
+    rf"(?P<part>)(?<![\w.\-/:@$])(?P<name>{_NAME}):(?!//)(?P<value>{_ENTRY_VALUE})",
+    rf"(?P<part>)(?<![\w.\-/:@$])(?P<name>(?=[A-Za-z0-9]+[_.\-]){_NAME}|{_NAME}(?=:\s+{_NO_WORD})):[ \t\x1f]+"
+    rf"(?P<value>{_ENTRY_VALUE})",
+    rf"(?P<part>)(?P<name>{_QUOTE}(?:--?{_NAME}|[A-Z][A-Z0-9_]+){_QUOTE})\s*,\s*(?P<value>{_QUOTED})",
+    rf"(?P<part>)(?<![\w.\-])(?P<name>-{{0,2}}{_NAME})(?:{_QUOTE}\])?(?:\s+(?::=|==?>?)\s*|(?::=|==|=>)\s*|=\s*(?=[\"'\\]))"
+    rf"(?P<value>{_QUOTED}|(?![a-z_]+(?:\.[a-z_]+)+(?:[\[(\s]|\Z))[^\s,;\"'{{}}\[\]]+)",
+    rf"(?P<part>[?&;,(\[{{]\s*)?(?<![\w.\-])(?P<name>-{{0,2}}{_NAME})(?:=|%3[dD])"
+    rf"(?P<value>{_QUOTED}|\S{{1,{_MAX_DECIDING}}})",
 )
 """Options, entries of a table, and assignments; ``part``: what shows that a value ends before the next blank."""
-_ALL_HINTS = tuple(
-    dict.fromkeys(
-        [" -u " if hint == "-u" else hint for hints, _, _ in _RULES for hint in hints] + [*NAME_HINTS, *PROGRAM_HINTS]
-    )
-)
+_ALL_HINTS = tuple(dict.fromkeys([*(hint for hints, _, _ in _RULES for hint in hints), *NAME_HINTS, *PROGRAM_HINTS]))

@@ -51,7 +51,7 @@ def save_fault(text: str) -> Path | None:
         path = data_file(f"fault-{time.strftime('%Y%m%d-%H%M%S')}.txt")
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.writelines([header, *map(mask_line, text.splitlines(keepends=True))])
+            file.writelines([header, mask_line(text)])
     except (OSError, CannotTellError):
         return None
     return path

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from secret_corpus import HEX, LETTERS, NAMED, OF_A_FORM, UUID
 from waiting import until
 
 from vramtop.estimator.common import secrets
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.attach.saved_answers import run_key
+from vramtop.monitor.host.inspect.process_details import read_details
 from vramtop.monitor.host.process_info import read_process
 from vramtop.monitor.host.processes import ProcessDirectory
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
@@ -70,6 +72,16 @@ def test_the_facts_of_a_process_have_no_secrets(process: "subprocess.Popen[bytes
     assert TOKEN in info.argv  # the readers need what the program was started with
     secrets.show_secrets()
     assert TOKEN in (ProcessDirectory().describe(process.pid).command or "")
+
+
+def test_no_form_of_a_secret_is_shown_of_a_process() -> None:
+    texts = [text.replace("SECRET", "hunter22") for text, _ in NAMED] + list(OF_A_FORM)
+    with subprocess.Popen([sys.executable, "-c", "input()", *texts], stdin=subprocess.PIPE) as started:
+        until(lambda: len(psutil.Process(started.pid).cmdline()) > len(texts))
+        details, command = read_details(started.pid), ProcessDirectory().describe(started.pid).command
+        started.communicate()
+    shown = f"{command} {details}"
+    assert not [secret for secret in ("hunter22", LETTERS[:20], HEX * 2, UUID) if secret in shown], shown
 
 
 def test_a_title_that_a_process_gives_itself_is_masked(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from vramtop.tui.cli.crash_report import save_fault
+
 SCREEN = """
 import sys
 from vramtop.tui.cli.main import main
@@ -73,3 +75,10 @@ def test_without_a_writable_file_the_sentence_names_the_place_of_the_crash(monke
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     done = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, check=False)
     assert "RuntimeError: a command that breaks, in <string>, line 7" in done.stderr
+
+
+def test_the_file_of_a_crash_has_no_secrets_on_any_of_its_lines(data_folder) -> None:
+    key = "-----BEGIN PRIVATE KEY-----\nMIIEvQ\n-----END PRIVATE KEY-----"
+    path = save_fault(f"ValueError: {key}\nhf_token: hunter\nmodel: gpt2\n")
+    assert path is not None
+    assert path.read_text().splitlines()[1:] == ["ValueError: ***", "hf_token: ***", "model: gpt2"]
