@@ -87,13 +87,15 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
     run = Interpreter(
         library, decisions, imports, environ=script.environ, arguments=script.arguments, max_steps=_MAX_STEPS
     )
-    run.argv, run.find_file = [str(script.path), *script.arguments], script.find_file
+    opened: set[str] = set()
+    run.argv = [str(script.path), *script.arguments]
+    run.find_file = lambda name: _found(script, name, opened)
     module = ScriptModule(script.path.name, script.path)
     module.scope.names["__name__"] = "__main__"
     module.scope.names["__file__"] = str(script.path)
     try:
         run.run_module(script.tree, module)
-        _follow_rest(run, notes, options)
+        _follow_rest(run, module, notes, options)
     except (ScriptEndsError, KnownFailureError):
         pass
     except (BudgetSpentError, RecursionError, MemoryError):
@@ -116,9 +118,21 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
         name for name, given in script.options.items() if any(each.startswith(f"{given.origin} (") for each in origins)
     }
     outcome.understood = {f"no_{name}" for name in options.decisive}
+    for name, setting in options.assigned.items():
+        given = options.find(name) if name in script.options else None
+        if given is not None and given.value != setting.value:
+            outcome.assigned.setdefault(name, setting)
+    used |= {name for name, given in script.options.items() if str(given.value) in opened}
     outcome.understood |= {*options.decisive, *used, *(name for name in options.declared if name not in script.options)}
     outcome.option_names = set() if options.has_unknown_names else options.names
     return Reading(outcome=outcome, module=module, steps=_MAX_STEPS - run.steps_left)
+
+
+def _found(script: Script, name: str, opened: set[str]) -> Path | None:
+    path = script.find_file(name)
+    if path is not None:
+        opened.add(name)
+    return path
 
 
 def _find_attention(script: Script, run: Interpreter, outcome: Outcome) -> None:
@@ -160,9 +174,9 @@ def _lengths(script: Script, module: ScriptModule) -> dict[str, Setting]:
     return found
 
 
-def _follow_rest(run: Interpreter, notes: Notes, options: Options) -> None:
-    """Follow functions that the script defines and that nothing was seen to call, where nothing is trained so far."""
-    left = sorted(run.functions, key=lambda function: function.name != "main")
+def _follow_rest(run: Interpreter, module: ScriptModule, notes: Notes, options: Options) -> None:
+    """Follow functions that nothing was seen to call, where nothing is trained so far: the script's own first."""
+    left = sorted(run.functions, key=lambda function: (function.module is not module, function.name != "main"))
     for function in left:
         if notes.trainers or notes.optimizers or notes.parameters_given:
             return

@@ -70,7 +70,8 @@ def read_outcome(notes: Notes) -> Outcome:
         _read_own_model(trained.own, found)
     if trained.model is not None:
         _read_model(trained, notes, found)
-        if trained.certain and not trained.model.has_adapters:  # whatever options for adapters it has
+        seen = trained.certain and not trained.model.changed_unseen
+        if seen and not trained.model.has_adapters:  # whatever options for adapters it has
             origin = f"{trained.model.where}: the script attaches no adapters"
             found.assigned["use_peft"] = Setting(value=False, origin=origin, written=False)
     elif trained.name is None and trained.unknown is None and notes.names_found:
@@ -118,7 +119,12 @@ def _read_own_model(own: OwnModel, found: Outcome) -> None:
         counted = round(own.size * (1 + difference))
         sentence = f"{origin}, is counted as a decoder of {counted:,}."
         found.doubts.append(Doubt(sentence=sentence, direction="either", components=_ALL))
-    if own.trained < own.size:
+    if own.trained == 0:
+        sentence = f"{origin}: all of them are frozen as far as the script was followed; all are counted as trained."
+        found.doubts.append(
+            Doubt(sentence=sentence, direction="less", components=("gradients", "optimizer", "activations"))
+        )
+    elif own.trained < own.size:
         found.written["script_trainable_parameters"] = Setting(value=own.trained, origin=origin)
     dtypes = own.dtypes - {None}
     if len(own.dtypes) > 1:

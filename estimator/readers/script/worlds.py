@@ -143,7 +143,9 @@ def _values(outcome: Outcome) -> dict[str, Any]:
     """Return the settings of a reading that memory depends on."""
     layers: dict[str, Setting] = {**outcome.accelerate, **outcome.hints, **outcome.written, **outcome.assigned}
     found = {name: setting.value for name, setting in layers.items()}
-    if not as_bool(layers.get("use_peft")):
+    if as_bool(layers.get("use_lora")):
+        found.setdefault("use_peft", True)
+    if not found.get("use_peft"):
         found = {name: value for name, value in found.items() if not name.startswith("lora_")}
     return {name: value for name, value in found.items() if value not in (None, False, [], {})}
 

@@ -40,7 +40,11 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
         return False
     rank = rank or default_setting(16 if inputs.method else 8, "the default rank, not set anywhere")
     findings.record_count("lora.rank", rank)
-    _read_targets(find(*_TARGET_NAMES), default_targets, findings)
+    targets = find(*_TARGET_NAMES)
+    _read_targets(targets, default_targets, findings)
+    if enabled is None and targets is None and inputs.is_script:
+        sentence = f"{rank.origin} is all that speaks of adapters: which layers they adapt is not known."
+        findings.mark_uncertain("lora.targets", sentence)
     _read_copied_modules(inputs.settings, findings)
     _read_dropout(find(*_DROPOUT_NAMES), findings)
     prepared = find("kbit_preparation")

@@ -26,6 +26,12 @@ _EFFECT_BY_NAME: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]
     r"modules_to_save|additional_target|trainable_token|(?<![a-z])ema(?![a-z])|hpz": ("more", MODEL_STATES),
     r"frozen|freeze|galore|apollo|badam|lisa|adam_mini": ("less", ("gradients", "optimizer")),
     r"lora|dora|adapter|exclude_modules|layers_to_transform": ("either", ("gradients", "optimizer", "activations")),
+    r"(?<![a-z])bits?(?![a-z])": ("less", ("weights", "activations")),
+    r"(?<![a-z])tun(e|ing|able)(?![a-z])|recipe": ("either", (*MODEL_STATES, "activations")),
+    r"(vision|image|audio|speech)_(tower|encoder|model)\d?$|pretrained?_\w*(model|tower|encoder)": (
+        "more",
+        (*MODEL_STATES, "activations"),
+    ),
     r"fsdp|parallel|zero|shard": ("less", (*MODEL_STATES, "activations")),
     r"checkpointing|(?<!p)recompute|remat": ("either", ("activations",)),
     r"liger|cross_entropy|tiled|chunked": ("less", ("activations", "logits")),

@@ -42,12 +42,20 @@ class Options:
         """It has options besides, or argparse is told to allow no abbreviations."""
         self.looked_up: list[str] = []
         """Options that the script looked at in the condition that is being followed."""
+        self.assigned: dict[str, Setting] = {}
+        """Options that the script assigns after it has parsed its command line, and not from an unknown value."""
         self.decisive: set[str] = set()
         """Options that decided a condition."""
 
     def defaults(self) -> Iterator[tuple[str, Setting]]:
-        """Yield options with a known default, or as the command line has them; values may be None."""
+        """Yield options as the script leaves them, with a known default, or as the command line has them.
+
+        Their values may be None.
+        """
+        yield from self.assigned.items()
         for name, declared in self.declared.items():
+            if name in self.assigned:
+                continue
             if name in self.given and (given := self.find(name)) is not None:
                 yield name, given
                 continue

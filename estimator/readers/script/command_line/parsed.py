@@ -4,7 +4,7 @@ from typing import Any
 
 from ....common import InputError
 from ...source import MODEL_STATES, Setting, layer_from_table, read_table
-from ..python import UNKNOWN, Attribute, Call, Function, Instance, Method, ScriptClass, Thing
+from ..python import UNKNOWN, Attribute, Call, Function, Instance, Method, ScriptClass, Thing, plain, short_text
 from .options import Options
 
 
@@ -43,6 +43,12 @@ class Parsed(Thing):
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment to an option."""
         self.values[name] = value
+        known = plain(value)
+        if known is not UNKNOWN:
+            text = f"{short_text(call.node)} = {known!r}"
+            self._options.assigned[name] = Setting(value=known, origin=f"{call.where}: {text}")
+        else:
+            self._options.assigned.pop(name, None)
 
     def item(self, key: Any) -> Any:
         """Return an option by its name (``vars(args)["batch"]``)."""
@@ -151,7 +157,9 @@ def parse_class(options: Options, kind: Any, call: Call) -> Any:
     """Return an object of a class with the options of its fields."""
     if isinstance(kind, ScriptClass):
         names = options.declare_class(kind, call.run)
-        return call.run.library.parsed(Parsed(options, kind, names), kind, call)
+        made = call.run.library.parsed(Parsed(options, kind, names), kind, call)
+        call.run.finish_dataclass(kind, made)
+        return made
     return call.run.library.parsed(Parsed(options), kind, call)
 
 

@@ -210,16 +210,21 @@ class ScriptLibrary:
         models = list(dict.fromkeys(each for value in given for each in models_in(value) if isinstance(each, Model)))
         for value in given:
             self._follow(value, call)
-        if not models or call.receiver is not None:
+        replaces = any(each in models_in(value) for value in call.run.replaced.get(call.node, ()) for each in models)
+        if not models or (call.receiver is not None and not (call.receiver is UNKNOWN and replaces)):
             return UNKNOWN
-        name, first = call.name, call.path.partition(".")[0]
-        changes = _CHANGES_MODELS.search(name) or (name.islower() and call.run.statement is not call.node)
+        name, first = call.name or short_text(getattr(call.node, "func", call.node)), call.path.partition(".")[0]
+        is_taken = call.name.islower() and call.run.statement is not call.node
+        is_made = not call.name and any(isinstance(value, Model) for value in given)  # FACTORY[name](model)
+        changes = replaces or is_taken or is_made or _CHANGES_MODELS.search(name) is not None
         if changes and not _HARMLESS.fullmatch(name) and first not in _LIBRARIES_OF_WRAPPERS:
             self.notes.doubt(
                 f"{call.where}: {name}(...) may change the model and is not followed.",
                 *MODEL_STATES,
                 "activations",
             )
+            for model in models:
+                model.changed_unseen = True
         if _HARMLESS.fullmatch(name):
             return UNKNOWN
         if len(models) == 1:

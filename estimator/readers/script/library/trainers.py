@@ -22,7 +22,7 @@ from ..models import (
     take_trainer_settings,
 )
 from ..python import UNKNOWN, Attribute, Call, Function, Instance, Thing, plain, short_text
-from .accelerators import ACCELERATE_FUNCTIONS
+from .accelerators import ACCELERATE_FUNCTIONS, AcceleratorObject
 from .optimizers import Optimizer
 from .sharding import MIXED_PRECISION, SHARDING_FUNCTIONS
 from .trainer_hooks import follow_callbacks, follow_own_optimizer
@@ -34,6 +34,8 @@ _ROLE_BY_ARGUMENT = {
     **dict.fromkeys(("value_model", "critic", "critic_model"), "critic"),
 }
 _ACCUMULATION = "gradient_accumulation_steps"
+_TRUE_PRECISION = {"bf16-true": "bfloat16", "16-true": "float16"}
+"""Lightning's precisions that convert the model's weights."""
 _LIBRARIES = (
     *("transformers", "trl", "unsloth", "sentence_transformers", "setfit", "optimum", "adapters", "span_marker"),
     *("pylate", "gliner", "llamafactory", "swift", "axolotl"),
@@ -243,18 +245,6 @@ def checkpoint_layers(call: Call, notes: Notes) -> Any:
 class LightningTrainer(TrainerObject):
     """Lightning's ``Trainer``; the optimizers come from its module's ``configure_optimizers``."""
 
-    def read(self, call: Call) -> None:
-        """Take the arguments of its constructor."""
-        for name, renamed in (("precision", "mixed_precision"), ("accumulate_grad_batches", _ACCUMULATION)):
-            setting = call.setting(name) if name in call.kwargs else None
-            if setting is not None and setting.value is not None:
-                word = MIXED_PRECISION.get(str(setting.value), "no") if name == "precision" else setting.value
-                self._notes.accelerate.setdefault(renamed, setting.with_value(word))
-        strategy = call.value(None, "strategy", default="auto")
-        if not isinstance(strategy, str) or not strategy.startswith(("auto", "ddp", "single")):
-            sentence = f"{call.where}: the strategy {plain(strategy)} of lightning is not read; nothing is sharded."
-            self._notes.doubt(sentence, *MODEL_STATES, direction="less", key="parallel.strategy")
-
     def method(self, call: Call) -> Any:
         """Follow ``fit(module)``."""
         module = call.value(0, "model")
@@ -270,12 +260,37 @@ def make_lightning_trainer(call: Call, notes: Notes) -> Any:
     """Follow lightning's ``Trainer(precision="bf16-mixed")``."""
     notes.called.discard("Trainer")
     trainer = LightningTrainer(notes, "LightningTrainer", call.where)
-    trainer.read(call)
+    _read_lightning(call, notes)
     notes.trainers.append(trainer)
     return trainer
 
 
+def make_fabric(call: Call, notes: Notes) -> Any:
+    """Follow lightning's ``Fabric(precision="bf16-true")``."""
+    _read_lightning(call, notes)
+    return AcceleratorObject(notes)
+
+
+def _read_lightning(call: Call, notes: Notes) -> None:
+    for name, renamed in (("precision", "mixed_precision"), ("accumulate_grad_batches", _ACCUMULATION)):
+        setting = call.setting(name) if name in call.kwargs else None
+        if setting is None or setting.value is None:
+            continue
+        word = MIXED_PRECISION.get(str(setting.value), "no") if name == "precision" else setting.value
+        notes.accelerate.setdefault(renamed, setting.with_value(word))
+        if (dtype := _TRUE_PRECISION.get(str(setting.value))) is not None:
+            notes.assigned.setdefault("dtype", setting.with_value(dtype))
+    if "precision" in call.kwargs and call.setting("precision") is None:
+        sentence = f"{call.where}: {call.name}(precision=...) is only known when the script runs."
+        notes.doubt(sentence, *MODEL_STATES, "activations", key="training.precision")
+    strategy = call.value(None, "strategy", default="auto")
+    if not isinstance(strategy, str) or not strategy.startswith(("auto", "ddp", "single")):
+        sentence = f"{call.where}: the strategy {plain(strategy)} of lightning is not read; nothing is sharded."
+        notes.doubt(sentence, *MODEL_STATES, direction="less", key="parallel.strategy")
+
+
 MODEL_FUNCTIONS: Mapping[str, Any] = {
+    "Fabric": make_fabric,
     **SHARDING_FUNCTIONS,
     **ACCELERATE_FUNCTIONS,
     **dict.fromkeys(LIGER_FUNCTIONS, patch_with_liger),

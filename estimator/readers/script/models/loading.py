@@ -143,9 +143,15 @@ def copy_of_class(kind: ScriptClass, call: Call, notes: Notes) -> Any:
     bases = [path.rpartition(".")[2] for path in kind.external_bases()]
     if not is_model_class(kind.name) or not any(base.endswith("PreTrainedModel") for base in bases):
         return UNKNOWN
-    notes.doubt(f"{call.where}: the script's own {kind.name} is counted as that of transformers.")
+    sentence = f"{call.where}: the script's own {kind.name} is counted as that of transformers."
+    notes.doubt(sentence, *(() if _is_known(kind.name) else (*MODEL_STATES, "activations", "logits")))
     call.path, call.kind = kind.name, kind
     return from_class(call, notes)
+
+
+def _is_known(name: str) -> bool:
+    """Return True for a class of one of transformers' families: ``LlamaForCausalLM``."""
+    return any(name.startswith(f"{family}For") for family in CONFIG_DEFAULTS)
 
 
 def config_class(call: Call, notes: Notes) -> Any:
@@ -178,9 +184,13 @@ def _set_fields(config: ModelConfig, call: Call, label: str) -> None:
     for name, value in call.kwargs.items():
         if name not in _NOT_FIELDS or name in ("dtype", "torch_dtype", "attn_implementation"):
             config.set_field(name, value, call.where, f"{label}({name}={short_text(call.nodes.get(name))})")
+    _doubt_table(call, label, call.run.library.notes)
+
+
+def _doubt_table(call: Call, label: str, notes: Notes) -> None:
     if call.unknown_table is not None:
         sentence = f"{call.where}: {label}(**{short_text(call.unknown_table)}) is only known when the script runs."
-        call.run.library.notes.doubt(sentence, *MODEL_STATES, "activations", "logits")
+        notes.doubt(sentence, *MODEL_STATES, "activations", "logits")
 
 
 def _take_config(model: Model, config: Any, call: Call, notes: Notes) -> None:
@@ -198,6 +208,8 @@ def _take_config(model: Model, config: Any, call: Call, notes: Notes) -> None:
 
 def _read_task(model: Model, owner: str, call: Call) -> None:
     task = task_of(owner)
+    if task == "seq2seq-lm" and call.kind is not None and not _is_known(owner):
+        task = None  # models of images and text are named so, too
     if task == "multiple-choice":
         _count_sequences(model, 4, f"{call.where}: {owner} puts every choice of an example through the model")
     if task is None and (owner in _BASE_MODELS or is_model_class(owner)) and owner not in UNSLOTH_CLASSES:
@@ -233,6 +245,7 @@ def _read_loading(model: Model, call: Call, notes: Notes) -> None:
         model.put("attn_implementation", "flash_attention_2", call.where, f"{label}(use_flash_attention_2=True)")
     _read_quantization(model, call)
     _read_device(model, call, label)
+    _doubt_table(call, label, notes)
     if call.name == "from_config" or model.config is None:
         return
     fields = {name: value for name, value in call.kwargs.items() if name not in _NOT_FIELDS}

@@ -43,6 +43,8 @@ class Model(ParameterOwner):
         self.name: Setting | None = None
         """The model's name; None: it is made from a config."""
         self.task: Setting | None = None
+        self.changed_unseen = False
+        """Something that is not followed was given it, and may have changed it."""
         self.attention: OwnAttention | None = None
         """What is said of attention in the files of its class, where that is one of the script's own."""
         self.settings: dict[str, Setting] = {}

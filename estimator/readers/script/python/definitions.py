@@ -103,7 +103,7 @@ class Definitions(Expressions):
         module = self.imports.load(self, name, level=node.level)
         for alias in node.names:
             if alias.name == "*":
-                for key, value in module.scope.names.items() if module is not None else ():
+                for key, value in module.public_names() if module is not None else ():
                     scope.assign(key, value)
                 continue
             value = module.scope.names.get(alias.name) if module is not None else None

@@ -87,6 +87,8 @@ class Evaluation:
         self.module = ScriptModule("", None)
         self.statement: ast.AST | None = None
         """The call that is a statement of its own, whose result nothing takes."""
+        self.replaced: dict[ast.AST, list[Any]] = {}
+        """The values that names had until an expression's value was assigned to them, by the expression."""
         self.yielded: list[Any] | None = None
         """What the function that is being followed has yielded."""
         self.depth = 0

@@ -144,8 +144,19 @@ class Interpreter(Definitions):
             self.call_function(init, [found, *call.args], call.kwargs)
         elif not kind.is_dataclass:
             self.library.instance_method(Call(self, call.node, "__init__", found, call.args, call.kwargs, call.nodes))
+        if kind.is_dataclass:
+            self.finish_dataclass(kind, found)
         self.library.instance_made(found, call)
         return found
+
+    def finish_dataclass(self, kind: ScriptClass, made: Any) -> None:
+        """Follow what a dataclass does with its fields when an object has them."""
+        finish = kind.find("__post_init__")
+        if isinstance(finish, Function):
+            try:
+                self.call_function(finish, [made], {})
+            except KnownFailureError:  # the command line may be a part of the whole
+                return
 
     def assign(self, target: ast.expr, value: Any, scope: Scope) -> None:
         """Assign a value to a name, an attribute, an item, or several of them."""
@@ -189,6 +200,13 @@ class Interpreter(Definitions):
     # --- statements, by their kind
 
     def _assign(self, node: ast.Assign, scope: Scope) -> None:
+        names = [
+            each.id
+            for target in node.targets
+            for each in ast.walk(target)
+            if isinstance(getattr(each, "ctx", None), ast.Store) and isinstance(each, ast.Name)
+        ]
+        self.replaced[node.value] = [found.names[name] for name in names if (found := scope.find(name)) is not None]
         value = self.evaluate(node.value, scope)
         origin = self.origin(node.value, scope)
         for target in node.targets:

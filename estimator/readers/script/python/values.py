@@ -135,6 +135,16 @@ class ScriptModule(Thing):
         """Return a name of the module."""
         return self.scope.names.get(name, UNKNOWN)
 
+    def public_names(self) -> list[tuple[str, Any]]:
+        """Return what ``from module import *`` imports."""
+        listed = self.scope.names.get("__all__")
+        names = self.scope.names.items()
+        return [
+            (key, value)
+            for key, value in names
+            if (key in listed if isinstance(listed, list | tuple) else not key.startswith("_"))
+        ]
+
     def set_attribute(self, name: str, value: Any, call: "Call") -> None:
         """Assign a name of the module."""
         self.scope.assign(name, value)

@@ -1,0 +1,235 @@
+"""What a script does to its model where it is not followed, and flags that only such code reads."""
+
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+HEAD = """
+from dataclasses import dataclass, field
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+import elsewhere
+"""
+LOAD = "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')\n"
+TRAIN = "Trainer(model=model, args=TrainingArguments('x', per_device_train_batch_size=2)).train()\n"
+OPTIONS = """
+@dataclass
+class Options:
+    {field}
+(options,) = HfArgumentParser(Options).parse_args_into_dataclasses()
+"""
+STATES = {"weights", "gradients", "optimizer"}
+
+
+def read(folder: Path, text: str, *arguments: str) -> JobReading:
+    (folder / "train.py").write_text(text)
+    return read_launch(["python", "train.py", *arguments], environ={}, cwd=folder)
+
+
+def unsure(reading: JobReading) -> set[str]:
+    return {each.component for each in reading.uncertainties if each.unless is None}
+
+
+def warned(reading: JobReading, words: str) -> bool:
+    return any(words in sentence for sentence in reading.warnings)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "model = elsewhere.recipe('lora')(model)",
+        "model = elsewhere.RECIPES['lora'](1)(model)",
+        "recipe = elsewhere.make()\nmodel = recipe.load(model, {})",
+        "RECIPES = {}\nmodel = RECIPES['lora'](1)(model)",
+        "model = elsewhere.Recipe(model)",
+        "other = elsewhere.RECIPES['lora'](1)(model)",
+    ],
+)
+def test_what_is_not_followed_may_change_the_model(tmp_path: Path, change: str) -> None:
+    reading = read(tmp_path, HEAD + LOAD + change + "\n" + TRAIN)
+    assert unsure(reading) >= STATES
+    assert warned(reading, "(...) may change the model and is not followed.")
+    assert reading.value("model.id") == "Qwen/Qwen2.5-0.5B"
+    adapted = read(tmp_path, HEAD + LOAD + change + "\n" + TRAIN, "--lora_r", "16")
+    assert adapted.value("lora.rank") == 16
+    assert not warned(adapted, "has no effect")
+
+
+@pytest.mark.parametrize("use", ["elsewhere.evaluate(model)", "size = elsewhere.count(model)", "elsewhere.show(model)"])
+def test_what_only_looks_at_the_model_leaves_it(tmp_path: Path, use: str) -> None:
+    reading = read(tmp_path, HEAD + LOAD + use + "\n" + TRAIN)
+    assert not unsure(reading) & STATES
+    assert read(tmp_path, HEAD + LOAD + use + "\n" + TRAIN, "--lora_r", "16").value("lora.rank") is None
+
+
+def test_a_table_of_loading_arguments_that_is_not_known_is_named(tmp_path: Path) -> None:
+    script = HEAD + LOAD.replace("B')", "B', **more)") + TRAIN
+    reading = read(tmp_path, script.replace("model =", "more = elsewhere.arguments()\nmodel ="))
+    assert {*STATES, "activations"} <= unsure(reading)
+    assert warned(reading, "from_pretrained(**more) is only known when the script runs")
+    known = read(tmp_path, script.replace("model =", "more = {'revision': 'main'}\nmodel ="))
+    assert not warned(known, "**more")
+
+
+@pytest.mark.parametrize(
+    ("name", "component"),
+    [
+        ("training_recipe", "weights"),
+        ("tune_type_llm", "optimizer"),
+        ("vision_tower", "weights"),
+        ("pretrained_model_path", "weights"),
+        ("freeze_backbone", "gradients"),
+        ("bits", "weights"),
+    ],
+)
+def test_flags_about_the_model_that_nothing_reads_are_named(tmp_path: Path, name: str, component: str) -> None:
+    options = OPTIONS.format(field=f"{name}: str = 'x'")
+    reading = read(tmp_path, HEAD + options + LOAD + TRAIN, f"--{name}", "4")
+    assert warned(reading, f"--{name} on the command line may change the memory and is not counted")
+    assert component in unsure(reading)
+    used = HEAD + options + LOAD + f"if options.{name} == '4':\n    model.requires_grad_(False)\n" + TRAIN
+    assert not warned(read(tmp_path, used, f"--{name}", "4"), f"--{name} on the command line")
+
+
+@pytest.mark.parametrize("name", ["model_max_length", "fine_tuner", "save_checkpoint_every", "rabbits"])
+def test_flags_about_other_things_are_not(tmp_path: Path, name: str) -> None:
+    options = OPTIONS.format(field=f"{name}: str = 'x'")
+    assert not warned(read(tmp_path, HEAD + options + LOAD + TRAIN, f"--{name}", "4"), name)
+
+
+def test_layers_of_adapters_that_a_flag_alone_asks_for_are_in_doubt(tmp_path: Path) -> None:
+    script = HEAD + "model = elsewhere.load('Qwen/Qwen2.5-0.5B')\n" + TRAIN
+    reading = read(tmp_path, script, "--model_name_or_path", "Qwen/Qwen2.5-0.5B", "--lora_r", "16")
+    assert reading.value("lora.rank") == 16
+    assert any(each.unless == "lora.targets" for each in reading.uncertainties)
+    named = read(
+        tmp_path, script, "--model_name_or_path", "x", "--lora_r", "16", "--lora_target_modules", "q_proj", "--use_peft"
+    )
+    assert not any(each.unless == "lora.targets" for each in named.uncertainties)
+
+
+def test_a_star_brings_no_hidden_names(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("LENGTH = 1\n_HIDDEN = 2\n")
+    (tmp_path / "listed.py").write_text("__all__ = ['_LISTED']\n_LISTED = 3\nLEFT_OUT = 4\n")
+    main = f"def main():\n    {LOAD}    {TRAIN}\nif __name__ == '__main__':\n    main()\n"
+    other = "def convert():\n    model = AutoModelForCausalLM.from_pretrained('other/model', load_in_4bit=True)\n"
+    text = f"{HEAD}from beside import *\nfrom listed import *\n{other}{main}"
+    assert read(tmp_path, text).value("model.id") == "Qwen/Qwen2.5-0.5B"
+    batch = TRAIN.replace("=2)", "=_LISTED)")
+    assert read(tmp_path, text.replace(TRAIN, batch)).value("training.micro_batch") == 3
+
+
+POST_INIT = (
+    "use_lora: bool = False\n    use_qlora: bool = False\n    lora_r: int = 8\n"
+    "    def __post_init__(self):\n        if self.use_qlora:\n            self.use_lora = True"
+)
+
+
+def test_what_a_dataclass_assigns_to_itself_counts(tmp_path: Path) -> None:
+    adapt = (
+        "from peft import LoraConfig, get_peft_model\n"
+        "if options.use_lora:\n    model = get_peft_model(model, LoraConfig(r=options.lora_r))\n"
+    )
+    for middle in (adapt, "model = elsewhere.adapt(model)\n"):
+        script = HEAD + OPTIONS.format(field=POST_INIT) + LOAD + middle + TRAIN
+        assert read(tmp_path, script, "--use_qlora", "True", "--lora_r", "4").value("lora.rank") == 4, middle
+        assert read(tmp_path, script).value("lora.rank") is None, middle
+    plain = (
+        HEAD + OPTIONS.format(field=POST_INIT).replace("(options,) = ", "# ") + "options = Options(use_qlora=True)\n"
+    )
+    assert read(tmp_path, plain + LOAD + adapt + TRAIN).value("lora.rank") == 8
+    assert read(tmp_path, plain.replace("True)", "False)") + LOAD + adapt + TRAIN).value("lora.rank") is None
+
+
+def test_an_option_that_the_script_assigns_is_what_it_assigns(tmp_path: Path) -> None:
+    options = OPTIONS.format(field="max_length: int = 128\n    dropout: float = 0.0")
+    trainer = TRAIN.replace("TrainingArguments", "elsewhere.arguments")
+    script = HEAD + options + "options.max_length = 2 * options.dropout + 512\n" + LOAD + trainer
+    for arguments in ((), ("--max_length", "64")):
+        assert read(tmp_path, script, *arguments).value("training.sequence_length") == 512, arguments
+    left = script.replace("2 * options.dropout + 512", "options.max_length")
+    assert read(tmp_path, left, "--max_length", "64").value("training.sequence_length") == 64
+
+
+def test_a_file_that_the_script_reads_is_not_called_unread(tmp_path: Path) -> None:
+    (tmp_path / "lora.json").write_text('{"r": 4}')
+    options = OPTIONS.format(field="lora_config: str = None")
+    reading = "import json\nfrom peft import LoraConfig, get_peft_model\ntable = json.load(open(options.lora_config))\n"
+    adapt = "model = get_peft_model(model, LoraConfig(r=table['r']))\n"
+    found = read(tmp_path, HEAD + options + LOAD + reading + adapt + TRAIN, "--lora_config", "lora.json")
+    assert found.value("lora.rank") == 4
+    assert not warned(found, "--lora_config")
+    unread = read(tmp_path, HEAD + options + LOAD + TRAIN, "--lora_config", "lora.json")
+    assert warned(unread, "--lora_config on the command line may change the memory")
+
+
+OWN = """
+import lightning as L
+import torch
+import torch.nn as nn
+from torch.utils.data import DataLoader
+
+class Norm(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n_head = 2
+        self.c_attn = nn.Linear(64, 192, bias=False)
+        self.c_proj = nn.Linear(64, 64, bias=False)
+
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c_fc = nn.Linear(64, 256, bias=False)
+        self.c_proj = nn.Linear(256, 64, bias=False)
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln_1 = Norm(64)
+        self.attn = Attention()
+        self.ln_2 = Norm(64)
+        self.mlp = MLP()
+
+class GPT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block_size = 64
+        self.wte = nn.Embedding(512, 64)
+        self.h = nn.ModuleList([Block() for _ in range(3)])
+        self.ln_f = Norm(64)
+        self.lm_head = nn.Linear(64, 512, bias=False)
+
+fabric = L.Fabric(precision="bf16-true")
+model = GPT()
+# FREEZE
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model, optimizer = fabric.setup(model, optimizer)
+for batch in DataLoader([1], batch_size=2):
+    fabric.backward(model(batch))
+    optimizer.step()
+"""
+
+
+def test_a_model_of_its_own_under_fabric_has_its_precision(tmp_path: Path) -> None:
+    found = read(tmp_path, OWN)
+    assert "Fabric(precision='bf16-true')" in found.evidence()["training.precision"]
+    assert found.value("training.precision") == "bf16"
+    assert read(tmp_path, OWN.replace("bf16-true", "bf16-mixed")).value("training.precision") == "bf16-mixed"
+    unknown = read(tmp_path, OWN.replace('"bf16-true"', "unknown()"))
+    assert any(each.unless == "training.precision" for each in unknown.uncertainties)
+
+
+def test_a_model_of_its_own_that_seems_frozen_is_counted_as_trained(tmp_path: Path) -> None:
+    freeze = "for name, each in model.named_parameters():\n    each.requires_grad = False"
+    reading = read(tmp_path, OWN.replace("# FREEZE", freeze))
+    assert reading.value("training.trainable_parameters") is None
+    assert warned(reading, "all of them are frozen as far as the script was followed")
+    assert ("optimizer", "less") in {(each.component, each.direction) for each in reading.uncertainties}
+    assert not warned(read(tmp_path, OWN), "frozen")
