@@ -135,3 +135,13 @@ EXPORTER_REQUESTS = Limit(what="a request", seconds=10.0, items=32)
 """From the connection to the end of the answer: as long as Prometheus waits. Items: connections at once."""
 EXPORTER_CLIENT = Limit(what="a client", items=8)
 """Its connections at once."""
+
+
+# A memory snapshot (estimator/crash/snapshot): a million blocks or events are some 100 to 300 MB.
+SNAPSHOT = Limit(what="it", bytes=2 << 30, items=8_000_000)
+"""Items: dictionaries, lists and tuples."""
+SNAPSHOT_TEXT = Limit(what="a text in it", bytes=1 << 20)
+SNAPSHOT_JSON = Limit(what="it is JSON and", bytes=256 << 20)
+SNAPSHOT_BLOCKS = Limit(what="it", items=4_000_000)
+SNAPSHOT_EVENTS = Limit(what="its history", items=4_000_000)
+"""Per GPU."""

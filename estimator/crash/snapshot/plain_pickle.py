@@ -1,32 +1,37 @@
 """Reads pickles that hold plain containers only, and executes nothing: a pickle of another kind is an error.
 
 ``pickle.load`` runs what a file asks for. Here each opcode that could import, call or build an object is refused, and
-sizes are bounded: the bytes of the file, of a text, the number of containers and of values, and how deep marks nest.
+sizes are bounded: the bytes of the file and of a text, the number of containers and of values, and how deep marks nest.
 Opcodes: ``pickletools`` of Python 3.14, protocols 0 to 5.
 """
 
 import codecs
+import io
 import re
 import struct
-from typing import Any, BinaryIO, NoReturn
+from collections.abc import Callable
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
-from ...common import InputError
+from ...common import InputError, LimitError
+from ...common.limits import SNAPSHOT, SNAPSHOT_TEXT
+from .entries import GET, Entry, Shape, shape_of
 
-MAX_PICKLE_BYTES = 2 * 2**30
-_MAX_TEXT = 2**20
-_MAX_CONTAINERS = 8_000_000
+_MAX_CONTAINERS = SNAPSHOT.items or 0
 _MAX_VALUES = 200_000_000
 _MAX_MARKS = 64
 _MAX_STACK = 4_000_000
 _MAX_INTEGER_BYTES = 16
 _MAX_LINE = 256
+_MAX_TEXT = SNAPSHOT_TEXT.bytes or 0
 _CHUNK_BYTES = 2**20
 _LONGEST = 24
 """Bytes to read ahead: no opcode is longer, except those that hold a line or a text."""
+_GET = re.compile(GET, re.DOTALL)
 _GETS = re.compile(rb"(?:j[\0-\xff]{4}|h[\0-\xff]){2,512}")
 """Opcodes that push what was read before, one after another: a stack is such a list of frames."""
-_MAX_RUNS = 20_000
-"""Such sequences of which the result is kept, as most stacks come again."""
+_MAX_KEPT = 20_000
+"""Such sequences, sizes and short values of which the result is kept, as most come again."""
+_MAX_SHAPES = 16
 _TOO_MANY = f"it holds more than {_MAX_VALUES:,} values"
 _TOO_LONG = f"one of its containers has more than {_MAX_STACK:,} values"
 _SCALARS = frozenset((int, str, float, bool, bytes, type(None)))
@@ -34,17 +39,24 @@ _FIXED = {0x4E: None, 0x88: True, 0x89: False}
 """NONE, NEWTRUE, NEWFALSE."""
 
 
-def load_plain_pickle(file: BinaryIO) -> Any:
+_T = TypeVar("_T")
+
+
+def load_plain_pickle(file: BinaryIO, *, entries: bool = False, progress: Callable[[int], None] | None = None) -> Any:
     """Return what a pickle holds: dictionaries, lists, tuples of plain values, texts and numbers.
 
     Args:
         file: buffered; it is read once.
+        entries: most dictionaries that are an ``Entry`` become one, which takes a fifth of the memory.
+        progress: called with the bytes that were read.
 
     Raises:
         InputError: it is not a pickle, is cut off, holds other things, or exceeds a bound.
     """
     try:
-        return _Machine(file).run()
+        return _Machine(file, _MAX_SHAPES if entries else 0, progress).run()
+    except LimitError as error:
+        raise InputError(str(error)) from None
     except (IndexError, KeyError, struct.error, ValueError, UnicodeDecodeError, TypeError, OverflowError):
         raise InputError("the pickle is incomplete: cut off, or damaged") from None
     except MemoryError:
@@ -52,19 +64,27 @@ def load_plain_pickle(file: BinaryIO) -> Any:
 
 
 class _Machine:
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, max_shapes: int = 0, progress: Callable[[int], None] | None = None) -> None:
         self._file = file
+        self._progress = progress
+        self._read = 0
         self._buffer = b""
         self._at = 0
         self._stack: list[Any] = []
         self._marks: list[int] = []
-        self._memo: dict[int, Any] = {}
-        self._runs: dict[bytes, list[Any]] = {}
+        self._memo: list[Any] | dict[int, Any] = []
+        """A list takes an eighth of a dictionary's memory; a pickle whose numbers leave some out needs one."""
+        self._runs: dict[bytes, tuple[Any, ...]] = {}
+        self._sizes: dict[bytes, int] = {}
+        self._spelled: dict[bytes, Any] = {}
+        self._shapes: list[Shape] = []
+        self._keys: set[tuple[Any, ...]] = set()
+        """Those of which a shape was made, or cannot be."""
+        self._max_shapes = max_shapes
         self._containers = self._values = 0
-        self._bytes = 0
 
     def run(self) -> Any:  # noqa: PLR0912, PLR0915 - one branch per opcode, the frequent ones first
-        stack, memo, marks = self._stack, self._memo, self._marks
+        stack, memo, marks, shapes = self._stack, self._memo, self._marks, self._shapes
         buffer, at, enough = b"", 0, -1
         for _ in range(_MAX_VALUES):
             if at > enough:
@@ -72,7 +92,9 @@ class _Machine:
                 self._fill(_LONGEST)
                 buffer, at, enough = self._buffer, 0, len(self._buffer) - _LONGEST
             op = buffer[at]  # IndexError: cut off
-            if op in (0x68, 0x6A):  # BINGET, LONG_BINGET
+            if op == 0x7D and shapes and (after := self._entries(buffer, at)) > at:  # EMPTY_DICT
+                at = after
+            elif op in (0x68, 0x6A):  # BINGET, LONG_BINGET
                 after = at + (2 if op == 0x68 else 5)
                 then = buffer[after]
                 if then in (0x68, 0x6A) and buffer[after + (2 if then == 0x68 else 5)] in (0x68, 0x6A):
@@ -107,6 +129,8 @@ class _Machine:
                 items = stack[mark:]
                 del stack[mark:]
                 self._set(stack[-1], items)
+                if len(self._keys) < self._max_shapes and "size" in stack[-1]:
+                    self._learn(stack[-1])
                 at += 1
             elif op in (0x7D, 0x5D):  # EMPTY_DICT, EMPTY_LIST
                 stack.append(self._new({} if op == 0x7D else []))
@@ -123,42 +147,93 @@ class _Machine:
                     return stack.pop()
                 self._rare(op)
                 buffer, at, enough = self._buffer, self._at, len(self._buffer) - _LONGEST
+                memo = self._memo
             if len(stack) > _MAX_STACK:
                 _refuse(_TOO_LONG)
         return _refuse(_TOO_MANY)
+
+    def _entries(self, buffer: bytes, at: int) -> int:
+        """Push the entries whose opcodes stand here; return where the next opcode stands."""
+        memo, stack, shapes = self._memo, self._stack, self._shapes
+        known_size, known_run, from_bytes = self._sizes.get, self._runs.get, int.from_bytes
+        while True:
+            for shape in shapes:
+                found = shape.expression.match(buffer, at)
+                if found is not None:
+                    break
+            else:
+                return at
+            own, kind, address, size, known, listed, run, one, *others = found.group(*shape.groups)
+            number = known_size(size)
+            if number is None:
+                number = self._kept(self._sizes, size, _whole(size))
+            if known is not None:
+                frames: Any = memo[from_bytes(known, "little") >> 8]
+            elif listed is None:
+                frames = None
+            else:
+                frames = known_run(run) or self._known(run or one or b"")
+            place = from_bytes(address, "little") >> (16 if address[0] == 0x8A else 8)
+            entry = tuple.__new__(Entry, (memo[from_bytes(kind, "little") >> 8], place, number, frames))
+            stack.append(self._new(entry))
+            if own:
+                memo.append(entry)
+            for spelled in others:
+                if spelled is not None:
+                    memo.append(self._value(spelled))
+            if listed:
+                memo.append(frames)
+            at = found.end()
+
+    def _learn(self, target: dict[Any, Any]) -> None:
+        """Have further entries with these keys read as a whole, once the numbers of the keys are known."""
+        keys, memo = tuple(target), self._memo
+        if keys not in self._keys and isinstance(memo, list):
+            self._keys.add(keys)
+            shape = shape_of(keys, memo)
+            if shape is not None:
+                self._shapes.insert(0, shape)  # the events come after the blocks
+
+    def _value(self, spelled: bytes) -> Any:
+        value = self._spelled.get(spelled)
+        if value is None:
+            value = self._kept(self._spelled, spelled, _Machine(io.BytesIO(spelled + b".")).run())
+        return value
+
+    def _kept(self, kept: dict[bytes, _T], key: bytes, value: _T) -> _T:
+        if len(kept) >= _MAX_KEPT:
+            kept.clear()
+        kept[key] = value
+        return value
 
     def _push_known(self, at: int) -> int:
         """Push what a sequence of opcodes names of what was read before; return where the next opcode stands."""
         found = _GETS.match(self._buffer, at)
         if found is None:
             raise ValueError("cut off")
-        run = found.group()
-        values = self._runs.get(run)
-        if values is None:
-            values = self._known_values(run)
-            if len(self._runs) >= _MAX_RUNS:
-                self._runs.clear()
-            self._runs[run] = values
+        values = self._known(found.group())
         self._values += len(values)
         if self._values > _MAX_VALUES:
             _refuse(_TOO_MANY)
         self._stack.extend(values)
-        if len(self._stack) > _MAX_STACK:
-            _refuse(_TOO_LONG)
         return found.end()
 
-    def _known_values(self, run: bytes) -> list[Any]:
-        memo, at, values = self._memo, 0, []
-        while at < len(run):
-            if run[at] == 0x6A:
-                values.append(memo[int.from_bytes(run[at + 1 : at + 5], "little")])
-                at += 5
-            else:
-                values.append(memo[run[at + 1]])
-                at += 2
+    def _known(self, run: bytes) -> tuple[Any, ...]:
+        values = self._runs.get(run)
+        if values is None:
+            memo, gets = self._memo, _GET.findall(run)
+            values = tuple([memo[int.from_bytes(get, "little") >> 8] for get in gets])
+            self._values += len(values)
+            self._kept(self._runs, run, values)
         return values
 
     def _remember(self, key: int, value: Any) -> None:
+        if isinstance(self._memo, list):
+            if key == len(self._memo):
+                self._memo.append(value)
+                return
+            self._memo = dict(enumerate(self._memo))
+            self._shapes.clear()
         if key in self._memo:  # no pickler writes this, but then a known sequence means something else
             self._runs.clear()
         self._memo[key] = value
@@ -249,6 +324,11 @@ class _Machine:
         left = self._buffer[self._at :]
         while len(left) < count and (more := self._file.read(max(_CHUNK_BYTES, count - len(left)))):
             left += more
+            self._read += len(more)
+        if self._read > (SNAPSHOT.bytes or 0):
+            raise SNAPSHOT.too_large()
+        if self._progress:
+            self._progress(self._read)
         self._buffer, self._at = left, 0
 
     def _line(self, most: int = _MAX_LINE, encoding: str = "utf-8") -> str:
@@ -262,10 +342,7 @@ class _Machine:
     def _text(self, length_bytes: int) -> bytes:
         length = int.from_bytes(self._take(length_bytes), "little")
         if length > _MAX_TEXT:
-            _refuse(f"it holds a text of more than {_MAX_TEXT:,} bytes")
-        self._bytes += length
-        if self._bytes > MAX_PICKLE_BYTES:
-            _refuse(f"it holds more than {MAX_PICKLE_BYTES // 2**30} GiB of text")
+            raise SNAPSHOT_TEXT.too_large()
         return self._take(length)
 
     def _integer(self, length: int) -> int:
@@ -282,7 +359,7 @@ class _Machine:
     def _new(self, container: Any) -> Any:
         self._containers += 1
         if self._containers > _MAX_CONTAINERS:
-            _refuse(f"it holds more than {_MAX_CONTAINERS:,} containers")
+            raise SNAPSHOT.too_many("dictionaries, lists and tuples")
         return container
 
     def _list(self, value: Any) -> list[Any]:
@@ -302,6 +379,11 @@ class _Machine:
         if not _SCALARS.issuperset(map(type, items)):
             _refuse("it holds tuples of containers, which no memory snapshot does")
         return self._new(tuple(items))  # type: ignore[no-any-return]
+
+
+def _whole(integer: bytes) -> int:
+    """Return the value of an opcode of an integer from 0; of LONG1 the length stands before it."""
+    return int.from_bytes(integer, "little") >> (16 if integer[0] == 0x8A else 8)
 
 
 def _refuse(sentence: str) -> NoReturn:

@@ -1,11 +1,12 @@
 """Memory over the last recorded step of a snapshot's history, as the timeline that a traced budget has too."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
 from ...budget import ComponentName, Components, PhaseMark, PhaseName, Timeline
-from .stacks import StackComponent
+from .stacks import Stack, StackComponent
 
 _ROUNDING = 512
 """Torch rounds the size of a block up to this (``kMinBlockSize`` in CUDACachingAllocator.cpp)."""
@@ -13,14 +14,17 @@ _MAX_MOMENTS = 1500
 _NAMES: tuple[ComponentName, ...] = tuple(each.name for each in fields(Components))  # type: ignore[misc]
 
 
+HeldBlock = tuple[int, int, Stack]
+"""Address, size and stack of a block that is held at the end."""
+
+
 class Event(NamedTuple):
     """One entry of the history."""
 
-    action: str
+    action: Any
     address: int
     size: int
-    component: StackComponent
-    phase: PhaseName | None
+    stack: Stack
 
 
 def rounded(size: int) -> int:
@@ -28,36 +32,20 @@ def rounded(size: int) -> int:
     return max(_ROUNDING, -(-size // _ROUNDING) * _ROUNDING)
 
 
-def replay(
-    events: Sequence[Event], held: dict[int, tuple[int, StackComponent]], reserved_bytes: int
-) -> Timeline | None:
+def replay(events: Sequence[Event], held: Iterable[HeldBlock], reserved_bytes: int) -> Timeline | None:
     """Return the memory over the last step in a history.
 
     Args:
         events: the history of one GPU, oldest first.
-        held: size and component of each block that is held at its end, by address.
+        held: at its end.
         reserved_bytes: at its end.
     """
     if not any(event.action == "alloc" for event in events):
         return None
-    levels, reserved = _base(events, held), reserved_bytes - sum(_reserved_change(event) for event in events)
-    live: dict[int, tuple[int, ComponentName]] = {}
+    blocks = {block[0]: block for block in held}
+    levels, reserved = _base(events, blocks.values()), reserved_bytes - sum(map(_reserved_change, events))
     start, phases = _last_step(events)
-    moments: list[tuple[int, tuple[int, ...], int]] = []
-    for at, event in enumerate(events):
-        if event.action == "alloc":
-            name = _drawn(event.component)
-            live[event.address] = (rounded(event.size), name)
-            levels[name] += rounded(event.size)
-        elif event.action in ("free_requested", "free_completed", "free"):
-            size, name = live.pop(event.address, (0, "temporary"))
-            if not size and event.action != "free_completed":
-                size = rounded(event.size)
-            levels[name] = max(0, levels[name] - size)
-        reserved += _reserved_change(event)
-        if at >= start:
-            moments.append((at, tuple(levels[name] for name in _NAMES), max(0, reserved)))
-    kept = _thinned(moments)
+    kept = _thinned(islice(_moments(events, blocks, levels, reserved), start, None), levels, len(events) - start)
     return Timeline(
         events=tuple(at for at, _, _ in kept),
         levels=tuple(Components(**dict(zip(_NAMES, level, strict=True))) for _, level, _ in kept),
@@ -67,7 +55,40 @@ def replay(
     )
 
 
-def _base(events: Sequence[Event], held: dict[int, tuple[int, StackComponent]]) -> dict[ComponentName, int]:
+def _moments(
+    events: Iterable[Event], held: Mapping[int, HeldBlock], levels: dict[ComponentName, int], reserved: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yield index, bytes held and bytes reserved after each event, with ``levels`` as they are then."""
+    live: dict[int, tuple[int, ComponentName]] = {}
+    total = sum(levels.values())
+    for at, event in enumerate(events):
+        action, address, size, _ = event
+        if action == "alloc":
+            change, name = live[address] = rounded(size), _drawn(_component(event, held))
+        elif action in ("free_requested", "free_completed", "free"):
+            known, name = live.pop(address, (0, "temporary"))
+            if not known and action != "free_completed":
+                known = rounded(size)
+            change = -min(known, levels[name])
+        else:
+            change, name = 0, "temporary"
+            reserved += _reserved_change(event)
+        levels[name] += change
+        total += change
+        yield at, total, max(0, reserved)
+
+
+def _component(event: Event, held: Mapping[int, HeldBlock]) -> StackComponent:
+    """Return the component of what was allocated: that of its block at the end, if it is the same block."""
+    component = event.stack.component
+    if component == "gradients or temporary" and event.address in held:
+        _, size, stack = held[event.address]
+        if stack.component == "gradients" and size >= event.size:
+            return "gradients"
+    return component
+
+
+def _base(events: Sequence[Event], held: Iterable[HeldBlock]) -> dict[ComponentName, int]:
     """Return what was held before the history begins: blocks that it does not allocate, but frees or leaves."""
     levels: dict[ComponentName, int] = dict.fromkeys(_NAMES, 0)
     allocated: set[int] = set()
@@ -78,9 +99,9 @@ def _base(events: Sequence[Event], held: dict[int, tuple[int, StackComponent]]) 
         elif event.action in ("free_requested", "free") and event.address not in seen:
             levels["temporary"] += rounded(event.size)  # older than the history: nothing says what it was
         seen.add(event.address)
-    for address, (size, component) in held.items():
+    for address, size, stack in held:
         if address not in allocated:
-            levels[_drawn(component)] += size
+            levels[_drawn(stack.component)] += size
     return levels
 
 
@@ -104,9 +125,10 @@ def _last_step(events: Sequence[Event]) -> tuple[int, list[PhaseMark]]:
     marks: list[PhaseMark] = []
     last: PhaseName | None = None
     for at, event in enumerate(events):
-        if event.action in ("alloc", "oom") and event.phase is not None and event.phase != last:
-            marks.append(PhaseMark(name=event.phase, event=at))
-            last = event.phase
+        phase = event.stack.phase
+        if phase is not None and phase != last and event.action in ("alloc", "oom"):
+            marks.append(PhaseMark(name=phase, event=at))
+            last = phase
     begin = 0
     for index, mark in enumerate(marks):
         before = marks[index - 1].name if index else None
@@ -115,13 +137,22 @@ def _last_step(events: Sequence[Event]) -> tuple[int, list[PhaseMark]]:
     return (marks[begin].event, marks[begin:]) if marks else (0, [PhaseMark(name="forward", event=0)])
 
 
-def _thinned(moments: list[tuple[int, tuple[int, ...], int]]) -> list[tuple[int, tuple[int, ...], int]]:
+def _thinned(
+    moments: Iterable[tuple[int, int, int]], levels: Mapping[ComponentName, int], count: int
+) -> list[tuple[int, tuple[int, ...], int]]:
     """Return at most ``_MAX_MOMENTS`` moments: the highest of each stretch, the first and the last."""
-    if len(moments) <= _MAX_MOMENTS:
-        return moments
-    width = len(moments) / (_MAX_MOMENTS - 2)
-    kept = {0, len(moments) - 1}
-    for stretch in range(_MAX_MOMENTS - 2):
-        begin, end = int(stretch * width), max(int(stretch * width) + 1, int((stretch + 1) * width))
-        kept.add(max(range(begin, min(end, len(moments))), key=lambda at: sum(moments[at][1])))
-    return [moments[at] for at in sorted(kept)]
+    width = count / (_MAX_MOMENTS - 2) if count > _MAX_MOMENTS else 1.0
+    kept: list[tuple[int, tuple[int, ...], int]] = []
+    stretch = end = highest = 0
+    for index, (at, total, reserved) in enumerate(moments):
+        if index >= end:
+            stretch += 1
+            end, highest = int(stretch * width), total
+        elif total > highest:
+            highest = total
+            if len(kept) > 1:
+                kept.pop()
+        elif index < count - 1:
+            continue
+        kept.append((at, tuple(levels.values()), reserved))
+    return kept

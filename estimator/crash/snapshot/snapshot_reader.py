@@ -7,23 +7,24 @@ segments alone.
 
 import gc
 import json
+import os
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
-from ...common import InputError
+from ...common import InputError, LimitError
+from ...common.limits import SNAPSHOT_BLOCKS, SNAPSHOT_EVENTS, SNAPSHOT_JSON
+from .entries import Entry, count_of, entry_of
 from .modules import ModelPart, ModulePlace, module_of
 from .plain_pickle import load_plain_pickle
 from .records import BlockGroup, FailedAllocation, MemorySnapshot
-from .replay import Event, replay
+from .replay import Event, HeldBlock, replay
 from .source_files import SourceFiles
 from .stacks import UNRECORDED, Stack, StackComponent, Stacks
 
-MAX_JSON_BYTES = 256 * 2**20
-_MAX_BLOCKS = 4_000_000
-_MAX_EVENTS = 4_000_000
 _MAX_BYTES = 2**50
 _MAX_GROUPS = 200
 _START_BYTES = 4096
@@ -41,19 +42,41 @@ def is_snapshot(start: bytes) -> bool:
     )
 
 
-def read_snapshot(file: BinaryIO, *, device: int | None = None) -> MemorySnapshot:
+def read_snapshot(
+    file: BinaryIO, *, device: int | None = None, progress: Callable[[str], None] | None = None
+) -> MemorySnapshot:
     """Return the snapshot of one GPU of the file.
 
     Args:
         file: buffered and seekable, or a pipe of which nothing was read.
         device: index of the GPU; None: that of the last failure, else the one with the most memory.
+        progress: called with what is being done.
 
     Raises:
-        InputError: it is not a memory snapshot, or has nothing of this GPU.
+        InputError: it is not a memory snapshot, has nothing of this GPU, or exceeds a limit.
     """
     first = file.peek(1)[:1] if hasattr(file, "peek") else b"\x80"
     with _without_collections():
-        return _Reader(_segments_of(load_plain_pickle(file) if first == b"\x80" else _load_json(file))).read(device)
+        if first == b"\x80":
+            data = load_plain_pickle(file, entries=True, progress=_told(file, progress) if progress else None)
+        else:
+            data = _load_json(file)
+        reader = _Reader(_segments_of(data))
+        if progress:
+            progress("assigning the snapshot's memory")
+        try:
+            return reader.read(device)
+        except LimitError as error:
+            raise InputError(str(error)) from None
+
+
+def _told(file: BinaryIO, progress: Callable[[str], None]) -> Callable[[int], None]:
+    """Return what puts the bytes that were read in words."""
+    whole = ""
+    with suppress(OSError, ValueError):
+        facts = os.fstat(file.fileno())
+        whole = f" of {facts.st_size / 1e6:,.0f}" if stat.S_ISREG(facts.st_mode) else ""
+    return lambda size: progress(f"reading the snapshot: {size / 1e6:,.0f}{whole} MB")
 
 
 @contextmanager
@@ -80,9 +103,10 @@ def _segments_of(data: Any) -> dict[str, Any]:
 
 
 def _load_json(file: BinaryIO) -> Any:
-    text = file.read(MAX_JSON_BYTES + 1)
-    if len(text) > MAX_JSON_BYTES:
-        raise InputError(f"JSON of more than {MAX_JSON_BYTES // 2**20} MiB; give the pickle, which is read in pieces")
+    most = SNAPSHOT_JSON.bytes or 0
+    text = file.read(most + 1)
+    if len(text) > most:
+        raise InputError(f"{SNAPSHOT_JSON.too_large()}; give the pickle, which is read in pieces")
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -90,17 +114,23 @@ def _load_json(file: BinaryIO) -> Any:
 
 
 class _Reader:
-    def __init__(self, data: Mapping[str, Any]) -> None:
+    """Reads a GPU's part, once: the file's blocks and events go as they are read, or they would be there twice.
+
+    Args:
+        data: the reader's own.
+    """
+
+    def __init__(self, data: dict[str, Any]) -> None:
         self._data = data
         self._stacks = Stacks()
-        traces = data.get("device_traces")
-        self._traces: list[Any] = traces if isinstance(traces, list) else []
-        self._segments = [each for each in _dicts(data["segments"]) if _count(each.get("total_size"))]
+        traces = data.pop("device_traces", None)
+        self._traces = [list(_entries(each)) for each in _list(traces)]
+        self._segments = [each for each in _list(data.pop("segments")) if isinstance(each, dict) and _reserved(each)]
 
     def read(self, device: int | None) -> MemorySnapshot:
-        used = sorted({_count(each.get("device")) for each in self._segments})
-        failing = [at for at, trace in enumerate(self._traces) if any(_action(each) == "oom" for each in _dicts(trace))]
-        traced = [at for at, trace in enumerate(self._traces) if isinstance(trace, list) and trace]
+        used = sorted({_index(each) for each in self._segments})
+        failing = [at for at, trace in enumerate(self._traces) if any(each.kind == "oom" for each in trace)]
+        traced = [at for at, trace in enumerate(self._traces) if trace]
         devices = tuple(sorted({*used, *traced}))
         if device is None:
             device = failing[-1] if failing else max(devices, key=self._reserved, default=None)
@@ -110,23 +140,22 @@ class _Reader:
         return self._of(device, devices)
 
     def _reserved(self, device: int) -> int:
-        return sum(_count(each.get("total_size")) for each in self._segments if _count(each.get("device")) == device)
+        return sum(_reserved(each) for each in self._segments if _index(each) == device)
 
     def _of(self, device: int, devices: tuple[int, ...]) -> MemorySnapshot:
-        segments = [each for each in self._segments if _count(each.get("device")) == device]
-        events = list(self._events(device))
-        space = self._space(segments, {event.address: stack for event, stack in events if event.action == "alloc"})
-        stacks = [stack for _, stack in (*space.held.values(), *events)]
-        has_stacks = any(stack.place is not None for stack in {id(each): each for each in stacks}.values())
-        settled = list(_settled(space, has_stacks=has_stacks))
-        components, groups = _grouped(settled, self._module_finder())
-        names = {address: (size, component) for address, size, component, _ in settled}
-        reserved = sum(_count(each.get("total_size")) for each in segments)
+        segments, reserved = [each for each in self._segments if _index(each) == device], self._reserved(device)
+        trace = self._traces[device] if device < len(self._traces) else []
+        failed = self._failed(trace)
+        events = self._events(trace)
+        space = self._space(segments, {event.address: event.stack for event in events if event.action == "alloc"})
+        has_stacks = self._stacks.has_places
+        _settle(space.held, has_stacks=has_stacks)
+        components, groups = _grouped(space.held, self._module_finder())
         return MemorySnapshot(
             device=device,
             devices=devices,
             reserved_bytes=reserved,
-            allocated_bytes=sum(size for size, _ in space.held.values()),
+            allocated_bytes=sum(size for _, size, _ in space.held),
             waiting_bytes=space.waiting,
             free_blocks=space.free_blocks,
             largest_free_bytes=space.largest_free,
@@ -136,8 +165,8 @@ class _Reader:
             groups=groups[:_MAX_GROUPS],
             components=components,
             parts=_parts(groups),
-            failed=self._failed(device),
-            timeline=replay([_settled_event(event, names) for event, _ in events], names, reserved),
+            failed=failed,
+            timeline=replay(events, space.held, reserved) if events else None,
             has_stacks=has_stacks,
             total_bytes=self._total(device),
             allowed_bytes=self._allowed(device),
@@ -145,48 +174,39 @@ class _Reader:
 
     def _space(self, segments: Iterable[dict[str, Any]], allocated: Mapping[int, Stack]) -> "_Space":
         space = _Space()
-        for segment, address, block in _blocks(segments):
-            size, state = _count(block.get("size")), block.get("state")
-            if state == "inactive" and _is_private(segment):
+        for segment, address, size, block in _blocks(segments):
+            if block.kind == "inactive" and _is_private(segment):
                 space.private_free += size
-            elif state == "inactive":
+            elif block.kind == "inactive":
                 space.free_blocks += 1
                 space.largest_free = max(space.largest_free, size)
-            elif state in ("active_awaiting_free", "active_pending_free"):
+            elif block.kind in ("active_awaiting_free", "active_pending_free"):
                 space.waiting += size
             else:
-                frames = _frames_of(block)
                 # an empty list: the stack was not recorded, or has no Python frame, which the history tells apart
-                stack = self._stacks.stack(frames) if frames else allocated.get(address, UNRECORDED)
-                space.held[address] = (size, stack)
+                known = self._stacks.stack(block.frames) if block.frames else allocated.get(address, UNRECORDED)
+                space.held.append((address, size, known))
         return space
 
-    def _entries(self, device: int) -> Iterator[dict[str, Any]]:
-        trace = self._traces[device] if device < len(self._traces) else []
-        for at, entry in enumerate(_dicts(trace)):
-            if at >= _MAX_EVENTS:
-                raise InputError(
-                    f"its history has more than {_MAX_EVENTS:,} entries; record with a smaller max_entries"
-                )
-            yield entry
-
-    def _events(self, device: int) -> Iterator[tuple[Event, Stack]]:
+    def _events(self, trace: list[Any]) -> list[Event]:
+        """Return the events of a trace, which they replace one by one."""
+        if len(trace) > (SNAPSHOT_EVENTS.items or 0):
+            raise InputError(f"{SNAPSHOT_EVENTS.too_many('entries')}; record with a smaller max_entries")
         read = self._stacks.stack
-        for entry in self._entries(device):
-            stack, get = read(entry.get("frames")), entry.get
-            yield Event(_action(entry), _count(get("addr")), _count(get("size")), stack.component, stack.phase), stack
+        for at, (kind, address, size, frames) in enumerate(trace):
+            trace[at] = Event(kind, (address or 0) if kind != "oom" else 0, size or 0, read(frames))
+        return trace
 
-    def _failed(self, device: int) -> FailedAllocation | None:
+    def _failed(self, trace: Iterable[Entry]) -> FailedAllocation | None:
         last = None
-        for entry in self._entries(device):
-            last = entry if _action(entry) == "oom" else last
+        for entry in trace:
+            last = entry if entry.kind == "oom" else last
         if last is None:
             return None
-        stack = self._stacks.stack(last.get("frames"))
-        free = last.get("device_free", last.get("addr"))
+        stack, free = self._stacks.stack(last.frames), last.address
         return FailedAllocation(
-            tried_bytes=_count(last.get("size")),
-            free_bytes=free if type(free) is int and 0 <= free < _MAX_BYTES else None,
+            tried_bytes=last.size or 0,
+            free_bytes=free if free is not None and free < _MAX_BYTES else None,
             component=stack.component,
             phase=stack.phase,
             place=stack.place,
@@ -198,7 +218,7 @@ class _Reader:
         failure = extra.get("failure") if isinstance(extra, dict) else None
         if not isinstance(failure, dict) or failure.get("device") != device:
             return None
-        told, total = _count(failure.get("total_bytes")), self._total(device)
+        told, total = count_of(failure.get("total_bytes")) or 0, self._total(device)
         return told if total is not None and 0 < told < total else None
 
     def _module_finder(self) -> Callable[[Stack], ModulePlace | None]:
@@ -226,56 +246,56 @@ class _Reader:
 class _Space:
     """The blocks of a GPU."""
 
-    held: dict[int, tuple[int, Stack]] = field(default_factory=dict)
-    """Size and stack of those that tensors hold, by address."""
+    held: list[HeldBlock] = field(default_factory=list)
+    """Those that tensors hold."""
     waiting: int = 0
     private_free: int = 0
     free_blocks: int = 0
     largest_free: int = 0
 
 
-def _settled(space: _Space, *, has_stacks: bool) -> Iterator[tuple[int, int, StackComponent, Stack]]:
-    """Yield address, size and component of each block; what autograd holds is a gradient where it has a weight's size.
+def _settle(held: list[HeldBlock], *, has_stacks: bool) -> None:
+    """Make what autograd holds a gradient where it has a weight's size; without stacks nothing is known.
 
     Each weight has one gradient, which may have half or twice its width.
     """
-    left = Counter(size for size, stack in space.held.values() if stack.component == "weights")
-    for address, (size, stack) in space.held.items():
+    left = Counter(size for _, size, stack in held if stack.component == "weights")
+    known: dict[tuple[int, StackComponent], Stack] = {}
+    for at, (address, size, stack) in enumerate(held):
         component: StackComponent = stack.component if has_stacks else "unknown"
         if component == "gradients or temporary":
             like = next((each for each in (size, 2 * size, size // 2) if left[each] > 0), None)
             if like is not None:
                 left[like] -= 1
                 component = "gradients"
-        yield address, size, component, stack
-
-
-def _settled_event(event: Event, names: Mapping[int, tuple[int, StackComponent]]) -> Event:
-    """Return the event with the component that its block has at the end, if it is the same block."""
-    size, component = names.get(event.address, (0, event.component))
-    if event.component != "gradients or temporary" or component != "gradients" or size < event.size:
-        return event
-    return Event(event.action, event.address, event.size, component, event.phase)
+        if component != stack.component:
+            key = id(stack), component
+            if key not in known:
+                known[key] = replace(stack, component=component)
+            held[at] = address, size, known[key]
 
 
 def _grouped(
-    blocks: Iterable[tuple[int, int, StackComponent, Stack]], module: Callable[[Stack], ModulePlace | None]
+    held: Iterable[HeldBlock], module: Callable[[Stack], ModulePlace | None]
 ) -> tuple[dict[StackComponent, int], tuple[BlockGroup, ...]]:
     """Return the bytes of each component, and all groups, both with the largest first."""
+    sizes: dict[int, tuple[Stack, list[int]]] = {}
+    for _, size, stack in held:
+        sizes.setdefault(id(stack), (stack, []))[1].append(size)
     totals: dict[StackComponent, int] = {}
     groups: dict[object, BlockGroup] = {}
-    for _, size, component, stack in blocks:
-        totals[component] = totals.get(component, 0) + size
+    for stack, each in sizes.values():
+        totals[stack.component] = totals.get(stack.component, 0) + sum(each)
         where = module(stack)
-        key = (component, stack.place, where)
+        key = (stack.component, stack.place, where)
         known = groups.get(key)
         groups[key] = BlockGroup(
-            component=component,
+            component=stack.component,
             place=stack.place,
             module=where,
-            bytes=size + (known.bytes if known else 0),
-            blocks=1 + (known.blocks if known else 0),
-            largest_bytes=max(size, known.largest_bytes if known else 0),
+            bytes=sum(each) + (known.bytes if known else 0),
+            blocks=len(each) + (known.blocks if known else 0),
+            largest_bytes=max((known.largest_bytes if known else 0, max(each))),
         )
     largest = sorted(groups.values(), key=lambda group: -group.bytes)
     ordered = sorted(totals.items(), key=lambda item: -item[1])
@@ -291,27 +311,24 @@ def _parts(groups: Iterable[BlockGroup]) -> dict[StackComponent, dict[ModelPart,
     return {name: dict(sorted(parts.items(), key=lambda item: -item[1])) for name, parts in found.items()}
 
 
-def _blocks(segments: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], int, dict[str, Any]]]:
-    count = 0
+def _blocks(segments: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], int, int, Entry]]:
+    """Yield each block with its segment, address and size."""
+    count, most = 0, SNAPSHOT_BLOCKS.items or 0
     for segment in segments:
-        address = _count(segment.get("address"))
-        for block in _dicts(segment.get("blocks")):
+        address = count_of(segment.get("address")) or 0
+        blocks = _list(segment.pop("blocks", None))
+        for at, each in enumerate(blocks):
+            block, blocks[at] = entry_of(each), None
+            if block is None:
+                continue
             count += 1
-            if type(block.get("size")) is not int:
+            size = block.size
+            if size is None:
                 raise InputError("it is damaged: a block of memory in it has no size")
-            if count > _MAX_BLOCKS:
-                raise InputError(f"it has more than {_MAX_BLOCKS:,} blocks, which no GPU holds")
-            own = block.get("address")
-            yield segment, own if type(own) is int else address, block
-            address += _count(block.get("size"))
-
-
-def _frames_of(block: Mapping[str, Any]) -> Any:
-    if "frames" in block:
-        return block["frames"]
-    history = block.get("history")
-    first = history[0] if isinstance(history, list) and history else None
-    return first.get("frames") if isinstance(first, dict) else None
+            if count > most:
+                raise SNAPSHOT_BLOCKS.too_many("blocks, which no GPU holds")
+            yield segment, address if block.address is None else block.address, size, block
+            address += size
 
 
 def _is_private(segment: Mapping[str, Any]) -> bool:
@@ -319,15 +336,18 @@ def _is_private(segment: Mapping[str, Any]) -> bool:
     return isinstance(pool, tuple | list) and any(pool)
 
 
-def _dicts(values: Any) -> Iterator[dict[str, Any]]:
-    return (each for each in (values if isinstance(values, list) else ()) if isinstance(each, dict))
+def _list(values: Any) -> list[Any]:
+    return values if isinstance(values, list) else []
 
 
-def _action(entry: Mapping[str, Any]) -> str:
-    action = entry.get("action", "")
-    return action if type(action) is str else ""
+def _entries(values: Any) -> Iterator[Entry]:
+    return (entry for each in _list(values) if (entry := entry_of(each)) is not None)
 
 
-def _count(value: Any) -> int:
-    """Return a size, address or index; 0 for what is none."""
-    return value if type(value) is int and 0 <= value < 2**64 else 0
+def _reserved(segment: Mapping[str, Any]) -> int:
+    return count_of(segment.get("total_size")) or 0
+
+
+def _index(segment: Mapping[str, Any]) -> int:
+    """Return the GPU of a segment; older snapshots of one GPU do not say it."""
+    return count_of(segment.get("device")) or 0

@@ -3,7 +3,7 @@
 The rules name functions of torch 2.4 to 2.13, transformers 4.45 to 5, accelerate, DeepSpeed and bitsandbytes.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -58,45 +58,59 @@ AUTOGRAD = Stack(component="gradients or temporary", phase="backward", place=Non
 
 
 class Stacks:
-    """Reads stacks, each list of frames once."""
+    """Reads stacks, each list of frames once; frames that were read stay, as they are known by their ids."""
 
     def __init__(self) -> None:
+        self._tuples: dict[int, tuple[tuple[Any, ...], Stack]] = {}
         self._known: dict[tuple[int, ...], Stack] = {}
-        self._frames: dict[int, StackFrame] = {}
+        self._frames: dict[int, tuple[dict[Any, Any], StackFrame]] = {}
         self._alike: dict[tuple[StackFrame, ...], Stack] = {}
 
     @property
-    def frames(self) -> Collection[StackFrame]:
+    def frames(self) -> list[StackFrame]:
         """All frames that were read."""
-        return self._frames.values()
+        return [frame for _, frame in self._frames.values()]
+
+    @property
+    def has_places(self) -> bool:
+        """True if one of the stacks that were read has a frame outside torch."""
+        return any(stack.place is not None for stack in self._alike.values())
 
     def stack(self, frames: Any) -> Stack:
-        """Return what a list of frames says: dictionaries with filename, line and name, innermost first."""
-        if not isinstance(frames, list):
-            return UNRECORDED
+        """Return what a list or tuple of frames says: dictionaries with filename, line and name, innermost first."""
+        if type(frames) is tuple:
+            kept = self._tuples.get(id(frames))
+            if kept is None:
+                kept = self._tuples[id(frames)] = frames, self._read(frames)
+            return kept[1]
+        return self._read(frames) if isinstance(frames, list) else UNRECORDED
+
+    def _read(self, frames: Sequence[Any]) -> Stack:
         if not frames:
             return AUTOGRAD
-        key = tuple(map(id, frames[:MAX_FRAMES]))  # torch's snapshot has each frame once, and keeps it alive
+        key = tuple(map(id, frames[:MAX_FRAMES]))  # torch's snapshot has each frame once
         found = self._known.get(key)
         if found is None:
-            read = tuple(self._frame(each) for each in frames[:MAX_FRAMES] if isinstance(each, dict))
+            dicts = [each for each in frames[:MAX_FRAMES] if isinstance(each, dict)]
+            read = tuple(map(self._frame, dicts))
             found = self._alike.get(read)
             if found is None:
                 found = self._alike[read] = classify(read)
-            self._known[key] = found
+            if len(dicts) == len(key):
+                self._known[key] = found
         return found
 
     def _frame(self, frame: dict[Any, Any]) -> StackFrame:
         known = self._frames.get(id(frame))
         if known is None:
             line = frame.get("line")
-            known = StackFrame(
+            read = StackFrame(
                 file=str(frame.get("filename", ""))[:500].replace("\\", "/"),
                 line=line if type(line) is int else 0,
                 function=str(frame.get("name", ""))[:200],
             )
-            self._frames[id(frame)] = known
-        return known
+            known = self._frames[id(frame)] = frame, read
+        return known[1]
 
 
 def classify(frames: Sequence[StackFrame]) -> Stack:
