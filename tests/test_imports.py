@@ -118,12 +118,14 @@ def test_the_estimator_is_loaded_when_there_is_a_job(program: str) -> None:
             "errors",
             "exit_codes",
             "lazy_exports",
+            "limits",
             "paths",
             "process_limit",
             "secret_names",
             "secret_programs",
             "secrets",
             "sizes",
+            "trust",
         ),
     )
     common = ("common", "common.untrusted_files", *(f"common.{name}" for name in modules_of_common))

@@ -9,7 +9,6 @@ command after ``--``. Names that are looked up in folders, and folders in variab
 
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -144,6 +143,8 @@ def user_name(uid: int) -> str:
 
 
 def _programs(name: str, path: str | None) -> Iterator[Path]:
+    import shutil  # here: it loads what unpacks archives
+
     folders = [each for each in (path or os.defpath).split(os.pathsep) if os.path.isabs(each)]  # noqa: PTH117
     for folder in folders if "/" not in name else [None]:
         found = shutil.which(name, path=folder)
