@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from vramtop.estimator.common import InputError, VramtopError, is_file, open_file
+from vramtop.estimator.common import InputError, LimitError, VramtopError, decode_json, is_file, open_file, open_private
 
 from ..snapshot import Fault, Snapshot, resolve_annotations
 from .sanitize_recording import mask_snapshot, sanitize_snapshot
@@ -33,9 +33,6 @@ _CHUNK_BYTES = 2**16
 _MAX_UNPACKED_BYTES = 2**20
 _MAX_LINE_BYTES = 2**23
 """Longer lines are no snapshots (500 processes take a few hundred thousand bytes)."""
-
-_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Exceptions of msgspec for a line that is no snapshot."""
 
 
 class _Header(msgspec.Struct):
@@ -64,7 +61,7 @@ class RecordingWriter:
         if overwrite and is_file(path) and os.access(self._target.parent, os.W_OK):
             self._unfinished = self._target.with_name(f"{self._target.name}.{os.getpid()}.part")
         try:
-            file = self._unfinished.open("wb" if overwrite else "xb", buffering=0)
+            file = open_private(self._unfinished, new=not overwrite or self._unfinished != self._target)
         except FileExistsError:
             raise InputError(f"{path}: exists already; remove it, or record to another file") from None
         except OSError as error:
@@ -188,7 +185,6 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
     lines = _lines(path)
     _check_header(path, next(lines, None))
     resolve_annotations()
-    decoder = msgspec.json.Decoder(Snapshot)
     last: Snapshot | None = None
     truncated = False
     for line in lines:
@@ -196,8 +192,8 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
             truncated = True
             break
         try:
-            snapshot = sanitize_snapshot(decoder.decode(line))
-        except _DECODE_ERRORS:
+            snapshot = sanitize_snapshot(decode_json(line, Snapshot))
+        except (ValueError, msgspec.ValidationError):
             truncated = True
             break
         if last is not None:
@@ -218,8 +214,8 @@ def _check_header(path: Path, line: bytes | None) -> None:
         raise InputError(f"{path}: the file is empty; a recording is made with 'vramtop record FILE'")
     no_recording = f"{path}: not a vramtop recording; one is made with 'vramtop record FILE'"
     try:
-        version = msgspec.json.decode(line or b"", type=_Header).vramtop_recording
-    except _DECODE_ERRORS:
+        version = decode_json(line or b"", _Header).vramtop_recording
+    except LimitError:
         raise InputError(no_recording) from None
     if version > VERSION:
         raise InputError(

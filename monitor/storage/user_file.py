@@ -13,7 +13,16 @@ from typing import Any, Generic, TypeVar
 
 from platformdirs import user_data_dir
 
-from vramtop.estimator.common import CannotTellError, ProcessLimitError, is_file, read_file, start_thread
+from vramtop.estimator.common import (
+    CannotTellError,
+    LimitError,
+    ProcessLimitError,
+    decode_json,
+    is_file,
+    read_file,
+    start_thread,
+    write_private,
+)
 
 from .file_lock import lock_file
 
@@ -102,10 +111,10 @@ class UserFile(Generic[Content]):
         import msgspec  # not before there is a file
 
         try:
-            if msgspec.json.decode(data, type=_Header).version == self.version:
-                content: Content = msgspec.convert(msgspec.json.decode(data)["content"], self.kind)
+            if decode_json(data, _Header).version == self.version:
+                content: Content = msgspec.convert(decode_json(data)["content"], self.kind)
                 return content
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+        except (LimitError, msgspec.ValidationError, KeyError):
             raise _DamagedError(f"{file}, with {self.description}, is damaged.") from None
         raise CannotTellError(
             f"{file} was written by another version of vramtop and is left as it is; use that version, or move the "
@@ -186,27 +195,7 @@ def change_in_background(
 def _write(file: Path, content: Any) -> None:
     import msgspec
 
-    write_whole(file, msgspec.json.format(msgspec.json.encode(content), indent=1))
-
-
-def write_whole(file: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write the whole file or nothing, through a temporary file.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    import tempfile
-
-    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.stem}-", delete=False) as part:
-        try:
-            part.write(data)
-            part.flush()
-            os.fsync(part.fileno())
-            os.fchmod(part.fileno(), mode)
-            Path(part.name).replace(file)
-        except OSError:
-            Path(part.name).unlink(missing_ok=True)
-            raise
+    write_private(file, msgspec.json.format(msgspec.json.encode(content), indent=1))
 
 
 def name_for_damaged(file: Path) -> Path:

@@ -1,6 +1,5 @@
 """Internal errors: the user gets a sentence, and a file with the traceback for a bug report."""
 
-import os
 import platform
 import sys
 import time
@@ -43,15 +42,14 @@ def _save_traceback(error: BaseException) -> Path | None:
 
 def save_fault(text: str) -> Path | None:
     """Write a traceback to the user's data folder, readable by the user only; None if that is impossible."""
-    from vramtop.estimator.common import CannotTellError, mask_line
+    from vramtop.estimator.common import CannotTellError, mask_line, write_private
     from vramtop.monitor.storage import data_file
 
     header = f"vramtop on Python {platform.python_version()}, {platform.platform()}\n"
     try:
         path = data_file(f"fault-{time.strftime('%Y%m%d-%H%M%S')}.txt")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.writelines([header, mask_line(text)])
+        write_private(path, f"{header}{mask_line(text)}".encode(errors="replace"))
     except (OSError, CannotTellError):
         return None
     return path

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from vramtop.estimator.common import GIB, InputError
+from vramtop.estimator.common import GIB, InputError, write_private
 
 from ..draw import printable
 from .plots import BarPlot, TimePlot, outline
@@ -79,7 +80,9 @@ def _save(plot: Plot, path: Path, kind: PlotFormat) -> None:
         else:
             _draw_bars(axes, plot)
         metadata = {"Software": "vramtop"} if kind == "png" else {"Creator": "vramtop", "Date": None}
-        figure.savefig(path, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata, facecolor="white")
+        data = io.BytesIO()
+        figure.savefig(data, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata, facecolor="white")
+        write_private(path, data.getvalue())
 
 
 def _height(plot: Plot) -> float:

@@ -1,6 +1,9 @@
 """An app that adapts to its terminal: colours, characters, size, and how it ends."""
 
+import contextlib
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -12,7 +15,7 @@ from textual.geometry import Size
 from textual.theme import Theme
 from textual.worker import WorkerFailed
 
-from vramtop.estimator.common import current_folder
+from vramtop.estimator.common import current_folder, open_private
 
 from ..draw import MIN_TEXT_CONTRAST, ColourDepth
 from ..keys import key_name, use_keys
@@ -95,7 +98,12 @@ class TerminalApp(ChangedCellsApp):
 
         Textual's folder is used where the current one was removed.
         """
-        return super().deliver_screenshot(filename, path or current_folder(), time_format)
+        filename = filename or time.strftime("vramtop-%Y%m%d-%H%M%S.svg")
+        folder = path or current_folder()
+        if folder is not None:
+            with contextlib.suppress(OSError):  # Textual says why it cannot be written
+                open_private(Path(folder) / filename).close()
+        return super().deliver_screenshot(filename, folder, time_format)
 
     def check_size(self) -> None:
         """Show or hide the screen for a terminal that is too small, and repair a size that is not the terminal's.

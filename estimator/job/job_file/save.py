@@ -1,13 +1,12 @@
 """Writes a job as a job file, which reads back as the same job."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ...common import InputError, expand_user, is_file, read_file
+from ...common import InputError, expand_user, is_file, read_file, write_private
 from ..job import Job
 from ..settings import Parallel, Target
 from .changes import job_differences
@@ -48,24 +47,16 @@ def save_job(job: Job, path: Path, *, overwrite: bool = False) -> None:
         InputError: the file exists and must not be replaced, or it cannot be written.
     """
     target = expand_user(str(path))
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    created: Path | None = None
     try:
         if overwrite and target.exists():
-            created = partial
-            partial.write_text(_edited(target, job) or job_to_toml(job), encoding="utf-8")
-            partial.chmod(target.stat().st_mode & 0o777)
-            partial.replace(target.resolve())
+            text = _edited(target, job) or job_to_toml(job)
+            write_private(target, text.encode(), mode=target.stat().st_mode & 0o777)
         else:
-            with target.open("x", encoding="utf-8") as file:
-                created = target
-                file.write(job_to_toml(job))
+            write_private(target, job_to_toml(job).encode(), new=True)
     except FileExistsError:
         raise InputError(f"{path} already exists; give another name, or remove it") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        if created is not None:  # incomplete
-            created.unlink(missing_ok=True)
         raise InputError(f"{path}: cannot be written: {reason}") from None
 
 

@@ -10,10 +10,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common import CannotTellError, InputError, ProcessLimitError, VramtopError, is_file, start_thread
+from vramtop.estimator.common import (
+    PRIVATE,
+    CannotTellError,
+    InputError,
+    ProcessLimitError,
+    VramtopError,
+    is_file,
+    start_thread,
+    write_private,
+)
 
 from ..file_lock import lock_file
-from ..user_file import may_change_files, write_whole
+from ..user_file import may_change_files
 from .in_force import read_settings_file
 from .old_file import TAKEN_OVER, read_old_file
 from .places import NO_FILE, config_file, old_settings_file
@@ -117,8 +126,8 @@ def _change(file: Path, changes: Changes, old: str | None) -> None:
             wanted = ", ".join(f"{name} = {shown(value)}" for name, value in changes.items() if value is not None)
             raise CannotTellError(f"{file} cannot be changed without damage; write into it yourself: {wanted}.")
         if new != text:
-            mode = stat.S_IMODE(file.stat().st_mode) & _PERMISSIONS if file.exists() else 0o600
-            write_whole(file, new.encode(), mode)
+            mode = stat.S_IMODE(file.stat().st_mode) & _PERMISSIONS if file.exists() else PRIVATE
+            write_private(file, new.encode(), mode=mode)
     if kept is not None and old is not None and not kept.is_broken and is_file(Path(old)):
         Path(old).replace(Path(old).with_name(TAKEN_OVER))
 

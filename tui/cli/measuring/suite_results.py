@@ -1,6 +1,5 @@
 """The file of a suite's results: written anew after every row, so that nothing is lost, and read to go on with it."""
 
-import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from vramtop.estimator.common import InputError, displayed_data, read_file
+from vramtop.estimator.common import InputError, LimitError, decode_json, displayed_data, read_file, write_private
 
 from ..json_types import MeasureJson, PredictedPeakJson
 
@@ -105,11 +104,9 @@ class ResultsFile:
         head = {name: value for name, value in data.items() if name != "rows"}
         lines = [msgspec.json.encode(row).decode() for row in data["rows"]]  # a line each: its history can be read
         text = f'{msgspec.json.encode(head).decode()[:-1]},"rows":[\n' + ",\n".join(lines) + "\n]}\n"
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.replace(path)
+            write_private(path, text.encode())
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
 
@@ -121,8 +118,8 @@ def read_results(path: Path) -> SuiteResults:
         InputError: it cannot be read, or holds something else.
     """
     try:
-        return msgspec.json.decode(read_file(path, _MAX_BYTES), type=SuiteResults)
+        return decode_json(read_file(path, _MAX_BYTES), SuiteResults)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except LimitError as error:
         raise InputError(f"{path}: no results of a suite: {error}") from None

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError, open_file, version_number
+from vramtop.estimator.common import InputError, LimitError, decode_json, open_file, version_number, write_private
 
 from ....html_report import history_plot, require_matplotlib, save_plots
 from ....html_report.history_page import history_page
@@ -111,25 +111,21 @@ def _measured_runs(source: str) -> tuple[Measurement, ...] | None:
 
 
 def _is_measured_run(line: bytes) -> bool:
-    import msgspec
-
     try:
-        found = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError):
+        found = decode_json(line)
+    except LimitError:
         return False
     return isinstance(found, dict) and "run" in found and "observed" in found
 
 
 def _exported_runs(path: Path, text: bytes) -> tuple[Measurement, ...]:
-    import msgspec
-
     from vramtop.estimator.learning import measurement_from_json
 
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
-            found.append(measurement_from_json(msgspec.json.decode(line)))
-        except (InputError, msgspec.DecodeError, RecursionError) as error:
+            found.append(measurement_from_json(decode_json(line)))
+        except (InputError, LimitError) as error:
             raise InputError(f"{path}, line {number}: no measured run as vramtop history exports it: {error}") from None
     return tuple(sorted(found, key=lambda each: each.time, reverse=True))
 
@@ -152,17 +148,11 @@ def _out(options: argparse.Namespace) -> Path | None:
 
 def _write(path: Path, text: str, *, overwrite: bool) -> None:
     """Write the file whole, or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    created = partial if overwrite else path
     try:
-        with created.open("w" if overwrite else "x", encoding="utf-8") as file:
-            file.write(text)
-        if overwrite:
-            partial.replace(path.resolve())
+        write_private(path, text.encode(), new=not overwrite)
     except FileExistsError:
         raise InputError(f"{path} already exists; name another file with --out, or replace it") from None
     except OSError as error:
-        created.unlink(missing_ok=True)
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
 

@@ -4,7 +4,6 @@ import argparse
 import csv
 import io
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common import InputError, write_private
 from vramtop.estimator.learning import Measurement, measurement_to_json
 from vramtop.monitor.history import Choice, History
 
@@ -114,13 +113,7 @@ def _export(options: argparse.Namespace, found: Sequence[Measurement]) -> int:
         raise InputError(f"--export {name}: give a file that ends in .jsonl (JSON lines) or .csv, or - for JSON lines")
     text = _csv(found) if name.endswith(".csv") else _json_lines(found)
     try:
-        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-        except OSError:
-            Path(name).unlink(missing_ok=True)  # half a file looks like all runs
-            raise
+        write_private(Path(name), text.encode(), new=True)
     except FileExistsError:
         raise InputError(f"--export {name}: it already exists; give another name") from None
     except (OSError, ValueError) as error:

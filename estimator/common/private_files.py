@@ -1,0 +1,59 @@
+"""Files that vramtop writes: command lines, users and jobs stand in them, so only the user may read them."""
+
+import contextlib
+import os
+import stat
+from io import FileIO
+from pathlib import Path
+
+PRIVATE = 0o600
+
+
+def open_private(file: Path, *, new: bool = False) -> FileIO:
+    """Open an empty file that only this user may read, also one that all could read before.
+
+    Args:
+        file: the file; a device or a pipe is opened as it is.
+        new: it must not exist yet.
+
+    Raises:
+        OSError: it exists already, or cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if new else os.O_TRUNC)
+    opened = FileIO(os.open(file, flags, PRIVATE), "wb")
+    if stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+        with contextlib.suppress(OSError):  # another user's, which this one may write to
+            os.fchmod(opened.fileno(), PRIVATE)
+    return opened
+
+
+def write_private(file: Path, data: bytes, *, new: bool = False, mode: int = PRIVATE) -> None:
+    """Write the whole file or nothing: a reader sees the old or the new one.
+
+    Args:
+        file: the file; a link is followed, and a device is written to.
+        data: what it holds.
+        new: it must not exist yet.
+        mode: permissions of a file that the user has given others.
+
+    Raises:
+        OSError: it exists already, or cannot be written.
+    """
+    target = file if new else Path(os.path.realpath(file))
+    is_whole = not new and (target.is_file() or not target.exists())
+    part = target.with_name(f".{target.name}.{os.urandom(4).hex()}") if is_whole else target
+    opened = open_private(part, new=new or is_whole)
+    try:
+        with opened:
+            left = memoryview(data)
+            while left:
+                left = left[opened.write(left) or 0 :]
+            if is_whole:
+                os.fsync(opened.fileno())
+                os.fchmod(opened.fileno(), mode)
+        if is_whole:
+            part.replace(target)
+    except OSError:
+        if is_whole or new:
+            part.unlink(missing_ok=True)
+        raise

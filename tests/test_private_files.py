@@ -1,0 +1,145 @@
+"""What vramtop writes holds command lines, users and jobs: only the user may read it."""
+
+import ast
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_rooms import PACKAGES, ROOT
+from waiting import until_shown
+
+from vramtop.estimator.common.private_files import open_private, write_private
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.save import save_job
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
+from vramtop.monitor.sources.recording import RecordingWriter
+from vramtop.tui.cli.crash_report import save_fault
+from vramtop.tui.cli.main import main
+from vramtop.tui.html_report.plot_files import save_plots
+from vramtop.tui.html_report.plots import Bar, BarPlot
+from vramtop.tui.tty.terminal_app import TerminalApp
+
+OTHER_WRITERS = {
+    "estimator/common/private_files.py": "the one that writes private files",
+    "estimator/model/hub.py": "the cache of huggingface_hub, which users share",
+    "estimator/trace/worker_cache.py": "a temporary file is private",
+    "estimator/worker/measure/stages.py": "in a temporary folder, which is private",
+    "estimator/worker/measure/__main__.py": "in a temporary folder, which is private",
+    "estimator/worker/request/protocol.py": "a pipe",
+    "monitor/attach/automatic/read_program.py": "a pipe",
+    "monitor/export/textfile.py": "node_exporter, another user, reads it",
+    "monitor/history/database.py": "SQLite writes it; created with 0600",
+    "monitor/probe/snapshots/dump.py": "runs in the user's program, without vramtop; created with 0600",
+    "monitor/storage/reservations.py": "other users read it",
+    "monitor/storage/settings/change.py": "a lock, created with 0600",
+    "monitor/storage/user_file.py": "a lock, created with 0600",
+    "tui/cli/shell/files.py": "completions, which hold nothing of the user's",
+    "tui/cli/streams.py": "standard output",
+}
+
+
+@pytest.fixture(autouse=True)
+def usual_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def writes(tree: ast.AST) -> bool:
+    """Return True if a module opens a file to write it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("write_text", "write_bytes", "O_CREAT", "mkstemp"):
+            return True
+        called = node.func if isinstance(node, ast.Call) else None
+        if getattr(called, "id", getattr(called, "attr", "")) in ("open", "fdopen"):
+            words = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
+            if any(isinstance(word, str) and word in ("w", "wb", "x", "xb", "a", "ab", "r+b") for word in words):
+                return True
+    return False
+
+
+def test_only_known_modules_write_files_in_another_way() -> None:
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    assert {str(path.relative_to(ROOT)) for path in files if writes(ast.parse(path.read_text()))} <= set(OTHER_WRITERS)
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_no_file_that_vramtop_writes_can_be_read_by_others(
+    existed: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    recording, page, plots = tmp_path / "r.jsonl.gz", tmp_path / "r.html", tmp_path / "plots"
+    written = [recording, page, plots / "bars.svg"]
+    if existed:
+        plots.mkdir()
+        for path in written:
+            path.write_text("")
+            path.chmod(0o644)
+    with RecordingWriter(recording, overwrite=existed) as writer:
+        for at in range(3):
+            writer.write(make_snapshot([make_gpu(0, [])], time=2_000.0 + at))
+    overwrite = ["--overwrite"] if existed else []
+    assert main(["report", str(recording), "--out", str(page), *overwrite]) == 0, capsys.readouterr().err
+    save_plots(
+        [BarPlot(name="bars", title="x", summary="x", bars=(Bar(label="a", segments=(), figure="0"),))],
+        plots,
+        "svg",
+        overwrite=existed,
+    )
+    if not existed:
+        save_job(Job(), tmp_path / "job.toml")
+        assert main(["history", "--export", str(tmp_path / "runs.csv")]) == 0
+        fault = save_fault("x")
+        assert fault is not None
+        written += [tmp_path / "job.toml", tmp_path / "runs.csv", fault]
+    assert {path.name: oct(mode(path)) for path in written} == {path.name: "0o600" for path in written}
+
+
+async def test_a_picture_of_the_screen_can_be_read_by_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = TerminalApp(colours="true", ascii_only=False)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.deliver_screenshot()
+        await until_shown(pilot, lambda: any("</svg>" in path.read_text() for path in tmp_path.iterdir()))
+    assert [mode(path) for path in tmp_path.iterdir()] == [0o600]
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    write_private(file, b"first")
+    link.symlink_to(file)
+    write_private(link, b"second")
+    assert (link.is_symlink(), file.read_bytes(), mode(file)) == (True, b"second", 0o600)
+    with pytest.raises(FileExistsError):
+        write_private(file, b"third", new=True)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_private(file, b"fourth")
+    assert (file.read_bytes(), sorted(path.name for path in tmp_path.iterdir())) == (b"second", ["file", "link"])
+
+
+def test_a_device_stays_one() -> None:
+    write_private(Path("/dev/null"), b"x")
+    before = mode(Path("/dev/null"))
+    open_private(Path("/dev/null")).close()
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+    assert mode(Path("/dev/null")) == before
