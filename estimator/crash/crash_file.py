@@ -2,6 +2,7 @@
 
 import io
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -13,31 +14,37 @@ from .snapshot import MemorySnapshot, is_snapshot, read_snapshot
 _START_BYTES = 4096
 
 
-def read_crash_file(name: str, *, device: int | None = None) -> CrashLog | MemorySnapshot:
+def read_crash_file(
+    name: str, *, device: int | None = None, progress: Callable[[str], None] | None = None
+) -> CrashLog | MemorySnapshot:
     """Read a log or a memory snapshot.
 
     Args:
         name: of a regular file.
         device: in a snapshot, the GPU; None: the one that failed.
+        progress: called with what is being done.
 
     Raises:
         InputError: it cannot be read, or is neither.
     """
     try:
         with open_file(Path(expand_user(name))) as file:
-            return read_crash_stream(file, name=name, device=device)
+            return read_crash_stream(file, name=name, device=device, progress=progress)
     except OSError as error:
         how = "; write COMMAND | vramtop explain -" if Path(expand_user(name)).is_fifo() else ""
         raise InputError(f"{name}: cannot be read: {error.strerror or error}{how}") from None
 
 
-def read_crash_stream(file: BinaryIO, *, name: str, device: int | None = None) -> CrashLog | MemorySnapshot:
+def read_crash_stream(
+    file: BinaryIO, *, name: str, device: int | None = None, progress: Callable[[str], None] | None = None
+) -> CrashLog | MemorySnapshot:
     """Read a log or a memory snapshot from an open file or a pipe.
 
     Args:
         file: read from where it stands.
         name: for errors.
         device: in a snapshot, the GPU; None: the one that failed.
+        progress: called with what is being done.
 
     Raises:
         InputError: it is neither.
@@ -46,7 +53,7 @@ def read_crash_stream(file: BinaryIO, *, name: str, device: int | None = None) -
     try:
         start = buffered.peek(_START_BYTES)[:_START_BYTES]
         _require_readable(start, name)
-        return read_snapshot(buffered, device=device) if is_snapshot(start) else read_log(buffered)
+        return read_snapshot(buffered, device=device, progress=progress) if is_snapshot(start) else read_log(buffered)
     except InputError as error:
         raise InputError(f"{name}: {error.message}") from None
 

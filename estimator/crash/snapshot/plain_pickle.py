@@ -10,7 +10,8 @@ import io
 import re
 import struct
 from collections.abc import Callable
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from functools import lru_cache
+from typing import Any, BinaryIO, NoReturn
 
 from ...common import InputError, LimitError
 from ...common.limits import SNAPSHOT, SNAPSHOT_TEXT
@@ -37,9 +38,6 @@ _TOO_LONG = f"one of its containers has more than {_MAX_STACK:,} values"
 _SCALARS = frozenset((int, str, float, bool, bytes, type(None)))
 _FIXED = {0x4E: None, 0x88: True, 0x89: False}
 """NONE, NEWTRUE, NEWFALSE."""
-
-
-_T = TypeVar("_T")
 
 
 def load_plain_pickle(file: BinaryIO, *, entries: bool = False, progress: Callable[[int], None] | None = None) -> Any:
@@ -75,8 +73,6 @@ class _Machine:
         self._memo: list[Any] | dict[int, Any] = []
         """A list takes an eighth of a dictionary's memory; a pickle whose numbers leave some out needs one."""
         self._runs: dict[bytes, tuple[Any, ...]] = {}
-        self._sizes: dict[bytes, int] = {}
-        self._spelled: dict[bytes, Any] = {}
         self._shapes: list[Shape] = []
         self._keys: set[tuple[Any, ...]] = set()
         """Those of which a shape was made, or cannot be."""
@@ -155,7 +151,9 @@ class _Machine:
     def _entries(self, buffer: bytes, at: int) -> int:
         """Push the entries whose opcodes stand here; return where the next opcode stands."""
         memo, stack, shapes = self._memo, self._stack, self._shapes
-        known_size, known_run, from_bytes = self._sizes.get, self._runs.get, int.from_bytes
+        if not isinstance(memo, list):
+            return at
+        known_run, from_bytes = self._runs.get, int.from_bytes
         while True:
             for shape in shapes:
                 found = shape.expression.match(buffer, at)
@@ -164,9 +162,6 @@ class _Machine:
             else:
                 return at
             own, kind, address, size, known, listed, run, one, *others = found.group(*shape.groups)
-            number = known_size(size)
-            if number is None:
-                number = self._kept(self._sizes, size, _whole(size))
             if known is not None:
                 frames: Any = memo[from_bytes(known, "little") >> 8]
             elif listed is None:
@@ -174,13 +169,13 @@ class _Machine:
             else:
                 frames = known_run(run) or self._known(run or one or b"")
             place = from_bytes(address, "little") >> (16 if address[0] == 0x8A else 8)
-            entry = tuple.__new__(Entry, (memo[from_bytes(kind, "little") >> 8], place, number, frames))
+            entry = tuple.__new__(Entry, (memo[from_bytes(kind, "little") >> 8], place, _whole(size), frames))
             stack.append(self._new(entry))
             if own:
                 memo.append(entry)
             for spelled in others:
                 if spelled is not None:
-                    memo.append(self._value(spelled))
+                    memo.append(_value(spelled))
             if listed:
                 memo.append(frames)
             at = found.end()
@@ -193,18 +188,6 @@ class _Machine:
             shape = shape_of(keys, memo)
             if shape is not None:
                 self._shapes.insert(0, shape)  # the events come after the blocks
-
-    def _value(self, spelled: bytes) -> Any:
-        value = self._spelled.get(spelled)
-        if value is None:
-            value = self._kept(self._spelled, spelled, _Machine(io.BytesIO(spelled + b".")).run())
-        return value
-
-    def _kept(self, kept: dict[bytes, _T], key: bytes, value: _T) -> _T:
-        if len(kept) >= _MAX_KEPT:
-            kept.clear()
-        kept[key] = value
-        return value
 
     def _push_known(self, at: int) -> int:
         """Push what a sequence of opcodes names of what was read before; return where the next opcode stands."""
@@ -224,7 +207,9 @@ class _Machine:
             memo, gets = self._memo, _GET.findall(run)
             values = tuple([memo[int.from_bytes(get, "little") >> 8] for get in gets])
             self._values += len(values)
-            self._kept(self._runs, run, values)
+            if len(self._runs) >= _MAX_KEPT:
+                self._runs.clear()
+            self._runs[run] = values
         return values
 
     def _remember(self, key: int, value: Any) -> None:
@@ -233,7 +218,6 @@ class _Machine:
                 self._memo.append(value)
                 return
             self._memo = dict(enumerate(self._memo))
-            self._shapes.clear()
         if key in self._memo:  # no pickler writes this, but then a known sequence means something else
             self._runs.clear()
         self._memo[key] = value
@@ -381,6 +365,13 @@ class _Machine:
         return self._new(tuple(items))  # type: ignore[no-any-return]
 
 
+@lru_cache(maxsize=_MAX_KEPT)
+def _value(spelled: bytes) -> Any:
+    """Return the value of the opcodes of a short text or a pair of numbers."""
+    return _Machine(io.BytesIO(spelled + b".")).run()
+
+
+@lru_cache(maxsize=_MAX_KEPT)
 def _whole(integer: bytes) -> int:
     """Return the value of an opcode of an integer from 0; of LONG1 the length stands before it."""
     return int.from_bytes(integer, "little") >> (16 if integer[0] == 0x8A else 8)

@@ -97,10 +97,11 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
 def _read(options: argparse.Namespace) -> tuple[CrashLog | None, MemorySnapshot | None]:
     """Read the file, whichever it is."""
-    if options.file in ("-", "/dev/stdin"):
-        found = read_crash_stream(sys.stdin.buffer, name="standard input", device=options.device)
-    else:
-        found = read_crash_file(options.file, device=options.device)
+    with Progress(quiet=options.json) as progress:
+        if options.file in ("-", "/dev/stdin"):
+            found = read_crash_stream(sys.stdin.buffer, name="standard input", device=options.device, progress=progress)
+        else:
+            found = read_crash_file(options.file, device=options.device, progress=progress)
     return (found, None) if isinstance(found, CrashLog) else (None, found)
 
 
