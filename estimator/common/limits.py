@@ -7,7 +7,8 @@ sentence, which names what was too much and how much is taken.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, TypeVar, overload
 
 _T = TypeVar("_T")
 _CHUNK_BYTES = 1 << 16
@@ -90,7 +91,15 @@ def read_all(read: Callable[[int], bytes], limit: Limit, deadline: Deadline | No
     return b"".join(parts)
 
 
-def decode_json(text: bytes | str, kind: type[_T] | Any = Any) -> _T:
+@overload
+def decode_json(text: bytes | str, kind: type[_T]) -> _T: ...
+
+
+@overload
+def decode_json(text: bytes | str) -> Any: ...
+
+
+def decode_json(text: bytes | str, kind: Any = Any) -> Any:
     """Return JSON as a type; every failure is the same error, also nesting that no stack holds.
 
     Raises:
@@ -99,11 +108,18 @@ def decode_json(text: bytes | str, kind: type[_T] | Any = Any) -> _T:
     import msgspec  # here: what reads no JSON need not load it
 
     try:
-        return msgspec.json.decode(text, type=kind)
+        return _json_decoder(kind).decode(text)
     except RecursionError:
         raise LimitError("it is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise LimitError(str(error)) from None
+
+
+@cache
+def _json_decoder(kind: Any) -> Any:
+    import msgspec
+
+    return msgspec.json.Decoder(kind)
 
 
 def _size(size: int) -> str:

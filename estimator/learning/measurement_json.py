@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..common import InputError
+from ..common import InputError, check_nesting
 from ..job import job_from_mapping, job_to_mapping
 from .measurement import Measurement, Observed, Predicted, RunState
 
@@ -53,7 +53,8 @@ def measurement_from_json(data: Mapping[str, Any]) -> Measurement:
     """
     try:
         read = msgspec.convert(data, _Measurement)
-    except msgspec.ValidationError as error:
+        check_nesting(read.job)
+    except (msgspec.ValidationError, ValueError) as error:
         raise InputError(f"this is no measurement as vramtop writes it: {error}") from None
     facts = {name: getattr(read, name) for name in read.__struct_fields__ if name != "job"}
     return Measurement(**facts, job=job_from_mapping(read.job, where="the measurement's job"))

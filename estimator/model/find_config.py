@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..common import MAX_CONFIG_BYTES, InputError, check_nesting, expand_user, is_file, read_file
+from ..common import MAX_CONFIG_BYTES, InputError, check_nesting, decode_json, expand_user, is_file, read_file
 from ..job import ModelSpec, Task, model_code, names_user_code
 from .model_search import instead_of_other_kind, similar_names
 from .read_architecture import usual_task
@@ -260,11 +260,11 @@ def read_config(path: Path) -> dict[str, Any]:
         InputError: the file cannot be read, or is not a JSON object.
     """
     try:
-        config = msgspec.json.decode(read_file(path, MAX_CONFIG_BYTES), type=dict[str, Any])
+        config = decode_json(read_file(path, MAX_CONFIG_BYTES), dict[str, Any])
         check_nesting(config)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # msgspec lets all three through
+    except ValueError as error:
         raise InputError(f"{path}: not a JSON object: {error}") from None
     return config
 

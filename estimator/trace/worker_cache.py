@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from platformdirs import user_cache_dir
 
-from ..common import read_file
+from ..common import LimitError, decode_json, read_file
 from .interpreters import Interpreter
 from .worker_pool import POOL
 from .worker_process import convert_answer
@@ -126,9 +126,9 @@ class _CachedAnswer(msgspec.Struct):
 def read_cached(file: Path, version: int, answer_type: type[T]) -> T | None:
     """Return an earlier answer; None if the file is missing, cut, foreign or of another version."""
     try:
-        kept = msgspec.json.decode(read_file(file, _MAX_ANSWER_BYTES), type=_CachedAnswer)
-        return msgspec.json.decode(kept.answer, type=answer_type) if kept.format == version else None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        kept = decode_json(read_file(file, _MAX_ANSWER_BYTES), _CachedAnswer)
+        return decode_json(bytes(kept.answer), answer_type) if kept.format == version else None
+    except (OSError, LimitError):
         return None
 
 

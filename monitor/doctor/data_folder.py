@@ -4,9 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from vramtop.estimator.common import CannotTellError, read_file
+from vramtop.estimator.common import CannotTellError, LimitError, decode_json, read_file
 
 from ..history import History
 from ..storage import data_folder
@@ -98,10 +96,10 @@ def _state(file: Path, size: int) -> tuple[bool, str]:
     if size > _MAX_FILE_BYTES:
         return False, "larger than vramtop ever writes it"
     try:
-        content = msgspec.json.decode(read_file(file, _MAX_FILE_BYTES))
+        content = decode_json(read_file(file, _MAX_FILE_BYTES))
     except OSError as error:
         return False, f"cannot be read: {error.strerror or 'an error of the system'}"
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except LimitError:
         return False, "damaged"
     version = content.get("version") if isinstance(content, dict) else None
     return (True, f"version {version}") if isinstance(version, int) else (False, "of no known format")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import msgspec
 
-from vramtop.estimator.common import CannotTellError
+from vramtop.estimator.common import CannotTellError, LimitError, decode_json
 
 from .host_reading import HostReading
 
@@ -46,17 +44,18 @@ def parse_stream_line(line: bytes) -> HostReading:
     if not line.startswith(_HEAD % SCHEMA):
         _require_near_schema(line)
     try:
-        return _decoder().decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reading = decode_json(line, HostReading)
+    except LimitError as error:
         raise StreamLineError(
             f"sent a line that is not one of vramtop stream ({error}); update vramtop there and here"
         ) from None
+    return reading
 
 
 def _require_near_schema(line: bytes) -> None:
     try:
-        head = msgspec.json.decode(line, type=_Head)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        head = decode_json(line, _Head)
+    except LimitError:
         raise StreamLineError(
             "sent something else than the lines of vramtop stream; run ssh there by hand and look what it prints"
         ) from None
@@ -66,8 +65,3 @@ def _require_near_schema(line: bytes) -> None:
         raise StreamLineError(
             f"vramtop{version} there speaks schema {head.schema:d}, this one {SCHEMA}; update vramtop {which}"
         )
-
-
-@cache
-def _decoder() -> msgspec.json.Decoder[HostReading]:
-    return msgspec.json.Decoder(HostReading)

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common import InputError, LimitError, decode_json
 
 from ..storage import data_file
 from .database import MAX_BYTES, PAGE_BYTES, Database, repaired
@@ -219,11 +219,9 @@ def _read_all(database: Database, condition: str, values: Sequence[Any]) -> tupl
 
 def _read(text: str) -> Measurement | None:
     """Return a measurement; None: another version of vramtop wrote it, with settings that this one does not know."""
-    import msgspec
-
     from vramtop.estimator.learning import measurement_from_json
 
     try:
-        return measurement_from_json(msgspec.json.decode(text))
-    except (InputError, msgspec.DecodeError):
+        return measurement_from_json(decode_json(text))
+    except (InputError, LimitError):
         return None

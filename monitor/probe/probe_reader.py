@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from vramtop.estimator.common import check_nesting
+
 from ..host import namespace_pids
 from ..host.open_files import open_files
 from ..snapshot import MAX_UNIX_SECONDS, AllocatorCounters, ProcessCounters
@@ -214,6 +216,7 @@ def _parse_sample(figures: bytes, facts: bytes) -> ProbeSample | None:
 
     try:
         data = {**json.loads(facts), **json.loads(figures)}
+        check_nesting(data)
         steps = data.get("steps") or {}
         return ProbeSample(
             pid=_required_count(data["pid"]),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from vramtop.estimator.common import mask_line, mask_strings
+from vramtop.estimator.common import check_nesting, mask_line, mask_strings
 from vramtop.estimator.job import Job, names_user_code
 
 from ..snapshot import GpuProcess, GpuReading, Snapshot
@@ -18,6 +18,7 @@ def sanitize_snapshot(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot without secrets and without jobs that run code, as estimating them would import it.
 
     Raises:
+        ValueError: a job is nested too deeply.
         msgspec.ValidationError: it has more processes than a machine runs, or figures that no driver reports.
     """
     if any(figure >= 2**64 for figure in _figures(snapshot)):
@@ -26,6 +27,8 @@ def sanitize_snapshot(snapshot: Snapshot) -> Snapshot:
         raise msgspec.ValidationError("a GPU without memory")
     if sum(len(gpu.processes or ()) for gpu in snapshot.gpus) > _MAX_PROCESSES:
         raise msgspec.ValidationError(f"more than {_MAX_PROCESSES:,} processes")
+    for job in (*snapshot.pending, *(each.job for each in snapshot.watched)):
+        check_nesting(job.model.config)
     snapshot = mask_snapshot(snapshot)
     if not snapshot.watched and not snapshot.pending:
         return snapshot

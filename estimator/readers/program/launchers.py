@@ -4,14 +4,14 @@ Training tools with a command of their own (``axolotl train``) are known by the 
 """
 
 import base64
-import binascii
-import json
 import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+from typing import Any
 
+from ...common import decode_json
 from ..source import Setting, flag_name, is_flag, parse_flags
 
 _PYTHON = re.compile(r"python[0-9.]*[a-z]?|pypy[0-9.]*")
@@ -264,10 +264,10 @@ def _started_by_slurm(wrappers: Sequence[str], launch: Launch) -> Launch:
 def count_world_info_ranks(world_info: str) -> int | None:
     """Return the ranks in ``--world_info`` of DeepSpeed's per-node launcher: base64 of ``{host: [gpu, ...]}``."""
     try:
-        hosts = json.loads(base64.urlsafe_b64decode(world_info))
-    except (binascii.Error, ValueError):
+        hosts = decode_json(base64.urlsafe_b64decode(world_info), dict[str, list[Any]])
+    except ValueError:
         return None
-    return sum(len(gpus) for gpus in hosts.values()) if isinstance(hosts, dict) else None
+    return sum(len(gpus) for gpus in hosts.values())
 
 
 def _shell_text(line: Sequence[str]) -> str | None:

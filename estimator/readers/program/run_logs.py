@@ -173,7 +173,7 @@ def _parse_literal(text: str) -> dict[str, Any] | None:
     """Return a dict from its Python literal; None if something in it is no literal."""
     try:
         value = ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None
     return {str(key): inner for key, inner in value.items()} if isinstance(value, dict) else None
 

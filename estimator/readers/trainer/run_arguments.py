@@ -1,8 +1,8 @@
 """Reads output folders and reporting (``run.*``) and checkpoints (``saving.*``) from transformers' arguments."""
 
-import json
 from typing import Any
 
+from ...common import LimitError, decode_json
 from ...job.rules import STRATEGIES
 from ..source import FindingCollector, Setting, as_bool, as_int, as_word, default_setting
 from .trainer_inputs import TrainerInputs
@@ -64,8 +64,8 @@ def _names(setting: Setting) -> list[str]:
     value: Any = setting.value
     if isinstance(value, str) and value.startswith("["):
         try:
-            value = json.loads(value.replace("'", '"'))
-        except ValueError:
+            value = decode_json(value.replace("'", '"'), list[str])
+        except LimitError:
             return []
     if isinstance(value, str):
         value = value.replace(",", " ").split()

@@ -5,8 +5,7 @@ Defaults: those of Liger-Kernel 0.8.2 (``apply_liger_kernel_to_*`` in ``transfor
 
 from collections.abc import Mapping
 
-import msgspec
-
+from ...common import LimitError, decode_json
 from ..source import FindingCollector, LayeredSettings, Setting, as_bool
 
 _CONFIG = "liger_kernel_config"
@@ -39,7 +38,7 @@ def _table(setting: Setting | None) -> Mapping[str, object]:
     value = None if setting is None else setting.value
     if isinstance(value, str):
         try:
-            value = msgspec.json.decode(value)
-        except msgspec.DecodeError:
+            value = decode_json(value)
+        except LimitError:
             return {}
     return value if isinstance(value, Mapping) else {}

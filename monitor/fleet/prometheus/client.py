@@ -160,7 +160,7 @@ class PrometheusClient:
         if answer.status == http.HTTPStatus.NOT_FOUND:
             return f"{self.url} has no Prometheus API; is a path prefix missing?"
         try:
-            refused: _Refused = decode_json(answer.content, _Refused)
+            refused = decode_json(answer.content, _Refused)
         except LimitError:
             refused = _Refused()
         return f"{self.url} answers {answer.status}: {displayed(refused.error or answer.reason)[:300]}"

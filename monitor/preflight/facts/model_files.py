@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from vramtop.estimator.common import TooLargeError, is_file, open_file, read_file
+from vramtop.estimator.common import LimitError, TooLargeError, decode_json, is_file, open_file, read_file
 
 _WEIGHTS = (
     ("model.safetensors", "model.safetensors.index.json"),
@@ -101,8 +101,8 @@ def _expected_files(folder: Path, single: tuple[str, ...]) -> tuple[list[str], i
 
 def _from_index(path: Path) -> tuple[list[str], int | None]:
     try:
-        index = msgspec.json.decode(read_file(path, _MAX_INDEX_BYTES), type=_Index)
-    except (TooLargeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        index = decode_json(read_file(path, _MAX_INDEX_BYTES), _Index)
+    except (TooLargeError, LimitError):
         return [path.name], None  # reported as a broken file
     total = index.metadata.total_size if index.metadata else None
     return sorted(set(index.weight_map.values())), total if isinstance(total, int) else None
@@ -122,8 +122,8 @@ def _fault(path: Path) -> str | None:
         if not 2 <= length <= min(_MAX_HEADER_BYTES, size):
             return "no safetensors header"
         try:
-            header = msgspec.json.decode(file.read(length), type=dict[str, _Tensor])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            header = decode_json(file.read(length), dict[str, _Tensor])
+        except LimitError:
             return "no safetensors header"
     whole = 8 + length + max((tensor.data_offsets[1] for tensor in header.values()), default=0)
     return f"{size:,} of {whole:,} bytes" if size < whole else None

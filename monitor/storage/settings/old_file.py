@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import read_file
+from vramtop.estimator.common import LimitError, decode_json, read_file
 
 from .schema import COLUMNS, HOST_LINE, QUIET_HOURS, THEME, VIEW, find_setting
 from .toml_text import FileSettings, Problem
@@ -35,13 +35,11 @@ def read_old_file(file: str) -> FileSettings:
     """
     if not os.path.isabs(file) or not os.path.isfile(file):  # noqa: PTH113, PTH117 - most often there is none
         return FileSettings()
-    import json
-
     try:
-        document = json.loads(read_file(Path(file)))
+        document = decode_json(read_file(Path(file)))
     except OSError as error:
         return _unusable(f"{file} cannot be read: {error.strerror or error}")
-    except (ValueError, RecursionError):
+    except LimitError:
         return _unusable(f"{file} is damaged and is not used; remove it")
     if not isinstance(document, dict) or document.get("version") != _VERSION:
         return _unusable(f"{file} was written by another version of vramtop and is not used")

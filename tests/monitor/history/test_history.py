@@ -1,5 +1,6 @@
 """The history's file is private, bounded, safe for several programs, and never lost; every failure is one sentence."""
 
+import json
 import os
 import sqlite3
 import stat
@@ -184,6 +185,21 @@ def test_a_damaged_file_is_set_aside_and_named(
     assert aside.name in said
     assert aside.read_bytes() == damage
     assert len(kept.list()) == 1
+
+
+@pytest.mark.parametrize("data", ["[" * 200_000, None], ids=["unreadable", "a deep job"])
+def test_a_run_that_is_nested_too_deeply_is_left_out(
+    kept: History, measured: Callable[..., Measurement], data: str | None
+) -> None:
+    kept.add(measured())
+    kept.add(other := measured("b"))
+    with sqlite3.connect(str(kept.path)) as connection:
+        (text,) = connection.execute("SELECT data FROM measurement WHERE run = ?", (other.run,)).fetchone()
+        job = {**json.loads(text)["job"], "model": {"config": json.loads('{"a":' * 200 + "1" + "}" * 200)}}
+        data = data or json.dumps({**json.loads(text), "job": job})
+        connection.execute("UPDATE measurement SET data = ? WHERE run = ?", (data, other.run))
+    connection.close()
+    assert kept.list() == (measured(),)
 
 
 @pytest.mark.slow

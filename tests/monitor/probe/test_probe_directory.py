@@ -376,8 +376,14 @@ def test_counters_survive_a_recording(start, driver, clock, fake_gpu, fake_proce
 
 @pytest.mark.parametrize(
     "payload",
-    ['b"[" * 100_000', """b'{"pid": 1}'""", """b'{"pid": 1, "time": 1e999, "devices": [{}]}'""", 'b"\\xff"'],
-    ids=["deep", "half", "numberless", "binary"],
+    [
+        'b"[" * 100_000',
+        """b'{"pid": 1, "time": 1, "trainer": ' + b'{"a":' * 500 + b"1" + b"}" * 501""",
+        """b'{"pid": 1}'""",
+        """b'{"pid": 1, "time": 1e999, "devices": [{}]}'""",
+        'b"\\xff"',
+    ],
+    ids=["deep", "deep facts", "half", "numberless", "binary"],
 )
 def test_a_malformed_probe_file_is_ignored(start, probes, gpus_with, payload):
     process = start(f"""

@@ -67,6 +67,7 @@ def test_anything_but_a_regular_file_is_refused(tmp_path: Path, kind: str) -> No
         line(gpus=PLAIN["gpus"] * 1_000),
         line(pending=[{"training": {"micro_batch": 10**30}}]),
         b"[" * 100_000,
+        line(pending=[{"model": {"id": "a/b", "config": "DEEP"}}]).replace(b'"DEEP"', b'{"a":' * 99 + b"1" + b"}" * 99),
         b" " * 9_000_000,
     ],
     ids=short,

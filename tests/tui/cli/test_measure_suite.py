@@ -55,6 +55,7 @@ SAYS = """
 import json, os, sys
 print(json.dumps({"name": "arguments", "given": sys.argv[1:], "torch": bool(os.environ["VRAMTOP_TORCH_PYTHON"])}))
 print("not JSON")
+print("[" * 5000)
 sys.exit("it breaks here")
 """
 TRY_GPU = _try_gpu
@@ -168,9 +169,10 @@ def test_a_suite_on_the_cpu_keeps_every_row_and_goes_on_where_it_stopped(measure
     assert {row["name"]: row for row in second["rows"]}["small b2 s32 eager bf16"] == ran
     says = second["rows"][-1]
     assert (says["part"], says["error"]) == ("others", "it ended with code 1: it breaks here")
-    given, other = says["figures"]
+    given, other, deep = says["figures"]
     assert given == {"name": "arguments", "given": ["--much", "--cpu"], "torch": True}
     assert other["error"].endswith("not JSON")
+    assert "nested too deeply" in deep["error"]
 
 
 def test_results_of_another_card_or_no_results_are_not_overwritten(measured: Suite, tmp_path: Path) -> None:

@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-import msgspec
-
-from vramtop.estimator.common import current_token
+from vramtop.estimator.common import LimitError, current_token, decode_json
 
 _END_SECONDS, _POLL_SECONDS = 3.0, 0.05
 _MAX_LINE, _MAX_FIGURES = 1 << 20, 5000
@@ -68,8 +66,8 @@ def _figures(output: IO[str]) -> Iterator[dict[str, object]]:
         if not line:
             return
         try:
-            yield msgspec.json.decode(line, type=dict[str, object])
-        except msgspec.DecodeError as error:
+            yield decode_json(line, dict[str, object])
+        except LimitError as error:
             if line.strip():
                 yield {"name": f"line {number + 1}", "error": f"no object of JSON ({error}): {line.strip()[:200]}"}
 

@@ -1,11 +1,10 @@
 """LoRA adapters and quantization in a script: peft, bitsandbytes, unsloth."""
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from ....common import InputError, read_file
+from ....common import InputError, check_nesting, decode_json, read_file
 from ...source import Setting, default_setting
 from ..python import UNKNOWN, Call, Thing, plain, short_text, truth
 from .configs import DECISIVE_ARGUMENTS
@@ -213,8 +212,9 @@ def _saved_config(call: Call) -> AdapterConfig | None:
     folder = call.value(1 if isinstance(call.value(0), Model) else 0, "model_id", "peft_model_id")
     path = call.run.find_file(f"{folder}/{_SAVED_CONFIG}") if isinstance(folder, str) else None
     try:
-        table = json.loads(read_file(path, _MAX_CONFIG_BYTES)) if path is not None else None
-    except (OSError, InputError, ValueError, RecursionError):
+        table = decode_json(read_file(path, _MAX_CONFIG_BYTES)) if path is not None else None
+        check_nesting(table)
+    except (OSError, InputError, ValueError):
         return None
     if not isinstance(table, dict) or table.get("peft_type") != "LORA" or not isinstance(table.get("r"), int):
         return None

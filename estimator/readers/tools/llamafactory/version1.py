@@ -4,9 +4,10 @@ Names, meanings and defaults: ``src/llamafactory/v1`` of LLaMA-Factory in August
 ``plugins``, ``trainers``).
 """
 
-import json
 from collections.abc import Mapping
+from typing import Any
 
+from ....common import check_nesting, decode_json
 from ...program import Program, processes_per_node, read_world_size
 from ...source import (
     JobReading,
@@ -115,10 +116,11 @@ def _plugin(settings: LayeredSettings, name: str) -> Plugin:
     if text is None or not str(text.value).startswith("{"):
         return found
     try:
-        table = json.loads(str(text.value))
+        table = decode_json(str(text.value), dict[str, Any])
+        check_nesting(table)
     except ValueError:
         return found
-    return {**{str(option): text.with_value(value) for option, value in table.items()}, **found}
+    return {**{option: text.with_value(value) for option, value in table.items()}, **found}
 
 
 def _word(plugin: Plugin, option: str) -> str | None:

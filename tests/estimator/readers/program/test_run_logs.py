@@ -81,13 +81,13 @@ def test_a_wandb_log_gives_the_arguments_of_its_process(read: Read, tmp_path: Pa
     assert read("python train.py --output_dir out").value("training.micro_batch") == batch
 
 
-def test_code_in_a_log_is_not_run(read: Read, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "other", ["__import__('os').mkdir('made')", "{[]: 1}", "[" * 90_000], ids=["code", "list", "deep"]
+)
+def test_code_in_a_log_is_not_run(read: Read, tmp_path: Path, other: str) -> None:
     log = tmp_path / "wandb" / "run-1" / "logs" / "debug.log"
     log.parent.mkdir(parents=True)
-    log.write_text(
-        f"x MainThread:{PID} [a] config_cb None None "
-        "{'per_device_train_batch_size': __import__('os').mkdir('made')}\n"
-    )
+    log.write_text(f"x MainThread:{PID} [a] config_cb None None {{'per_device_train_batch_size': {other}}}\n")
     assert read("python train.py --output_dir out").value("training.micro_batch") == 8
     assert not (tmp_path / "made").exists()
 

@@ -1,0 +1,80 @@
+"""JSON of others: whatever cannot be read is one error, and no module decodes it by hand."""
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.limits import LimitError, decode_json
+from vramtop.estimator.readers import read_launch
+from vramtop.estimator.readers.program.launchers import count_world_info_ranks
+
+ROOT = Path(__file__).parents[3]
+DEEP = "[" * 200_000
+DECODES = re.compile(r"json\.(?:loads?|JSONDecoder|Decoder|decode)\b")
+OWN = {  # of vramtop's own processes, through a pipe or a private folder, or what it has encoded itself
+    "estimator/trace/measure/real_step.py",
+    "estimator/trace/worker_process.py",
+    "estimator/worker/measure/__main__.py",
+    "estimator/worker/model/describe_model.py",
+    "estimator/worker/request/protocol.py",
+    "monitor/attach/automatic/read_program.py",
+    "monitor/doctor/driver_process.py",
+    "monitor/history/corrections.py",
+    "monitor/probe/trainer_guard.py",
+    "monitor/storage/pending_jobs.py",
+}
+AS_PYTHON_WRITES_IT = {  # NaN, Infinity, or more behind the end; each catches RecursionError and checks what it takes
+    "estimator/crash/snapshot/snapshot_reader.py",
+    "estimator/readers/program/run_logs.py",
+    "estimator/readers/source/data_files.py",
+    "estimator/readers/source/notebooks.py",
+    "monitor/probe/probe_reader.py",
+}
+NAMES_IT = {"estimator/readers/script/command_line/config_tables.py"}  # as a function that a script calls
+
+
+def test_nothing_else_decodes_json_by_hand() -> None:
+    found = {
+        str(file.relative_to(ROOT))
+        for package in ("estimator", "monitor", "tui")
+        for file in (ROOT / package).rglob("*.py")
+        if DECODES.search(file.read_text())
+    }
+    assert found == {"estimator/common/limits.py", *OWN, *AS_PYTHON_WRITES_IT, *NAMES_IT}
+    for name in AS_PYTHON_WRITES_IT:
+        assert "RecursionError" in (ROOT / name).read_text()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "NaN", DEEP, '{"a":' * 200_000, b"\xff", b'"\xff"', '{"b": ' + DEEP],
+    ids=lambda text: ascii(text[:8]),
+)
+@pytest.mark.parametrize("kind", [Any, dict[str, int]])
+def test_what_cannot_be_read_is_one_error(text: str | bytes, kind: Any) -> None:
+    with pytest.raises(LimitError):
+        decode_json(text, kind)
+
+
+def test_ranks_in_a_command_line_that_is_nested_too_deeply_are_unknown() -> None:
+    for text in (DEEP, '{"host": 3}', "[1]", "{"):
+        assert count_world_info_ranks(base64.urlsafe_b64encode(text.encode()).decode()) is None
+    assert count_world_info_ranks(base64.urlsafe_b64encode(b'{"a": [0, 1], "b": [0]}').decode()) == 3
+
+
+@pytest.mark.parametrize("deep", [DEEP, "[" * 900 + "]" * 900], ids=["open", "closed"])
+@pytest.mark.parametrize("flag", ["--report_to", "--liger_kernel_config"])
+def test_flags_that_are_nested_too_deeply_count_as_not_given(tmp_path: Path, flag: str, deep: str) -> None:
+    line = ["trl", "sft", "--model_name_or_path", "gpt2", "--use_liger_kernel", flag, deep]
+    reading = read_launch(line, environ={}, cwd=tmp_path)
+    assert reading.value("run.report_to") is None
+    assert reading.value("training.fused_kernels") == ["norm", "mlp", "rope"]
+
+
+def test_a_plugin_that_is_nested_too_deeply_counts_as_not_given(tmp_path: Path) -> None:
+    (tmp_path / "v1.yaml").write_text("model: org/model\nmicro_batch_size: 1\n")
+    line = ["llamafactory-cli", "sft", "v1.yaml", "--peft_config", '{"name": ' * 200_000]
+    assert read_launch(line, environ={"USE_V1": "1"}, cwd=tmp_path).value("lora.rank") is None
