@@ -1,4 +1,4 @@
-"""Benchmarks: the estimate command beside accelerate's estimator, the dashboard beside other monitors, keys to paint.
+"""Benchmarks: the estimate command beside accelerate's estimator, large snapshots, other monitors, keys to paint.
 
 Run by ``make bench``; the exit code is 1 if a target is missed. No network is needed: the model configs are the
 built-in ones, written to folders. Times are medians over runs of whole processes. Absolute times hold only for this
@@ -27,6 +27,7 @@ from typing import Any
 import growth
 import key_to_paint
 import monitors
+import snapshots
 
 from vramtop.estimator.job.job import ModelSpec
 from vramtop.estimator.model.find_config import resolve_model
@@ -85,7 +86,9 @@ class BenchmarkRow:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the selected benchmarks, print their tables and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", choices=("estimates", "monitors", "growth", "keys"), help="run only these benchmarks")
+    parser.add_argument(
+        "--only", choices=("estimates", "snapshots", "monitors", "growth", "keys"), help="run only these benchmarks"
+    )
     parser.add_argument(
         "--under", action="append", default=[], help="wrapper command to measure the monitors under; repeatable"
     )
@@ -97,6 +100,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows = list(benchmark_estimates(Path(folder), options.runs))
         print(table(rows))
         met = all(row.met for row in rows)
+    if options.only in (None, "snapshots"):
+        with tempfile.TemporaryDirectory() as folder:
+            rows = list(snapshot_rows(Path(folder)))
+        print(table(rows))
+        met &= all(row.met for row in rows)
     if options.only in (None, "growth"):
         sizes = list(growth.measure_sizes())
         print(growth.table(sizes))
@@ -233,6 +241,21 @@ def closed_form_rows() -> Iterator[BenchmarkRow]:
             ratio="",
             target=f"{MIN_JOBS_PER_SECOND:,} jobs/s" if limited else "",
             met=not limited or int(figure.replace(",", "")) >= MIN_JOBS_PER_SECOND,
+        )
+
+
+def snapshot_rows(folder: Path) -> Iterator[BenchmarkRow]:
+    """Yield the time and the memory that each large snapshot takes to explain."""
+    log_progress("explain, a million blocks and a million events")
+    for read in snapshots.measure_snapshots(folder):
+        yield limited_row(read.name, read.seconds, read.max_seconds)
+        yield BenchmarkRow(
+            name=f"{read.name}, peak memory",
+            result=f"{read.peak_bytes / 1e6:.0f} MB",
+            peer="",
+            ratio="",
+            target=f"{read.max_bytes / 1e6:.0f} MB",
+            met=read.peak_bytes <= read.max_bytes,
         )
 
 
