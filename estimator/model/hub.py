@@ -16,8 +16,17 @@ from email.message import Message
 from pathlib import Path
 from typing import Any, Literal
 
-from ..common import Answer, Limit, LimitError, ProcessLimitError, decode_json, expand_user, fetch, read_file
-from ..common.limits import HUB_CONFIG
+from ..common import (
+    Answer,
+    Limit,
+    LimitError,
+    ProcessLimitError,
+    decode_json,
+    expand_user,
+    fetch,
+    limits,
+    read_file,
+)
 from .find_config import cached_model, hub_cache
 
 HubAnswer = Literal["open", "gated", "refused", "absent", "unreachable", "offline"]
@@ -129,7 +138,7 @@ def _of_status(status: int, code: str, host: str, token: str | None) -> Refusal:
     return Refusal("unreachable", f"{host} answers {status}")
 
 
-def download_config(name: str, environ: Mapping[str, str], limit: Limit = HUB_CONFIG) -> str | Refusal:
+def download_config(name: str, environ: Mapping[str, str], limit: Limit = limits.HUB_CONFIG) -> str | Refusal:
     """Fetch a model's config.json, that file alone, into the cache; return the host that gave it, or why none did.
 
     Args:

@@ -18,8 +18,7 @@ from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client.exposition import ThreadingWSGIServer, gzip_accepted
 
-from vramtop.estimator.common import InputError, start_thread
-from vramtop.estimator.common.limits import EXPORTER_CLIENT, EXPORTER_REQUESTS
+from vramtop.estimator.common import InputError, limits, start_thread
 
 from .connections import Connections
 
@@ -71,7 +70,7 @@ class MetricsServer:
         tls: TlsFiles | None = None,
         credentials: Credentials | None = None,
         names: HostNames | None = None,
-        limit: Limit = EXPORTER_REQUESTS,
+        limit: Limit = limits.EXPORTER_REQUESTS,
         on_bug: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._scheme = "https" if tls else "http"
@@ -140,7 +139,7 @@ def _server_class(family: int, tls: TlsFiles | None, limit: Limit) -> type[Threa
 
         address_family = family
         request_queue_size = 64
-        connections = Connections(limit, EXPORTER_CLIENT)
+        connections = Connections(limit, limits.EXPORTER_CLIENT)
         threads = threading.BoundedSemaphore(limit.items or 1)
 
         def server_bind(self) -> None:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-from vramtop.estimator.common import InputError, LimitError, VramtopError, decode_json, displayed, fetch
-from vramtop.estimator.common.limits import PROMETHEUS_ANSWER
+from vramtop.estimator.common import InputError, LimitError, VramtopError, decode_json, displayed, fetch, limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +80,9 @@ class PrometheusClient:
         InputError: it is no such URL, or the certificates cannot be read.
     """
 
-    def __init__(self, url: str, credentials: Credentials | None = None, *, limit: Limit = PROMETHEUS_ANSWER) -> None:
+    def __init__(
+        self, url: str, credentials: Credentials | None = None, *, limit: Limit = limits.PROMETHEUS_ANSWER
+    ) -> None:
         self.url = _checked_url(url)
         self._credentials = credentials or Credentials()
         self._limit = limit

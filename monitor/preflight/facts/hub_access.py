@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vramtop.estimator.common import Limit
-from vramtop.estimator.common.limits import HUB_ACCESS
+from vramtop.estimator.common import Limit, limits
 from vramtop.estimator.model import HubAnswer, Refusal, ask_hub, find_token, hub_host
 
 
@@ -22,7 +21,7 @@ class HubAccess:
     """Where the token comes from, such as ``HF_TOKEN``; None: there is none."""
 
 
-def query_hub_access(model: str, environ: Mapping[str, str], limit: Limit = HUB_ACCESS) -> HubAccess:
+def query_hub_access(model: str, environ: Mapping[str, str], limit: Limit = limits.HUB_ACCESS) -> HubAccess:
     """Request the header of the model's config.json, to which the same restrictions apply as to its weights.
 
     A redirection is not followed: it shows that access is granted.
