@@ -16,8 +16,10 @@ import pytest
 from memory_snapshots import AUTOGRAD, FORWARD, GATHER, LOAD, MIB, RECOMPUTE, Recorder, training_crash
 
 from vramtop.estimator.common import InputError
+from vramtop.estimator.common.limits import Limit
 from vramtop.estimator.crash.explanation import explain_failure, failure_of_snapshot
-from vramtop.estimator.crash.snapshot import plain_pickle
+from vramtop.estimator.crash.snapshot import plain_pickle, snapshot_reader
+from vramtop.estimator.crash.snapshot.entries import Entry, entry_of
 from vramtop.estimator.crash.snapshot.plain_pickle import load_plain_pickle
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 from vramtop.estimator.crash.snapshot.snapshot_reader import is_snapshot, read_snapshot
@@ -95,7 +97,9 @@ def test_every_cut_of_a_snapshot_ends_in_a_sentence() -> None:
 
 
 def test_any_byte_changed_ends_in_a_value_or_a_sentence() -> None:
-    data = bytearray(pickle.dumps(Recorder().snapshot(1, 2)))
+    recorder = Recorder()
+    recorder.free(recorder.alloc(1, FORWARD[:1]))
+    data = bytearray(pickle.dumps(recorder.snapshot(1, 2)))
     for at in range(len(data)):
         for value in (0, 0x28, 0x52, 0x63, 0x85, 0xFF):
             changed = bytes(data[:at]) + bytes([value]) + bytes(data[at + 1 :])
@@ -292,3 +296,109 @@ def test_a_limit_that_the_program_has_set_is_no_capacity() -> None:
     assert whole
     assert whole.memory
     assert whole.memory.allowed_bytes is None
+
+
+def as_torch_dumps(count: int = 300) -> dict[str, Any]:
+    """Blocks and events of every size of number; texts and pools that are written out for each, as torch's are."""
+    random = Random(3)  # noqa: S311 - data of a test
+    data = training_crash()
+    pool = [{"filename": f"{at}.py", "line": at, "name": "f"} for at in range(300)]
+    stacks: list[list[Any]] = [random.choices(pool, k=length) for length in (1, 2, 7, 8, 9, 40, 260)] + [[]]
+    numbers = (0, 255, 256, 65_535, 65_536, 2**31 - 1, 2**31, 2**32, 2**40, 2**47, 2**55, 2**62)
+    for at in range(count):
+        frames = list(random.choice(stacks))
+        size, address = random.choice(numbers), 2**44 + at
+        block = {"address": address, "size": size, "requested_size": 5, "state": "active_allocated", "frames": frames}
+        data["segments"][0]["blocks"].append(block)
+        data["device_traces"][0].append(
+            {
+                "action": random.choice(("alloc", "free_requested", "free_completed")),
+                "addr": random.choice(numbers),
+                "size": size,
+                "stream": random.choice((0, -1, *numbers)),
+                "time_us": 1_700_000_000_000_000 + at,
+                "compile_context": "".join(("N/", "A")),
+                "user_metadata": "ü" * random.randrange(34),
+                "pool_id": (0, at),
+                "frames": random.choice((frames, list(frames))),
+            }
+        )
+    return data
+
+
+def rows_of(data: Any) -> list[Any]:
+    return [*(block for segment in data["segments"] for block in segment["blocks"]), *data["device_traces"][0]]
+
+
+@pytest.mark.parametrize("chunk", [100, 2**20])
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_entries_are_what_their_dictionaries_say(protocol: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_pickle, "_CHUNK_BYTES", chunk)
+    data = as_torch_dumps()
+    found = rows_of(load_plain_pickle(io.BytesIO(pickle.dumps(data, protocol)), entries=True))
+    for row, whole in zip(found, rows_of(data), strict=True):
+        entry, expected = entry_of(row), entry_of(whole)
+        assert entry
+        assert expected
+        assert entry._replace(frames=list(entry.frames)) == expected
+    read_as_whole = sum(type(row) is Entry for row in found)
+    assert read_as_whole > 0.9 * len(found) if protocol >= 4 and chunk > 100 else read_as_whole < len(found)
+
+
+def test_the_answer_is_the_same_whichever_way_a_snapshot_is_read() -> None:
+    data = as_torch_dumps()
+    text = io.BufferedReader(io.BytesIO(json.dumps(data).encode()))  # type: ignore[arg-type]
+    assert read(data) == read_snapshot(text)
+
+
+def test_any_byte_changed_in_an_entry_is_no_other_answer() -> None:
+    """What the expressions take for an entry is what the opcodes say, or refused."""
+
+    def plain(data: bytes, *, entries: bool) -> list[Any]:
+        found = map(entry_of, rows_of(load_plain_pickle(io.BytesIO(data), entries=entries)))
+        # a changed byte may make it any container, also one that holds itself
+        return [each and (each.kind if type(each.kind) is str else "", each.address, each.size) for each in found]
+
+    recorder = Recorder()
+    for mib in (1, 300, 70_000):
+        recorder.alloc(mib, LOAD)
+    data = bytearray(pickle.dumps(recorder.snapshot()))
+    for at in range(data.index(b"device_traces"), len(data)):
+        for value in (0, 0x28, 0x4B, 0x5D, 0x68, 0x75, 0x7D, 0x8A, 0x94):
+            changed = bytes(data[:at]) + bytes([value]) + bytes(data[at + 1 :])
+            with contextlib.suppress(InputError, KeyError, TypeError, AttributeError):
+                assert plain(changed, entries=True) == plain(changed, entries=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "limit", "sentence"),
+    [
+        (plain_pickle, "SNAPSHOT", Limit(what="it", bytes=1 << 10), "it has more than 1 KiB"),
+        (
+            snapshot_reader,
+            "SNAPSHOT_BLOCKS",
+            Limit(what="it", items=3),
+            "it has more than 3 blocks, which no GPU holds",
+        ),
+        (
+            snapshot_reader,
+            "SNAPSHOT_EVENTS",
+            Limit(what="its history", items=3),
+            "its history has more than 3 entries; record with a smaller max_entries",
+        ),
+    ],
+)
+def test_a_snapshot_beyond_a_limit_says_the_limit(
+    module: Any, name: str, limit: Limit, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, name, limit)
+    with pytest.raises(InputError) as error:
+        read(training_crash())
+    assert error.value.message == sentence
+
+
+def test_json_beyond_the_limit_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_reader, "SNAPSHOT_JSON", Limit(what="it is JSON and", bytes=1 << 10))
+    file = io.BufferedReader(io.BytesIO(json.dumps(training_crash()).encode()))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="it is JSON and has more than 1 KiB; give the pickle"):
+        read_snapshot(file)
