@@ -13,7 +13,7 @@ from .failure_of_row import failure_of_row
 from .screen import CrashScreen
 
 _MAX_BYTES = 256 * 2**20
-"""A larger snapshot, which takes minutes to read, is opened only if the user asks for it."""
+"""A larger snapshot, which takes ten seconds and more to read, is opened only if the user asks for it."""
 
 
 def open_crash(app: BoardApp) -> None:
