@@ -146,6 +146,14 @@ PROMETHEUS_ANSWER = Limit(what="its answer", seconds=20.0, bytes=256 << 20)
 """8,000 GPUs are some 3 MB."""
 
 
+# What a host sends over ssh (monitor/fleet).
+STREAM_LINE = Limit(what="a line that it sent", bytes=16 << 20)
+"""16 GPUs with 20,000 processes take a third of it."""
+STREAM_GREETING = Limit(what="what it prints before the first reading", bytes=64 << 10)
+STREAM_START = Limit(what="its first reading", seconds=30.0)
+"""So long it keeps others waiting that are to be connected after it."""
+
+
 # Who asks vramtop export (monitor/export).
 EXPORTER_REQUESTS = Limit(what="a request", seconds=10.0, items=32)
 """From the connection to the end of the answer: as long as Prometheus waits. Items: connections at once."""

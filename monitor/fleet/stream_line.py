@@ -10,8 +10,6 @@ from .host_reading import HostReading
 
 SCHEMA = 1
 """Raised when a field changes its meaning; new fields do not raise it, as they are left out or ignored."""
-MAX_LINE_BYTES = 16 * 1024 * 1024
-"""Longer lines are not read: 16 GPUs with 20,000 processes take a third of it."""
 _HEAD = b'{"schema":%d,'
 
 
@@ -37,10 +35,6 @@ def parse_stream_line(line: bytes) -> HostReading:
     Raises:
         StreamLineError: it is none.
     """
-    if len(line) > MAX_LINE_BYTES:
-        raise StreamLineError(
-            f"sent a line of more than {MAX_LINE_BYTES >> 20} MiB, which no vramtop writes; update vramtop there"
-        )
     if not line.startswith(_HEAD % SCHEMA):
         _require_near_schema(line)
     try:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common import InputError, limits
 
 from ..host_reading import HostReading
-from ..stream_line import MAX_LINE_BYTES, StreamLineError, parse_stream_line
+from ..stream_line import StreamLineError, parse_stream_line
 from .plain_reading import plain_reading
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ BACKOFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Waiting time before the next attempt; the last one repeats. A reading begins it anew."""
 _CHUNK_BYTES = 1 << 16
 _MAX_ERROR_BYTES = 4096
-_MAX_GREETING_BYTES = 1 << 16
-"""Limit of the lines that the shell there prints before the first reading."""
 _SILENT_INTERVALS = 3
 _LEAST_SILENCE_SECONDS = 5.0
 PATIENCE_SECONDS = 1.0
@@ -58,6 +56,8 @@ class Connection:
     """This process has sent a reading."""
     reading: HostReading = field(init=False)
     _failures: int = 0
+    _started_at: float = 0.0
+    """Monotonic seconds of the process's start."""
     _heard_at: float | None = None
     """Monotonic seconds of the last reading."""
     _buffer: bytearray = field(default_factory=bytearray)
@@ -74,6 +74,11 @@ class Connection:
         """True while ssh runs and nothing has been read yet."""
         return self.process is not None and not self.has_read
 
+    @property
+    def is_late(self) -> bool:
+        """True if the first reading should have arrived: no other host waits for it any more."""
+        return self.is_connecting and self.clock() - self._started_at > (limits.STREAM_START.seconds or 0)
+
     def start(self) -> subprocess.Popen[bytes]:
         """Start ssh in a session of its own, where it has no terminal to ask anything, and return its process.
 
@@ -87,7 +92,7 @@ class Connection:
         except OSError as error:
             raise InputError(f"{arguments[0]} cannot be started: {error.strerror}; install OpenSSH") from None
         self.process, self.was_tried, self.has_read = process, True, False
-        self._fault, self._greeting = None, 0
+        self._fault, self._greeting, self._started_at = None, 0, self.clock()
         self._buffer.clear()
         self._errors.clear()
         for stream in (process.stdout, process.stderr):
@@ -104,8 +109,8 @@ class Connection:
         if b"\n" in chunk:
             *lines, self._buffer = self._buffer.split(b"\n")
             self._take_lines(lines)
-        if len(self._buffer) > MAX_LINE_BYTES:
-            self._refuse(f"sent a line of more than {MAX_LINE_BYTES >> 20} MiB")
+        if len(self._buffer) > (limits.STREAM_LINE.bytes or 0):
+            self._refuse(str(limits.STREAM_LINE.too_large()))
         return self._fault is None
 
     def read_errors(self) -> bool:
@@ -150,6 +155,8 @@ class Connection:
 
     def look_at_clock(self) -> None:
         """Say so if no reading has arrived for a while."""
+        if self.is_late:
+            self._set_state("silent", str(limits.STREAM_START.too_long()))
         if self._heard_at is None or self.reading.state != "live":
             return
         silence = self.clock() - self._heard_at
@@ -161,7 +168,7 @@ class Connection:
         readings = [line for line in lines if line.startswith(b"{")]
         if not self.has_read:
             self._greeting += sum(len(line) for line in lines) if not readings else 0
-            if self._greeting > _MAX_GREETING_BYTES:
+            if self._greeting > (limits.STREAM_GREETING.bytes or 0):
                 self._refuse("sends something else than the lines of vramtop stream")
         if not readings or self._fault is not None:
             return

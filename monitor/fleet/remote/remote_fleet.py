@@ -112,7 +112,7 @@ class RemoteFleet:
             self._end_all()
 
     def _start_due(self) -> None:
-        connecting = sum(connection.is_connecting for connection in self._connections)
+        connecting = sum(each.is_connecting and not each.is_late for each in self._connections)
         for connection in self._connections:
             if connecting >= MAX_CONNECTING:
                 return

@@ -9,6 +9,7 @@ import pytest
 from waiting import until
 
 from vramtop.estimator.common.sizes import GIB
+from vramtop.monitor.fleet.remote.remote_fleet import MAX_CONNECTING
 from vramtop.monitor.fleet.stream_line import stream_line
 
 
@@ -68,6 +69,19 @@ def test_the_others_can_be_read_while_a_process_is_waited_for(ssh, make_hosts, m
         release.set()
     assert states(found[0]) == ["connecting"]
     assert hosts.read_until(lambda fleet: states(fleet) == ["unreachable"]).hosts[0].reason
+
+
+def test_hosts_that_never_send_a_reading_keep_no_other_waiting(ssh, make_hosts, make_host):
+    hanging = [f"hangs{number}" for number in range(MAX_CONNECTING)]
+    for host in hanging:
+        ssh.does(host, "exec cat")
+    ssh.sends("z", stream_line(make_host("z")))
+    hosts = make_hosts(*hanging, "z")
+    hosts.read_until(lambda _: all(each.process for each in hosts.source._connections[:-1]))
+    hosts.time += 31
+    fleet = hosts.read_until(lambda fleet: fleet.hosts[-1].is_live)
+    assert states(fleet) == ["silent"] * MAX_CONNECTING + ["live"]
+    assert fleet.hosts[0].reason == "its first reading took more than 30 s"
 
 
 def test_a_host_without_readings_is_silent_and_keeps_its_age(ssh, make_hosts, make_host):
