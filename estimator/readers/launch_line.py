@@ -16,6 +16,7 @@ from .script import MEMORY_ARGUMENTS, SIZE_ARGUMENTS, ScriptSettings, options_of
 from .source import (
     MODEL_STATES,
     UNKNOWN_TABLE,
+    AssumedVersion,
     FilesystemView,
     FindingCollector,
     JobReading,
@@ -24,6 +25,7 @@ from .source import (
     Setting,
     SettingsLayer,
     as_int,
+    assumed_versions,
     default_setting,
     layer_from_table,
     parse_flags,
@@ -120,6 +122,14 @@ def _with_pins(program: Program) -> dict[str, str]:
     return {**{library: version for library, (version, _) in pins.items()}, **program.versions}
 
 
+def _with_assumed(program: Program, assumed: Mapping[str, AssumedVersion]) -> Program:
+    """Return the program with versions that what its script calls speaks for."""
+    for library, version in assumed.items():
+        if library in Software.__struct_fields__:
+            program.findings.record(f"software.{library}", str(version), f"not known; {version.why}", written=False)
+    return replace(program, versions={**program.versions, **assumed})
+
+
 def _repository(program: Program) -> Iterator[Path]:
     """Yield the folders of the program's repository: the script's and the one it is started in, up to its root."""
     script = program.launch.script
@@ -151,6 +161,9 @@ def _read_own_script(program: Program) -> JobReading:
     script = _read_script(program, given, notebook, opened)
     if (spelled := _spell_out(program, flags, script)) != flags:
         flags, given = spelled, {**files, **spelled}
+        script = _read_script(program, given, notebook, opened)
+    if assumed := assumed_versions(script.old_calls, program.versions):
+        program = _with_assumed(program, assumed)
         script = _read_script(program, given, notebook, opened)
     if script.makes_images:
         raise InputError(

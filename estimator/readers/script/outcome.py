@@ -1,8 +1,9 @@
 """The result of one reading of a script: the trained model, other models, and the settings of the job."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..source import MODEL_STATES, Component, Setting
+from ..source import MODEL_STATES, Component, OldCall, Setting
 from .library import settle_sharding
 from .models import Doubt, Model, Notes, OwnAttention, elements, models_in
 from .other_models import describe_others
@@ -25,6 +26,8 @@ class Outcome:
     hints: dict[str, Setting] = field(default_factory=dict)
     accelerate: dict[str, Setting] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
+    old_calls: Mapping[OldCall, str] = field(default_factory=dict)
+    """What today's libraries refuse, and where it stands."""
     own_loss: bool = False
     """The script computes the loss in place of TRL's trainer."""
     loads_model: bool = False
@@ -48,7 +51,7 @@ def read_outcome(notes: Notes) -> Outcome:
     settle_sharding(notes, trained.model)
     found = Outcome(called=set(notes.called), own_loss=notes.own_loss, assigned=dict(notes.assigned))
     found.hints = {name: setting for name, setting in notes.hints.items() if setting.value is not None}
-    found.unresolved = dict(notes.unresolved)
+    found.unresolved, found.old_calls = dict(notes.unresolved), notes.old_calls
     found.doubts = list(notes.doubts.values())
     found.trains = bool(notes.trainers or notes.optimizers or notes.models)
     found.has_optimizer = bool(notes.trainers or notes.optimizers)

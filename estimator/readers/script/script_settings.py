@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...common import InputError, TooLargeError, read_file
-from ..source import Setting, SettingsLayer
+from ..source import OldCall, Setting, SettingsLayer
 from ..trl import method_of_class
 from .batch_lengths import varying_lengths
 from .follow import Script
@@ -36,6 +36,8 @@ class ScriptSettings:
     """Arguments of ``Accelerator(...)``; sharding and mixed precision of the script's own training loop."""
     called: frozenset[str] = frozenset()
     """Last parts of the names that it calls."""
+    old_calls: Mapping[OldCall, str] = field(default_factory=dict)
+    """What today's libraries refuse, and where it stands."""
     own_loss: bool = False
     """It computes the loss in place of TRL's trainer."""
     loads_model: bool = False
@@ -192,6 +194,7 @@ def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting], 
         loads_model=found.loads_model,
         unresolved={each: text for each, text in found.unresolved.items() if each not in options},
         called=frozenset(found.called | names),
+        old_calls=found.old_calls,
         own_loss=found.own_loss,
         unknown_trainer=_unknown_trainer(tree),
         understood=frozenset(found.understood),

@@ -45,6 +45,12 @@ if TYPE_CHECKING:
         refusal as refusal,
     )
     from .notebooks import NotebookCode as NotebookCode, read_notebook as read_notebook
+    from .old_calls import (
+        OldCall as OldCall,
+        assumed_versions as assumed_versions,
+        old_arguments as old_arguments,
+        old_names as old_names,
+    )
     from .sharding_words import (
         MEGATRON_OUTER_SHARDING as MEGATRON_OUTER_SHARDING,
         MEGATRON_SHARDING as MEGATRON_SHARDING,
@@ -54,6 +60,7 @@ if TYPE_CHECKING:
         warn_of_uncounted as warn_of_uncounted,
     )
     from .versions import (
+        AssumedVersion as AssumedVersion,
         framework_with_version as framework_with_version,
         is_at_least as is_at_least,
         transformers_defaults as transformers_defaults,
@@ -77,9 +84,10 @@ else:
                 "Setting SettingsLayer UNKNOWN_TABLE"
             ),
             "notebooks": "NotebookCode read_notebook",
+            "old_calls": "assumed_versions old_arguments old_names OldCall",
             "sharding_words": "MEGATRON_OUTER_SHARDING MEGATRON_SHARDING",
             "uncounted_settings": "UncountedSetting warn_of_uncounted",
-            "versions": "framework_with_version is_at_least transformers_defaults version_tuple",
+            "versions": "AssumedVersion framework_with_version is_at_least transformers_defaults version_tuple",
             "written_places": "COMMAND_LINE origin_of_bound written_place",
         },
     )

@@ -10,6 +10,20 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _ASSUMED = {"transformers": "5.23", "trl": "1.16", "peft": "0.17", "torch": "2.8"}
 
 
+class AssumedVersion(str):
+    """A version that is not known, and why it is assumed."""
+
+    __slots__ = ("why",)
+
+    why: str
+
+    def __new__(cls, version: str, why: str) -> "AssumedVersion":
+        """Return a version with its reason."""
+        made = super().__new__(cls, version)
+        made.why = why
+        return made
+
+
 def version_tuple(text: str | None) -> tuple[int, ...] | None:
     """Return ``(5, 2)`` for ``5.2.0.dev0``, which is enough to compare; None if the version is unknown."""
     numbers = _NUMBER.findall(text or "")
@@ -24,6 +38,8 @@ def is_at_least(framework: str, version: tuple[int, int], versions: Mapping[str,
 def framework_with_version(framework: str, versions: Mapping[str, str]) -> str:
     """Return ``transformers 5.2.0``, or ``transformers (version not known, 5.23 assumed)``."""
     known = versions.get(framework)
+    if isinstance(known, AssumedVersion):
+        return f"{framework} (version not known, {known} assumed: {known.why})"
     return f"{framework} {known}" if known else f"{framework} (version not known, {_ASSUMED[framework]} assumed)"
 
 

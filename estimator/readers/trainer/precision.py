@@ -1,5 +1,8 @@
 """Reads a job's precision from the dtype of its weights and from mixed precision, wherever each is set."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from ...job import trainer_precision
 from ...job.rules import DTYPE_NAMES, HALF
 from ..source import (
@@ -11,31 +14,33 @@ from ..source import (
     default_setting,
     framework_with_version,
 )
+from .model_facts import stored_dtype
 from .trainer_inputs import TrainerInputs
 
 
-def read_precision(inputs: TrainerInputs, *, lora: bool, stored: Setting | None, findings: FindingCollector) -> None:
+def read_precision(
+    inputs: TrainerInputs, *, lora: bool, config: Mapping[str, Any] | None, findings: FindingCollector
+) -> None:
     """Record ``training.precision``, and ``parallel.reduce_dtype`` for FSDP.
 
     Args:
         inputs: everything known about the program.
         lora: whether only adapters are trained.
-        stored: the dtype that the model's config names, where the config can be read.
+        config: the model's config, where it can be read.
         findings: collects what is read.
     """
     mixed = mixed_precision(inputs, findings)
-    weights = _weights(inputs, stored, findings)
     kind = _counted_kind(mixed, findings)
     fsdp, deepspeed = inputs.fsdp is not None, inputs.deepspeed is not None
     own = inputs.accelerate.find_true("script_own_sharding") if fsdp else None
     if own is not None:
-        _read_own_sharding(mixed, weights, inputs, own, findings)
+        _read_own_sharding(mixed, _weights(inputs, config, findings), inputs, own, findings)
         return
     if mixed is not None and kind in HALF and (deepspeed or (fsdp and not lora)):
         library = "DeepSpeed" if deepspeed else "FSDP under accelerate"
         origin = f"{mixed.origin}; {library} keeps trained weights in fp32 besides"
         findings.record("training.precision", f"{kind}-mixed", origin, written=mixed.written)
-    elif weights is not None or kind is not None:
+    elif (weights := _weights(inputs, config, findings)) is not None or kind is not None:
         precision = trainer_precision(None if weights is None else weights.value, kind, keeps_fp32=False)
         written = any(part is not None and part.written for part in (mixed, weights))
         findings.record("training.precision", precision, _origin(mixed, weights), written=written)
@@ -143,21 +148,27 @@ def _deepspeed_file(inputs: TrainerInputs) -> LayeredSettings | None:
     return inputs.deepspeed if inputs.deepspeed is not inputs.accelerate else None
 
 
-def _weights(inputs: TrainerInputs, stored: Setting | None, findings: FindingCollector) -> Setting | None:
+def _weights(inputs: TrainerInputs, config: Mapping[str, Any] | None, findings: FindingCollector) -> Setting | None:
     """Return the dtype in which the weights are loaded: ``bf16``, ``fp16`` or ``fp32``."""
+    stored = stored_dtype(config)
     setting = inputs.settings.find("dtype", "torch_dtype", "model_dtype")
     if setting is None:
         return None
     word = as_word(setting) or ""
+    known = DTYPE_NAMES.get(as_word(stored) or "")
+    by_version = setting.origin == f"default of {framework_with_version('transformers', inputs.versions)}"
+    remote = inputs.settings.find("script_remote_code")
+    if by_version and remote is not None and word != "auto" and (config is None or "auto_map" in config):
+        sentence = f"{remote.origin}: the model's own code may set the type of its weights; they are counted as stored."
+        findings.mark_uncertain("training.precision", sentence, direction="more")
+        word = "auto"
     if word in DTYPE_NAMES:
         return setting.with_value(DTYPE_NAMES[word])
     if word != "auto":
         sentence = f"{setting.origin}: weights in {setting.value!r} are not known here."
         findings.mark_uncertain("training.precision", sentence)
         return None
-    known = DTYPE_NAMES.get(as_word(stored) or "")
-    by_version = setting.origin == f"default of {framework_with_version('transformers', inputs.versions)}"
-    if by_version and "transformers" not in inputs.versions and known in HALF:
+    if by_version and "transformers" not in inputs.versions and (known or "bf16") in HALF:
         sentence = f"{setting.origin}: weights are loaded as stored; before transformers 5 they were loaded in fp32."
         findings.mark_uncertain("training.precision", sentence, direction="more")
     if stored is not None and known is not None:

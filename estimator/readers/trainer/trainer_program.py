@@ -10,7 +10,7 @@ from ..trl import Method, Setup, read_other_models, read_rollout
 from .fsdp import fsdp_settings
 from .lora_arguments import read_lora
 from .model_arguments import model_init_layer, read_model
-from .model_facts import default_targets, given_config, hidden_size, known_config, stored_dtype
+from .model_facts import default_targets, given_config, hidden_size, known_config
 from .precision import read_precision
 from .run_arguments import read_run, read_saving
 from .script_facts import config_of_script, models_of_script, read_trainable
@@ -48,7 +48,7 @@ def read_trainer(
     read_run(inputs, findings)
     config = _model_config(program, inputs.settings)
     lora = read_lora(inputs, default_targets(config), findings)
-    read_precision(inputs, lora=lora, stored=stored_dtype(config), findings=findings)
+    read_precision(inputs, lora=lora, config=config, findings=findings)
     read_parallel(inputs, findings)
     if inputs.deepspeed is not None:
         record_zero_sizes(inputs.deepspeed, findings, lambda: hidden_size(given_config(findings, program.environ)))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....job.rules import optimizer_class_names
-from ...source import MODEL_STATES, Component, Setting
+from ...source import MODEL_STATES, AssumedVersion, Component, Setting, old_arguments, old_names
 from ...trl import method_of_class
 from ..command_line import OPTION_FUNCTIONS, OPTION_PATHS, Options, Parsed
 from ..models import (
@@ -104,6 +104,7 @@ class ScriptLibrary:
     def __init__(self, notes: Notes, options: Options) -> None:
         self.notes, self.options = notes, options
         self._followed = 0
+        self._has_unsloth = False
 
     def attribute(self, value: Any, name: str) -> Any:
         """Return an attribute of a library's name."""
@@ -114,7 +115,8 @@ class ScriptLibrary:
         if name == "is_floating_point":
             return value.name.startswith(("float", "bfloat", "half", "double"))
         if name == "__version__":
-            return self.notes.versions.get(value.path.partition(".")[0], UNKNOWN)
+            version = self.notes.versions.get(value.path.partition(".")[0], UNKNOWN)
+            return UNKNOWN if isinstance(version, AssumedVersion) else version
         if value.path == "sys" and name == "platform":
             return "linux"
         return External(f"{value.path}.{name}")
@@ -140,6 +142,8 @@ class ScriptLibrary:
             self.notes.called.add(DIFFUSION)
         if patch_attention(call, self.notes):
             return None
+        if call.receiver is None and "." in call.path:
+            self._note_old(call, call.path)
         if not _is_foreign(call):
             self.notes.called.add(call.name)
         if call.path.startswith("@"):
@@ -147,6 +151,24 @@ class ScriptLibrary:
             return declared(self.options, call) if declared else followed(call, self.notes) if followed else UNKNOWN
         found = _NO_FUNCTION if call.receiver is not None else self._by_path(call)
         return self._by_name(call) if found is _NO_FUNCTION else found
+
+    def _note_old(self, call: Call, path: str) -> None:
+        """Note what today's libraries refuse; unsloth makes TRL's trainers take what they took."""
+        library, name = path.partition(".")[0], path.rpartition(".")[2]
+        self._has_unsloth = self._has_unsloth or library == "unsloth"
+        for row, found in old_names(path):
+            self.notes.old_calls.setdefault(row, f"{found} at {call.where}")
+        alias = ["TrainingArguments"] if TRAINING_CONFIG.fullmatch(name) and name != "ModelConfig" else []
+        names = [] if self._has_unsloth else [(library, name), *(("transformers", each) for each in alias)]
+        for row, argument in (each for pair in names for each in old_arguments(*pair, call.kwargs)):
+            self.notes.old_calls.setdefault(row, f"{name}({argument}=) at {call.where}")
+
+    def _note_old_options(self, name: str) -> None:
+        """Note options that a class of arguments no longer has."""
+        given = [option for option in self.options.given if option not in self.options.declared]
+        is_trainers = TRAINING_CONFIG.fullmatch(name) is not None and name != "ModelConfig"
+        for row, option in old_arguments("transformers", "TrainingArguments", given if is_trainers else ()):
+            self.notes.old_calls.setdefault(row, self.options.given[option].origin)
 
     def _by_path(self, call: Call) -> Any:
         """Follow a function by its dotted name."""
@@ -262,6 +284,8 @@ class ScriptLibrary:
             self._count_pairs(found.kind, call, "puts chosen and rejected sequences into a batch")
         for path in found.kind.external_bases():
             base = path.rpartition(".")[2]
+            if found.kind.find("__init__") is UNKNOWN:
+                self._note_old(call, path)
             if base.endswith("Trainer"):
                 trainer = make_trainer(call, self.notes, path)
                 found.values["_trainer"] = trainer
@@ -317,6 +341,7 @@ class ScriptLibrary:
             names = [path.rpartition(".")[2] for path in kind.external_bases()]
         for name in names:
             self.options.take_class(name)
+            self._note_old_options(name)
             if TRAINING_CONFIG.fullmatch(name):
                 self.notes.called.add(name)
                 return ParsedArguments(parsed, Arguments(self.notes, name), self.notes)

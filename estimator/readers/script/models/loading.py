@@ -241,7 +241,9 @@ def _read_loading(model: Model, call: Call, notes: Notes) -> None:
         setting = call.setting(name, label) if name in call.kwargs else None
         if setting is not None and setting.value is not None:
             notes.hints.setdefault(name, setting)
-    if call.value(None, "use_flash_attention_2") is True:  # until 4.56
+    if call.value(None, "trust_remote_code") is True:
+        model.put("script_remote_code", True, call.where, f"{label}(trust_remote_code=True)")
+    if call.value(None, "use_flash_attention_2") is True:  # until 4.52
         model.put("attn_implementation", "flash_attention_2", call.where, f"{label}(use_flash_attention_2=True)")
     _read_quantization(model, call)
     _read_device(model, call, label)

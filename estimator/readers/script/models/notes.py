@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....job import UncertaintyDirection
-from ...source import Component, Setting
+from ...source import Component, OldCall, Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,8 @@ class Notes:
     """Settings that the script assigns after it has parsed its command line."""
     unresolved: dict[str, str] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
+    old_calls: dict[OldCall, str] = field(default_factory=dict)
+    """What today's libraries refuse, and where it stands."""
     own_loss: bool = False
     """A class of the script's, derived from one of TRL's trainers, computes the loss itself."""
     doubts: dict[str, Doubt] = field(default_factory=dict)
