@@ -159,6 +159,9 @@ EXPORTER_REQUESTS = Limit(what="a request", seconds=10.0, items=32)
 """From the connection to the end of the answer: as long as Prometheus waits. Items: connections at once."""
 EXPORTER_CLIENT = Limit(what="a client", items=8)
 """Its connections at once."""
+# Who asks vramtop serve (tui/serve) without its token; a browser opens several connections at once.
+SERVE_REQUESTS = Limit(what="a request", seconds=10.0, items=128)
+SERVE_CLIENT = Limit(what="a client", items=32)
 
 
 # A memory snapshot (estimator/crash/snapshot): a million blocks or events are some 100 to 300 MB.

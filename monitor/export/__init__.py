@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .connections import Connections as Connections
     from .credentials import read_credentials as read_credentials
     from .host_names import HostNames as HostNames
     from .listen_address import ListenAddress as ListenAddress
@@ -23,6 +24,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
+            "connections": "Connections",
             "credentials": "read_credentials",
             "host_names": "HostNames",
             "listen_address": "ListenAddress",

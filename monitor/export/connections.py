@@ -1,4 +1,4 @@
-"""The open connections of a server with a thread for each: how long each may take, and how many a client may have."""
+"""The open connections of a server: how long each may take, and how many a client may have."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import socket
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vramtop.estimator.common import Deadline, Limit
+
+Address = tuple[Any, ...]
+"""As ``accept`` returns it."""
 
 
 @dataclass(slots=True, eq=False)
 class _Connection:
     socket: socket.socket
+    address: Address
     client: str
     until: Deadline
     has_asked: bool = False
@@ -35,31 +39,33 @@ class Connections:
 
     limit: Limit
     of_one: Limit
-    _open: dict[socket.socket, _Connection] = field(default_factory=dict)
-    """The oldest first."""
+    _open: dict[Address, _Connection] = field(default_factory=dict)
+    """By the client's address and port; the oldest first."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, opened: socket.socket, address: str) -> None:
+    def add(self, opened: socket.socket, address: Address) -> None:
         """Take note of a new connection, and end those that it takes the place of."""
-        client = _client(address)
+        client = _client(address[0])
         with self._lock:
+            for closed in [key for key, each in self._open.items() if each.socket.fileno() < 0]:
+                del self._open[closed]
             self._make_room([each for each in self._open.values() if each.client == client], self.of_one)
             self._make_room(list(self._open.values()), self.limit)
-            self._open[opened] = _Connection(opened, client, self.limit.deadline())
+            self._open[address] = _Connection(opened, address, client, self.limit.deadline())
 
-    def note_request(self, opened: socket.socket) -> None:
+    def note_request(self, address: Address) -> None:
         """Take note that the whole request has arrived."""
         with self._lock:
-            if found := self._open.get(opened):
+            if found := self._open.get(address):
                 found.has_asked = True
 
-    def remove(self, opened: socket.socket) -> None:
-        """Forget a connection that has ended."""
+    def forget(self, address: Address) -> None:
+        """Leave a connection alone from now on: it has ended, or its client is trusted."""
         with self._lock:
-            self._open.pop(opened, None)
+            self._open.pop(address, None)
 
     def end_late(self) -> None:
-        """End those whose time is over."""
+        """End those whose time is over; to be called now and then."""
         with self._lock:
             for each in [each for each in self._open.values() if each.until.passed]:
                 self._end(each)
@@ -69,7 +75,7 @@ class Connections:
             self._end(min(among, key=lambda each: each.has_asked))  # the first, and so the oldest, of the least
 
     def _end(self, ended: _Connection) -> None:
-        del self._open[ended.socket]
+        del self._open[ended.address]
         with suppress(OSError):
             # not the TLS socket's own, which a thread that reads from it does not survive
             socket.socket.shutdown(ended.socket, socket.SHUT_RDWR)

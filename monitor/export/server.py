@@ -112,7 +112,7 @@ class _Handler(WSGIRequestHandler):
     def parse_request(self) -> bool:
         """Read the rest of the request."""
         was_read = super().parse_request()
-        self.server.connections.note_request(self.connection)  # type: ignore[attr-defined]
+        self.server.connections.note_request(self.client_address)  # type: ignore[attr-defined]
         return was_read
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
@@ -161,15 +161,15 @@ def _server_class(family: int, tls: TlsFiles | None, limit: Limit) -> type[Threa
 
         def process_request(self, request: Any, client_address: Any) -> None:
             """Start a thread for the request, once there is room for it."""
-            self.connections.add(request, client_address[0])
+            self.connections.add(request, client_address)
             if not self.threads.acquire(timeout=_ROOM_SECONDS):
-                self.connections.remove(request)
+                self.connections.forget(client_address)
                 self.shutdown_request(request)
                 return
             try:
                 super().process_request(request, client_address)
             except BaseException:
-                self.connections.remove(request)
+                self.connections.forget(client_address)
                 self.threads.release()
                 raise
 
@@ -178,7 +178,7 @@ def _server_class(family: int, tls: TlsFiles | None, limit: Limit) -> type[Threa
             try:
                 super().process_request_thread(request, client_address)
             finally:
-                self.connections.remove(request)
+                self.connections.forget(client_address)
                 self.threads.release()
 
         def handle_error(self, request: Any, client_address: Any) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common import InputError, limits
+from vramtop.monitor.export import Connections
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from .child import Dashboard
     from .guard import Guard
 
+_LOOK_SECONDS = 0.5
 MAX_DASHBOARDS = 8
 """Pages at a time: each is a process that reads the driver."""
 _CELLS = (20, 500)
@@ -66,6 +69,7 @@ class BrowserServer:
         self._flags = tuple(flags)
         self._files = Path(textual_serve.__file__).parent / "static"
         self._dashboards: set[Dashboard] = set()
+        self._connections = Connections(limits.SERVE_REQUESTS, limits.SERVE_CLIENT)
 
     def run(self, host: str, port: int, on_ready: Callable[[str, int], object]) -> None:
         """Serve until SIGINT, SIGTERM or SIGHUP; the dashboards end with it.
@@ -84,13 +88,15 @@ class BrowserServer:
         from aiohttp import web
 
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        watch = asyncio.create_task(self._end_late())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, stop.set)
         # No log of requests: their paths have the token.
         runner = web.AppRunner(self.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await web.TCPSite(runner, host, port).start()
+            for listening in _listen(host, port, self._connections):
+                await web.SockSite(runner, listening).start()
             found = runner.addresses[0]
             on_ready(found[0], found[1])
             await stop.wait()
@@ -99,8 +105,14 @@ class BrowserServer:
                 f"--listen {host}:{port}: nothing can listen there: {error.strerror or error}; choose another"
             ) from None
         finally:
+            watch.cancel()
             await asyncio.gather(*(each.stop() for each in self._dashboards), return_exceptions=True)
             await runner.cleanup()
+
+    async def _end_late(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self._connections.end_late()
 
     def application(self) -> web.Application:
         """Return the pages: one with the terminal, its script and its styles, and its websocket."""
@@ -140,6 +152,8 @@ class BrowserServer:
             )
         if not self._guard.knows(request.path):
             raise web.HTTPNotFound(text="The address needs its token. Open it as vramtop serve has printed it.\n")
+        if request.transport is not None:
+            self._connections.forget(request.transport.get_extra_info("peername"))
         response = await handler(request)
         if not response.prepared:
             for name, value in _HEADERS.items():
@@ -192,6 +206,35 @@ class BrowserServer:
                 await asyncio.shield(dashboard.stop())
             self._dashboards.discard(dashboard)
         return socket
+
+
+class _Listening(socket.socket):
+    """A socket that takes note of the connections that it accepts."""
+
+    connections: Connections
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection."""
+        opened, address = super().accept()
+        self.connections.add(opened, address)
+        return opened, address
+
+
+def _listen(host: str, port: int, connections: Connections) -> list[_Listening]:
+    """Return a socket for each address of a host.
+
+    Raises:
+        OSError: nothing can listen there.
+    """
+    made = []
+    for family, _, _, _, address in dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)):
+        made.append(listening := _Listening(family, socket.SOCK_STREAM))
+        listening.connections = connections
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(address)
+    return made
 
 
 async def _pass_on(socket: web.WebSocketResponse, dashboard: Dashboard) -> None:

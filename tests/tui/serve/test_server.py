@@ -1,5 +1,6 @@
 """The web server itself, asked over real connections: without the token it serves nothing, and starts nothing."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -98,3 +99,24 @@ async def test_no_more_than_the_most_pages_are_open(served: Served) -> None:
     socket = f"/{served.guard.token}/ws"
     assert await served.ask_for_socket(socket, Origin=served.root) == 503
     served.server._dashboards.clear()
+
+
+async def test_connections_that_never_ask_are_ended_and_keep_no_page_from_others() -> None:
+    server, ready = BrowserServer(Guard(), ["--view-only", "--demo"]), asyncio.Future()
+    serving = asyncio.create_task(server._serve("127.0.0.1", 0, lambda host, port: ready.set_result((host, port))))
+    place = await ready
+    waiting = []
+    async with aiohttp.ClientSession() as client:
+        url = f"http://127.0.0.1:{place[1]}/{server._guard.token}/"
+        async with client.get(url) as answer:
+            assert answer.status == 200
+        for _ in range(40):
+            waiting.append(await asyncio.open_connection(*place))
+            waiting[-1][1].write(b"GET / HTTP/1.1\r\nX-")
+        async with client.get(url) as answer, aiohttp.ClientSession() as other, other.get(url) as new:
+            assert (answer.status, new.status) == (200, 200)
+        assert await asyncio.wait_for(waiting[0][0].read(), 60) == b""
+    for _, writer in waiting:
+        writer.close()
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
