@@ -1,15 +1,22 @@
 """An app that sends only changed cells to the terminal, and keeps nothing of closed screens."""
 
+import asyncio
 from typing import ClassVar
 
 from rich.console import RenderableType
 from textual.await_complete import AwaitComplete
 from textual.binding import BindingType
+from textual.command import CommandPalette
 from textual.driver import Driver
+from textual.events import Event, Key, Paste
 
 from ..keys import TERMINAL_KEYS
 from .terminal_contents import TerminalContents
 from .textual_private import AppHooks, clear_styles_cache
+
+_READY_SECONDS = 2.0
+"""Time after which a key for a screen that does not open is dropped."""
+_READY_CHECKS = 400
 
 
 class ChangedCellsApp(AppHooks):
@@ -38,8 +45,30 @@ class ChangedCellsApp(AppHooks):
         self._contents.invalidate()
         self.refresh(layout=True)
 
+    async def on_event(self, event: Event) -> None:
+        """Keep a key until the screen in front, which an earlier key has opened, can take it."""
+        if isinstance(event, Key | Paste) and not await self._is_screen_ready():
+            return
+        await super().on_event(event)
+
+    async def _is_screen_ready(self) -> bool:
+        for _ in range(_READY_CHECKS):
+            if self.is_ending or not self.screen_stack:
+                return False
+            if self.screen.is_mounted:
+                return True
+            await asyncio.sleep(_READY_SECONDS / _READY_CHECKS)
+        return False
+
+    def action_command_palette(self) -> None:
+        """Open the palette; without an id, as Textual's would have while the one before is still closing."""
+        if not CommandPalette.is_open(self):
+            self.push_screen(CommandPalette())
+
     def pop_screen(self) -> AwaitComplete:
-        """Close the screen, and let go of its drawings."""
+        """Close the screen, and let go of its drawings; the last one stays, if its key was pressed too often."""
+        if len(self.screen_stack) <= 1:
+            return AwaitComplete.nothing()
         clear_styles_cache()
         return super().pop_screen()
 

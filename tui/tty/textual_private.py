@@ -5,6 +5,7 @@ ordinarily does (it repaints whole widgets, reads keys on its own thread, prints
 each name that is missing, and another one shows that the dashboard works without it.
 """
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any, TypeGuard
 
@@ -117,6 +118,14 @@ def terminal_size_of(app: App[Any]) -> Size:
 class AppHooks(App[None]):
     """Private methods of ``App`` that are overridden, under public names."""
 
+    is_ending = False
+    """True once the app was told to end: what fails then fails because widgets are gone."""
+
+    def exit(self, result: None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
+        """End the app."""
+        self.is_ending = True
+        super().exit(result, return_code, message)
+
     def reduce_update(self, update: RenderableType | None) -> RenderableType | None:
         """Return what is sent to the terminal for an update; it may be less than the update."""
         return update
@@ -130,6 +139,8 @@ class AppHooks(App[None]):
 
     def _handle_exception(self, error: Exception) -> None:
         """``App._handle_exception`` gets every error that nothing handled; no public method does."""
+        if self.is_ending:
+            return
         self.note_crash(error)
         super()._handle_exception(error)
 
@@ -153,6 +164,11 @@ class DriverHooks(LinuxDriver):
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         self._file: Any = output
         """``LinuxDriver._file`` is standard error otherwise, which the user may have redirected to a file."""
+
+    def write(self, data: str) -> None:
+        """``LinuxDriver.write`` asserts that its thread runs: before the start and after the end nothing is drawn."""
+        with contextlib.suppress(AssertionError):
+            super().write(data)
 
     def terminal_size(self) -> tuple[int, int]:
         """Return columns and lines of the terminal."""
