@@ -16,6 +16,7 @@ from .script import MEMORY_ARGUMENTS, SIZE_ARGUMENTS, ScriptSettings, options_of
 from .source import (
     MODEL_STATES,
     UNKNOWN_TABLE,
+    VERSION_NOT_KNOWN,
     AssumedVersion,
     FilesystemView,
     FindingCollector,
@@ -88,7 +89,7 @@ def read_launch(
         launcher=parse_launch(launcher) if launcher else launch,
         environ=variables,
         filesystem=FilesystemView(cwd=folder, home=variables.get("HOME"), root=root),
-        versions=dict(versions or {}),
+        versions={**(versions or {}), **_given_versions(given or {})},
         findings=FindingCollector(given),
         reported=reported or {},
         pid=pid,
@@ -113,6 +114,12 @@ def tool_of_line(argv: Sequence[str]) -> str | None:
     return "TRL" if launch.trl_command else "transformers"
 
 
+def _given_versions(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the libraries' versions that the user gives."""
+    names = ((library, given.get(f"software.{library}")) for library in Software.__struct_fields__)
+    return {library: version for library, version in names if isinstance(version, str)}
+
+
 def _with_pins(program: Program) -> dict[str, str]:
     """Return the installed versions, and of libraries that are not installed those that the repository pins."""
     pins = pinned_versions(_repository(program))
@@ -126,7 +133,8 @@ def _with_assumed(program: Program, assumed: Mapping[str, AssumedVersion]) -> Pr
     """Return the program with versions that what its script calls speaks for."""
     for library, version in assumed.items():
         if library in Software.__struct_fields__:
-            program.findings.record(f"software.{library}", str(version), f"not known; {version.why}", written=False)
+            origin = f"{VERSION_NOT_KNOWN}{version.why}"
+            program.findings.record(f"software.{library}", str(version), origin, written=False)
     return replace(program, versions={**program.versions, **assumed})
 
 

@@ -93,6 +93,12 @@ class LoadedJob:
         return self.typed | self.origins.keys()
 
     @property
+    def assumed_versions(self) -> tuple[str, ...]:
+        """Versions of libraries that a script speaks for, each with the reason."""
+        found = self.reading.assumed_versions() if self.reading is not None else {}
+        return tuple(text for key, text in found.items() if key not in self.typed)
+
+    @property
     def is_typed(self) -> bool:
         """Whether it is a model with flags alone, whose config.json is known."""
         return self.file is None and self.reading is None and not names_user_code(self.job.model.id)

@@ -1,6 +1,6 @@
 """The assumptions on which a figure depends most, with the flag or the key that changes each."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.job import resolve_job
@@ -34,13 +34,16 @@ _PRECISIONS = {
 }
 
 
-def assumed_lines(budget: Budget, output: TextOutput, *, stated: Collection[str], flags: bool) -> Iterator[str]:
+def assumed_lines(
+    budget: Budget, output: TextOutput, *, stated: Collection[str], versions: Iterable[str], flags: bool
+) -> Iterator[str]:
     """Yield the assumptions: ``assuming bf16 weights (--precision), 1 x 2,048 tokens (--batch-size, --seq-len)``.
 
     Args:
         budget: of the job.
         output: what the output can show.
         stated: keys that somebody set, about which there is nothing to say.
+        versions: libraries' versions that are assumed, with the reason of each.
         flags: name the flags that change the others, not the keys of a job file.
     """
     found = list[str]()
@@ -49,8 +52,9 @@ def assumed_lines(budget: Budget, output: TextOutput, *, stated: Collection[str]
         open_keys = [key for key in keys if key not in stated]
         if open_keys:
             found.append(f"{words} ({', '.join(names[key] if flags else key for key in open_keys)})")
-    if found:
-        yield from output.wrapped(f"assuming {', '.join(found[:_MOST])}", further="  ")
+    assumptions = [*found[:_MOST], *versions]
+    if assumptions:
+        yield from output.wrapped(f"assuming {', '.join(assumptions)}", further="  ")
 
 
 def _assumptions(budget: Budget) -> Iterator[tuple[str, ...]]:

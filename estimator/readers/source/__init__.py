@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from .evidence import (
         MODEL_STATES as MODEL_STATES,
+        VERSION_NOT_KNOWN as VERSION_NOT_KNOWN,
         Component as Component,
         Finding as Finding,
         FindingCollector as FindingCollector,
@@ -76,7 +77,7 @@ else:
         __name__,
         {
             "data_files": "layer_from_table NULL_IS_NO_LIMIT NULL_IS_WRONG read_table table_of_setting",
-            "evidence": "Component Finding FindingCollector JobReading MODEL_STATES",
+            "evidence": "Component Finding FindingCollector JobReading MODEL_STATES VERSION_NOT_KNOWN",
             "filesystem_view": "FilesystemView follow_links",
             "flags": "flag_name is_flag parse_flags spell_out",
             "layered_settings": (

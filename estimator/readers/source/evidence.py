@@ -56,6 +56,8 @@ _MEANINGS = {
     "lora.rank": "rank of adapters",
 }
 """What the number of a key is, in a sentence; other keys are numbers of ranks."""
+VERSION_NOT_KNOWN = "not known; "
+"""Begins the origin of a library's version that is assumed, before the reason."""
 _DATA_RANKS = ("parallel.data_shard", "parallel.data_replicate")
 
 
@@ -126,6 +128,14 @@ class JobReading:
     def evidence(self) -> dict[str, str]:
         """Return where each value was read, by key."""
         return {finding.key: finding.origin for finding in self.findings}
+
+    def assumed_versions(self) -> dict[str, str]:
+        """Return the libraries' versions that are assumed, each with its reason, by key."""
+        found = [each for each in self.findings if each.origin.startswith(VERSION_NOT_KNOWN)]
+        return {
+            each.key: f"{each.key.rpartition('.')[2]} {each.value} ({each.origin.removeprefix(VERSION_NOT_KNOWN)})"
+            for each in found
+        }
 
     def value(self, key: str) -> Any:
         """Return the value found for a key, or None."""

@@ -8,6 +8,7 @@ from ...common import InputError
 from ...job import Task
 from ...job.rules import usual
 from ..source import (
+    AssumedVersion,
     FilesystemView,
     FindingCollector,
     LayeredSettings,
@@ -107,3 +108,8 @@ def _read_attention(setting: Setting | None, versions: Mapping[str, str], findin
         known = ", ".join(f"{name} {versions[name]}" for name in ("transformers", "torch") if name in versions)
         origin = f"default of transformers with {known}, not set anywhere"
     findings.record("model.attention", default, origin, written=False)
+    version = versions.get("transformers")
+    older = usual("transformers", "model.attention", {"transformers": "4.0"})
+    if isinstance(version, AssumedVersion) and default != older:
+        sentence = f"transformers {version} is assumed ({version.why}); much older versions take {older} attention."
+        findings.mark_uncertain("model.attention", sentence, direction="more")

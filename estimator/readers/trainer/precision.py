@@ -17,6 +17,8 @@ from ..source import (
 from .model_facts import stored_dtype
 from .trainer_inputs import TrainerInputs
 
+_DTYPES = ("dtype", "torch_dtype", "model_dtype")
+
 
 def read_precision(
     inputs: TrainerInputs, *, lora: bool, config: Mapping[str, Any] | None, findings: FindingCollector
@@ -36,6 +38,7 @@ def read_precision(
     if own is not None:
         _read_own_sharding(mixed, _weights(inputs, config, findings), inputs, own, findings)
         return
+    inputs.settings.find(*_DTYPES)  # of which nothing is left where weights are kept in fp32
     if mixed is not None and kind in HALF and (deepspeed or (fsdp and not lora)):
         library = "DeepSpeed" if deepspeed else "FSDP under accelerate"
         origin = f"{mixed.origin}; {library} keeps trained weights in fp32 besides"
@@ -151,7 +154,7 @@ def _deepspeed_file(inputs: TrainerInputs) -> LayeredSettings | None:
 def _weights(inputs: TrainerInputs, config: Mapping[str, Any] | None, findings: FindingCollector) -> Setting | None:
     """Return the dtype in which the weights are loaded: ``bf16``, ``fp16`` or ``fp32``."""
     stored = stored_dtype(config)
-    setting = inputs.settings.find("dtype", "torch_dtype", "model_dtype")
+    setting = inputs.settings.find(*_DTYPES)
     if setting is None:
         return None
     word = as_word(setting) or ""

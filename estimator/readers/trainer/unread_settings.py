@@ -102,7 +102,8 @@ def warn_of_unread(settings: LayeredSettings, findings: FindingCollector) -> Non
     for name, setting in settings.unread():
         meant = [each for each in _KEY_BY_ARGUMENT if "_" in name and each.startswith(name)]
         if meant and setting.origin.startswith("--"):  # argparse takes abbreviations
-            findings.mark_uncertain(_KEY_BY_ARGUMENT[meant[0]], f"{setting.origin} may stand for --{meant[0]}.")
+            what = "is not counted" if meant[0] == name else f"may stand for --{meant[0]}"
+            findings.mark_uncertain(_KEY_BY_ARGUMENT[meant[0]], f"{setting.origin} {what}.")
             continue
         effect = _possible_effect(name, setting)
         if effect is not None:

@@ -170,6 +170,26 @@ def test_the_second_line_says_what_was_assumed_and_what_changes_it(capsys: pytes
     assert "assuming" not in lines("llama-3.1-8b", *stated)
 
 
+def test_a_version_that_a_script_speaks_for_is_an_assumption(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
+        "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')\n"
+        "Trainer(model, TrainingArguments('x', per_device_train_batch_size=2, evaluation_strategy='no')).train()\n"
+    )
+
+    def lines(command: str, *words: str) -> str:
+        main([command, *words, "--gpu-type", "h100", "--ctx", "64", "--method", "formula", "--", "python", str(script)])
+        return " ".join(capsys.readouterr().out.split())
+
+    said = "transformers 4.50 (the last that takes TrainingArguments(evaluation_strategy=) at train.py line 3)"
+    assert said in lines("fit")
+    assert said in lines("estimate")
+    given = lines("fit", "--set", "software.transformers=5.0")
+    assert "the last that takes" not in given
+    assert "bf16" in given
+
+
 def test_keys_are_named_where_a_file_was_read(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "job.toml").write_text('[model]\nid = "gpt2"\n[training]\nmicro_batch = 2\n')
     main(["estimate", str(tmp_path / "job.toml"), "--method", "formula"])

@@ -27,7 +27,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         return 0
     output = detect_output(ascii_only=options.ascii)
     scale = memory_bytes if memory_bytes and memory_bytes > budget.peak.device_bytes else None
-    assumed = assumed_lines(budget, output, stated=loaded.stated, flags=loaded.file is None)
+    assumed = assumed_lines(
+        budget, output, stated=loaded.stated, versions=loaded.assumed_versions, flags=loaded.file is None
+    )
     print("\n".join(budget_lines(budget, output, scale_bytes=scale, assumed=assumed)))
     if gpu is not None:
         notes = (*notes, f"Counted for {gpu.label}; vramtop fit tells whether it fits.")

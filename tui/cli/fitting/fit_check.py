@@ -108,7 +108,9 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
     else:
         output = detect_output(ascii_only=options.ascii)
         verdict_line, *further = fit_lines(verdict, budget, output)
-        assumed = assumed_lines(budget, output, stated=loaded.stated, flags=loaded.file is None)
+        assumed = assumed_lines(
+            budget, output, stated=loaded.stated, versions=loaded.assumed_versions, flags=loaded.file is None
+        )
         print("\n".join([verdict_line, *assumed, *further, *advice_lines(advice, loaded, output)]))
         print()
         scale = _scale_bytes([each.device for each in verdict.gpus], budget)

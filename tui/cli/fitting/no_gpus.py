@@ -49,7 +49,10 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
     mark, need = VERDICTS["unknown"], need_text(budget, job.parallel.world_size)
     print(output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  needs {need}"))
     print("\n".join(output.wrapped(f"{reason[:1].upper()}{reason[1:]}", indent="  ")))
-    print("\n".join(assumed_lines(budget, output, stated=loaded.stated, flags=loaded.file is None)))
+    assumed = assumed_lines(
+        budget, output, stated=loaded.stated, versions=loaded.assumed_versions, flags=loaded.file is None
+    )
+    print("\n".join(assumed))
     print()
     if not budget.peak.says_nothing:
         print("\n".join([*card_lines(cards, job, output), ""]))

@@ -208,8 +208,6 @@ def _take_config(model: Model, config: Any, call: Call, notes: Notes) -> None:
 
 def _read_task(model: Model, owner: str, call: Call) -> None:
     task = task_of(owner)
-    if task == "seq2seq-lm" and call.kind is not None and not _is_known(owner):
-        task = None  # models of images and text are named so, too
     if task == "multiple-choice":
         _count_sequences(model, 4, f"{call.where}: {owner} puts every choice of an example through the model")
     if task is None and (owner in _BASE_MODELS or is_model_class(owner)) and owner not in UNSLOTH_CLASSES:
@@ -217,6 +215,8 @@ def _read_task(model: Model, owner: str, call: Call) -> None:
     if owner.endswith("PreTrainedModel"):
         sentence = f"{call.where}: a class of the script's own makes the model; its head may be another one."
         model.notes.doubt(sentence, *MODEL_STATES, "logits", key="model.task")
+    if task == "seq2seq-lm" and call.kind is not None and not _is_known(owner):
+        task = None  # models of images and text are named so, too
     if task is None and "For" in owner:
         sentence = f"{call.where}: the head of {owner} is not known; the family's usual one is counted."
         model.notes.doubt(sentence, "weights", "activations", "logits", key="model.task")

@@ -100,6 +100,20 @@ def test_defaults_are_those_of_the_version(tmp_path: Path) -> None:
     assert "training.precision" not in {each.unless for each in weights.uncertainties}
 
 
+def test_attention_may_be_that_of_an_older_version_still(tmp_path: Path) -> None:
+    text = SCRIPT.replace("=2)", "=2, no_cuda=False)")
+    key = "model.attention"
+    assert [each.direction for each in read(tmp_path, text).uncertainties if each.unless == key] == ["more"]
+    stated = text.replace("B')", "B', attn_implementation='sdpa')")
+    for reading in (
+        read(tmp_path, stated),
+        read(tmp_path, SCRIPT),
+        read(tmp_path, text, versions={"transformers": "4.40"}),
+    ):
+        assert reading.value(key) == "sdpa"
+        assert not [each for each in reading.uncertainties if each.unless == key]
+
+
 def test_a_known_version_counts(tmp_path: Path) -> None:
     text = SCRIPT.replace("=2)", "=2, evaluation_strategy='no')")
     reading = read(tmp_path, text, versions={"transformers": "4.31.0"})

@@ -110,6 +110,24 @@ def test_layers_of_adapters_that_a_flag_alone_asks_for_are_in_doubt(tmp_path: Pa
     assert not any(each.unless == "lora.targets" for each in named.uncertainties)
 
 
+def test_a_class_of_no_known_family_has_the_head_of_its_config(tmp_path: Path) -> None:
+    text = (
+        "from transformers import PreTrainedModel\nclass {name}(PreTrainedModel):\n    pass\n"
+        "model = {name}.from_pretrained('Qwen/Qwen2.5-0.5B')\n"
+    )
+    own = "config = transformers.AutoConfig.from_pretrained('Qwen/Qwen2.5-0.5B')\n"
+    made = (
+        "import transformers\n" + HEAD + text.replace("{name}.from_pretrained('Qwen/Qwen2.5-0.5B')", "{name}(config)")
+    )
+    made = made.replace("model =", own + "model =") + TRAIN
+    pictures = read(tmp_path, made.replace("{name}", "TinyForConditionalGeneration"))
+    assert pictures.value("model.task") is None
+    assert unsure(pictures) >= {*STATES, "activations", "logits"}
+    known = read(tmp_path, made.replace("{name}", "LlamaForCausalLM"))
+    assert known.value("model.task") == "causal-lm"
+    assert not unsure(known) & STATES
+
+
 def test_a_star_brings_no_hidden_names(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("LENGTH = 1\n_HIDDEN = 2\n")
     (tmp_path / "listed.py").write_text("__all__ = ['_LISTED']\n_LISTED = 3\nLEFT_OUT = 4\n")
@@ -233,3 +251,12 @@ def test_a_model_of_its_own_that_seems_frozen_is_counted_as_trained(tmp_path: Pa
     assert warned(reading, "all of them are frozen as far as the script was followed")
     assert ("optimizer", "less") in {(each.component, each.direction) for each in reading.uncertainties}
     assert not warned(read(tmp_path, OWN), "frozen")
+
+
+def test_a_flag_that_nothing_reads_stands_for_no_other(tmp_path: Path) -> None:
+    reading = read(tmp_path, HEAD + LOAD + TRAIN, "--target_modules", "q_proj")
+    assert warned(reading, "--target_modules on the command line is not counted.")
+    options = OPTIONS.format(field="torch_dtype: str = 'auto'\n    deepspeed: str = None")
+    (tmp_path / "zero.json").write_text('{"bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}')
+    sharded = read(tmp_path, HEAD + options + LOAD + TRAIN, "--torch_dtype", "bfloat16", "--deepspeed", "zero.json")
+    assert not warned(sharded, "--torch_dtype")
