@@ -109,7 +109,7 @@ def notices(board: Board | None, feed: BoardFeed, width: int) -> list[Content]:
 def _filter_line(board: Board, hidden: Hidden) -> Content:
     """Return what the command line asks for, and what is hidden because of it."""
     every = len({row.process.key for row in board.processes})
-    words = [f"{every - hidden.processes} of {every} processes"]
+    words = [f"{every - hidden.processes} of {every} processes", *_unread_processes(board)]
     if hidden.processes:
         words.append(f"hidden: {hidden.processes} with {format_gib(hidden.used_bytes)} GiB")
     words += [f"GPU {gpu_list(hidden.labels, most=4)} hidden"] if hidden.labels else []
@@ -200,10 +200,20 @@ def _without_budgets(board: Board) -> str:
     if board.attach_progress is None:
         return f"no budgets yet: press {attach} to attach to a running job, {fit} to check a new one"
     reasons = Counter(row.no_budget_reason for row in board.processes if row.no_budget_reason)
+    unread = _unread_processes(board)
+    if not reasons and unread:
+        return f"{unread[0]}: press {fit} to check whether a job fits"
     if not reasons:
         return f"no processes on these GPUs: press {fit} to check whether a job fits"
-    named = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(4))
+    named = ", ".join([*(f"{count} {reason}" for reason, count in reasons.most_common(4)), *unread])
     return f"no running job has a budget ({named}): press {attach} to attach to one, {fit} to check a new job"
+
+
+def _unread_processes(board: Board) -> list[str]:
+    """Return which GPUs' processes are unknown, as where the driver does not let this user read them."""
+    gpus = [gpu.reading for gpu in board.gpus if board.displays_gpu(gpu.reading)]
+    unread = [gpu.index for gpu in gpus if gpu.processes is None]
+    return [f"processes of GPU {gpu_list(unread, most=4)} unknown"] if unread else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,6 +202,8 @@ def _status_cell(gpus: Sequence[FleetGpu], statuses: Counter[str], processes: in
         return CellText(f"! {lost} GPU{'s' * (lost != 1)} lost" if len(gpus) > 1 else "! lost", "under")
     if worst is None and gpus and all(gpu.is_asleep for gpu in gpus):
         return CellText("asleep", "muted")
+    if worst is None and not processes and gpus and all(gpu.processes is None for gpu in gpus):
+        return CellText("processes n/a", "muted")
     if worst is None:
         return CellText("no budget" if processes else "idle", "muted") if gpus else CellText("no GPU", "muted")
     return status_cell(worst, statuses)

@@ -1,0 +1,57 @@
+"""A driver that does not let this user list processes: they are unknown, and nowhere "none"."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pynvml
+import pytest
+from fake_driver import GIB, FakeDriver, FakeGpu, FakeProcess
+
+from vramtop.monitor.board.board import AttachProgress, Board
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.fleet.board_reading import reading_of_board
+from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+from vramtop.tui.cli.main import main
+from vramtop.tui.screens.dashboard.header_text import summary_line
+from vramtop.tui.screens.dashboard.processes.process_rows import table_rows
+from vramtop.tui.screens.fleet.host_rows import gpu_rows
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    fake = FakeDriver()
+    fake.gpus = [FakeGpu(processes=[FakeProcess(1, GIB)]), FakeGpu(processes=[])]
+    monkeypatch.setattr(pynvml, "nvmlLib", fake)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    fake.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_NO_PERMISSION, 0)
+    yield fake
+    fake.release()
+
+
+@pytest.fixture
+def board(driver: FakeDriver, make_budget: Callable[..., Any]) -> Iterator[Board]:
+    source = NvmlSource()
+    source.open()
+    board = Watchlist(estimate=make_budget).update(source.read())
+    yield replace(board, attach_progress=AttachProgress(0, 0))
+    source.close()
+
+
+def test_the_dashboard_says_that_they_are_unknown(board: Board) -> None:
+    assert summary_line(board, 140).plain.startswith("processes of GPU 0 unknown: press f")
+    assert [row.gpu.index for row in table_rows(board) if row.gpu.processes is None] == [0]
+
+
+def test_the_list_of_hosts_says_neither_idle_nor_no_budget(board: Board) -> None:
+    rows = gpu_rows(reading_of_board(board, host="host"))
+    assert [row.make_cells()["STATUS"].text for row in rows] == ["processes n/a", "idle"]
+
+
+def test_once_says_why_and_its_json_has_null(driver: FakeDriver, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--once"]) == 0
+    assert "GPU 0: the driver does not let this user read its compute processes" in capsys.readouterr().out
+    assert main(["--once", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["gpus"]
+    assert (first["processes"], first["faults"][0]["code"], second["processes"]) == (None, "NO_PERMISSION", [])
