@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from textual.screen import Screen
 from textual.widgets import Label
 
+from vramtop.estimator.common import VramtopError
+
 from .gpu_picker import GpuPicker
 from .job_check import JobCheck, has_model
 from .session import FitSession
@@ -53,7 +55,11 @@ class JobFiles:
         if job is None:
             self._refuse("copy")
             return
-        text = self._session.changes_text(job, self._screen.query_one(GpuPicker).catalogue_count)
+        try:
+            text = self._session.changes_text(job, self._screen.query_one(GpuPicker).catalogue_count)
+        except VramtopError as error:  # such as of a model that is not known
+            self._screen.notify(error.message, severity="warning", markup=False)
+            return
         self._screen.app.copy_to_clipboard(text)
         self._screen.app.push_screen(CopiedTextScreen(text, "Changed settings"))
 

@@ -252,7 +252,8 @@ class FitCheckScreen(Screen[None]):
     def _show_help(self, key: str | None) -> None:
         from ...job.form import help_line  # parses docstrings
 
-        self.query_one("#help", StaticLines).show(Content(help_line(key) if key else _HEADING_HELP))
+        for line in self.query("#help").results(StaticLines):  # none once the screen was closed
+            line.show(Content(help_line(key) if key else _HEADING_HELP))
 
     def _change_settings(self, changes: dict[str, object]) -> None:
         if problem := self._pane.change(changes):

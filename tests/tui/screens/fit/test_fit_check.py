@@ -501,6 +501,16 @@ async def test_the_changed_flags_are_copied_and_shown(watchlist, estimate, board
         await until_shown(pilot, lambda: app.screen is screen)
 
 
+async def test_the_flags_of_an_unknown_model_are_not_copied_and_the_reason_is_said(watchlist, estimate, board):
+    screen = FitCheckScreen(watchlist, estimate=estimate)
+    app = ScreenHost(screen)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await retype(pilot, screen, "model.id", "nosuchmodel")
+        await pilot.press("f9")
+        await until_shown(pilot, lambda: any("no model 'nosuchmodel'" in notice for notice in app.notices))
+        assert app.screen is screen
+
+
 @pytest.mark.slow
 async def test_a_value_can_be_chosen_on_the_what_if_plot(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
