@@ -62,13 +62,13 @@ class ChangedCellsApp(AppHooks):
 
     def action_command_palette(self) -> None:
         """Open the palette; without an id, as Textual's would have while the one before is still closing."""
-        if not CommandPalette.is_open(self):
+        if not isinstance(self.screen, CommandPalette):
             self.push_screen(CommandPalette())
 
     def pop_screen(self) -> AwaitComplete:
         """Close the screen, and let go of its drawings; the last one stays, if its key was pressed too often."""
         if len(self.screen_stack) <= 1:
-            return AwaitComplete.nothing()
+            return AwaitComplete()
         clear_styles_cache()
         return super().pop_screen()
 

@@ -40,8 +40,10 @@ def why_no_measurement(board: Board, candidate: Callable[[ProcessKey], Candidate
             return _sentence(f"there is no budget ({run.problem.rstrip('.')})", first, ended=ended)
     for row in board.processes:
         found = candidate(row.process.key)
-        if found is not None and found.reason in REASONS_IN_WORDS and (ended or found.due is None):
-            return _sentence(REASONS_IN_WORDS[found.reason], row.process.pid, ended=ended)
+        if found is None or found.reason is None or not (ended or found.due is None):
+            continue
+        if words := REASONS_IN_WORDS.get(found.reason):
+            return _sentence(words, row.process.pid, ended=ended)
     return None
 
 

@@ -50,16 +50,21 @@ def answer(request: ReadRequest | TraceRequest) -> RunAnswer:
     try:
         if isinstance(request, TraceRequest):
             return _trace(request)
-        with _in_time():
-            return _read(request)
-    except _OutOfTimeError:
-        sentence = f"Process {request.pid} is not read: {PROCESS_READING.too_long()}."
-        return RunAnswer(reason="too slow", sentence=sentence)
+        return _read_in_time(request)
     except VramtopError as error:
         return RunAnswer(reason="unreadable", sentence=error.message)
     except Exception as error:  # noqa: BLE001 - one bad process must not stop the others
         sentence = f"reading it failed, an error of vramtop's ({type(error).__name__}); please report it"
         return RunAnswer(reason="unreadable", sentence=sentence, traceback=traceback.format_exc())
+
+
+def _read_in_time(request: ReadRequest) -> RunAnswer:
+    try:
+        with _in_time():
+            return _read(request)
+    except _OutOfTimeError:
+        sentence = f"Process {request.pid} is not read: {PROCESS_READING.too_long()}."
+        return RunAnswer(reason="too slow", sentence=sentence)
 
 
 @contextmanager
