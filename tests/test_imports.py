@@ -120,6 +120,7 @@ def test_the_estimator_is_loaded_when_there_is_a_job(program: str) -> None:
             "lazy_exports",
             "limits",
             "paths",
+            "private_files",
             "process_limit",
             "secret_names",
             "secret_programs",

@@ -1,17 +1,14 @@
-"""The rooms: each folder of the packages says what it is for, and is entered through its front door."""
+"""The rooms: each folder of the packages says what it is for."""
 
 import ast
 import importlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("estimator", "monitor", "tui")
-APART = ("estimator.worker", "monitor.probe")
-"""Rooms whose modules run in other processes, where the rest of vramtop is missing: they export nothing."""
 
 
 def modules() -> dict[str, Path]:
@@ -27,24 +24,6 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 ROOMS = [name for name, path in MODULES.items() if path.name == "__init__.py" and name not in PACKAGES]
 FRONT_DOORS = [name for name in ROOMS if "lazy_exports(" in MODULES[name].read_text()]
-
-
-def room_of(module: str) -> str:
-    return module if module in ROOMS or module in PACKAGES else module.rpartition(".")[0]
-
-
-def imports(module: str) -> Iterator[tuple[str, str]]:
-    """The names that a module imports from vramtop: where from, and which."""
-    path = MODULES[module]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.ImportFrom):
-            continue
-        package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-        if node.level:
-            source = ".".join([*package[: len(package) - node.level + 1], *([node.module] if node.module else [])])
-        else:
-            source = (node.module or "").removeprefix("vramtop.")
-        yield from ((source, alias.name) for alias in node.names if source.partition(".")[0] in PACKAGES)
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -78,24 +57,6 @@ def test_a_front_door_exports_what_type_checkers_see(room: str) -> None:
         assert getattr(package, name) is getattr(importlib.import_module(module), name)
 
 
-def test_other_rooms_are_entered_through_their_front_doors() -> None:
-    """Names of another room come from the room; only a function in a module of its own name comes from the module."""
-    past_the_door = [
-        f"{module} imports {name} from {source}"
-        for module in MODULES
-        for source, name in imports(module)
-        if source in MODULES
-        and room_of(source) in ROOMS
-        and source not in ROOMS
-        and not source.startswith(APART)
-        and f"{source}.{name}" not in MODULES
-        and not (module + ".").startswith(room_of(source) + ".")
-        and name != source.rpartition(".")[2]
-        and f"{room_of(source)}.{name}" not in MODULES
-    ]
-    assert not past_the_door
-
-
 def test_modules_named_in_strings_exist() -> None:
     """Programs in strings and names to be replaced in tests are seen by no type checker."""
     texts = [path for folder in (*PACKAGES, "tests", "docs") for path in (ROOT / folder).rglob("*.py")]
@@ -110,11 +71,3 @@ def test_modules_named_in_strings_exist() -> None:
             if parts[known:] and not in_module and "made_up" not in parts:
                 missing.add(f"{path.name}: {match[0]}")
     assert not missing
-
-
-def test_a_room_exports_only_what_other_rooms_use() -> None:
-    used = {(source, name) for module in MODULES for source, name in imports(module)}
-    exported = {(room, name) for room in FRONT_DOORS for name in importlib.import_module(f"vramtop.{room}").__all__}
-    tools = ("automodel", "litgpt", "llamafactory", "swift")
-    found_by_a_registry = {(f"estimator.readers.tools.{tool}", "TOOL") for tool in tools}
-    assert not exported - used - found_by_a_registry

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.common import Deadline, Limit
 
 Address = tuple[Any, ...]
-"""As ``accept`` returns it."""
+"""The other side, as ``accept`` of a socket returns it."""
 
 
 @dataclass(slots=True, eq=False)

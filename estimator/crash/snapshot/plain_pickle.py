@@ -75,7 +75,7 @@ class _Machine:
         self._runs: dict[bytes, tuple[Any, ...]] = {}
         self._shapes: list[Shape] = []
         self._keys: set[tuple[Any, ...]] = set()
-        """Those of which a shape was made, or cannot be."""
+        """Keys of dictionaries of which a shape was made, or cannot be made."""
         self._max_shapes = max_shapes
         self._containers = self._values = 0
 

@@ -247,7 +247,7 @@ class _Space:
     """The blocks of a GPU."""
 
     held: list[HeldBlock] = field(default_factory=list)
-    """Those that tensors hold."""
+    """Blocks that tensors hold."""
     waiting: int = 0
     private_free: int = 0
     free_blocks: int = 0

@@ -29,7 +29,7 @@ class OwnAttention:
     """What the files of a class say of its attention, where transformers' default may not hold."""
 
     name: str | None
-    """As ``attn_implementation`` has it; None: it cannot be decided, and transformers' default counts."""
+    """A value of ``attn_implementation``; None: it cannot be decided, and transformers' default counts."""
     where: str
     """The file and line that compute it, for people."""
     sentence: str
