@@ -260,15 +260,11 @@ class AttachScreen(Screen[None]):
         except VramtopError as error:
             self._show_unreadable(error.message)
             return
-        self._keys, self._attachment, reading = keys, None, attachment.reading
+        self._keys, self._attachment, reading = keys, attachment, attachment.reading
+        self._budget = self._shown_run.budget if known and self._shown_run else None
         missing = () if known else reading.missing
         form = JobForm(job, origins={**reading.evidence(), **reading.refused}, missing=missing)
         await self.query_one(FollowedRun).replace_form(form)
-        if self._keys is not keys or not form.is_mounted:  # meanwhile a key has opened another run, or the choice
-            form.remove()
-            return
-        self._attachment = attachment
-        self._budget = self._shown_run.budget if known and self._shown_run else None
         self._edits.start_run(form, attachment)
         self.remove_class("-unreadable")
         self._show_run()
