@@ -23,7 +23,7 @@ def test_a_planted_ssh_is_not_started(ssh: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(ssh.parent)
     for path in (".", "/nowhere:", ":/nowhere"):
         monkeypatch.setenv("PATH", path)
-        with pytest.raises(InputError, match="there is no ssh in PATH, whose relative .* install OpenSSH"):
+        with pytest.raises(InputError, match=r"there is no ssh in PATH, whose relative .* install OpenSSH"):
             SshCommand(interval=1.0).arguments("a")
     ssh.parent.chmod(0o777)
     monkeypatch.setenv("PATH", str(ssh.parent))
