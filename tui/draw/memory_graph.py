@@ -55,12 +55,12 @@ def column_sizes(history: Readings, width: int, span_seconds: float, now: float)
     columns: list[int | None] = [None] * width
     first = _first_slot(width, slot_seconds, now)
     max_seconds = _max_held_seconds(history)
-    for at, (time, size) in enumerate(history):
+    for at, (moment, size) in enumerate(history):
         until = history[at + 1][0] if at + 1 < len(history) else now
         if size is None or until < now - span_seconds - slot_seconds:
             continue
-        start = int(time // slot_seconds)
-        end = max(start, -int(-min(until, time + max_seconds[at]) // slot_seconds) - 1)
+        start = int(moment // slot_seconds)
+        end = max(start, -int(-min(until, moment + max_seconds[at]) // slot_seconds) - 1)
         for slot in range(max(0, start - first), min(width - 1, end - first) + 1):
             columns[slot] = max(size, columns[slot] or 0)
     return columns

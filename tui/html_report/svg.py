@@ -133,8 +133,8 @@ def _add_gaps(svg: Element, plot: TimePlot) -> None:
 
 
 def _add_times(svg: Element, plot: TimePlot) -> None:
-    for at, (time, label) in enumerate(time_ticks(plot.begin, plot.end)):
-        share = _across(time, plot)
+    for at, (moment, label) in enumerate(time_ticks(plot.begin, plot.end)):
+        share = _across(moment, plot)
         x = _percent(share)
         add(svg, node("line", x1=x, x2=x, y1=_BOTTOM, y2=_BOTTOM + 4, class_="tick"))
         anchor = "start" if share < _EDGE_SHARE else "end" if share > 100 - _EDGE_SHARE else "middle"

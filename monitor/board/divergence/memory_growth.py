@@ -65,8 +65,8 @@ def _bucket_maxima(readings: Sequence[tuple[float, int]]) -> list[tuple[float, i
     start, end = readings[0][0], readings[-1][0]
     span = (end - start) / BUCKET_COUNT
     maxima: dict[int, tuple[float, int]] = {}
-    for time, size in readings:
-        bucket = min(BUCKET_COUNT - 1, int((time - start) / span))
+    for moment, size in readings:
+        bucket = min(BUCKET_COUNT - 1, int((moment - start) / span))
         if bucket not in maxima or size > maxima[bucket][1]:
             maxima[bucket] = (start + (bucket + 0.5) * span, size)
     return [maxima[bucket] for bucket in sorted(maxima)]

@@ -27,8 +27,8 @@ def gpu_samples(board: Board) -> Iterator[Sample]:
         yield table.GPU, (*gpu, label_text(reading.name)), 1
         if reading.read_at:
             yield table.GPU_READING, gpu, reading.read_at
-        for field, reason in sorted({_fault(fault) for fault in reading.faults}):
-            yield table.GPU_FAULT, (*gpu, field, reason), 1
+        for figure, reason in sorted({_fault(fault) for fault in reading.faults}):
+            yield table.GPU_FAULT, (*gpu, figure, reason), 1
         if not reading.is_stale:
             yield from _figures(board, row, gpu)
             yield from _users(row, gpu)

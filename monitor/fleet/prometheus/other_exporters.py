@@ -132,13 +132,13 @@ def other_hosts(
     """
     labels: dict[_Key, OtherLabels] = {}
     sizes: dict[_Key, dict[str, int | None]] = defaultdict(dict)
-    for field in ("used", "free", "total", "reserved"):
-        metric = getattr(exporter, field)
+    for figure in ("used", "free", "total", "reserved"):
+        metric = getattr(exporter, figure)
         for sample in ask(metric) if metric else ():
             key = _key(sample.metric)
             if key[0] in seen_at and gpu_uuid(sample.metric) not in known_uuids:
                 labels.setdefault(key, sample.metric)
-                sizes[key][field] = _size(sample, exporter.unit_bytes)
+                sizes[key][figure] = _size(sample, exporter.unit_bytes)
     extra = _Extra(exporter, ask)
     gpus: dict[tuple[Target, str], dict[str, list[_Key]]] = defaultdict(lambda: defaultdict(list))
     for key in labels:

@@ -123,7 +123,7 @@ def test_host_memory_affects_the_verdict(fit: Fit) -> None:
         "--data-shard",
         "8",
         "--precision",
-        "fp32",
+        "bf16-mixed",
         "--json",
     )
     assert "host" not in found(fit(*words))

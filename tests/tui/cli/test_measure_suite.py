@@ -55,7 +55,7 @@ SAYS = """
 import json, os, sys
 print(json.dumps({"name": "arguments", "given": sys.argv[1:], "torch": bool(os.environ["VRAMTOP_TORCH_PYTHON"])}))
 print("not JSON")
-print("[" * 5000)
+print('{"name": ' + "[" * 5000)
 sys.exit("it breaks here")
 """
 TRY_GPU = _try_gpu

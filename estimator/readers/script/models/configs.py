@@ -64,15 +64,15 @@ class ModelConfig(Thing):
         if base is None:
             return None
         found = dict(base)
-        for field, setting in self.changes.items():
-            found[general_name(field, base)] = setting.value
+        for name, setting in self.changes.items():
+            found[general_name(name, base)] = setting.value
         return found
 
     def changed(self) -> dict[str, Setting]:
         """Return the changes that make another model of it."""
         base = self.base()
         if base is None:
-            return {field: setting for field, setting in self.changes.items() if field in SHAPE_FIELDS}
+            return {name: setting for name, setting in self.changes.items() if name in SHAPE_FIELDS}
         return {
             field: setting
             for field, setting in self.changes.items()

@@ -98,7 +98,7 @@ def _softmax_of_attention(module: ScriptModule) -> Iterator[str]:
 def _words(tree: ast.AST | None) -> Iterator[str]:
     """Yield the names and texts in a file or a part of one."""
     for node in ast.walk(tree) if tree is not None else ():
-        for field in ("id", "attr", "name", "value"):
-            word = getattr(node, field, None)
+        for part in ("id", "attr", "name", "value"):
+            word = getattr(node, part, None)
             if isinstance(word, str):
                 yield word

@@ -212,7 +212,7 @@ def test_sums_beyond_a_tib_have_units_of_their_own(width) -> None:
 @pytest.mark.slow
 def test_the_help_explains_keys_sums_and_statuses() -> None:
     async def check(app, pilot, source):
-        await pilot.press("question_mark")
+        await pilot.press("question_mark", "question_mark")
         await until_shown(pilot, lambda: "Sums, over all live hosts" in screen_text(app))
         text = screen_text(app)
         for words in ("switch between hosts and runs", "unattributed: in use", "! unreachable", "is still loading"):
