@@ -191,8 +191,10 @@ def _read_own_script(program: Program) -> JobReading:
         flags = {name: setting for name, setting in flags.items() if name != "deepspeed"}  # a switch, not a file
     layers = [{**flags, **script.assigned}, files, script.written, script.hints, *defaults]
     for doubt in script.doubts:
-        program.findings.warn(doubt.sentence)
+        program.findings.warn(doubt.sentence, unless=doubt.key if doubt.asks else None)
         program.findings.add_uncertainty(doubt.direction, *doubt.components, unless=doubt.key)
+        if doubt.asks and doubt.key is not None:
+            program.findings.require(doubt.key)
     reading = read_trainer(
         program,
         layers,

@@ -96,8 +96,12 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
     try:
         run.run_module(script.tree, module)
         _follow_rest(run, module, notes, options)
-    except (ScriptEndsError, KnownFailureError):
+    except KnownFailureError:
         pass
+    except ScriptEndsError as end:
+        if str(end) and not notes.living:
+            sentence = f"{end}: the script ends in an error before it trains, as far as it was followed."
+            notes.doubt(sentence, *_ALL)
     except (BudgetSpentError, RecursionError, MemoryError):
         sentence = f"{script.path.name}: the script takes more steps than are followed; the rest is not counted."
         notes.doubt(sentence, *_ALL)

@@ -54,6 +54,7 @@ from ..python import (
     Thing,
     short_text,
 )
+from .collators import is_collator, line_of_several, sequences_by_option
 from .optimizers import UnknownParameters, is_average, is_parameters, make_average, make_optimizer, optimizer_path
 from .trainers import (
     MODEL_FUNCTIONS,
@@ -279,9 +280,10 @@ class ScriptLibrary:
     def instance_made(self, found: Instance, call: Call) -> None:
         """Note an object of a script's class that derives from a trainer, an optimizer or a model."""
         self.notes.modules.append(found)
-        pairs = _PAIRS.search(found.kind.name) or _names_rejected(found.kind)
-        if "collat" in found.kind.name.lower() and pairs:
+        if is_collator(found.kind) and (_PAIRS.search(found.kind.name) or _names_rejected(found.kind)):
             self._count_pairs(found.kind, call, "puts chosen and rejected sequences into a batch")
+        elif is_collator(found.kind) and (where := line_of_several(found.kind)) is not None:
+            self._count_several(found.kind.name, where)
         for path in found.kind.external_bases():
             base = path.rpartition(".")[2]
             if found.kind.find("__init__") is UNKNOWN:
@@ -316,6 +318,19 @@ class ScriptLibrary:
         call.run.followed_names.setdefault(PAIRED[0], place)
         sentence = f"{place}: {kind.name} {what}; two for each example are counted."
         self.notes.doubt(sentence, "activations", "logits", key="training.sequences_per_example")
+
+    def _count_several(self, name: str, where: str) -> None:
+        """Count the sequences of an example that a collator makes, by an option on groups; ask for them else."""
+        key, what = "training.sequences_per_example", f"{name} puts several sequences of each example into a batch"
+        given = sequences_by_option({**self.options.given, **dict(self.options.defaults())})
+        if given is None:
+            sentence = f"{where}: their number is not counted: {what}."
+            self.notes.doubt(sentence, "activations", "logits", key=key, asks=True)
+            return
+        origin = f"{where}: {what}, with {given.origin}"
+        self.notes.written["script_sequences"] = Setting(value=given.value, origin=origin)
+        sentence = f"{origin}: {given.value} of full length are counted, the query among them."
+        self.notes.doubt(sentence, "activations", "logits", key=key)
 
     def before_function(self, function: Function, args: list[Any]) -> Any:
         """Return the state of the models that a function is given whose name says that it changes them; else None."""

@@ -17,6 +17,8 @@ class Doubt:
     components: tuple[Component, ...] = ()
     key: str | None = None
     """The job key whose value, given by the user, removes the doubt."""
+    asks: bool = False
+    """No range allows for it: the user has to give the key."""
 
 
 @dataclass(slots=True)
@@ -74,6 +76,8 @@ class Notes:
         *components: Component,
         direction: UncertaintyDirection = "either",
         key: str | None = None,
+        asks: bool = False,
     ) -> None:
         """Note something that was not understood, and the components of memory that it concerns."""
-        self.doubts.setdefault(sentence, Doubt(sentence=sentence, direction=direction, components=components, key=key))
+        doubt = Doubt(sentence=sentence, direction=direction, components=components, key=key, asks=asks)
+        self.doubts.setdefault(sentence, doubt)

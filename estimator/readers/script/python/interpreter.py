@@ -37,7 +37,7 @@ End = Literal["return", "break", "continue"] | None
 
 
 class ScriptEndsError(Exception):
-    """The script raises an exception or exits."""
+    """The script raises an exception, at a place that stands in the message, or exits."""
 
 
 class Interpreter(Definitions):
@@ -75,6 +75,8 @@ class Interpreter(Definitions):
         self.followed_names: dict[str, str] = {}
         """Place of each function that was called, by its name."""
         self._result: Any = None
+        self._may_have_returned = False
+        """The function that is being followed may have returned before, under a condition that is not known."""
         self._active: list[int] = []
         """Functions that are being followed, by identity of their nodes."""
 
@@ -112,8 +114,8 @@ class Interpreter(Definitions):
             return UNKNOWN
         scope = Scope(function.scope)
         self.bind(function, args, kwargs, scope)
-        before = self.module, self._result, self.yielded
-        self.module, self._result, self.yielded = function.module, None, None
+        before = self.module, self._result, self.yielded, self._may_have_returned
+        self.module, self._result, self.yielded, self._may_have_returned = function.module, None, None, False
         self.followed_names.setdefault(function.name, self.location(node))
         self.scopes.append(scope)
         self._active.append(id(node))
@@ -127,7 +129,7 @@ class Interpreter(Definitions):
         finally:
             self.scopes.pop()
             self._active.pop()
-            self.module, self._result, self.yielded = before
+            self.module, self._result, self.yielded, self._may_have_returned = before
 
     def make_instance(self, kind: ScriptClass, call: Call) -> Any:
         """Return a new object; its ``__init__`` is followed."""
@@ -248,6 +250,8 @@ class Interpreter(Definitions):
                 lowers = saves(node.body), saves(node.orelse)
                 usual = not ends(node.body) if lowers[0] == lowers[1] else lowers[1]
                 known = self.decisions.decide(node.test, where, usual=usual, branches=branches)
+            left = node.orelse if known else node.body
+            self._may_have_returned |= bool(left) and isinstance(left[-1], ast.Return)
         self.guards.append((node.test, scope))
         end = self.block(node.body if known else node.orelse, scope)
         if not isinstance(node.body[-1], ast.Continue):  # which guards the rest of the round
@@ -321,7 +325,10 @@ class Interpreter(Definitions):
         return "return"
 
     def _raise(self, node: ast.Raise, scope: Scope) -> End:
-        raise ScriptEndsError
+        if self._may_have_returned:
+            self._result = UNKNOWN
+            return "return"
+        raise ScriptEndsError(self.location(node))
 
     def _delete(self, node: ast.Delete, scope: Scope) -> None:
         for target in node.targets:
