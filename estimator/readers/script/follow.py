@@ -109,8 +109,9 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
         sentence = f"{script.path.name}: a part could not be followed (an error of vramtop's, {type(error).__name__})."
         notes.doubt(sentence, *_ALL)
     named = read_named_constants(module.scope, script.path.name, notes)
-    notes.hints = {**_lengths(script, module), **named, **notes.hints}
-    notes.hints.update({name: setting for name, setting in options.defaults() if setting.value is not None})
+    defaults = {name: setting for name, setting in options.defaults() if setting.value is not None}
+    longer = _longer_cuts(script, notes, defaults)
+    notes.hints = {**_lengths(script, module), **named, **notes.hints, **defaults, **longer}
     outcome = read_outcome(notes)
     _count_pairs(run, outcome)
     _find_attention(script, run, outcome)
@@ -160,6 +161,20 @@ def _count_pairs(run: Interpreter, outcome: Outcome) -> None:
     if where is not None and outcome.trains:
         text = "a chosen and a rejected sequence run together"
         outcome.written.setdefault("script_sequences", Setting(value=2, origin=f"{where}: {text}"))
+
+
+def _longer_cuts(script: Script, notes: Notes, defaults: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Return lengths at which sequences are cut, where an option's default of that name is shorter: it is another's."""
+    found: dict[str, Setting] = {}
+    for name in LENGTH_ARGUMENTS:
+        cut, default = notes.hints.get(name), defaults.get(name)
+        if cut is None or default is None or name in script.options:
+            continue
+        if isinstance(cut.value, int) and isinstance(default.value, int) and cut.value > default.value:
+            found[name] = cut
+            sentence = f"{default.origin} is {default.value}, and {cut.origin} is {cut.value}, which is counted."
+            notes.doubt(sentence, "activations", "logits", key="training.sequence_length")
+    return found
 
 
 def _lengths(script: Script, module: ScriptModule) -> dict[str, Setting]:

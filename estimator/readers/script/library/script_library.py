@@ -225,7 +225,7 @@ class ScriptLibrary:
     def unknown(self, call: Call) -> Any:
         """Return the result of a function that is not known; it may return the model that it is given."""
         for name in LENGTH_ARGUMENTS:
-            if name in call.kwargs:
+            if name in call.kwargs and "generat" not in call.name.lower():
                 setting = call.setting(name)
                 if setting is not None and setting.value is not None:
                     self.notes.hints.setdefault(name, setting)
@@ -268,6 +268,8 @@ class ScriptLibrary:
         if isinstance(base, Model) and call.name not in ("parameters", "named_parameters"):
             return base.method(call)
         if call.name == "__init__":
+            if _states_model(call):
+                receiver.values["_init"] = call
             return None
         return module_method(receiver, call)
 
@@ -289,7 +291,8 @@ class ScriptLibrary:
             if found.kind.find("__init__") is UNKNOWN:
                 self._note_old(call, path)
             if base.endswith("Trainer"):
-                trainer = make_trainer(call, self.notes, path)
+                inner = found.values.pop("_init", None)
+                trainer = make_trainer(call if inner is None else inner, self.notes, path)
                 found.values["_trainer"] = trainer
                 found.values.setdefault("model", trainer.model if trainer.model is not None else UNKNOWN)
                 found.values.setdefault("args", trainer.arguments)
@@ -402,6 +405,13 @@ class ScriptLibrary:
 
 
 _ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
+
+
+def _states_model(call: Call) -> bool:
+    """Return True if a call itself states its first argument or the model, and does not pass on what it was given."""
+    node = call.node
+    first = next(iter(node.args), None) if isinstance(node, ast.Call) else None
+    return "model" in call.kwargs if first is None else not isinstance(first, ast.Starred)
 
 
 def _names_rejected(kind: ScriptClass) -> bool:

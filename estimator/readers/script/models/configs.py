@@ -237,7 +237,8 @@ class ParsedArguments(Thing):
 
     def as_table(self) -> dict[str, Any]:
         """Return all arguments by name."""
-        return {**self._defaults, **self._parsed.as_table(), **self._arguments.values}
+        inherited = {name: self.attribute(name) for name in self._defaults}
+        return {**inherited, **self._parsed.as_table(), **self._arguments.values}
 
     def has(self, name: str) -> Any:
         """Return whether there is an option of a name."""

@@ -200,8 +200,16 @@ class Adapter(Thing):
         if name == "requires_grad":
             self.owner.adapters_train = bool(value) if isinstance(value, bool) else True
 
+    def is_instance(self, kind: Any) -> bool | None:
+        """Return whether its modules are of a class: peft's are ``LoraLayer``."""
+        return kind.name.startswith("Lora") if isinstance(kind, External) else None
+
     def method(self, call: Call) -> Any:
-        """Take ``requires_grad_``."""
+        """Take ``requires_grad_``, and conversions."""
+        from .module_methods import given_dtype
+
+        if (word := given_dtype(call)) is not None:
+            self.owner.put("lora_adapter_dtype", word, call.where, f"{short_text(call.node)} of the adapters")
         if call.name == "requires_grad_":
             self.set_attribute("requires_grad", call.value(0, default=True), call)
         return self if call.name not in ("numel", "size", "dim") else UNKNOWN

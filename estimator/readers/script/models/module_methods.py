@@ -6,7 +6,7 @@ from typing import Any
 
 from ...source import MODEL_STATES, Setting
 from ..python import UNKNOWN, Call, External, Thing, as_number, plain, short_text
-from .model import Model, Part
+from .model import Adapter, Model, Part
 from .parameters import Parameter, ParameterList
 
 _DTYPES = {
@@ -14,6 +14,7 @@ _DTYPES = {
     **dict.fromkeys(("float16", "half", "fp16"), "float16"),
     **dict.fromkeys(("float32", "float", "fp32"), "float32"),
 }
+_CONVERTERS = {"half": "float16", "bfloat16": "bfloat16", "float": "float32"}
 _WITHOUT_EFFECT = (
     *("state_dict", "load_state_dict", "save_pretrained", "push_to_hub", "generate", "forward", "zero_grad"),
     *("print_trainable_parameters", "num_parameters", "tie_weights", "init_weights", "post_init", "buffers"),
@@ -54,6 +55,14 @@ def convert(part: Part, dtype: Any, call: Call) -> None:
         owner.unresolved["dtype"] = (
             f"{call.where}: .{call.name}({_arguments(call)}) is only known when the script runs."
         )
+
+
+def given_dtype(call: Call) -> str | None:
+    """Return the type to which a method converts; None if it converts to none that is known."""
+    if call.name in _CONVERTERS:
+        return _CONVERTERS[call.name]
+    given = [*call.args, *call.kwargs.values()] if call.name in ("to", "type") else []
+    return next((word for each in given if (word := _DTYPES.get(str(plain(each)).rpartition(".")[2]))), None)
 
 
 def _arguments(call: Call) -> str:
@@ -153,7 +162,9 @@ def _parameters(part: Part, call: Call) -> Any:
 def _modules(part: Part, call: Call) -> Any:
     if part.owner.shapes() is None:
         return UNKNOWN
-    found = [("", part), *_below(part, 0)]
+    found: list[tuple[str, Any]] = [("", part), *_below(part, 0)]
+    if isinstance(part.owner, Model) and part.owner.has_adapters and _is_whole(part):
+        found.append(("lora", Adapter(part.owner)))
     return found if call.name == "named_modules" else [each for _, each in found]
 
 
@@ -327,9 +338,7 @@ MODULE_METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     "type": _type,
     "cuda": _move(on_gpu=True),
     "cpu": _move(on_gpu=False),
-    "half": _converter("float16"),
-    "bfloat16": _converter("bfloat16"),
-    "float": _converter("float32"),
+    **{name: _converter(word) for name, word in _CONVERTERS.items()},
     "requires_grad_": _requires_grad,
     **dict.fromkeys(("freeze", "freeze_parameters"), lambda part, call: _require(part, value=False, call=call)),
     **dict.fromkeys(("unfreeze", "unfreeze_parameters"), lambda part, call: _require(part, value=True, call=call)),

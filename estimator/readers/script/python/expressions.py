@@ -8,7 +8,7 @@ from .call import Call
 from .evaluation import Evaluation
 from .operators import MAX_LENGTH, as_number, binary, compare, truth
 from .python_methods import scope_value
-from .values import PLAIN, UNKNOWN, External, Function, Scope, Thing
+from .values import PLAIN, UNKNOWN, External, Function, Scope, Super, Thing
 
 _MAX_DEPTH = 40
 """Expressions inside expressions that are followed."""
@@ -29,6 +29,10 @@ class Expressions(Evaluation):
             return handler(self, node, scope)
         finally:
             self.depth -= 1
+
+    def bases(self, scope: Scope) -> Super | None:
+        """Return ``super()`` in the method that is being followed; None outside of methods."""
+        raise NotImplementedError
 
     # --- expressions, by their kind
 
@@ -85,6 +89,8 @@ class Expressions(Evaluation):
 
     def _call(self, node: ast.Call, scope: Scope) -> Any:
         function = self.evaluate(node.func, scope)
+        if isinstance(function, External) and function.path == "super" and (bases := self.bases(scope)) is not None:
+            return bases
         call = Call(self, node, self._path(node.func), None, scope=scope)
         if isinstance(node.func, ast.Attribute):
             call.receiver = UNKNOWN

@@ -19,6 +19,7 @@ from .values import (
     Scope,
     ScriptClass,
     ScriptModule,
+    Super,
     Thing,
 )
 
@@ -75,8 +76,10 @@ class Interpreter(Definitions):
         self.followed_names: dict[str, str] = {}
         """Place of each function that was called, by its name."""
         self._result: Any = None
+        self._function: Function | None = None
+        """The function that is being followed."""
         self._may_have_returned = False
-        """The function that is being followed may have returned before, under a condition that is not known."""
+        """It may have returned before, under a condition that is not known."""
         self._active: list[int] = []
         """Functions that are being followed, by identity of their nodes."""
 
@@ -114,8 +117,9 @@ class Interpreter(Definitions):
             return UNKNOWN
         scope = Scope(function.scope)
         self.bind(function, args, kwargs, scope)
-        before = self.module, self._result, self.yielded, self._may_have_returned
-        self.module, self._result, self.yielded, self._may_have_returned = function.module, None, None, False
+        before = self.module, self._function, self._result, self.yielded, self._may_have_returned
+        self.module, self._function = function.module, function
+        self._result, self.yielded, self._may_have_returned = None, None, False
         self.followed_names.setdefault(function.name, self.location(node))
         self.scopes.append(scope)
         self._active.append(id(node))
@@ -129,7 +133,16 @@ class Interpreter(Definitions):
         finally:
             self.scopes.pop()
             self._active.pop()
-            self.module, self._result, self.yielded, self._may_have_returned = before
+            self.module, self._function, self._result, self.yielded, self._may_have_returned = before
+
+    def bases(self, scope: Scope) -> Super | None:
+        """Return ``super()``, of which the first parameter is the object or class."""
+        function = self._function
+        first = next(iter(function.node.args.args), None) if function is not None else None
+        found = scope.find(first.arg) if first is not None else None
+        if function is None or function.owner is None or first is None or found is None:
+            return None
+        return Super(function.owner, found.names[first.arg])
 
     def make_instance(self, kind: ScriptClass, call: Call) -> Any:
         """Return a new object; its ``__init__`` is followed."""

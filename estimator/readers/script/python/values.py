@@ -280,3 +280,23 @@ class Instance(Thing):
     def parts(self) -> Iterator[Any]:
         """Yield the values of its attributes."""
         yield from self.values.values()
+
+
+@dataclass(eq=False, slots=True)
+class Super(Thing):
+    """``super()``: an object or a class, as the bases of one of the script's classes see it."""
+
+    owner: ScriptClass
+    receiver: Any
+
+    def attribute(self, name: str) -> Any:
+        """Return what a base makes of a name: a bound method, a member, or a library's method."""
+        receiver = self.receiver
+        for base in self.owner.bases:
+            found = base.find(name) if isinstance(base, ScriptClass) else UNKNOWN
+            if isinstance(found, Function) and not found.is_static:
+                is_class = found.is_class_method and isinstance(receiver, Instance)
+                return Method(found, (receiver.kind if is_class else receiver,))
+            if found is not UNKNOWN:
+                return found
+        return Attribute(receiver, name)

@@ -104,3 +104,103 @@ def test_an_option_on_groups_tells_how_many(tmp_path: Path, option: str, sequenc
     if sequences is not None:
         assert warned(reading, f"{sequences} of full length are counted")
         assert any(each.component == "activations" and each.unless == SEQUENCES for each in reading.uncertainties)
+
+
+@pytest.mark.parametrize("bases", ["super()", "super(Run, self)"])
+def test_what_a_class_of_the_script_inherits_runs(tmp_path: Path, bases: str) -> None:
+    base = f"""
+class Base:
+    def __init__(self, name):
+        self.model = AutoModelForCausalLM.from_pretrained(name)
+        self.arguments = {ARGUMENTS}
+    def prepare(self):
+        self.model.gradient_checkpointing_enable()
+class Run(Base):
+    def __init__(self, name, again=None):
+        if again:
+            raise ValueError
+        {bases}.__init__(name)
+    def prepare(self):
+        {bases}.prepare()
+        return self
+    def go(self):
+        Trainer(model=self.model, args=self.arguments).train()
+Run('Qwen/Qwen2.5-0.5B', again=False).prepare().go()
+"""
+    reading = read(tmp_path, HEAD + base)
+    assert reading.value("model.id") == "Qwen/Qwen2.5-0.5B"
+    assert reading.value("training.micro_batch") == 3
+    assert reading.value("training.activation_checkpointing") == "full"
+
+
+def test_what_a_trainer_of_its_own_hands_to_its_base_counts(tmp_path: Path) -> None:
+    own = f"""
+from peft import LoraConfig
+from trl import SFTTrainer
+class Run(SFTTrainer):
+    def __init__(self, name):
+        model = AutoModelForCausalLM.from_pretrained(name)
+        super().__init__(model=model, args={ARGUMENTS}, peft_config=LoraConfig(r=8, target_modules=['q_proj']))
+Run('Qwen/Qwen2.5-0.5B').train()
+"""
+    reading = read(tmp_path, HEAD + own)
+    assert reading.value("lora.rank") == 8
+    assert reading.value("training.micro_batch") == 3
+
+
+@pytest.mark.parametrize(
+    ("conversion", "dtype"), [("to(torch.bfloat16)", "bf16"), ("half()", "fp16"), ("eval()", None)]
+)
+def test_adapters_that_the_script_converts_have_that_type(tmp_path: Path, conversion: str, dtype: str | None) -> None:
+    convert = f"""
+from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import LoraLayer
+model = get_peft_model(model, LoraConfig(r=8, target_modules=['q_proj']))
+for name, module in model.named_modules():
+    if isinstance(module, LoraLayer):
+        module.{conversion}
+    if 'norm' in name:
+        module.to(torch.float32)
+"""
+    reading = read(tmp_path, HEAD + LOAD + convert + TRAIN)
+    assert reading.value("lora.rank") == 8
+    assert reading.value("lora.adapter_dtype") == dtype
+
+
+def test_arguments_that_go_on_as_a_table_are_those_of_the_command_line(tmp_path: Path) -> None:
+    parse = """
+import argparse
+from transformers import HfArgumentParser
+class Arguments(TrainingArguments):
+    report_to: str = "none"
+(given,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
+args = argparse.Namespace(**vars(given))
+dtype = torch.bfloat16 if args.bf16 else torch.float32
+model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B', dtype=dtype)
+Trainer(model=model, args=given).train()
+"""
+    reading = read(tmp_path, HEAD + parse, "--bf16", "--output_dir", "x")
+    assert reading.value("training.precision") == "bf16"
+    assert read(tmp_path, HEAD + parse, "--output_dir", "x").value("training.precision") == "fp32"
+
+
+@pytest.mark.parametrize(("cut", "length"), [("args.data_length", 1024), ("16", 20)])
+def test_the_default_of_a_length_for_something_else_is_not_the_shorter_one(
+    tmp_path: Path, cut: str, length: int
+) -> None:
+    text = f"""
+import argparse
+from transformers import AutoTokenizer
+parser = argparse.ArgumentParser()
+parser.add_argument('--data_length', type=int, default=1024)
+parser.add_argument('--max_length', type=int, default=20, help='of what is generated')
+args = parser.parse_args()
+tokenizer = AutoTokenizer.from_pretrained('Qwen/Qwen2.5-0.5B')
+tokens = tokenizer.encode('text', truncation=True, max_length={cut})
+model.generate(max_length=4096)
+"""
+    reading = read(tmp_path, HEAD + LOAD + text + TRAIN)
+    assert reading.value("training.sequence_length") == length
+    assert warned(reading, "default of --max_length is 20, and") is (length == 1024)
+    given = read(tmp_path, HEAD + LOAD + text + TRAIN, "--max_length", "64")
+    assert given.value("training.sequence_length") == 64
