@@ -12,6 +12,7 @@ from .patterns import trainable_patterns
 from .trained import Trained, find_trained
 
 _ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
+_LOSSES = {"cross_entropy", "CrossEntropyLoss", "FusedCrossEntropyLoss", "nll_loss", "NLLLoss", "log_softmax"}
 _SMALL = 0.01
 """Share of the parameters below which a difference is no matter."""
 
@@ -164,6 +165,12 @@ def _read_model(trained: Trained, notes: Notes, found: Outcome) -> None:
             found.unresolved.setdefault(name, sentence)
     _read_frozen(trained, notes, found)
     _read_config(model, found)
+    over_words = model.task is None or str(model.task.value).endswith("-lm")
+    own_loss = model.passes and not any(model.passes.values()) and bool(_LOSSES & notes.called)
+    if own_loss and over_words and not notes.trainers:
+        where = next(iter(model.passes))
+        sentence = f"{where}: the script computes the loss itself; the library's is counted, with its copies of logits."
+        found.doubts.append(Doubt(sentence=sentence, components=("logits",), key="training.loss"))
 
 
 def _read_adapters(name: Setting, notes: Notes, found: Outcome) -> None:

@@ -23,6 +23,7 @@ from ..models import (
     assign_attribute,
     config_class,
     copy_of_class,
+    doubt_patch,
     freeze_unknown,
     from_class,
     from_pretrained,
@@ -143,6 +144,7 @@ class ScriptLibrary:
             self.notes.called.add(DIFFUSION)
         if patch_attention(call, self.notes):
             return None
+        doubt_patch(call, self.notes)
         if call.receiver is None and "." in call.path:
             self._note_old(call, call.path)
         if not _is_foreign(call):

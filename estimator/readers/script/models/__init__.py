@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     )
     from .own_attention import (
         OwnAttention as OwnAttention,
+        doubt_patch as doubt_patch,
         patch_attention as patch_attention,
     )
     from .parameters import (
@@ -97,7 +98,7 @@ else:
             ),
             "model": "Adapter Model models_in Part",
             "notes": "Doubt Notes",
-            "own_attention": "OwnAttention patch_attention",
+            "own_attention": "OwnAttention doubt_patch patch_attention",
             "parameters": "Parameter ParameterList ParameterOwner Shape elements make_tensor",
         },
     )

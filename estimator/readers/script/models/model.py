@@ -67,6 +67,8 @@ class Model(ParameterOwner):
         """Parts that the script replaces, by their names."""
         self.names: set[str] = set()
         """Variables that refer to it."""
+        self.passes: dict[str, bool] = {}
+        """The places of its forward passes, and whether each may be given labels."""
         notes.models.append(self)
 
     def find_shapes(self) -> Mapping[str, Shape] | None:
@@ -132,7 +134,8 @@ class Model(ParameterOwner):
         return Part(self, ("",)).method(call)
 
     def called(self, call: Call) -> Any:
-        """Return the result of a forward pass."""
+        """Note a forward pass, and whether it may compute the loss."""
+        self.passes[call.where] = call.unknown_table is not None or "labels" in call.kwargs
         return UNKNOWN
 
     def bound(self, name: str) -> None:

@@ -22,6 +22,14 @@ _KINDS = (
     ("eager", re.compile(r"softmax")),
 )
 """Attention by the functions that compute it; xformers' takes the memory of sdpa."""
+_COMPUTES = re.compile(
+    r"\.(forward|_\w*(attn|attention)_forward|[A-Z]\w*(DecoderLayer|MLP|RMSNorm|Model|For[A-Z]\w+))$"
+)
+"""Classes and methods that hold a model's activations or logits."""
+_DIVIDES = re.compile(
+    r"(?!get_|is_|has_)(?i:\w*(ring_(flash_)?att|zigzag|ulysses|(seq|sequence|context)_parallel|dist_(flash_)?att|lightseq))"
+)
+"""Names of what computes attention over a sequence whose parts lie on several GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,25 @@ def own_attention(kind: ScriptClass | None) -> OwnAttention | None:
         return OwnAttention(None, where, sentence, "more")
     sentence = f"{where}: {kind.name} computes attention itself, without sdpa; eager attention is counted."
     return OwnAttention("eager", where, sentence, "less")
+
+
+def doubt_patch(call: Call, notes: Notes) -> None:
+    """Note what a script puts in the place of transformers' methods and classes, and sequences that it divides."""
+    new, key = call.value(0), "parallel.context"
+    patches = isinstance(call.receiver, External) and isinstance(new, Function | ScriptClass)
+    patches = patches and call.path.startswith("transformers.") and _COMPUTES.search(call.path) is not None
+    trees = [new.node, new.module.tree] if patches and isinstance(new, Function | ScriptClass) else []
+    divides = any(_DIVIDES.match(word) for tree in trees for word in _words(tree))
+    what = f"replaces {'.'.join(call.path.split('.')[-2:])}" if patches else f"calls {call.name}(...)"
+    if divides or (call.name.islower() and _DIVIDES.match(call.name) is not None):
+        if all(doubt.key != key for doubt in notes.doubts.values()):
+            sentence = (
+                f"{call.where}: the script {what}, by which GPUs may share a sequence; parallel.context says how many."
+            )
+            notes.doubt(sentence, "activations", "logits", direction="less", key=key)
+    elif patches:
+        sentence = f"{call.where}: the script {what}; what transformers has there is counted."
+        notes.doubt(sentence, "activations", "logits")
 
 
 def patch_attention(call: Call, notes: Notes) -> bool:

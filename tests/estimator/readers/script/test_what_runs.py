@@ -204,3 +204,50 @@ model.generate(max_length=4096)
     assert warned(reading, "default of --max_length is 20, and") is (length == 1024)
     given = read(tmp_path, HEAD + LOAD + text + TRAIN, "--max_length", "64")
     assert given.value("training.sequence_length") == 64
+
+
+PATCH = """
+import transformers
+def forward(self, query, key, value):
+    return {computed}(query, key, value)
+transformers.models.llama.modeling_llama.{replaced} = forward
+"""
+
+
+@pytest.mark.parametrize(
+    ("replaced", "computed", "sentence", "direction"),
+    [
+        ("LlamaFlashAttention2._flash_attention_forward", "zigzag_ring_flash_attn_func", "share a sequence", "less"),
+        ("LlamaDecoderLayer.forward", "torch.add", "replaces LlamaDecoderLayer.forward; what transformers", "either"),
+        ("LlamaModel._update_causal_mask", "torch.add", None, None),
+    ],
+)
+def test_what_the_script_puts_into_a_library_is_named(
+    tmp_path: Path, replaced: str, computed: str, sentence: str | None, direction: str | None
+) -> None:
+    reading = read(tmp_path, HEAD + PATCH.format(replaced=replaced, computed=computed) + LOAD + TRAIN)
+    found = {each.direction for each in reading.uncertainties if each.component == "activations"}
+    assert found == ({direction} if direction is not None else set())
+    assert sentence is None or warned(reading, sentence)
+
+
+def test_a_library_that_divides_sequences_is_named(tmp_path: Path) -> None:
+    divides = "from sequences import init_sequence_parallel\ninit_sequence_parallel(4)\n"
+    assert warned(read(tmp_path, HEAD + divides + LOAD + TRAIN), "GPUs may share a sequence")
+    asks = "from sequences import get_sequence_parallel_rank\nget_sequence_parallel_rank()\n"
+    assert not warned(read(tmp_path, HEAD + asks + LOAD + TRAIN), "GPUs may share a sequence")
+
+
+@pytest.mark.parametrize(
+    ("step", "own"),
+    [
+        ("logits = model(batch['x']).logits\nloss = torch.nn.functional.cross_entropy(logits, batch['y'])", True),
+        ("loss = model(batch['x'], labels=batch['y']).loss", False),
+        ("loss = model(**batch).loss\ntorch.nn.functional.cross_entropy(loss, loss)", False),
+    ],
+)
+def test_a_loss_of_its_own_is_in_doubt(tmp_path: Path, step: str, own: bool) -> None:
+    loop = f"optimizer = torch.optim.AdamW(model.parameters())\n{step}\nloss.backward()\noptimizer.step()\n"
+    reading = read(tmp_path, HEAD + LOAD + loop)
+    assert warned(reading, "the script computes the loss itself") is own
+    assert any(each.component == "logits" and each.unless == "training.loss" for each in reading.uncertainties) is own
