@@ -251,6 +251,7 @@ class Interpreter(Definitions):
         self.library.condition(decided=False)
         known = truth(self.evaluate(node.test, scope))
         self.library.condition(decided=known is not None)
+        is_open = known is None
         if known is None:
             if is_quiet(node.body) and is_quiet(node.orelse):
                 return None
@@ -266,7 +267,12 @@ class Interpreter(Definitions):
             left = node.orelse if known else node.body
             self._may_have_returned |= bool(left) and isinstance(left[-1], ast.Return)
         self.guards.append((node.test, scope))
-        end = self.block(node.body if known else node.orelse, scope)
+        try:
+            end = self.block(node.body if known else node.orelse, scope)
+        except ScriptEndsError as error:
+            if not is_open or not str(error):
+                raise
+            end = self.block(node.orelse if known else node.body, scope)  # a run that goes on took the other one
         if not isinstance(node.body[-1], ast.Continue):  # which guards the rest of the round
             self.guards.pop()
         return end
