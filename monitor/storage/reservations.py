@@ -117,16 +117,17 @@ class Reservations:
         """Return the valid reservations; void ones are removed, as far as this user may."""
         found = []
         for folder in self._folders():
-            for file, process in _files(folder)[0]:
-                is_running = self.is_running(process)
-                reservation = _read(file) if is_running else None
-                if reservation is None and is_running:
-                    continue
-                if reservation is not None and self._is_in_time(reservation):
-                    found.append(reservation)
-                else:
-                    with contextlib.suppress(OSError):  # another user's
-                        file.unlink()
+            with _opened(folder) as opened:
+                for name, process in _files(opened)[0]:
+                    is_running = self.is_running(process)
+                    reservation = _read(name, opened) if is_running else None
+                    if reservation is None and is_running:
+                        continue
+                    if reservation is not None and self._is_in_time(reservation):
+                        found.append(reservation)
+                    else:
+                        with contextlib.suppress(OSError):  # another user's
+                            os.unlink(name, dir_fd=opened)
         return tuple(found)
 
     def committed(self, snapshot: Snapshot) -> dict[DeviceIndex, int]:
@@ -154,7 +155,7 @@ class Reservations:
             for gpu in snapshot.gpus
             for _, size in _reserved_on(each.gpus, gpu)
         ]
-        full = [str(error) for folder in self._folders() for error in [_files(folder)[1]] if error]
+        full = [str(error) for folder in self._folders() for error in [_too_many(folder)] if error]
         return (*holders, *([self._foreign_sentence()] if self._is_foreign() else []), *full)
 
     def reserved_pids(self, snapshot: Snapshot) -> frozenset[int]:
@@ -214,10 +215,11 @@ class Reservations:
                 raise CannotTellError(
                     f"{folder}, where reservations are kept, cannot be created: {error.strerror}."
                 ) from None
+            if found.st_uid not in (0, os.geteuid()):
+                continue
             if not stat.S_ISDIR(found.st_mode):
                 raise CannotTellError(f"{folder} is not a folder that all users may share; remove it.")
-            if found.st_uid in (0, os.geteuid()):
-                return folder
+            return folder
         raise CannotTellError(
             f"{folder}, where reservations are kept, belongs to {user_name(found.st_uid)}; remove it."
         )
@@ -227,26 +229,50 @@ def _file_name(reservation: Reservation) -> str:
     return f"{reservation.pid}-{round(reservation.start_time * 1000)}.json"
 
 
-def _files(folder: Path) -> tuple[list[tuple[Path, ProcessKey]], LimitError | None]:
-    """Return the files named as reservations, each with its process, and why there may be more of them."""
-    found: list[tuple[Path, ProcessKey]] = []
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int | None]:
+    """Open a folder for what is done in it; None: there is none.
+
+    A link is none: root would remove files where another user's link leads.
+    """
     try:
-        with os.scandir(folder) as entries:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _too_many(folder: Path) -> LimitError | None:
+    with _opened(folder) as opened:
+        return _files(opened)[1]
+
+
+def _files(opened: int | None) -> tuple[list[tuple[str, ProcessKey]], LimitError | None]:
+    """Return the names of reservations in a folder, each with its process, and why there may be more of them."""
+    found: list[tuple[str, ProcessKey]] = []
+    if opened is None:
+        return found, None
+    try:
+        with os.scandir(opened) as entries:
             for count, entry in enumerate(entries):
                 if count >= (RESERVATIONS.items or 0):
                     return found, RESERVATIONS.too_many("files")
                 match = _NAME.fullmatch(entry.name)
                 if match:
-                    found.append((folder / entry.name, (int(match[1]), int(match[2]) / 1000)))
+                    found.append((entry.name, (int(match[1]), int(match[2]) / 1000)))
     except OSError:
         return [], None
     return sorted(found), None
 
 
-def _read(file: Path) -> Reservation | None:
+def _read(name: str, folder: int | None) -> Reservation | None:
     """Return the reservation in a file; None if it is invalid, or its author is neither root nor owns the process."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         with os.fdopen(descriptor, "rb") as opened:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
@@ -255,7 +281,7 @@ def _read(file: Path) -> Reservation | None:
     except (OSError, LimitError):
         return None
     is_theirs = found.st_uid in (0, process_owner(reservation.pid))
-    return reservation if reservation.is_plausible and is_theirs and file.name == _file_name(reservation) else None
+    return reservation if reservation.is_plausible and is_theirs and name == _file_name(reservation) else None
 
 
 def _owner(folder: Path) -> int | None:

@@ -118,6 +118,29 @@ def test_the_folder_is_shared_by_all_users_and_must_be_a_folder(tmp_path: Path) 
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_no_file_is_removed_where_a_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    file = tmp_path / "theirs" / "20261123-1530.json"
+    file.write_text("not a reservation")
+    (tmp_path / "link").symlink_to(tmp_path / "theirs")
+    assert Reservations(tmp_path / "link").active() == ()
+    assert file.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_another_users_link_or_file_in_place_of_the_folder_keeps_nobody_from_reserving(
+    tmp_path: Path, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "file").write_text("")
+    for name in ("link", "file"):
+        os.chown(tmp_path / name, 65534, 65534, follow_symlinks=False)
+        made = Reservations(tmp_path / name)
+        with made.locked():
+            made.add(reservation())
+        assert made.committed(make_snapshot([make_gpu(0)])) == {0: 20 * GIB}
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 70_000, b'{"pid": "x"}', b"null"])
 def test_files_that_are_no_reservations_are_ignored(reservations: Reservations, content: bytes) -> None:
     reservations.add(reservation())
