@@ -29,6 +29,8 @@ from .python import (
 
 _MAX_STEPS = 120_000
 """Statements and expressions followed in one reading."""
+_MAX_ERRORS = 4
+"""Errors before the training that are passed over, one after another."""
 _FLASH_PATCH = re.compile(r"(?i)(replace|patch|apply)\w*flash_?attn")
 """Functions that put FlashAttention into the place of a model's attention."""
 _ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
@@ -99,14 +101,20 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
     except KnownFailureError:
         pass
     except ScriptEndsError as end:
-        if str(end) and not notes.living:
-            sentence = f"{end}: the script ends in an error before it trains, as far as it was followed."
-            notes.doubt(sentence, *_ALL)
+        is_first = not decisions.given  # others may have taken an answer that ends in the error
+        if is_first and str(end) and not notes.living and len(decisions.passed) < _MAX_ERRORS:
+            decisions.passed.add(str(end))
+            return follow(script, decisions, imports.again())
     except (BudgetSpentError, RecursionError, MemoryError):
         sentence = f"{script.path.name}: the script takes more steps than are followed; the rest is not counted."
         notes.doubt(sentence, *_ALL)
     except Exception as error:  # noqa: BLE001 - a script may do anything; what was found so far counts
         sentence = f"{script.path.name}: a part could not be followed (an error of vramtop's, {type(error).__name__})."
+        notes.doubt(sentence, *_ALL)
+    for place in sorted(decisions.passed):
+        sentence = (
+            f"{place}: the script ends in an error before it trains, as far as it was followed; it is passed over."
+        )
         notes.doubt(sentence, *_ALL)
     named = read_named_constants(module.scope, script.path.name, notes)
     defaults = {name: setting for name, setting in options.defaults() if setting.value is not None}

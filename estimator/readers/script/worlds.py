@@ -88,7 +88,9 @@ def read_worlds(script: Script) -> Outcome:
         if frozenset(given.items()) in seen:
             continue
         seen.add(frozenset(given.items()))
-        world, used = _read(script, Decisions(given, texts=first.decisions.texts), imports.again())
+        world, used = _read(
+            script, Decisions(given, texts=first.decisions.texts, passed=first.decisions.passed), imports.again()
+        )
         steps -= used
         if first.outcome.trains and not world.outcome.trains:
             continue

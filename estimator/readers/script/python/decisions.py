@@ -55,6 +55,8 @@ class Decisions:
     asked: dict[str, Undecided] = field(default_factory=dict)
     texts: dict[int, tuple[str, str, int]] = field(default_factory=dict)
     """Key and text of each condition by the identity of its node, and how it matters; the readings share it."""
+    passed: set[str] = field(default_factory=set)
+    """Places at which errors are taken not to be raised: the script would not train; the readings share them."""
 
     def decide(self, test: ast.expr, where: str, *, usual: bool, branches: list[ast.stmt] | None = None) -> bool:
         """Return the answer for a condition that cannot be decided.

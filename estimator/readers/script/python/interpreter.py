@@ -344,9 +344,9 @@ class Interpreter(Definitions):
         return "return"
 
     def _raise(self, node: ast.Raise, scope: Scope) -> End:
-        if self._may_have_returned:
+        if self._may_have_returned or self.location(node) in self.decisions.passed:
             self._result = UNKNOWN
-            return "return"
+            return "return" if self._function is not None else None
         raise ScriptEndsError(self.location(node))
 
     def _delete(self, node: ast.Delete, scope: Scope) -> None:

@@ -68,11 +68,13 @@ torch.optim.SGD(model.parameters(), lr=0.1).step()
     assert not warned(reading, "ends in an error")
 
 
-def test_a_script_that_ends_before_it_trains_says_so(tmp_path: Path) -> None:
-    bad = "raise NotImplementedError\n"
+def test_an_error_before_the_training_is_passed_over_and_named(tmp_path: Path) -> None:
+    bad = "def check(name):\n    raise NotImplementedError(name)\ncheck('a')\nraise ValueError\n"
     reading = read(tmp_path, HEAD + LOAD + bad + TRAIN)
-    assert warned(reading, "train.py line 5: the script ends in an error before it trains")
+    assert warned(reading, "train.py line 6: the script ends in an error before it trains")
+    assert warned(reading, "train.py line 8: the script ends in an error before it trains")
     assert unsure(reading) >= {"weights", "gradients", "optimizer", "activations", "logits"}
+    assert reading.value("training.micro_batch") == 3
     assert not warned(read(tmp_path, HEAD + LOAD + TRAIN.replace("collate", "None") + bad), "ends in an error")
 
 
