@@ -34,7 +34,12 @@ if TYPE_CHECKING:
         note_job_folder as note_job_folder,
         working_folder as working_folder,
     )
-    from .private_files import PRIVATE as PRIVATE, open_private as open_private, write_private as write_private
+    from .private_files import (
+        PRIVATE as PRIVATE,
+        make_own_folder as make_own_folder,
+        open_private as open_private,
+        write_private as write_private,
+    )
     from .process_limit import (
         ProcessLimitError as ProcessLimitError,
         caused_by_process_limit as caused_by_process_limit,
@@ -100,7 +105,7 @@ else:
             "http_fetch": "Answer fetch",
             "limits": "Deadline decode_json Limit LimitError read_all",
             "paths": ("current_folder expand_user is_file is_folder JOB_FOLDERS note_job_folder working_folder"),
-            "private_files": "open_private PRIVATE write_private",
+            "private_files": "make_own_folder open_private PRIVATE write_private",
             "process_limit": (
                 "caused_by_process_limit process_limit_error ProcessLimitError require_threads start_thread"
             ),

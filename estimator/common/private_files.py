@@ -1,10 +1,15 @@
 """Files that vramtop writes: command lines, users and jobs stand in them, so only the user may read them."""
 
 import contextlib
+import errno
 import os
 import stat
+from dataclasses import replace
 from io import FileIO
+from itertools import takewhile
 from pathlib import Path
+
+from .trust import own_writers
 
 PRIVATE = 0o600
 
@@ -25,6 +30,31 @@ def open_private(file: Path, *, new: bool = False) -> FileIO:
         with contextlib.suppress(OSError):  # another user's, which this one may write to
             os.fchmod(opened.fileno(), PRIVATE)
     return opened
+
+
+def make_own_folder(file: Path) -> None:
+    """Make the folder of one of vramtop's own files, and those above it that are missing, for this user alone.
+
+    Root writes none where a folder or link on the way is another user's, who could lead it to any file.
+
+    Raises:
+        OSError: it cannot be made, or is not to be written to.
+    """
+    if os.geteuid() == 0:
+        _require_own_way(file)
+    folders = Path(os.path.realpath(file)).parents
+    for folder in reversed([*takewhile(lambda each: not each.exists(), folders)]):
+        with contextlib.suppress(FileExistsError):  # another vramtop was faster
+            folder.mkdir(mode=0o700)
+
+
+def _require_own_way(file: Path) -> None:
+    at = next(each for each in (file, *file.parents) if os.path.lexists(each))
+    with contextlib.suppress(FileNotFoundError):  # an own link to nothing
+        reason = replace(own_writers(), owners_alone=True).distrust(at)
+        if reason is not None:
+            reason = f"{at}{reason.removeprefix('it')}" if reason.startswith("it ") else reason
+            raise PermissionError(errno.EPERM, f"{reason}; set HOME to a folder of your own")
 
 
 def write_private(file: Path, data: bytes, *, new: bool = False, mode: int = PRIVATE) -> None:

@@ -24,6 +24,8 @@ class Writers:
     users: frozenset[int]
     groups: frozenset[int] = frozenset()
     """Groups that may write; of others only a user's private group may, which has no further member."""
+    owners_alone: bool = False
+    """Only whose a file or folder is counts, not who else may write to it."""
 
     def distrust(self, path: str | Path) -> str | None:
         """Return why others may decide what stands at an absolute path; None: they may not.
@@ -61,7 +63,7 @@ class Writers:
         """Return what speaks against a file or folder; in one above with the sticky bit none may replace others'."""
         if found.st_uid not in self.users:
             return "{} is another user's"
-        if stat.S_ISLNK(found.st_mode) or (is_above and found.st_mode & stat.S_ISVTX):
+        if self.owners_alone or stat.S_ISLNK(found.st_mode) or (is_above and found.st_mode & stat.S_ISVTX):
             return None
         if found.st_mode & stat.S_IWOTH:
             return "anyone may write to {}"

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from platformdirs import user_cache_dir
 
-from ..common import LimitError, decode_json, read_file
+from ..common import LimitError, decode_json, make_own_folder, read_file
 from .interpreters import Interpreter
 from .worker_pool import POOL
 from .worker_process import convert_answer
@@ -136,7 +136,7 @@ def write_cached(file: Path, version: int, answer: object) -> None:
     """Keep an answer; if the folder cannot be written to, the next estimate asks the worker again."""
     kept = _CachedAnswer(format=version, answer=msgspec.Raw(msgspec.json.encode(answer)))
     try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_own_folder(file)
         handle, name = tempfile.mkstemp(dir=file.parent)
     except OSError:
         return

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import CannotTellError, is_file
+from vramtop.estimator.common import CannotTellError, is_file, make_own_folder
 
 from ..storage import lock_file, name_for_damaged
 from .journal import journal_mode
@@ -96,8 +96,8 @@ class Database:
 
         file = self._file
         with self._errors("written"):
+            make_own_folder(self.path)
             if not os.path.lexists(file):
-                file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 with contextlib.suppress(FileExistsError):  # another vramtop was faster
                     os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             self._require_file(file)

@@ -19,6 +19,7 @@ from vramtop.estimator.common import (
     ProcessLimitError,
     decode_json,
     is_file,
+    make_own_folder,
     read_file,
     start_thread,
     write_private,
@@ -139,7 +140,7 @@ class UserFile(Generic[Content]):
         try:
             if os.path.lexists(file) and not is_file(file):
                 self.read()  # raises before a lock file is created beside it
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_own_folder(self.path)
             lock = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 lock_file(lock, _LOCK_TIMEOUT_SECONDS)

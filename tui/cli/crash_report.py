@@ -42,13 +42,13 @@ def _save_traceback(error: BaseException) -> Path | None:
 
 def save_fault(text: str) -> Path | None:
     """Write a traceback to the user's data folder, readable by the user only; None if that is impossible."""
-    from vramtop.estimator.common import CannotTellError, mask_line, write_private
+    from vramtop.estimator.common import CannotTellError, make_own_folder, mask_line, write_private
     from vramtop.monitor.storage import data_file
 
     header = f"vramtop on Python {platform.python_version()}, {platform.platform()}\n"
     try:
         path = data_file(f"fault-{time.strftime('%Y%m%d-%H%M%S')}.txt")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_own_folder(path)
         write_private(path, f"{header}{mask_line(text)}".encode(errors="replace"))
     except (OSError, CannotTellError):
         return None

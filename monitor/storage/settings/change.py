@@ -17,6 +17,7 @@ from vramtop.estimator.common import (
     ProcessLimitError,
     VramtopError,
     is_file,
+    make_own_folder,
     start_thread,
     write_private,
 )
@@ -63,7 +64,7 @@ def change_settings(changes: Changes, environ: Mapping[str, str] = os.environ) -
         raise CannotTellError(f"Settings are kept nowhere: vramtop was told to use no file (VRAMTOP_CONFIG={NO_FILE}).")
     folder = Path(named).parent
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_own_folder(Path(named))
         lock = os.open(folder / ".config.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             lock_file(lock, _LOCK_TIMEOUT_SECONDS)

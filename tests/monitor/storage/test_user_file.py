@@ -17,8 +17,10 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.job_file import save_job
 from vramtop.estimator.trace.worker_cache import read_cached, write_cached
 from vramtop.monitor.attach.saved_answers import SavedAnswers
+from vramtop.monitor.history.database import Database
 from vramtop.monitor.storage.pending_jobs import PendingJobs
-from vramtop.monitor.storage.user_file import data_file
+from vramtop.monitor.storage.settings.change import change_settings
+from vramtop.monitor.storage.user_file import UserFile, data_file
 
 JOB = Job(name="a", model=ModelSpec(id="gpt2"))
 
@@ -176,3 +178,35 @@ def test_a_user_without_a_home_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("vramtop.monitor.storage.user_file.user_data_dir", no_home)
     with pytest.raises(CannotTellError, match="set HOME or XDG_DATA_HOME"):
         data_file("settings.json")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_root_writes_nothing_where_another_user_leads_the_way(tmp_path: Path) -> None:
+    for name, home in (("linked", tmp_path / "linked"), ("theirs", tmp_path / "theirs" / "vramtop")):
+        (tmp_path / f"{name}.shadow").write_text("root's own")
+        home.mkdir(parents=True)
+        for file in ("answers.json", "history.sqlite3", "config.toml", "trace.json"):
+            (home / file).symlink_to(tmp_path / f"{name}.shadow")
+            os.chown(home / file, 65534, 65534, follow_symlinks=False)
+    os.chown(tmp_path / "theirs", 65534, 65534)
+    for home in (tmp_path / "linked", tmp_path / "theirs" / "vramtop", tmp_path / "theirs" / "none" / "yet"):
+        with pytest.raises(CannotTellError, match="is another user's; set HOME to a folder of your own"):
+            UserFile(home / "answers.json", list[str], list, 1, "answers").change(lambda old: [*old, "new"])
+        with pytest.raises(CannotTellError, match="is another user's"), Database(home / "history.sqlite3").writing():
+            pass
+        with pytest.raises(CannotTellError, match="is another user's"):
+            change_settings({"dashboard.interval": 3.0}, {"VRAMTOP_CONFIG": str(home / "config.toml")})
+        write_cached(home / "trace.json", 1, 5)
+    assert [(tmp_path / f"{name}.shadow").read_text() for name in ("linked", "theirs")] == ["root's own"] * 2
+    assert not (tmp_path / "theirs" / "none").exists()
+    assert {each.name for each in tmp_path.iterdir()} == {"linked", "linked.shadow", "theirs", "theirs.shadow"}
+
+
+def test_folders_above_are_private_too_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        write_cached(tmp_path / "cache" / "vramtop" / "traces" / "a.json", 1, 5)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "cache" / "vramtop").stat().st_mode) == 0o700
