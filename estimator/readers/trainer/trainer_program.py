@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..program import Program, WorldSize, logged_trainer_settings, read_world_size, record_zero_sizes
+from ..program import Program, WorldSize, checked_ranks, logged_trainer_settings, read_world_size, record_zero_sizes
 from ..source import FindingCollector, JobReading, LayeredSettings, SettingsLayer, as_int
 from ..trl import Method, Setup, read_other_models, read_rollout
 from .fsdp import fsdp_settings
@@ -111,6 +111,9 @@ def _inputs(
         self_started_ranks=program.self_started_ranks,
         findings=findings,
     )
+    started = LayeredSettings(*layers).find("script_processes")
+    if started is not None and program.pid is None and world.ranks is not None and not world.ranks.written:
+        world = checked_ranks(started, findings) if as_int(started) else WorldSize(ranks=None)
     inputs = TrainerInputs(
         settings=LayeredSettings(program.reported, logged, layers[0], model_init, *layers[1:]),
         accelerate=launcher,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...source import Setting
 from ..python import UNKNOWN, Call, External, Function, Instance, ScriptClass, Thing
 from .config_tables import TABLE_FUNCTIONS
 from .executed_files import FILE_FUNCTIONS
@@ -12,8 +13,21 @@ from .parsed import Parsed, Parser, instance_of, parse_class
 _RUNS_A_FUNCTION = ("Fire", "notebook_launcher", "spawn", "Process", "Thread", "start_processes", "debug_launcher")
 
 
+_STARTS_PROCESSES = ("notebook_launcher", "spawn", "start_processes")
+
+
+def _note_processes(call: Call) -> None:
+    """Note how many processes the script starts by itself; by no number where it is only known when it runs."""
+    number = call.value(2, "nprocs", "num_processes", default=1)
+    value = number if isinstance(number, int) else "all GPUs"
+    origin = f"{call.where}: {call.name}(...) starts the processes"
+    call.run.library.notes.written["script_processes"] = Setting(value=value, origin=origin)
+
+
 def _run_function(options: Options, call: Call) -> Any:
     """Follow the function that ``fire.Fire`` and the like are given."""
+    if call.name in _STARTS_PROCESSES:
+        _note_processes(call)
     function = call.value(0, "fn", "target", "function", "component")
     if isinstance(function, Function):
         given = call.value(1, "args", default=())

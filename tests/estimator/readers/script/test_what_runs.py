@@ -270,3 +270,25 @@ def test_a_loss_of_its_own_is_in_doubt(tmp_path: Path, step: str, own: bool) -> 
     reading = read(tmp_path, HEAD + LOAD + loop)
     assert warned(reading, "the script computes the loss itself") is own
     assert any(each.component == "logits" and each.unless == "training.loss" for each in reading.uncertainties) is own
+
+
+@pytest.mark.parametrize(("number", "ranks"), [("4", 4), ("torch.cuda.device_count()", None)])
+@pytest.mark.parametrize(
+    ("wrap", "key"), [("FSDP(model)", "parallel.data_shard"), ("DDP(model)", "parallel.data_replicate")]
+)
+def test_processes_that_the_script_starts_are_ranks(
+    tmp_path: Path, number: str, ranks: int | None, wrap: str, key: str
+) -> None:
+    own = f"""
+import torch.multiprocessing as mp
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+def worker(rank, name):
+    model = AutoModelForCausalLM.from_pretrained(name)
+    model = {wrap}
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+mp.spawn(worker, args=('Qwen/Qwen2.5-0.5B',), nprocs={number})
+"""
+    reading = read(tmp_path, HEAD + own)
+    assert reading.value(key) == ranks
+    assert (key in reading.missing) is (ranks is None)
