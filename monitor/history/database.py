@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import CannotTellError, is_file, make_own_folder
+from vramtop.estimator.common import CannotTellError, LimitError, is_file, make_own_folder
+from vramtop.estimator.common.limits import MEASURED_RUNS
 
 from ..storage import lock_file, name_for_damaged
 from .journal import journal_mode
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS = 3.0
 """Another vramtop writes for milliseconds, unless its disk hangs."""
-MAX_BYTES = 32 * 2**20
+MAX_BYTES = MEASURED_RUNS.bytes or 0
 """A measurement has about 4 KiB."""
 PAGE_BYTES = 4096
 MIGRATIONS = (
@@ -43,6 +45,10 @@ MIGRATIONS = (
     """,
 )
 """Statements that bring a file from one schema to the next: the first makes schema 1 of an empty file."""
+_STEPS_BETWEEN_LOOKS = 1000
+"""Steps of SQLite's machine; one may compute a value of any length."""
+_OUT_OF_TIME = "interrupted"
+"""SQLite's word."""
 _BESIDE = ("-wal", "-shm", "-journal")
 """Endings of the files that SQLite keeps beside its own."""
 
@@ -73,6 +79,8 @@ class Database:
         Raises:
             CannotTellError: it cannot be read, is damaged, or a newer vramtop wrote it.
         """
+        import sqlite3
+
         file = self._file
         if not os.path.lexists(self.path):
             yield None
@@ -80,6 +88,11 @@ class Database:
         self._require_file(file)
         with self._errors("read"), contextlib.closing(self._connect_to_read(file)) as connection:
             version = self._version(connection)
+            if not version:
+                if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                    raise sqlite3.DatabaseError("it is another program's")
+                yield None
+                return
             if version < self.schema:  # an older vramtop's: brought up to date, where it may be written
                 with self.writing():
                     pass
@@ -159,7 +172,11 @@ class Database:
             connection.execute(f"PRAGMA user_version = {version + 1}")
 
     def _version(self, connection: sqlite3.Connection) -> int:
+        import sqlite3
+
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        if version < 0:
+            raise sqlite3.DatabaseError(f"its schema is {version}")
         if version > self.schema:
             raise CannotTellError(
                 f"{self._file} was written by a newer vramtop (schema {version}; this one knows {self.schema}) and is "
@@ -171,9 +188,16 @@ class Database:
         import sqlite3
         from urllib.parse import quote
 
-        # in a folder that may not be written, SQLite cannot make the files that readers of a WAL share
-        mode = "mode=ro" if os.access(file.parent, os.W_OK) else "immutable=1"
-        return sqlite3.connect(f"file:{quote(str(file))}?{mode}", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        # in a folder that may not be written, SQLite cannot make the files that readers of a WAL share; what is only
+        # in a WAL that is there would be left out
+        may_share = os.access(file.parent, os.W_OK) or is_file(file.with_name(f"{file.name}-wal"))
+        name = f"file:{quote(str(file))}?{'mode=ro' if may_share else 'immutable=1'}"
+        connection = sqlite3.connect(name, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        if sys.version_info >= (3, 11):
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
+        until = MEASURED_RUNS.deadline()
+        connection.set_progress_handler(lambda: until.left == 0.0, _STEPS_BETWEEN_LOOKS)
+        return connection
 
     def _require_file(self, file: Path) -> None:
         if not is_file(file):
@@ -189,8 +213,9 @@ class Database:
         except OSError as error:
             reason = error.strerror or str(error)
             raise CannotTellError(f"{self._file}, with your measured runs, cannot be {done}: {reason}.") from None
-        except sqlite3.OperationalError as error:
-            raise CannotTellError(f"{self._file}, with your measured runs, cannot be {done}: {error}.") from None
+        except (sqlite3.OperationalError, LimitError) as error:
+            reason = str(MEASURED_RUNS.too_long() if str(error) == _OUT_OF_TIME else error)
+            raise CannotTellError(f"{self._file}, with your measured runs, cannot be {done}: {reason}.") from None
         except sqlite3.DatabaseError as error:
             raise DamagedError(
                 f"{self._file}, with your measured runs, is damaged: {error}. Remove it, or let vramtop set it "

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common import InputError, LimitError, decode_json
+from vramtop.estimator.common.limits import MEASURED_RUNS
 
 from ..storage import data_file
 from .database import MAX_BYTES, PAGE_BYTES, Database, repaired
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from vramtop.estimator.learning import Measurement
@@ -210,17 +211,22 @@ def _read_all(database: Database, condition: str, values: Sequence[Any]) -> tupl
     with database.reading() as connection:
         if connection is None:
             return ()
-        rows: Iterable[tuple[str]] = connection.execute(
-            f"SELECT data FROM measurement WHERE {condition}",  # noqa: S608 - conditions of this module
-            values,
-        ).fetchall()
-    return tuple(found for (text,) in rows if (found := _read(text)) is not None)
+        texts, size = [], 0
+        statement = f"SELECT data FROM measurement WHERE {condition}"  # noqa: S608 - conditions of this module
+        for (text,) in connection.execute(statement, values):
+            size += len(text) if isinstance(text, str) else 0
+            if size > MAX_BYTES:
+                raise MEASURED_RUNS.too_large()
+            texts.append(text)
+    return tuple(found for text in texts if (found := _read(text)) is not None)
 
 
-def _read(text: str) -> Measurement | None:
+def _read(text: Any) -> Measurement | None:
     """Return a measurement; None: another version of vramtop wrote it, with settings that this one does not know."""
     from vramtop.estimator.learning import measurement_from_json
 
+    if not isinstance(text, str):
+        return None
     try:
         return measurement_from_json(decode_json(text))
     except (InputError, LimitError):

@@ -1,11 +1,14 @@
 """The history's file is private, bounded, safe for several programs, and never lost; every failure is one sentence."""
 
+import contextlib
 import json
+import multiprocessing
 import os
 import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -323,3 +326,73 @@ def test_a_file_system_that_machines_share_has_no_write_ahead_log(tmp_path: Path
     assert journal_mode(Path("/home/local/x"), mounts) == "WAL"
     assert journal_mode(Path("/homes/x"), mounts) == "WAL"
     assert journal_mode(Path("/x"), tmp_path / "none") == "WAL"
+
+
+_TABLE = "run, time, state, card, machine, model, shape, data"
+_ENDLESS = "WITH RECURSIVE each(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM each)"
+_VIEW = f"CREATE VIEW measurement AS {_ENDLESS} SELECT n AS run, n AS time, "
+_FORGED = (
+    (f"{_VIEW} '' AS data FROM each", 1, "more than 1 s"),
+    (f"{_VIEW} hex(zeroblob(999999)) AS data FROM each", 1, "more than 1 s"),
+    (f"{_VIEW} hex(zeroblob(999999)) AS data FROM each LIMIT 9", 1, "MiB"),
+    (f"CREATE TABLE measurement ({_TABLE})", -5, "is damaged"),
+    ("CREATE TABLE cookies (name)", 0, "it is another program's"),
+)
+
+
+@pytest.mark.parametrize(("statement", "version", "sentence"), _FORGED)
+def test_a_forged_file_is_one_sentence_in_time_and_stays_as_it_is(
+    statement: str, version: int, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "MEASURED_RUNS", replace(database.MEASURED_RUNS, seconds=1.0))
+    file = tmp_path / "theirs.sqlite3"
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {version}")
+    before = file.read_bytes()
+    monkeypatch.setattr(history, "MAX_BYTES", 2**22)
+    with pytest.raises(CannotTellError, match=sentence):
+        History(file).list()
+    assert file.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == [file.name]
+
+
+def test_rows_that_are_no_text_are_passed_over(kept: History, measured: Callable[..., Measurement]) -> None:
+    kept.add(measured())
+    assert kept.path is not None
+    with contextlib.closing(sqlite3.connect(kept.path, isolation_level=None)) as connection:
+        insert = (
+            "INSERT INTO measurement SELECT ?, time, state, card, machine, model, shape, ? FROM measurement LIMIT 1"
+        )
+        connection.execute(insert, ("x", b"\xff"))
+        connection.execute(insert, ("y", 5))
+    assert len(kept.list()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_who_may_only_read_sees_the_newest_runs_too(measured: Callable[..., Measurement]) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are root's alone
+        _read_the_newest(History(Path(folder) / "history.sqlite3"), measured)
+
+
+def _read_the_newest(kept: History, measured: Callable[..., Measurement]) -> None:
+    assert kept.path is not None
+    kept.add(measured("a"))
+    reader = sqlite3.connect(kept.path)  # as long as it is open, new runs stay in the log beside the file
+    reader.execute("SELECT run FROM measurement").fetchall()
+    kept.add(measured("b"))
+    kept.path.parent.chmod(0o755)
+    for each in kept.path.parent.glob("history*"):
+        each.chmod(0o644)
+    answer, ask = multiprocessing.Pipe(duplex=False)
+
+    def read_as_nobody() -> None:
+        os.setresuid(65534, 65534, 65534)
+        ask.send(len(kept.list()))
+
+    child = multiprocessing.get_context("fork").Process(target=read_as_nobody)
+    child.start()
+    child.join()
+    assert answer.poll()
+    assert answer.recv() == 2
+    reader.close()
