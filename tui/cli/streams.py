@@ -1,9 +1,22 @@
 """Standard input, output and error that are closed, full, or no longer read."""
 
+import io
 import os
 import sys
+from typing import Any
 
 from vramtop.estimator.common import ExitCode
+
+
+class _StandardError(io.FileIO):
+    """Standard error: what cannot be written to it is lost, and how the command ends stays what it is."""
+
+    def write(self, data: Any) -> int:
+        """Write the data, or nothing."""
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(data)
 
 
 def open_closed_streams() -> None:
@@ -15,7 +28,11 @@ def open_closed_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number, which is this one
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - it stays open
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
-    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is sys.__stderr__:
+        raw = io.BufferedWriter(_StandardError(2, "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(
+            raw, getattr(sys.stderr, "encoding", None), "backslashreplace", line_buffering=True
+        )
 
 
 def flush_output(code: int) -> int:

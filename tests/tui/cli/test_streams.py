@@ -29,6 +29,10 @@ def in_shell(line: str) -> "subprocess.CompletedProcess[str]":
         (f"{ESTIMATE} <&- >&- 2>&-", 0),
         (f"{VRAMTOP} estimate no/such-model >&- 2>&-", 2),
         (f"{VRAMTOP} --version | true", 141),
+        (f"{VRAMTOP} estimate no/such-model 2> /dev/full", 2),
+        (f"{VRAMTOP} --no-such-flag 2> /dev/full", 2),
+        (f"{VRAMTOP} estimate no/such-model 2< /dev/null", 2),  # open, and not for writing
+        (f"{ESTIMATE} > /dev/full 2> /dev/full", 3),
     ],
 )
 def test_output_that_is_not_read_is_no_error(line, code) -> None:
