@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _MAX_WAITING = 50
 """Events that may wait for the command; a command that hangs would collect them without end."""
+_MAX_CHARACTERS = 2**14
+"""Of one variable: the kernel starts no program with one of 128 KiB."""
 _END_SECONDS = 0.3
 """Time in which a command may end after SIGTERM before it is killed: quitting waits for it."""
 _NOT_PASSED_ON = ("VRAMTOP_EXPORT_PASSWORD",)
@@ -57,13 +59,14 @@ class UserCommand:
     def run(self, facts: Mapping[str, str]) -> str | None:
         """Run it to its end; return why it failed, in one sentence."""
         environ = {name: text for name, text in os.environ.items() if name not in _NOT_PASSED_ON}
+        environ |= {name: _as_variable(text) for name, text in facts.items()}
         silent = subprocess.DEVNULL
         with self._lock:
             if self._ended:
                 return None
             try:
                 process = subprocess.Popen(  # noqa: S602 - the user's own command, for a shell as they wrote it
-                    self.command, shell=True, env={**environ, **facts}, stdin=silent, stdout=silent, stderr=silent,
+                    self.command, shell=True, env=environ, stdin=silent, stdout=silent, stderr=silent,
                     start_new_session=True,
                 )  # fmt: skip
             except OSError as error:
@@ -140,6 +143,11 @@ class CommandQueue:
         if not self._said:
             self._said = True
             self._command.report(sentence)
+
+
+def _as_variable(text: str) -> str:
+    """Return a fact as a variable may hold it: others may have named a job."""
+    return text.replace("\0", " ").encode(errors="replace").decode()[:_MAX_CHARACTERS]
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:

@@ -35,6 +35,14 @@ def test_facts_are_never_part_of_the_command_line(tmp_path: Path, monkeypatch: p
     queue.end()
 
 
+def test_a_name_that_no_variable_can_hold_keeps_no_event_from_the_command(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    command = UserCommand("--on-alert", f'echo "${{VRAMTOP_JOB}}" | head -c 20 >> {told}; echo >> {told}', print)
+    for name in ("a\0b", "\ud800", "x" * 2_000_000):
+        assert command.run({"VRAMTOP_JOB": name}) is None
+    assert told.read_text().split() == ["a", "b", "?", "x" * 20]
+
+
 def test_a_failure_is_one_notice(tmp_path: Path) -> None:
     said: list[str] = []
     done = tmp_path / "done"
