@@ -6,6 +6,7 @@ The SDK's environment variables hold: ``OTEL_EXPORTER_OTLP_HEADERS`` for tokens,
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,7 @@ def start_otlp(endpoint: str, latest: LatestBoard, version: str) -> Callable[[],
             f"--otlp needs the OpenTelemetry SDK ({error.name} is missing): pip install 'vramtop-budget[otlp]'"
         ) from None
     url = endpoint if parts.path.strip("/") else parts._replace(path="/v1/metrics").geturl()
-    reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=url))
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=url, session=_session()))
     resource = Resource.create({"service.name": "vramtop", "service.version": version})
     provider = MeterProvider(metric_readers=[reader], resource=resource)
     meter, values = provider.get_meter("vramtop", version), _SharedValues(latest, version)
@@ -75,6 +76,24 @@ def start_otlp(endpoint: str, latest: LatestBoard, version: str) -> Callable[[],
         create = meter.create_observable_counter if metric.type == "counter" else meter.create_observable_gauge
         create(metric.family, [observe(metric)], unit=_UNITS.get(metric.unit, ""), description=metric.help)
     return lambda: provider.shutdown(timeout_millis=_SHUTDOWN_MILLISECONDS)
+
+
+def _session() -> Any:
+    """Return a session that reads no content of answers, which may have no end, and goes to no other address."""
+    import requests  # the exporter's own
+
+    class Session(requests.Session):
+        def send(self, request: Any, **named: Any) -> Any:
+            answer = super().send(request, **{**named, "allow_redirects": False, "stream": True})
+            answer.close()
+            answer.raw = io.BytesIO()
+            if answer.is_redirect:
+                raise requests.TooManyRedirects(
+                    "the collector names another address, which gets nothing"
+                )
+            return answer
+
+    return Session()
 
 
 class _SharedValues:

@@ -1,5 +1,6 @@
 """OpenTelemetry: what a collector receives over OTLP, read with the protocol's own messages."""
 
+import contextlib
 import gzip
 import os
 import sys
@@ -110,6 +111,43 @@ def test_what_is_gone_is_not_sent_again(board, collector, monkeypatch) -> None:
     latest.fail("NO_DRIVER")
     until(lambda: "vramtop_sampler_up" in names() and "vramtop_gpu_memory_used_bytes" not in names())
     stop()
+
+
+@pytest.mark.slow
+def test_no_answer_is_read_to_its_end_and_no_other_address_gets_the_metrics(
+    board, collector, monkeypatch, caplog
+) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http.metric_exporter")
+    monkeypatch.setitem(os.environ, "OTEL_METRIC_EXPORT_INTERVAL", "100")
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append(self.path)
+            moved = self.path == "/moved"
+            self.send_response(307 if moved else 200)
+            self.send_header("Location", collector.url)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while not moved:  # an answer without end
+                    self.wfile.write(b"x" * 2**16)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    latest = LatestBoard(1.0)
+    latest.set(board)
+    for path in ("/endless", "/moved"):
+        stop = start_otlp(f"http://127.0.0.1:{server.server_port}{path}", latest, "1.2")
+        until(lambda path=path: asked.count(path) > 1)  # the first one has ended
+        stop()
+    server.shutdown()
+    server.server_close()
+    assert collector.received == []
+    assert "the collector names another address" in caplog.text
 
 
 def test_without_the_sdk_it_is_one_sentence(monkeypatch) -> None:
