@@ -72,13 +72,18 @@ class RecordingWriter:
         """Add one snapshot, without the secrets of its command lines: recordings are sent on.
 
         Raises:
-            VramtopError: the file can no longer be written (disk full).
+            VramtopError: the file can no longer be written (disk full), or the snapshot could not be read again.
         """
         lines: list[Any] = [mask_snapshot(snapshot)]
         if not self._written:
             lines.insert(0, {"vramtop_recording": VERSION, "source": snapshot.source, "time": snapshot.time})
+        encoded = [self._encoder.encode(line) for line in lines]
+        if len(encoded[-1]) > _MAX_LINE_BYTES:
+            self._failed = True
+            reason = f"a snapshot has more than {_MAX_LINE_BYTES >> 20} MiB, too many processes"
+            raise VramtopError(f"{self._path}: the recording ends here: {reason}; {self._kept()}")
         try:
-            self._stream.write(b"".join(self._encoder.encode(line) + b"\n" for line in lines))
+            self._stream.write(b"".join(line + b"\n" for line in encoded))
             if not self._written and self._unfinished != self._target:
                 self._unfinished.replace(self._target)
         except OSError as error:

@@ -67,12 +67,13 @@ class _Collector:
         self._faults: dict[str, None] = {}
         self._board: Board | None = None
         self._begin = self._time = 0.0
-        self._readings = 0
+        self._readings = self._left_out = 0
 
     def add(self, snapshot: Snapshot) -> None:
         """Add the next snapshot; one that is not later than the one before is left out."""
         before = self._time if self._readings else None
         if before is not None and snapshot.time <= before:
+            self._left_out += 1
             return
         if before is None:
             self._begin = snapshot.time
@@ -108,9 +109,15 @@ class _Collector:
             runs=tuple(self._runs()),
             events=tuple(sorted(self._finder.events, key=lambda event: event.time)),
             events_left_out=self._finder.left_out,
-            faults=tuple(self._faults),
+            faults=(*self._faults, *self._left_out_sentence()),
             pending=tuple(f"{row.job.label}: {row.problem or _verdict(row.fit)}" for row in pending),
         )
+
+    def _left_out_sentence(self) -> tuple[str, ...]:
+        if not self._left_out:
+            return ()
+        readings = "1 reading is" if self._left_out == 1 else f"{self._left_out:,} readings are"
+        return (f"{readings} left out, not later than those before: the clock was set back",)
 
     def _usual_interval(self) -> float | None:
         intervals = sorted(self._intervals)

@@ -1,6 +1,8 @@
 """A recording as a whole: series keep peaks and gaps in a bounded size; events are found with their times."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,10 +14,11 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.recorded.memory_series import MemorySeries
 from vramtop.monitor.sources.recorded.read_recorded import read_recorded
 from vramtop.monitor.sources.recorded.recorded import Recorded
-from vramtop.monitor.sources.recording import TRUNCATED_CODE
+from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +159,14 @@ def test_a_rank_that_dies_alone_is_an_event(tmp_path: Path) -> None:
     events = [event for event in read_recorded(path, estimate).events if event.kind in ("out_of_memory", "ended")]
     assert [(event.time - BEGIN, event.gpus) for event in events] == [(DIED, ("0",))]
     assert "pid 101 on GPU 0 has run out of memory" in events[0].sentence
+
+
+def test_readings_before_which_the_clock_was_set_back_are_said(
+    tmp_path: Path, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    with RecordingWriter(tmp_path / "run.jsonl") as writer:
+        for time in (1000.0, 1001.0, 400.0, 401.0, 1002.0):
+            writer.write(replace(make_snapshot([make_gpu(0)]), time=time))
+    found = read_recorded(tmp_path / "run.jsonl", estimate)
+    assert found.recording.readings == 3
+    assert found.faults == ("2 readings are left out, not later than those before: the clock was set back",)

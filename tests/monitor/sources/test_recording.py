@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from json_schemas import valid_json
 
-from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
 from vramtop.monitor.snapshot.fault import Fault
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
@@ -272,3 +272,13 @@ def test_overwriting_follows_a_link(tmp_path, snapshots):
         assert link.is_symlink()
         assert [snapshot.time for snapshot in read_recording(target)] == [snapshots[at].time]
     assert [file.name for file in target.parent.iterdir()] == ["run.jsonl"]
+
+
+def test_a_snapshot_that_could_not_be_read_again_ends_the_recording(tmp_path, snapshots, make_snapshot, make_gpu):
+    path = tmp_path / "run.jsonl"
+    huge = make_snapshot([replace(make_gpu(0), name="x" * 2**23)])
+    with RecordingWriter(path) as writer:
+        writer.write(snapshots[0])
+        with pytest.raises(VramtopError, match="more than 8 MiB, too many processes; the snapshot before"):
+            writer.write(huge)
+    assert len(list(read_recording(path))) == 1
