@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MAX_WAITING = 50
 """Events that may wait for the command; a command that hangs would collect them without end."""
 _MAX_CHARACTERS = 2**14
-"""Of one variable: the kernel starts no program with one of 128 KiB."""
+"""A variable is cut to these: the kernel starts no program with one of 128 KiB."""
 _END_SECONDS = 0.3
 """Time in which a command may end after SIGTERM before it is killed: quitting waits for it."""
 _NOT_PASSED_ON = ("VRAMTOP_EXPORT_PASSWORD",)
