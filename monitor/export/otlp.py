@@ -88,9 +88,7 @@ def _session() -> Any:
             answer.close()
             answer.raw = io.BytesIO()
             if answer.is_redirect:
-                raise requests.TooManyRedirects(
-                    "the collector names another address, which gets nothing"
-                )
+                raise requests.TooManyRedirects("the collector names another address, which gets nothing")
             return answer
 
     return Session()
