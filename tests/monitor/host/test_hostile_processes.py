@@ -76,7 +76,6 @@ def test_an_impossible_reservation_is_ignored(tmp_path: Path, absurd: dict[str, 
     assert Reservations(folder=tmp_path, is_running=lambda key: True).active() == ()
 
 
-
 def test_an_output_folder_is_searched_only_to_a_limit(tmp_path: Path) -> None:
     name, folder = f"events.out.tfevents.1.host.{os.getpid()}.0", tmp_path
     for level in "abcdefgh":
