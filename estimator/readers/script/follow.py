@@ -10,7 +10,7 @@ from typing import Any
 
 from ..source import MODEL_STATES, Component, Setting
 from .command_line import Options, setting_of_name
-from .library import PAIRED, ScriptLibrary
+from .library import PAIRED, ScriptLibrary, doubt_end, doubt_lengths
 from .models import LENGTH_ARGUMENTS, Doubt, Notes
 from .named_constants import NAMES_BY_SETTING, read_named_constants
 from .outcome import Outcome, read_outcome
@@ -111,6 +111,8 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
     except Exception as error:  # noqa: BLE001 - a script may do anything; what was found so far counts
         sentence = f"{script.path.name}: a part could not be followed (an error of vramtop's, {type(error).__name__})."
         notes.doubt(sentence, *_ALL)
+    doubt_end(notes, [script.tree, *imports.trees()], script.path.name)
+    doubt_lengths(options, notes)
     for place in sorted(decisions.passed):
         sentence = (
             f"{place}: the script ends in an error before it trains, as far as it was followed; it is passed over."

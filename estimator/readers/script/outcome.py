@@ -53,7 +53,7 @@ def read_outcome(notes: Notes) -> Outcome:
     found = Outcome(called=set(notes.called), own_loss=notes.own_loss, assigned=dict(notes.assigned))
     found.hints = {name: setting for name, setting in notes.hints.items() if setting.value is not None}
     found.unresolved, found.old_calls = dict(notes.unresolved), notes.old_calls
-    found.doubts = list(notes.doubts.values())
+    found.doubts = notes.all_doubts()
     found.trains = bool(notes.trainers or notes.optimizers or notes.models)
     found.has_optimizer = bool(notes.trainers or notes.optimizers)
     _read_arguments(notes, found)

@@ -42,6 +42,19 @@ _EFFECT_BY_NAME: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]
 
 They shard, offload to the host or shrink (less), keep a copy or train more (more), or may do either.
 """
+_EFFECT_BY_FLAG: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]] = {
+    r"dtype|(?<![a-z])(bf16|fp16|fp32|half)(?![a-z0-9])": ("either", (*MODEL_STATES, "activations")),
+    r"(grad|activation|use)\w*_(checkpoint|ckpt)": ("either", ("activations",)),
+    r"(?<![a-z])(?:micro_?batch|batch_?size|bsz|(seq|max|cutoff|block)_?\w*(len|length|size))(?![a-z])": (
+        "either",
+        ("activations", "logits"),
+    ),
+}
+"""The same for flags on a command line, of which no part of a script that was read makes use."""
+_OTHER_SIZES = re.compile(
+    r"eval|valid|test|infer|predict|gen|new_tok|global|total|map|preproc|write|buffer|image|shard|vocab|grad_norm|shuffle|min_"
+)
+"""In the names of sizes that are none of a training step's."""
 _WITHOUT_EFFECT = {
     *("lora_alpha", "lora_dropout", "lora_bias", "use_rslora", "peft_use_rslora", "lora_task_type", "lora_dtype"),
     *("lora_fan_in_fan_out", "lora_model_dir", "lora_on_cpu", "merge_lora", "lora_lr_ratio", "lorap_lr_ratio"),
@@ -117,4 +130,6 @@ def _possible_effect(name: str, setting: Setting) -> tuple[UncertaintyDirection,
     concerns_files = _ABOUT_FILES.match(name) is not None and "load_in_" not in name
     if is_off or concerns_files or name.rpartition(".")[2] in _WITHOUT_EFFECT:
         return None
-    return next((effect for pattern, effect in _EFFECT_BY_NAME.items() if re.search(pattern, name)), None)
+    is_flag = setting.origin.startswith("--") and not _OTHER_SIZES.search(name)
+    effects = {**_EFFECT_BY_NAME, **(_EFFECT_BY_FLAG if is_flag else {})}
+    return next((effect for pattern, effect in effects.items() if re.search(pattern, name)), None)

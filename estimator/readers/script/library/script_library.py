@@ -66,6 +66,7 @@ from .trainers import (
     make_lightning_trainer,
     make_trainer,
 )
+from .unfollowed import COLLATORS, doubt_groups, doubt_import, doubt_library_change, doubt_trainer, doubt_unknown
 
 _CHANGES_MODELS = re.compile(r"(?i)freeze|lora|peft|quant|prun|adapter|offload|convert|inject|swap|replace|patch|wrap")
 """Functions that change a model which they are given, by their names."""
@@ -132,6 +133,10 @@ class ScriptLibrary:
             return External(f"transformers.{kind}Config") if kind is not None else UNKNOWN
         return run.environ.get(key, UNKNOWN) if value.name == "environ" else value
 
+    def imported(self, name: str, where: str) -> None:
+        """Note a module that is not here."""
+        doubt_import(name, where, self.notes)
+
     def condition(self, *, decided: bool) -> None:
         """Note the options that decide a condition: they are understood."""
         if decided:
@@ -144,7 +149,9 @@ class ScriptLibrary:
             self.notes.called.add(DIFFUSION)
         if patch_attention(call, self.notes):
             return None
-        doubt_patch(call, self.notes)
+        if not doubt_patch(call, self.notes):
+            doubt_library_change(call, self.notes)
+        doubt_groups(call, self.notes)
         if call.receiver is None and "." in call.path:
             self._note_old(call, call.path)
         if not _is_foreign(call):
@@ -209,6 +216,8 @@ class ScriptLibrary:
             return make_optimizer(call, self.notes)
         if is_adapter_config(call):
             return AdapterConfig(call)
+        if COLLATORS.fullmatch(name):
+            return External(path)
         if is_average(name) and (average := make_average(call, self.notes)) is not None:
             return average
         if name.endswith("Config") and name.removesuffix("Config") in CONFIG_DEFAULTS:
@@ -231,6 +240,7 @@ class ScriptLibrary:
                 setting = call.setting(name)
                 if setting is not None and setting.value is not None:
                     self.notes.hints.setdefault(name, setting)
+        doubt_unknown(call, self.notes)
         given = [*call.args, *call.kwargs.values()]
         models = list(dict.fromkeys(each for value in given for each in models_in(value) if isinstance(each, Model)))
         for value in given:
@@ -298,6 +308,7 @@ class ScriptLibrary:
                 found.values["_trainer"] = trainer
                 found.values.setdefault("model", trainer.model if trainer.model is not None else UNKNOWN)
                 found.values.setdefault("args", trainer.arguments)
+                doubt_trainer(found, self.notes)
                 self._note_pairs(found.kind, call, of_trl=path.startswith("trl."))
             elif (counted := optimizer_path(found.kind, path)) is not None:
                 call.path = counted

@@ -20,7 +20,7 @@ def follow_own_optimizer(trainer: Instance, call: Call, notes: Notes) -> None:
         call.run.call_function(function, [trainer, UNKNOWN], {})
         if len(notes.optimizers) > known:
             notes.assigned["optim"] = notes.optimizers[-1].setting
-        elif not _calls_super(function, name):
+        elif not calls_super(function, name):
             sentence = f"{call.run.location(function.node)}: {name} makes an optimizer that is not followed."
             notes.doubt(sentence, "optimizer", key="training.optimizer")
 
@@ -36,7 +36,8 @@ def follow_callbacks(callbacks: Any, model: Any, call: Call) -> None:
                 call.run.call_function(function, [callback, UNKNOWN, UNKNOWN, UNKNOWN], {"model": model})
 
 
-def _calls_super(function: Function, name: str) -> bool:
+def calls_super(function: Function, name: str) -> bool:
+    """Return True if a method calls the one that it overrides."""
     return any(
         isinstance(node, ast.Attribute)
         and node.attr == name

@@ -26,6 +26,7 @@ from .accelerators import ACCELERATE_FUNCTIONS, AcceleratorObject
 from .optimizers import Optimizer
 from .sharding import MIXED_PRECISION, SHARDING_FUNCTIONS
 from .trainer_hooks import follow_callbacks, follow_own_optimizer
+from .unfollowed import doubt_arguments, doubt_batches
 
 _ROLE_BY_ARGUMENT = {
     **dict.fromkeys(("ref_model", "reference_model"), "reference"),
@@ -73,6 +74,8 @@ class TrainerObject(Thing):
         self.arguments = call.value(1, "args", "config", "training_args")
         if not isinstance(self.arguments, Thing):
             self.arguments = next((each for each in call.args if isinstance(each, Arguments)), self.arguments)
+        doubt_arguments(self.arguments, call, self._notes)
+        doubt_batches(call.value(None, "data_collator"), call, self._notes, name="data_collator")
         node = call.expression(0, "model")
         if isinstance(call.value(None, "model_init"), Function):
             model = call.run.call(call.kwargs["model_init"], Call(call.run, call.node, "", None))
@@ -191,6 +194,8 @@ def make_loader(call: Call, notes: Notes) -> Any:
         setting = call.setting(key)
         shown = short_text(call.expression(0, "dataset"))
         is_test = re.search(r"(?i)val|test|eval|dev", shown) is not None
+        if not is_test:
+            doubt_batches(call.value(None, "collate_fn"), call, notes, name="collate_fn")
         name = "per_device_train_batch_size"
         known = notes.hints.get(name)
         if setting is not None and isinstance(setting.value, int | str):

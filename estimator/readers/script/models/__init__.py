@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         SIZE_ARGUMENTS as SIZE_ARGUMENTS,
         TRAINING_CONFIG as TRAINING_CONFIG,
         Arguments as Arguments,
+        ModelConfig as ModelConfig,
         ParsedArguments as ParsedArguments,
         take_trainer_settings as take_trainer_settings,
     )
@@ -86,7 +87,8 @@ else:
             ),
             "config_defaults": "CONFIG_DEFAULTS",
             "configs": (
-                "Arguments LENGTH_ARGUMENTS ParsedArguments SIZE_ARGUMENTS TRAINING_CONFIG take_trainer_settings"
+                "Arguments LENGTH_ARGUMENTS ModelConfig ParsedArguments "
+                "SIZE_ARGUMENTS TRAINING_CONFIG take_trainer_settings"
             ),
             "layers": (
                 "Container Layer assign_attribute freeze_unknown "

@@ -56,6 +56,8 @@ class Notes:
     """A class of the script's, derived from one of TRL's trainers, computes the loss itself."""
     doubts: dict[str, Doubt] = field(default_factory=dict)
     """By their sentences."""
+    assumed: dict[str, Doubt] = field(default_factory=dict)
+    """What was not followed, by sentences: doubts where nothing more specific says the same."""
     names_found: dict[int, Setting] = field(default_factory=dict)
     """Models' names that configs (1) and tokenizers (2) are loaded by."""
     living: list[set[int]] = field(default_factory=list)
@@ -81,3 +83,26 @@ class Notes:
         """Note something that was not understood, and the components of memory that it concerns."""
         doubt = Doubt(sentence=sentence, direction=direction, components=components, key=key, asks=asks)
         self.doubts.setdefault(sentence, doubt)
+
+    def assume(
+        self,
+        sentence: str,
+        *components: Component,
+        direction: UncertaintyDirection = "either",
+        key: str | None = None,
+    ) -> None:
+        """Note something that is counted like a library's because it was not followed."""
+        doubt = Doubt(sentence=sentence, direction=direction, components=components, key=key)
+        self.assumed.setdefault(sentence, doubt)
+
+    def all_doubts(self) -> list[Doubt]:
+        """Return the doubts, with those assumptions that no doubt covers: one for the same components or key."""
+        found = list(self.doubts.values())
+        for each in self.assumed.values():
+            if not any(
+                (known.key == each.key and known.key is not None)
+                or (known.key is None and known.direction == "either" and set(each.components) <= set(known.components))
+                for known in found
+            ):
+                found.append(each)
+        return found

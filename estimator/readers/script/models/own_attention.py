@@ -64,15 +64,20 @@ def own_attention(kind: ScriptClass | None) -> OwnAttention | None:
     return OwnAttention("eager", where, sentence, "less")
 
 
-def doubt_patch(call: Call, notes: Notes) -> None:
-    """Note what a script puts in the place of transformers' methods and classes, and sequences that it divides."""
+def doubt_patch(call: Call, notes: Notes) -> bool:
+    """Note what a script puts in the place of transformers' methods and classes, and sequences that it divides.
+
+    Returns:
+        False where it does neither.
+    """
     new, key = call.value(0), "parallel.context"
     patches = isinstance(call.receiver, External) and isinstance(new, Function | ScriptClass)
     patches = patches and call.path.startswith("transformers.") and _COMPUTES.search(call.path) is not None
     trees = [new.node, new.module.tree] if patches and isinstance(new, Function | ScriptClass) else []
     divides = any(_DIVIDES.match(word) for tree in trees for word in _words(tree))
     what = f"replaces {'.'.join(call.path.split('.')[-2:])}" if patches else f"calls {call.name}(...)"
-    if divides or (call.name.islower() and _DIVIDES.match(call.name) is not None):
+    divides = divides or (call.name.islower() and _DIVIDES.match(call.name) is not None)
+    if divides:
         if all(doubt.key != key for doubt in notes.doubts.values()):
             sentence = (
                 f"{call.where}: the script {what}, by which GPUs may share a sequence; parallel.context says how many."
@@ -81,6 +86,7 @@ def doubt_patch(call: Call, notes: Notes) -> None:
     elif patches:
         sentence = f"{call.where}: the script {what}; what transformers has there is counted."
         notes.doubt(sentence, "activations", "logits")
+    return patches or divides
 
 
 def patch_attention(call: Call, notes: Notes) -> bool:

@@ -95,12 +95,16 @@ class Definitions(Expressions):
         for alias in node.names:
             first = alias.name.partition(".")[0]
             module = self.imports.load(self, alias.name if alias.asname else first)
+            if module is None:
+                self.library.imported(alias.name, self.location(node))
             scope.assign(alias.asname or first, module or External(alias.name if alias.asname else first))
 
     def import_names(self, node: ast.ImportFrom, scope: Scope) -> None:
         """Import names of a module."""
         name = node.module or ""
         module = self.imports.load(self, name, level=node.level)
+        if module is None:
+            self.library.imported(name, self.location(node))
         for alias in node.names:
             if alias.name == "*":
                 for key, value in module.public_names() if module is not None else ():

@@ -38,6 +38,9 @@ class Library(Protocol):
     def item(self, run: Any, value: Any, key: Any) -> Any:
         """Return what stands at a key of a library's name: a variable of ``os.environ``."""
 
+    def imported(self, name: str, where: str) -> None:
+        """Note the import of a module that is not beside the script."""
+
     def condition(self, *, decided: bool) -> None:
         """Note that a condition begins, or that it was decided."""
 

@@ -38,6 +38,10 @@ class Imports:
         other._trees = self._trees
         return other
 
+    def trees(self) -> list[ast.Module]:
+        """Return the files that were parsed."""
+        return list(self._trees.values())
+
     def load(self, run: Any, name: str, *, level: int = 0) -> ScriptModule | None:
         """Return a module of the folder after following it; None if it is a library's.
 

@@ -1,0 +1,195 @@
+"""Parts of a script that are not followed: each is named and in doubt, and the plain form of it is not."""
+
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+HEAD = """
+import elsewhere
+import torch
+import transformers
+from dataclasses import dataclass
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, DataCollatorForSeq2Seq, HfArgumentParser, Trainer, TrainingArguments
+@dataclass
+class Options:
+    max_seq_length: int = 512
+    context_length: int = {context}
+parser = HfArgumentParser((Options, TrainingArguments))
+options, args = parser.parse_args_into_dataclasses()
+"""
+LOAD = "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B', dtype=torch.bfloat16)\n"
+TRAIN = "Trainer(model=model, args=args{more}).train()\n"
+STATES = {"weights", "gradients", "optimizer"}
+STEP = {"activations", "logits"}
+
+
+def read(folder: Path, text: str, *arguments: str) -> JobReading:
+    (folder / "train.py").write_text(text)
+    given = ("--output_dir", "x", "--bf16", "--per_device_train_batch_size", "2", *arguments)
+    return read_launch(["python", "train.py", *given], environ={}, cwd=folder)
+
+
+def script(*, before: str = "", more: str = "", after: str = "", context: int = 512) -> str:
+    return HEAD.format(context=context) + before + LOAD + after + TRAIN.format(more=more)
+
+
+def unsure(reading: JobReading) -> set[str]:
+    return {each.component for each in reading.uncertainties}
+
+
+def warned(reading: JobReading, words: str) -> int:
+    return sum(words in sentence for sentence in reading.warnings)
+
+
+COLLATOR = """
+class Batches:
+    def __call__(self, features):
+        ids = {ids}
+        return dict(input_ids=torch.nn.utils.rnn.pad_sequence(ids, batch_first=True))
+"""
+PLAIN = COLLATOR.format(ids="[each['input_ids'] for each in features]")
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "is_plain"),
+    [
+        ("", "DataCollatorForSeq2Seq(None)", True),
+        (PLAIN, "Batches()", True),
+        (COLLATOR.format(ids="[each['chosen'] for each in features] + [each['other'] for each in features]"),
+         "Batches()", False),
+        (COLLATOR.format(ids="list(chain(*[each['input_ids'] for each in features]))"), "Batches()", False),
+        ("def batches(features):\n    return elsewhere.batches(features)\n", "batches", False),
+        ("", "elsewhere.Collator()", False),
+    ],
+)  # fmt: skip
+def test_a_collator_that_is_no_librarys_is_understood_or_in_doubt(
+    tmp_path: Path, before: str, value: str, is_plain: bool
+) -> None:
+    reading = read(tmp_path, script(before=before, more=f", data_collator={value}"))
+    assert warned(reading, "how many tokens it puts into a batch is not followed") == (not is_plain)
+    assert unsure(reading) == (set() if is_plain else STEP)
+
+
+OWN = """
+class Own(Trainer):
+    def {method}(self, model, inputs, **others):
+        {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "components"),
+    [
+        ("compute_loss", "return super().compute_loss(model, inputs, **others)", set()),
+        ("compute_loss", "return model(**inputs).loss", set()),
+        ("compute_loss", "return model(**inputs).loss + model(**elsewhere.noise(inputs)).loss", STEP),
+        ("compute_loss", "return torch.nn.functional.cross_entropy(model(**inputs).logits, 0)", {"logits"}),
+        ("training_step", "return super().training_step(model, inputs)", set()),
+        ("training_step", "return elsewhere.step(self, inputs)", STEP),
+        ("get_train_dataloader", "return super().get_train_dataloader()", set()),
+        ("get_train_dataloader", "return elsewhere.loader(self)", STEP),
+        ("_wrap_model", "return elsewhere.engine(model)", STATES | STEP),
+        ("log", "return elsewhere.log(self)", set()),
+    ],
+)
+def test_a_trainers_method_that_is_not_the_librarys_is_understood_or_in_doubt(
+    tmp_path: Path, method: str, body: str, components: set[str]
+) -> None:
+    text = script(before=OWN.format(method=method, body=body)).replace("\nTrainer(", "\nOwn(")
+    reading = read(tmp_path, text)
+    assert unsure(reading) == components
+    assert warned(reading, f"Own.{method} stands in the place of the library's") == bool(components)
+
+
+def test_arguments_of_a_trainer_that_are_not_followed_are_in_doubt(tmp_path: Path) -> None:
+    reading = read(tmp_path, script(after="args = elsewhere.make()\n"))
+    assert warned(reading, "what makes the arguments of Trainer is not followed")
+    assert unsure(reading) == STATES | STEP
+    assert not unsure(read(tmp_path, script()))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("transformers.Trainer.training_step = elsewhere.step", "replaces Trainer.training_step"),
+        ("torch.nn.functional.cross_entropy = elsewhere.Loss", "replaces functional.cross_entropy"),
+        ("elsewhere.replace_all_layers()", "replace_all_layers(...) may change what libraries do"),
+        ("import llama_patch", "llama_patch may change what libraries do, and is not here"),
+        ("from monkey_patch.llama import anything", "monkey_patch.llama may change what libraries do"),
+        ("transformers.Trainer.save_model = elsewhere.save", None),
+        ("torch.backends.cuda.matmul.allow_tf32 = elsewhere.wanted", None),
+        ("transformers.logging.verbosity = 3", None),
+        ("elsewhere.apply_chat_template('x')", None),
+        ("from unittest.mock import patch", None),
+    ],
+)
+def test_what_a_script_puts_into_libraries_is_in_doubt(tmp_path: Path, change: str, words: str | None) -> None:
+    reading = read(tmp_path, script(before=f"{change}\n"))
+    assert unsure(reading) == (set() if words is None else STEP)
+    assert words is None or warned(reading, words) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        ("elsewhere.setup(model)", "the model"),
+        ("elsewhere.setup(args)", "the options"),
+        ("elsewhere.Recipe().apply(model)", "the model"),
+        ("elsewhere.setup(transformers.AutoConfig.from_pretrained('Qwen/Qwen2.5-0.5B'))", "the config of the model"),
+        ("elsewhere.setup_logging(args)", None),
+        ("elsewhere.read_dataset(args)", None),
+        ("elsewhere.set_seed(args.seed)", None),
+        ("transformers.set_seed(args)", None),
+        ("def setup(model):\n    model.config.use_cache = False\nsetup(model)", None),
+    ],
+)
+def test_a_function_that_is_not_followed_may_change_what_it_is_given(
+    tmp_path: Path, call: str, what: str | None
+) -> None:
+    reading = read(tmp_path, script(after=f"{call}\n"))
+    assert unsure(reading) == (set() if what is None else STATES | STEP)
+    assert what is None or warned(reading, f"is given {what} and is not followed") == 1
+
+
+def test_a_doubt_that_is_named_already_is_not_named_again(tmp_path: Path) -> None:
+    reading = read(tmp_path, script(after="elsewhere.setup(args)\nelsewhere.prepare(args)\nimport llama_patch\n"))
+    assert warned(reading, "") == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["lora_dim", "max_text_len", "micro_batch", "param_dtype", "use_grad_checkpoint", "zero_kind"]
+)
+def test_a_flag_on_memory_that_nothing_uses_is_in_doubt(tmp_path: Path, name: str) -> None:
+    assert warned(read(tmp_path, script(), f"--{name}", "4"), f"--{name} on the command line may change the memory")
+    other = f"eval_{name}" if "max" in name or "batch" in name else f"save_{name}"
+    assert not warned(read(tmp_path, script(), f"--{other}", "4"), f"--{other} on the command line may change")
+
+
+def test_training_that_is_not_reached_is_in_doubt(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text("class Work:\n    def run(self, loss):\n        loss.backward()\n")
+    main = script().replace("Trainer(model=model, args=args).train()", "elsewhere.START[args.seed](Work)")
+    reading = read(tmp_path, "from work import Work\n" + main)
+    assert warned(reading, "the training itself was not reached")
+    assert unsure(reading) >= STATES | STEP
+
+
+@pytest.mark.parametrize(
+    ("call", "is_divided"),
+    [("torch.distributed.new_group([0, 1])", True), ("torch.distributed.init_process_group('nccl')", False)],
+)
+def test_groups_of_the_scripts_own_may_divide_more_than_the_data(tmp_path: Path, call: str, is_divided: bool) -> None:
+    reading = read(tmp_path, script(before=f"{call}\n"))
+    assert {(each.direction, each.unless) for each in reading.uncertainties} == (
+        {("less", "parallel.context")} if is_divided else set()
+    )
+
+
+def test_one_of_several_lengths_is_in_doubt(tmp_path: Path) -> None:
+    reading = read(tmp_path, script(context=2048))
+    assert warned(reading, "several lengths (context_length=2048, max_seq_length=512)") == 1
+    assert {each.unless for each in reading.uncertainties} == {"training.sequence_length"}
+    assert not unsure(read(tmp_path, script()))
