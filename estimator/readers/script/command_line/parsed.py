@@ -103,6 +103,10 @@ class _Group(Thing):
         self._parsed.set_attribute(f"{self._name}.{name}", value, call)
 
 
+_PARSES = ("parse", "parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_args_and_config")
+"""Methods of parsers that take the command line, or its ``--config``."""
+
+
 class Parser(Thing):
     """``HfArgumentParser((ModelArguments, TrainingArguments))``, which makes objects of classes.
 
@@ -127,6 +131,9 @@ class Parser(Thing):
             return UNKNOWN
         if call.name in ("parse_json_file", "parse_yaml_file"):
             self._take_file(call)
+        elif call.name not in _PARSES:
+            sentence = f"{call.where}: what {call.name}(...) takes the options from is not followed; flags are counted."
+            call.run.library.notes.assume(sentence, *MODEL_STATES, "activations", "logits")
         if not self.kinds:
             parsed = Parsed(self._options)
             return (parsed, UNKNOWN) if call.name.startswith("parse_known") else parsed

@@ -50,6 +50,8 @@ _PATCHES = re.compile(
 _OF_DATA = re.compile(
     r"(?i)data|example|token|chat|template|prompt|text|batch|sample|input|label|feature|message|image|path|str"
 )
+_LOOKS = re.compile(r"unwrap|autocast|no_sync|attr|^(type|isinstance|compute_loss|_?is_\w+)$")
+"""Functions that are given a model and do not run it, or once for the step."""
 _HOLDS = re.compile(r"forward|loss|att|^[A-Z]\w*$")
 """What is code, although what is assigned to it is not known."""
 _GROUPS = {
@@ -189,13 +191,13 @@ def _joins(tree: ast.AST) -> Iterator[bool]:
 
 
 def _keys(tree: ast.AST) -> Iterator[str]:
-    """Yield the texts by which something is looked up, or over which a loop goes."""
+    """Yield the texts by which something is looked up, or that stand in a list."""
     for node in ast.walk(tree):
         parts: list[ast.expr] = []
         if isinstance(node, ast.Subscript):
             parts = [node.slice]
-        elif isinstance(node, ast.comprehension | ast.For) and isinstance(node.iter, ast.Tuple | ast.List):
-            parts = node.iter.elts
+        elif isinstance(node, ast.Tuple | ast.List):
+            parts = node.elts
         elif isinstance(node, ast.Call) and _name(node) in ("get", "pop"):
             parts = node.args[:1]
         yield from (each.value for each in parts if isinstance(each, ast.Constant) and isinstance(each.value, str))
@@ -215,8 +217,11 @@ def _keeps(function: Function, name: str) -> bool:
 
 
 def _passes(function: Function) -> int:
-    """Return how often a method calls a model."""
-    return sum(each == "model" or each.endswith(("_model", "forward")) for each in _called(function.node))
+    """Return how often a method runs a model, at least; twice for one that it hands to something else."""
+    calls = [node for node in ast.walk(function.node) if isinstance(node, ast.Call)]
+    runs = sum(_name(node) == "model" or _name(node).endswith(("_model", "forward")) for node in calls)
+    handed = [node for node in calls if any(getattr(each, "id", None) == "model" for each in node.args)]
+    return runs + 2 * sum(not _LOOKS.search(_name(node)) and _name(node) != function.name for node in handed)
 
 
 def _called(tree: ast.AST) -> Iterator[str]:

@@ -33,6 +33,10 @@ _SETTINGS_OF_OLD_TRAINERS = (
 """What TRL's trainers took themselves before 0.13, and their configurations since."""
 
 
+_ADDS_PARTS = re.compile(r"lora|adapter|prefix|pre_?seq|prompt|quant|experts|compress")
+"""In the names of config fields by which a model's own code adds or changes parts."""
+
+
 class ModelConfig(Thing):
     """A model's config.
 
@@ -97,6 +101,9 @@ class ModelConfig(Thing):
             if isinstance(known, dict) and len(known) > 2:  # a loop over labels that are not known fills in one
                 self.changes.setdefault("num_labels", Setting(value=len(known), origin=f"{where}: {text}"))
         elif isinstance(known, (*PLAIN, list)):
+            if known and _ADDS_PARTS.search(field) and field not in (self.base() or ()):
+                sentence = f"{where}: {text} may add or change parts of the model, and is not followed."
+                self._notes.assume(sentence, *MODEL_STATES, "activations", "logits")
             self.changes[field] = Setting(value=known, origin=f"{where}: {text}")
 
     def attribute(self, name: str) -> Any:

@@ -87,6 +87,7 @@ class Own(Trainer):
         ("compute_loss", "return super().compute_loss(model, inputs, **others)", set()),
         ("compute_loss", "return model(**inputs).loss", set()),
         ("compute_loss", "return model(**inputs).loss + model(**elsewhere.noise(inputs)).loss", STEP),
+        ("compute_loss", "return self.of(model, inputs['chosen']) - self.of(model, inputs['rejected'])", STEP),
         ("compute_loss", "return torch.nn.functional.cross_entropy(model(**inputs).logits, 0)", {"logits"}),
         ("training_step", "return super().training_step(model, inputs)", set()),
         ("training_step", "return elsewhere.step(self, inputs)", STEP),
@@ -193,3 +194,21 @@ def test_one_of_several_lengths_is_in_doubt(tmp_path: Path) -> None:
     assert warned(reading, "several lengths (context_length=2048, max_seq_length=512)") == 1
     assert {each.unless for each in reading.uncertainties} == {"training.sequence_length"}
     assert not unsure(read(tmp_path, script()))
+
+
+@pytest.mark.parametrize(("method", "is_known"), [("parse_args_into_dataclasses()", True), ("parse_dict({})", False)])
+def test_options_that_come_from_elsewhere_are_in_doubt(tmp_path: Path, method: str, is_known: bool) -> None:
+    reading = read(tmp_path, script().replace("parse_args_into_dataclasses()", method))
+    assert warned(reading, "takes the options from is not followed") == (not is_known)
+    assert unsure(reading) == (set() if is_known else STATES | STEP)
+
+
+@pytest.mark.parametrize(("field", "is_known"), [("pre_seq_len", False), ("apply_lora", False), ("use_cache", True)])
+def test_a_field_of_a_config_that_only_the_models_own_code_reads_is_in_doubt(
+    tmp_path: Path, field: str, is_known: bool
+) -> None:
+    config = f"config = transformers.AutoConfig.from_pretrained('Qwen/Qwen2.5-0.5B')\nconfig.{field} = 128\n"
+    text = script(before=config).replace("0.5B', dtype", "0.5B', config=config, dtype")
+    reading = read(tmp_path, text)
+    assert warned(reading, "may add or change parts of the model") == (not is_known)
+    assert unsure(reading) == (set() if is_known else STATES | STEP)
