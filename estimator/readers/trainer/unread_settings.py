@@ -42,13 +42,11 @@ _EFFECT_BY_NAME: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]
 
 They shard, offload to the host or shrink (less), keep a copy or train more (more), or may do either.
 """
+_OF_A_STEP: tuple[UncertaintyDirection, tuple[Component, ...]] = ("either", ("activations", "logits"))
 _EFFECT_BY_FLAG: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]] = {
     r"dtype|(?<![a-z])(bf16|fp16|fp32|half)(?![a-z0-9])": ("either", (*MODEL_STATES, "activations")),
     r"(grad|activation|use)\w*_(checkpoint|ckpt)": ("either", ("activations",)),
-    r"(?<![a-z])(?:micro_?batch|batch_?size|bsz|(seq|max|cutoff|block)_?\w*(len|length|size))(?![a-z])": (
-        "either",
-        ("activations", "logits"),
-    ),
+    r"(?<![a-z])(?:micro_?batch|batch_?size|bsz|(seq|max|cutoff|block)_?\w*(len|length|size))(?![a-z])": _OF_A_STEP,
 }
 """The same for flags on a command line, of which no part of a script that was read makes use."""
 _OTHER_SIZES = re.compile(
@@ -121,8 +119,9 @@ def warn_of_unread(settings: LayeredSettings, findings: FindingCollector) -> Non
         effect = _possible_effect(name, setting)
         if effect is not None:
             direction, components = effect
-            findings.warn(f"{setting.origin} may change the memory and is not counted.")
-            findings.add_uncertainty(direction, *components)
+            key = "training.sequence_length" if effect == _OF_A_STEP and "len" in name else None
+            findings.warn(f"{setting.origin} may change the memory and is not counted.", unless=key)
+            findings.add_uncertainty(direction, *components, unless=key)
 
 
 def _possible_effect(name: str, setting: Setting) -> tuple[UncertaintyDirection, tuple[Component, ...]] | None:

@@ -212,3 +212,11 @@ def test_a_field_of_a_config_that_only_the_models_own_code_reads_is_in_doubt(
     reading = read(tmp_path, text)
     assert warned(reading, "may add or change parts of the model") == (not is_known)
     assert unsure(reading) == (set() if is_known else STATES | STEP)
+
+
+def test_a_length_that_the_user_gives_settles_flags_about_lengths(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(script())
+    line = ["python", "train.py", "--output_dir", "x", "--bf16", "--max_text_len", "64"]
+    given = {"training.sequence_length": 512}
+    assert warned(read_launch(line, environ={}, cwd=tmp_path), "--max_text_len")
+    assert not warned(read_launch(line, environ={}, cwd=tmp_path, given=given), "--max_text_len")
