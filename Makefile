@@ -66,7 +66,7 @@ imports: $(VENV)/installed-for-tests $(TYPING)
 	PYTHONPATH=build/typing $(BIN)/lint-imports
 
 completion: $(VENV)/installed-for-tests
-	$(BIN)/python -m vramtop.tui.cli.shell.files shell
+	$(BIN)/python -m vramtop.tui.cli.shell shell
 
 accuracy: $(VENV)/installed-for-tests
 	$(BIN)/python tests/accuracy/report.py $(ARGS)

@@ -29,34 +29,51 @@ the bundles of a Ray placement group for its ranks. An invalid job raises ``Inpu
 here ``CannotTellError``; both are a ``VramtopError``.
 """
 
-from typing import TYPE_CHECKING
-
-from .common.lazy_exports import lazy_exports
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .budget import Budget as Budget, ray_bundles as ray_bundles
-    from .common import CannotTellError as CannotTellError, InputError as InputError, VramtopError as VramtopError
+    from .common.errors import (
+        CannotTellError as CannotTellError,
+        InputError as InputError,
+        VramtopError as VramtopError,
+    )
     from .estimation import estimate as estimate
-    from .job import (
-        Job as Job,
+    from .job.job import Job as Job
+    from .job.job_file.load_and_save import load_job as load_job
+    from .job.settings import (
         Lora as Lora,
         ModelSpec as ModelSpec,
         Parallel as Parallel,
         Target as Target,
         Training as Training,
-        load_job as load_job,
-    )
-else:
-    __getattr__, __all__ = lazy_exports(
-        __name__,
-        {
-            "budget": "Budget ray_bundles",
-            "common": "CannotTellError InputError VramtopError",
-            "estimation": "estimate",
-            "job": "Job load_job Lora ModelSpec Parallel Target Training",
-        },
     )
 
-    def __dir__() -> list[str]:
-        """Return the public names, for ``help`` and completion."""
-        return __all__
+_HOMES = {
+    "Budget": ".budget",
+    "CannotTellError": ".common.errors",
+    "InputError": ".common.errors",
+    "Job": ".job.job",
+    "Lora": ".job.settings",
+    "ModelSpec": ".job.settings",
+    "Parallel": ".job.settings",
+    "Target": ".job.settings",
+    "Training": ".job.settings",
+    "VramtopError": ".common.errors",
+    "estimate": ".estimation",
+    "load_job": ".job.job_file.load_and_save",
+    "ray_bundles": ".budget",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, for ``help`` and completion."""
+    return list(_HOMES)

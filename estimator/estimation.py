@@ -10,30 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from .budget import Budget, widen_for_uncertainty
-from .common import CannotTellError, InputError, VramtopError, estimates_only_figures, how_reserved_memory_is_found
-from .formula import card_warnings, free_for_modules, host_need
+from .common.errors import CannotTellError, InputError, VramtopError
+from .common.reserved_memory import estimates_only_figures, how_reserved_memory_is_found
+from .formula.assumptions import card_warnings
+from .formula.rank_memory import free_for_modules, host_need
 from .formula.unstated import LeftOpen, find_left_open, with_left_open
-from .job import Gpu, Job, check_job, find_gpu, resolve_job
-from .job.rules import FRAMEWORKS
-from .model import (
-    Architecture,
-    Inventory,
-    ResolvedModel,
-    format_warnings,
-    job_of_model,
-    model_trained_parameters,
-    near_names,
-    resolve_model,
-    settled_by_model,
-)
-from .model.count_parameters import count_parameters
+from .job.gpu_catalogue import Gpu, find_gpu
+from .job.job import Job
+from .job.job_file.changes import check_job
+from .job.resolved_job import resolve_job
+from .job.rules.frameworks import FRAMEWORKS
+from .model.architecture import Architecture, Inventory
+from .model.checkpoint import format_warnings, job_of_model, settled_by_model
+from .model.find_config import ResolvedModel, resolve_model
 from .model.placement import placing_request
-from .model.read_architecture import read_architecture
-from .trace import allocator_settings
+from .model.rank_share import model_trained_parameters
+from .model.read_architecture import count_parameters, read_architecture
+from .model.trained_parameters import near_names
+from .trace.allocator_report import allocator_settings
 
 if TYPE_CHECKING:
-    from .formula import JobFamilies
     from .formula.beside import HeldModel
+    from .formula.closed_form import JobFamilies
 
 UNTRACED = "The step was not traced: "
 """Before the reason, in the assumptions of a budget whose step was to be traced."""
@@ -85,8 +83,8 @@ def estimate(
     if method in ("auto", "traced") and not job.is_served:
         if progress:
             progress(f"tracing two training steps of {model.label}")
-        from .trace import beside_worker, with_known_trained, with_reported_count
-        from .trace.traced_budget import traced_budget
+        from .trace.traced_budget import traced_budget, with_known_trained, with_reported_count
+        from .trace.worker_process import beside_worker
 
         try:
             shape = None if isinstance(arch, CannotTellError) else arch
@@ -137,7 +135,7 @@ def _with_facts(budget: Budget, gpu: Gpu | None, settled: tuple[tuple[str, ...],
 
 
 def _no_families() -> "JobFamilies":
-    from .formula import JobFamilies
+    from .formula.closed_form import JobFamilies
 
     return JobFamilies()
 
@@ -252,7 +250,7 @@ def _kept_left_open(
     job: Job, model: ResolvedModel, arch: Architecture | CannotTellError, gpu: Gpu | None, conf: str | None
 ) -> LeftOpen:
     """Return what the job leaves open; a trace that is kept need not wait for the closed form."""
-    from .trace import kept_result
+    from .trace.worker_pool import kept_result
 
     key = [job, dict(model.config), gpu, conf, how_reserved_memory_is_found()]
     code = _closed_form_files(), _LOADED
@@ -300,7 +298,8 @@ def _closed_form(
 ) -> Budget:
     """Return the closed form, on parameters counted on the built model if the method asks for it."""
     if method != "formula":
-        from .trace import exact_budget, exact_inventory
+        from .trace.exact_optimizer import exact_budget
+        from .trace.exact_parameter_count import exact_inventory
 
         if progress:
             progress(f"counting the parameters of {model.label} on the built model")

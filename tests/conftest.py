@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from vramtop.estimator.budget.budget import Budget, Components, ModelFacts, Peak, Phase
+from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak, Phase
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers

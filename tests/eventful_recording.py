@@ -5,9 +5,16 @@ from pathlib import Path
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.monitor.snapshot.fault import Fault
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessCounters, Snapshot, Source, WatchedJob
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.monitor.snapshot.snapshot import (
+    Fault,
+    GpuProcess,
+    GpuReading,
+    ProcessCounters,
+    Snapshot,
+    Source,
+    WatchedJob,
+)
 from vramtop.monitor.sources.recording import RecordingWriter
 
 BEGIN = 1_790_000_000.0

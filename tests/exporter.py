@@ -160,7 +160,7 @@ class FileDriver(FakeDriver):
 
 def _speed_up(factor: float) -> None:
     """Let the time of day, and that of the alerts, run faster, so that minutes of readings take seconds."""
-    from vramtop.tui.cli.commands.metrics import export
+    from vramtop.tui.cli.commands import export
 
     real, start = time.time, time.time()
     time.time = lambda: start + factor * (real() - start)

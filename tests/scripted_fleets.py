@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.fleet.fleet import Fleet
-from vramtop.monitor.fleet.host_reading import FleetGpu, FleetProcess, HostReading, RankFacts
+from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetProcess, HostReading, RankFacts
 
 NOW = 2_000_000_000.0
 

@@ -4,14 +4,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.learning.measurement import Measurement, Observed, Predicted
-from vramtop.estimator.learning.private_job import private_job
-from vramtop.estimator.learning.subject import Subject
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.learning.evidence import Subject
+from vramtop.estimator.learning.measurement import Measurement, Observed, Predicted, private_job
 from vramtop.estimator.model.find_config import resolve_model
 
 DAY = 86_400.0
@@ -39,7 +38,7 @@ def _estimated(text: str) -> Budget:
 
 def budget_of(each: Job) -> Budget:
     """Estimate a job by the closed form, once."""
-    from vramtop.estimator.job.job_file import job_to_mapping
+    from vramtop.estimator.job.job_file.changes import job_to_mapping
 
     return _estimated(repr(job_to_mapping(each)))
 

@@ -13,30 +13,30 @@ from waiting import until_shown
 
 from vramtop.estimator.common.private_files import open_private, write_private
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file.save import save_job
+from vramtop.estimator.job.job_file.load_and_save import save_job
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.recording import RecordingWriter
 from vramtop.tui.cli.crash_report import save_fault
 from vramtop.tui.cli.main import main
+from vramtop.tui.html_report.page import Bar, BarPlot
 from vramtop.tui.html_report.plot_files import save_plots
-from vramtop.tui.html_report.plots import Bar, BarPlot
 from vramtop.tui.tty.terminal_app import TerminalApp
 
 OTHER_WRITERS = {
     "estimator/common/private_files.py": "the one that writes private files",
     "estimator/model/hub.py": "the cache of huggingface_hub, which users share",
-    "estimator/trace/worker_cache.py": "a temporary file is private",
-    "estimator/worker/measure/stages.py": "in a temporary folder, which is private",
+    "estimator/trace/worker_pool.py": "a temporary file is private",
+    "estimator/worker/measure/real_steps.py": "in a temporary folder, which is private",
     "estimator/worker/measure/__main__.py": "in a temporary folder, which is private",
     "estimator/worker/request/protocol.py": "a pipe",
     "monitor/attach/automatic/read_program.py": "a pipe",
     "monitor/export/textfile.py": "node_exporter, another user, reads it",
-    "monitor/history/database.py": "SQLite writes it; created with 0600",
+    "monitor/history/history.py": "SQLite writes it; created with 0600",
     "monitor/probe/snapshots/dump.py": "runs in the user's program, without vramtop; created with 0600",
     "monitor/storage/reservations.py": "other users read it",
     "monitor/storage/settings/change.py": "a lock, created with 0600",
     "monitor/storage/user_file.py": "a lock, created with 0600",
-    "tui/cli/shell/files.py": "completions, which hold nothing of the user's",
+    "tui/cli/shell.py": "completions, which hold nothing of the user's",
     "tui/cli/streams.py": "standard output",
 }
 

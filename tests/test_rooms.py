@@ -1,7 +1,6 @@
 """The rooms: each folder of the packages says what it is for."""
 
 import ast
-import importlib
 import re
 from pathlib import Path
 
@@ -23,38 +22,14 @@ def modules() -> dict[str, Path]:
 
 MODULES = modules()
 ROOMS = [name for name, path in MODULES.items() if path.name == "__init__.py" and name not in PACKAGES]
-FRONT_DOORS = [name for name in ROOMS if "lazy_exports(" in MODULES[name].read_text()]
+WITH_CODE = ("monitor.preflight.checks", "tui.cli")
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_says_what_lives_there_and_who_calls_it(room: str) -> None:
-    docstring = ast.get_docstring(ast.parse(MODULES[room].read_text())) or ""
-    first, _, rest = docstring.partition("\n\n")
-    assert first.endswith(".")
-    assert "Lives here: " in rest
-    assert "Callers: " in rest
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_is_five_to_fourteen_rooms_and_its_front_door(package: str) -> None:
-    assert 5 <= len([room for room in ROOMS if room.count(".") == 1 and room.startswith(package + ".")]) <= 14
-    assert len(list((ROOT / package).glob("*.py"))) <= 2
-
-
-@pytest.mark.parametrize("room", FRONT_DOORS)
-def test_a_front_door_exports_what_type_checkers_see(room: str) -> None:
+def test_a_room_says_what_lives_there_and_has_no_code(room: str) -> None:
     tree = ast.parse(MODULES[room].read_text())
-    (checked,) = (node for node in tree.body if isinstance(node, ast.If))
-    declared = {
-        (f"vramtop.{room}.{node.module}", alias.name)
-        for node in checked.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    package = importlib.import_module(f"vramtop.{room}")
-    assert {name for _, name in declared} == set(package.__all__)
-    for module, name in declared:
-        assert getattr(package, name) is getattr(importlib.import_module(module), name)
+    assert (ast.get_docstring(tree) or "").partition("\n\n")[0].endswith(".")
+    assert tree.body[1:] == [] or room in WITH_CODE
 
 
 def test_modules_named_in_strings_exist() -> None:

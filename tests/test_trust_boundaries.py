@@ -21,9 +21,9 @@ OF_THE_USERS_CHOICE = {  # their own command, or a program that ``find_program``
     "tui/cli/measuring/suite_programs.py",
     "tui/cli/commands/run.py",
     "tui/cli/fitting/waiting.py",
-    "monitor/fleet/remote/connection.py",
-    "monitor/fleet/schedulers/slurm_cluster.py",
-    "monitor/host/inspect/slurm_job.py",
+    "monitor/fleet/remote.py",
+    "monitor/fleet/schedulers.py",
+    "monitor/host/inspect/process_details.py",
 }
 OWN_INTERPRETER = {  # they run vramtop again, by the interpreter and with the paths that the process has already
     "monitor/attach/automatic/start_following.py",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from vramtop.estimator.common import DISTRIBUTION, version_number
+from vramtop.estimator.common.version import DISTRIBUTION, version_number
 
 ROOT = Path(__file__).parents[1]
 PROJECT = msgspec.toml.decode((ROOT / "pyproject.toml").read_bytes())["project"]

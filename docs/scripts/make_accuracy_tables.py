@@ -23,8 +23,13 @@ from predictions import Result, predict_all  # noqa: E402
 from report import coverage, group_results, left_out_spans, summarize  # noqa: E402
 
 from vramtop.estimator.common.sizes import GIB  # noqa: E402
-from vramtop.estimator.job import Job, Lora  # noqa: E402
-from vramtop.estimator.job.rules import FRAMEWORKS, PRECISIONS, STRATEGIES  # noqa: E402
+from vramtop.estimator.job.job import Job  # noqa: E402
+from vramtop.estimator.job.rules.frameworks import (  # noqa: E402
+    FRAMEWORKS,
+    PRECISIONS,
+    STRATEGIES,
+)
+from vramtop.estimator.job.settings import Lora  # noqa: E402
 
 FOLDER = ROOT / "docs" / "explanation"
 PAGE, ROWS = FOLDER / "accuracy.md", FOLDER / "accuracy-rows.md"

@@ -26,10 +26,9 @@ def arrows_between_rooms() -> Arrows:
 
 
 def room_of(module: str) -> str:
-    """``vramtop.monitor.board.fit`` is in ``monitor/board``; a package's own modules are in ``monitor``."""
+    """``vramtop.monitor.board.fit`` is in ``monitor/board``; a room may be one module."""
     _, package, *inside = module.split(".")
-    is_room = bool(inside) and (DOCS.parent / package / inside[0]).is_dir()
-    return f"{package}/{inside[0]}" if is_room else package
+    return f"{package}/{inside[0]}" if inside else package
 
 
 def without_shortcuts(arrows: Arrows) -> Arrows:

@@ -11,10 +11,9 @@ from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Target, Training
-from vramtop.estimator.job.job_file import with_changes
+from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
-from vramtop.monitor.snapshot.host_load import HostLoad
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source, WatchedJob
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, HostLoad, Snapshot, Source, WatchedJob
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import RecordingWriter
 

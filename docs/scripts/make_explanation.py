@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from vramtop.estimator.common import GIB, KIB, MIB
+from vramtop.estimator.common.sizes import GIB, KIB, MIB
 from vramtop.estimator.formula.ranges import FORMULA, TRACED
 from vramtop.estimator.job.gpu_catalogue import catalogue, generation_of
 

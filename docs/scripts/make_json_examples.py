@@ -24,7 +24,7 @@ from reference.json_pages import EXAMPLES, indented
 from simulated_host import program
 from stand_in_ssh import StandInSsh
 
-from vramtop.monitor.fleet.remote.ssh_command import SSH_VARIABLE
+from vramtop.monitor.fleet.remote import SSH_VARIABLE
 from vramtop.tui.cli.main import main as vramtop
 
 ROOT = Path(__file__).parents[2]

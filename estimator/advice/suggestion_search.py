@@ -1,16 +1,176 @@
 """Judges changes of a job in the order of their cost, and returns the best of them with exact figures."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..budget import Budget
-from ..common import VramtopError
-from ..job import Job, with_changes
-from .bounded_search import BoundedSearch, Estimate, Judge, Verdict
-from .change import Change
+from ..common.errors import VramtopError
+from ..common.reserved_memory import with_reserved_memory
+from ..job.effective_batch import effective_batch
+from ..job.job import Job
+from ..job.job_file.changes import job_to_mapping, with_changes
+from ..job.resolved_job import ResolvedJob
+from ..readers.source.written_places import COMMAND_LINE, written_place
+from ..readers.tools.shared import ToolKey
+from ..readers.tools.tool_registry import keys_of_tool
+
+if TYPE_CHECKING:
+    from ..readers.source.evidence import Finding, JobReading
+
+# Judges changed jobs, and replays the steps only of those whose verdict depends on what the allocator reserves.
+#
+# The allocator never reserves less than is allocated at the peak. A job that does not fit with that much does not
+# fit, and needs no replay; nor does one that is at best tight, where only those that fit matter. The answers are
+# those of replaying every job, if the judge gives a budget with more bytes no better verdict.
+
+
+Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
+Estimate = Callable[[Job], Budget]
+Judge = Callable[[Budget], Verdict]
+
+
+class BoundedSearch:
+    """Judges jobs by a quick estimate.
+
+    Args:
+        estimate: a closed form or a function of one; another estimate is exact anyway, and its verdicts are final.
+        judge: returns the verdict on a budget: none that is better for more bytes.
+    """
+
+    def __init__(self, estimate: Estimate, judge: Judge) -> None:
+        self.estimate = estimate
+        self.judge = judge
+
+    def least(self, job: Job) -> tuple[Budget, Verdict]:
+        """Return the budget with the least that may be reserved (``is_least``), and the best verdict that there may be.
+
+        Raises:
+            VramtopError: what the estimate raises.
+        """
+        with with_reserved_memory("least"):
+            budget = self.estimate(job)
+        return budget, self.judge(budget)
+
+    def exact(self, budget: Budget) -> tuple[Budget, Verdict]:
+        """Return the budget and the verdict with the reserved memory of a replay."""
+        if budget.is_least:
+            budget = self.estimate(budget.job)
+        return budget, self.judge(budget)
+
+    def fits_with(self, job: Job, more: int) -> bool:
+        """Return whether the job fits if it takes the least that it may take, and so many bytes more.
+
+        Raises:
+            VramtopError: what the estimate raises.
+        """
+        with with_reserved_memory("least"):
+            budget = self.estimate(job)
+        return self.judge(shifted(budget, more)) == "fits"
+
+
+def shifted(budget: Budget, by: int) -> Budget:
+    """Return the budget with ``by`` bytes added to all device figures; its components are unchanged."""
+    if not by:
+        return budget
+    peak = replace(
+        budget.peak,
+        device_bytes=max(0, budget.peak.device_bytes + by),
+        low_bytes=max(0, budget.peak.low_bytes + by),
+        high_bytes=max(0, budget.peak.high_bytes + by),
+    )
+    stages = tuple(
+        replace(
+            stage,
+            device_bytes=max(0, stage.device_bytes + by),
+            low_bytes=max(0, stage.low_bytes + by),
+            high_bytes=max(0, stage.high_bytes + by),
+        )
+        for stage in budget.stages
+    )
+    return replace(budget, peak=peak, steady_device_bytes=peak.device_bytes, stages=stages)
+
+
+# A change of a job that lowers the memory it needs, and the row of the table that proposes it.
+
+
+HOST_LOADING = "loading"
+"""The kind of changes that lower host memory only."""
+MORE_GPUS_SLOWDOWN = 0.2
+"""Cost of each doubling of the GPUs: other jobs cannot use them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """New values of some settings, and their cost in speed and quality."""
+
+    kind: str
+    """Changes of one kind exclude each other."""
+    changes: dict[str, Any]
+    """Dotted job keys and their new values."""
+    why: str
+    """Description of the cost, in a few words."""
+    slowdown: float
+    """Share by which a step takes longer; negative if it gets faster."""
+    quality: float
+    """Loss of quality on the scale of ``slowdown``; 0: the same result."""
+    source: str
+    """Source of the costs."""
+
+    @property
+    def cost(self) -> float:
+        """Slowdown and loss of quality together, by which changes are ranked."""
+        return max(0.0, self.slowdown) + self.quality
+
+
+Proposal = Callable[[ResolvedJob, int], Iterator[Change]]
+"""Yields the changes that suit a job, given the number of GPUs that there are: a ``ChangeRule`` or a function."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRule:
+    """A row of a table of changes: the jobs that it applies to, the settings that it changes, and its cost."""
+
+    kind: str
+    applies: Callable[[ResolvedJob], bool]
+    changes: Mapping[str, Any] | Callable[[ResolvedJob], dict[str, Any]]
+    """Dotted job keys and their new values, or a function of the job that returns them."""
+    why: str
+    slowdown: float | Callable[[ResolvedJob], float] = 0.0
+    """Share by which a step takes longer, or a function of the job that returns it."""
+    quality: float = 0.0
+    source: str
+
+    def __call__(self, job: ResolvedJob, _gpus: int) -> Iterator[Change]:
+        """Yield the change if it applies to the job."""
+        if self.applies(job):
+            yield Change(
+                kind=self.kind,
+                changes=self.changes(job) if callable(self.changes) else dict(self.changes),
+                why=self.why,
+                slowdown=self.slowdown(job) if callable(self.slowdown) else self.slowdown,
+                quality=self.quality,
+                source=self.source,
+            )
+
+
+def shorter_sequences(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
+    """Yield sequences of half the length, a quarter, ... down to 512 tokens."""
+    length, halvings = job.training.sequence_length, 1
+    while length % 2 == 0 and length >= 1024:
+        length //= 2
+        yield Change(
+            kind="length",
+            changes={"training.sequence_length": length},
+            why="truncates longer sequences",
+            slowdown=0.0,
+            quality=0.5 * halvings,
+            source="nothing is lost if the examples are that short",
+        )
+        halvings += 1
+
 
 ChangeJob = Callable[[Mapping[str, Any]], Job]
 """Returns the job with new values by dotted key."""
@@ -187,3 +347,347 @@ def _without_redundant(found: Sequence[Suggestion]) -> list[Suggestion]:
         return fewer.verdict in ("fits", "tight") or allocated >= 0.99 * needed
 
     return [s for s in found if not any(as_good(fewer, s) for fewer in found)]
+
+
+# Writes a suggested change as edits of the user's own settings: flags, or keys of a tool's configuration file.
+
+
+_SAME_IN_EVERY_TOOL = (
+    "training.micro_batch",
+    "training.gradient_accumulation",
+    "training.sequence_length",
+    "lora.rank",
+)
+"""Numbers that every tool writes as the job file does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """One setting to change in the user's command line or file."""
+
+    key: str
+    """Dotted job key that it sets."""
+    place: str | None
+    """``command line``, or a file's name; None: unknown."""
+    setting: str | None
+    """The tool's flag or key; None: its name is unknown, and ``words`` describes the change."""
+    old: str | None
+    """The present value as text; None: the setting is not set."""
+    new: str
+    """The new value as text."""
+    words: str
+    """Text of the edit: ``--per_device_train_batch_size 4 -> 2``."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as a JSON object."""
+        return asdict(self)
+
+
+def flag_edits(job: Job, changes: Mapping[str, Any], flags: Mapping[str, str]) -> tuple[Edit, ...]:
+    """Return the changes as flags of vramtop itself.
+
+    Args:
+        job: the job before the change.
+        changes: dotted job keys and their new values.
+        flags: flag by job key.
+    """
+    tables = job_to_mapping(job)
+    found = []
+    for key, value in changes.items():
+        table, _, name = key.partition(".")
+        old, new = _value(tables.get(table, {}).get(name)), _value(value) or ""
+        flag = flags.get(key)
+        words = f"{flag} {new}" if flag else f"--set {key}={new}"
+        found.append(Edit(key=key, place=COMMAND_LINE, setting=flag or "--set", old=old, new=new, words=words))
+    return tuple(found)
+
+
+def tool_edits(
+    reading: "JobReading", job: Job, changes: Mapping[str, Any], *, tool: str | None, place: str | None = None
+) -> tuple[Edit, ...]:
+    """Return the changes as settings of the tool that the job was read from.
+
+    Args:
+        reading: the settings that were read, each with its evidence.
+        job: the job before the change.
+        changes: dotted job keys and their new values.
+        tool: name of the tool in ``readers.tools.tool_registry``; None: a script of the user's own.
+        place: where new settings belong if the evidence does not show it: ``command line``, or a file's name.
+    """
+    findings = {finding.key: finding for finding in reading.findings}
+    place = _usual_place(reading) or place
+    found: list[Edit] = []
+    for key, value in changes.items():
+        now = findings.get(key)
+        if now is not None and now.value == value:
+            continue
+        found += _edits_of(key, value, now, job=job, tool=tool, place=place)
+    # a setting that accompanies one key may be an edit of its own for another key
+    last = {(edit.place, edit.setting): edit for edit in found if edit.setting}
+    return tuple(edit for edit in found if not edit.setting or last[edit.place, edit.setting] is edit)
+
+
+def _edits_of(
+    key: str, value: Any, now: "Finding | None", *, job: Job, tool: str | None, place: str | None
+) -> Iterator[Edit]:
+    names = keys_of_tool(tool)
+    follows = names.derived.get(key)
+    if follows:
+        yield _described_edit(key, value, f"{key} becomes {_value(value)} by itself: {follows} stays")
+        return
+    known = names.settings.get(key)
+    in_place = _edit_in_place(key, value, now, known) if now is not None else None
+    if in_place is not None:
+        yield in_place
+        return
+    if known is not None and (new := _tool_value(known, value)) is not None:
+        for name, other in known.also.items():
+            yield _edit(key, place, _flag_or_key(name, place, tool), None, other)
+        yield _edit(key, place, _flag_or_key(known.name, place, tool), None, new)
+        return
+    table, _, name = key.partition(".")
+    old = _value(job_to_mapping(job).get(table, {}).get(name))
+    yield _described_edit(key, value, f"{key}: {old or 'not set'} -> {_value(value)}")
+
+
+def _edit_in_place(key: str, value: Any, now: "Finding", known: ToolKey | None) -> Edit | None:
+    """Return the change of the setting that the user wrote; None if its value has no equivalent there."""
+    written = written_place(now)
+    if written is None:
+        return None
+    place, setting = written
+    same = key in _SAME_IN_EVERY_TOOL
+    if not same and not (known and known.name == setting.strip("-=")):
+        return None
+    new = _tool_value(known, value) if known and not same else value
+    if new is None:
+        return None
+    return _edit(key, place, setting, _old_tool_value(known, now.value), new)
+
+
+def _usual_place(reading: "JobReading") -> str | None:
+    """Return the place where most of the settings are written."""
+    places = [written[0] for finding in reading.findings if (written := written_place(finding))]
+    return max(places, key=places.count) if places else None
+
+
+def _flag_or_key(name: str, place: str | None, tool: str | None) -> str:
+    dashed = place == COMMAND_LINE or keys_of_tool(tool).always_flags
+    return f"--{name}" if dashed else name
+
+
+def _tool_value(known: ToolKey, value: Any) -> Any:
+    if known.values is None:
+        return value
+    return known.values.get(value) if not isinstance(value, list) else None
+
+
+def _old_tool_value(known: ToolKey | None, value: Any) -> Any:
+    """Return the tool's value for the job's value, if that is a known one."""
+    if known is None or known.values is None or isinstance(value, list):
+        return value
+    return known.values.get(value)
+
+
+def _edit(key: str, place: str | None, setting: str, old: Any, new: Any) -> Edit:
+    before, after = _value(old), _value(new)
+    equals = setting.endswith("=")
+    joint = "" if equals else " " if setting.startswith("-") else ": "
+    if before is not None:
+        words = f"{setting}{joint}{before} -> {after}"
+    else:
+        words = f"{setting if new is True and setting.startswith('--') else f'{setting}{joint}{after}'} (new)"
+    return Edit(key=key, place=place, setting=setting, old=before, new=after or "", words=words)
+
+
+def _described_edit(key: str, value: Any, words: str) -> Edit:
+    return Edit(key=key, place=None, setting=None, old=None, new=_value(value) or "", words=words)
+
+
+def _value(value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+# Searches for the largest micro-batch and the longest sequence with which a job still fits.
+
+
+_MAX_MICRO_BATCH = 4096
+_MAX_SEQUENCE_LENGTH = 1 << 21
+_MAX_GUESSES = 8
+"""Replays after which the values that are left are halved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestFitting:
+    """The largest micro-batch and the longest sequence that fit, each with all other settings unchanged."""
+
+    micro_batch: int | None
+    """1, 2, 4, a multiple of eight, or the job's own; None: not even 1 fits."""
+    sequence_length: int | None
+    """A multiple of 128, 64 below that, or the job's own; None: not even 64 tokens fit."""
+    at_model_limit: bool = False
+    """The model supports no longer sequence, though memory would allow it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object ``largest``."""
+        return asdict(self)
+
+
+def find_largest(
+    job: Job,
+    fits: Callable[[Job], bool] | BoundedSearch,
+    *,
+    max_positions: int | None = None,
+    keep_global_batch: bool = False,
+) -> LargestFitting:
+    """Search both: the results fit, and the next larger candidates do not.
+
+    A job that fits as it is never gets a smaller value than its own.
+
+    Allocated bytes never fall as either grows. What the allocator keeps beside them may, as other blocks fit into each
+    other; a larger candidate that fits can then be missed.
+
+    Args:
+        job: the job to grow.
+        fits: returns True if a changed job fits; one that raises VramtopError does not. A bounded search, which first
+            refuses what is too large in any case, replays a few candidates only.
+        max_positions: the longest sequence that the model supports.
+        keep_global_batch: only try micro-batches for which some accumulation keeps the sequences per step.
+    """
+    batch = effective_batch(job)
+    own_size, own_length = job.training.micro_batch, job.training.sequence_length
+    sizes = sorted({*_batch_sizes(), own_size})
+    if keep_global_batch and batch:
+        sizes = [s for s in sizes if batch.accumulation_for(micro_batch=s, data_ranks=batch.data_ranks)]
+    lengths = sorted({*_lengths(max_positions), min(own_length, max_positions or own_length)})
+
+    def with_batch(size: int) -> Job:
+        changes: dict[str, Any] = {"training.micro_batch": size}
+        if keep_global_batch and batch:
+            steps = batch.accumulation_for(micro_batch=size, data_ranks=batch.data_ranks)
+            changes["training.gradient_accumulation"] = steps
+        return with_changes(job, changes)
+
+    longest = _last_fitting(
+        _Candidates(lengths, lambda length: with_changes(job, {"training.sequence_length": length}), fits), own_length
+    )
+    return LargestFitting(
+        micro_batch=_last_fitting(_Candidates(sizes, with_batch, fits), own_size),
+        sequence_length=longest,
+        at_model_limit=longest is not None and max_positions is not None and longest == lengths[-1],
+    )
+
+
+class _Candidates:
+    """Values of one setting, ascending, and whether the job fits with each."""
+
+    def __init__(
+        self, values: Sequence[int], job_of: Callable[[int], Job], fits: Callable[[Job], bool] | BoundedSearch
+    ) -> None:
+        self.values = values
+        self._job_of = job_of
+        self._fits = fits
+        self.more = 0
+        """Bytes by which the last one that ``fit`` was asked for takes more than the least that it may take."""
+
+    @property
+    def bounded(self) -> bool:
+        """True if it is known what each takes at least."""
+        return isinstance(self._fits, BoundedSearch)
+
+    def fit(self, at: int) -> bool:
+        """Return whether the job fits with the value at an index."""
+        try:
+            job = self._job_of(self.values[at])
+            if not isinstance(self._fits, BoundedSearch):
+                return self._fits(job)
+            budget, verdict = self._fits.least(job)
+            if verdict != "fits":
+                return False
+            exact, verdict = self._fits.exact(budget)
+        except VramtopError:
+            return False
+        self.more = exact.peak.high_bytes - budget.peak.high_bytes
+        return verdict == "fits"
+
+    def may_fit(self, at: int, more: int) -> bool:
+        """Return whether the job fits if it takes the least that it may take, and so many bytes more."""
+        try:
+            return isinstance(self._fits, BoundedSearch) and self._fits.fits_with(self._job_of(self.values[at]), more)
+        except VramtopError:
+            return False
+
+
+def _last_fitting(candidates: _Candidates, own: int) -> int | None:
+    """Return the last candidate that fits if all before it do.
+
+    The search starts from the job's own value if that fits, otherwise from the first candidate.
+    """
+    values, fits = candidates.values, candidates.fit
+    start = next((at for at in (values.index(own) if own in values else 0, 0) if fits(at)), None)
+    if start is None:
+        return None
+    if candidates.bounded:
+        return values[_bounded_end(candidates, start)]
+    low, high = _doubled(fits, start, len(values))
+    return values[_bisected(fits, low, high)]
+
+
+def _bounded_end(candidates: _Candidates, low: int) -> int:
+    """Return the last index that fits, of those that do with the least, from one that was found to fit.
+
+    What the last replays took more than the least tells where the end may be; replays decide.
+    """
+    values, below, above = candidates.values, candidates.more, None
+    _, high = _doubled(lambda at: candidates.may_fit(at, 0), low, len(values))
+    high = 1 + _bisected(lambda at: candidates.may_fit(at, 0), low, high)
+    steps = 0
+    while high - low > 1:
+        slope = 0.0 if above is None else (above - below) / (values[high] - values[low])
+        guess = _bisected(
+            lambda at, start=values[low], more=below, slope=slope: candidates.may_fit(  # type: ignore[misc]
+                at, more + round(slope * (values[at] - start))
+            ),
+            low,
+            high,
+        )
+        at = max(low + 1, min(high - 1, guess)) if steps < _MAX_GUESSES else (low + high) // 2
+        steps += 1
+        if candidates.fit(at):
+            low, below = at, candidates.more
+        else:
+            high, above = at, candidates.more
+    return low
+
+
+def _doubled(fits: Callable[[int], bool], low: int, end: int) -> tuple[int, int]:
+    """Return the last index that fits of those at doubling distances from one that does, and the next of them."""
+    step = 1
+    while low + step < end and fits(low + step):
+        low += step
+        step *= 2
+    return low, min(low + step, end)
+
+
+def _bisected(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the largest index that fits, by bisection between one that fits and one that does not."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _batch_sizes() -> list[int]:
+    return [1, 2, 4, *range(8, _MAX_MICRO_BATCH + 1, 8)]
+
+
+def _lengths(max_positions: int | None) -> list[int]:
+    limit = min(max_positions or _MAX_SEQUENCE_LENGTH, _MAX_SEQUENCE_LENGTH)
+    lengths = [length for length in (64, *range(128, limit + 1, 128)) if length <= limit]
+    if max_positions and (not lengths or lengths[-1] != max_positions):
+        lengths.append(max_positions)
+    return lengths

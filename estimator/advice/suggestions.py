@@ -1,18 +1,543 @@
 """Searches for the smallest changes that make a job fit, ranked by their cost in speed and quality."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 from ..budget import Budget
-from ..common import CannotTellError, VramtopError
-from ..job import Gpu, Job
-from .bounded_search import Estimate, Judge, shifted
-from .change import HOST_LOADING, Change
-from .change_table import candidate_changes
-from .suggestion_search import ChangeJob, Suggestion, SuggestionSearch, cost_of
+from ..common.errors import CannotTellError, VramtopError
+from ..job.gpu_catalogue import BF16_CAPABILITY, Gpu
+from ..job.job import Job
+from ..job.quantization import BITSANDBYTES
+from ..job.resolved_job import ResolvedJob, preparation, resolve_job
+from ..job.settings import Inference
+from .suggestion_search import (
+    HOST_LOADING,
+    MORE_GPUS_SLOWDOWN,
+    Change,
+    ChangeJob,
+    ChangeRule,
+    Estimate,
+    Judge,
+    Proposal,
+    Suggestion,
+    SuggestionSearch,
+    cost_of,
+    shifted,
+    shorter_sequences,
+)
+
+# Changes that place a model by accelerate's device map: on several GPUs, or partly in CPU RAM.
+
+
+_IDLE_SLOWDOWN = 0.3
+"""One GPU computes at a time, and tensor parallelism or FSDP would use all."""
+_COPIES_SLOWDOWN = 9.0
+"""Weights cross PCIe for every pass: 25 GB/s in place of 1 to 3 TB/s of the GPU's own memory, at the least."""
+_SOURCE = "accelerate's guide to big model inference: layers run one GPU after the other, offloaded ones are copied"
+
+
+def placed_on_more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
+    """Yield a device map over two, four, ... GPUs, for inference, and for adapters where one process trains them."""
+    parallel = job.job.parallel
+    if not _may_be_placed(job) or (job.trains and job.lora is None):
+        return
+    count = 2 * parallel.pipeline
+    while count <= gpus:
+        yield Change(
+            kind="sharding",
+            changes={"parallel.device_map": "auto", "parallel.pipeline": count},
+            why=f"takes {count} GPUs, of which one computes at a time",
+            slowdown=MORE_GPUS_SLOWDOWN * (count.bit_length() - 1) + _IDLE_SLOWDOWN,
+            quality=0.0,
+            source=_SOURCE,
+        )
+        count *= 2
+
+
+def partly_in_cpu_ram(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
+    """Yield a device map on one GPU, which leaves in CPU RAM what does not fit; for inference only."""
+    whole = job.quantization in BITSANDBYTES  # which refuses to leave weights in CPU RAM
+    if _may_be_placed(job) and not job.trains and not whole and job.job.parallel.device_map is None:
+        yield Change(
+            kind="sharding",
+            changes={"parallel.device_map": "auto"},
+            why="weights that do not fit stay in CPU RAM: many times slower",
+            slowdown=_COPIES_SLOWDOWN,
+            quality=0.0,
+            source=_SOURCE,
+        )
+
+
+def _may_be_placed(job: ResolvedJob) -> bool:
+    """Return True for transformers' models in one process that is not split in another way."""
+    parallel = job.job.parallel
+    whole = parallel.world_size == parallel.pipeline and (parallel.pipeline == 1 or parallel.device_map is not None)
+    return job.framework.trainer and whole and parallel.strategy == "none" and not isinstance(parallel.device_map, dict)
+
+
+# The tables of changes for inference jobs; ``training_changes`` explains the scale of their costs.
+
+
+_UTILIZATIONS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
+
+
+def _inference(job: ResolvedJob) -> Inference:
+    return job.inference or Inference()
+
+
+def _fewer_sequences(slowdown: float) -> Proposal:
+    """Return a proposal of half the sequences at once, a quarter, ...
+
+    Args:
+        slowdown: cost of each halving.
+    """
+
+    def propose(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
+        batch, halvings = job.training.micro_batch, 0
+        while batch > 1:
+            batch, halvings = batch // 2, halvings + 1
+            yield Change(
+                kind="micro-batch",
+                changes={"training.micro_batch": batch},
+                why="fewer sequences at once",
+                slowdown=slowdown * halvings,
+                quality=0.0,
+                source="each step reads all weights for fewer sequences",
+            )
+
+    return propose
+
+
+def _other_utilizations(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
+    """Yield other shares of the GPU's memory that vLLM takes."""
+    for share in _UTILIZATIONS:
+        lower = _inference(job).gpu_memory_utilization - share
+        if not lower:
+            continue
+        yield Change(
+            kind="utilization",
+            changes={"inference.gpu_memory_utilization": share},
+            why="less room beside vLLM" if lower < 0 else "less KV cache: fewer sequences at once",
+            slowdown=round(-0.1 * lower if lower < 0 else 0.5 * lower, 3),
+            quality=0.0,
+            source="vLLM takes its share at the start; what the weights leave of it is KV cache",
+        )
+
+
+def _more_tensor_ranks(job: ResolvedJob, gpus: int) -> Iterator[Change]:
+    """Yield tensor parallelism over two, four, ... times as many GPUs, up to those that there are."""
+    apart = job.job.parallel.device_map is not None or (job.quantization is not None and not job.is_served)
+    factor = 2
+    while job.framework.tensor_parallel_plan and not apart and factor * job.parallel.world_size <= gpus:
+        yield Change(
+            kind="sharding",
+            changes={"parallel.tensor": factor * job.parallel.tensor},
+            why=f"takes {factor * job.parallel.world_size} GPUs",
+            slowdown=MORE_GPUS_SLOWDOWN * (factor.bit_length() - 1),
+            quality=0.0,
+            source="two reductions per block (arXiv:1909.08053)",
+        )
+        factor *= 2
+
+
+INFERENCE_CHANGES: tuple[Proposal, ...] = (
+    ChangeRule(
+        kind="precision",
+        applies=lambda job: not job.precision.half_weights,
+        changes={"training.precision": "bf16"},
+        why="weights in 16 bits",
+        slowdown=-0.5,
+        quality=0.05,
+        source="as most checkpoints are stored",
+    ),
+    ChangeRule(
+        kind="weights",
+        applies=lambda job: (
+            job.quantization is None and job.job.parallel.device_map is None and job.parallel.tensor == 1
+        ),
+        changes={"inference.weights": "nf4-double"},
+        why="weights in 4 bits",
+        slowdown=0.3,
+        quality=0.2,
+        source="weights are dequantized for every product (arXiv:2305.14314)",
+    ),
+    _fewer_sequences(slowdown=0.3),
+    _more_tensor_ranks,
+    placed_on_more_gpus,
+    partly_in_cpu_ram,
+    shorter_sequences,
+)
+"""For models that transformers runs."""
+
+VLLM_CHANGES: tuple[Proposal, ...] = (
+    _other_utilizations,
+    ChangeRule(
+        kind="cache",
+        applies=lambda job: _inference(job).cache_dtype == "auto",
+        changes={"inference.cache_dtype": "fp8"},
+        why="keys and values in 8 bits",
+        quality=0.05,
+        source="vLLM's documentation of quantized caches",
+    ),
+    ChangeRule(
+        kind="weights",
+        applies=lambda job: _inference(job).weights == "auto",
+        changes={"inference.weights": "fp8"},
+        why="weights in 8 bits",
+        quality=0.1,
+        source="99 % of the benchmarks' scores are kept (arXiv:2411.02355)",
+    ),
+    _fewer_sequences(slowdown=0.02),
+    _more_tensor_ranks,
+    shorter_sequences,
+)
+"""For models that vLLM serves."""
+
+
+# The table of changes for training jobs, each with its cost in speed and quality and the reason for that figure.
+#
+# The costs serve ranking and are shown to the user: ``slowdown`` is the share by which a step takes longer, by
+# counting what is computed or moved once more; ``quality`` states on the same scale how much slowdown a user would
+# accept instead: 0 the same result, 0.05 the same within what its paper could measure, 0.5 and more a different
+# training.
+
+
+_FORWARD_SHARE = 1 / 3
+"""Share of a forward pass in a training step: backward takes two matrix products for each one of forward."""
+_QUANTIZED_SLOWDOWN = 0.3 + _FORWARD_SHARE
+"""4-bit weights are unpacked for every product, and peft's preparation recomputes the forward pass."""
+_EXTRA_GATHER_SLOWDOWN = 0.05
+"""Half as much communication again (arXiv:1910.02054, section 7.2.2), most of it overlapped with computation."""
+_EXTRA_PASS_SLOWDOWN = 0.03
+"""One more pass over a smaller batch: kernels are launched and weights are read once more."""
+_MIN_BUSY_TOKENS = 512
+"""Below about 300 tokens a matrix product waits for its weights: an H100's 989 TFLOP/s over its 3.35 TB/s."""
+
+
+def _smaller_batches(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
+    """Yield micro-batches of half the size, a quarter, ... with as many more accumulation steps."""
+    training = job.training
+    factor = 2
+    while training.micro_batch % factor == 0:
+        smaller = training.micro_batch // factor
+        gathering = _EXTRA_GATHER_SLOWDOWN if job.shards.weights > 1 else 0.0
+        idle = _IDLE_SLOWDOWN if smaller * training.sequence_length < _MIN_BUSY_TOKENS else 0.0
+        yield Change(
+            kind="micro-batch",
+            changes={
+                "training.micro_batch": smaller,
+                "training.gradient_accumulation": training.gradient_accumulation * factor,
+            },
+            why="somewhat slower, same global batch",
+            slowdown=(_EXTRA_PASS_SLOWDOWN + gathering) * (factor.bit_length() - 1) + idle,
+            quality=0.0,
+            source="more and smaller passes for the same tokens; sharded weights are gathered in each",
+        )
+        factor *= 2
+
+
+def _more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
+    """Yield sharding over two, four, ... times as many GPUs, with the same global batch if possible."""
+    parallel, training = job.parallel, job.training
+    if (job.strategy.buckets and parallel.data_replicate > 1) or job.job.parallel.device_map is not None:
+        return  # the former are sharded first
+    strategy = parallel.strategy if job.strategy.zero_stage else "fsdp2"
+    factor = 2
+    while parallel.world_size * factor <= gpus:
+        changes: dict[str, Any] = {"parallel.strategy": strategy, "parallel.data_shard": parallel.data_shard * factor}
+        kept = training.gradient_accumulation % factor == 0
+        if kept and training.gradient_accumulation > 1:
+            changes["training.gradient_accumulation"] = training.gradient_accumulation // factor
+        same = "same global batch" if kept else f"{factor} times the global batch"
+        yield Change(
+            kind="sharding",
+            changes=changes,
+            why=f"takes {parallel.world_size * factor} GPUs, {same}",
+            slowdown=MORE_GPUS_SLOWDOWN * (factor.bit_length() - 1),
+            quality=0.0 if kept else 0.05,
+            source="takes GPUs from others; communication as in arXiv:1910.02054",
+        )
+        factor *= 2
+
+
+def _quantized_adapters(job: ResolvedJob) -> dict[str, Any]:
+    rank, targets = (job.lora.rank, job.lora.targets) if job.lora else (16, "all-linear")
+    adapters = {"lora.rank": rank, "lora.targets": targets, "lora.quantization": "nf4-double"}
+    return adapters | preparation(job.job)
+
+
+def _takes_quantized_weights(job: ResolvedJob) -> bool:
+    return job.framework.adapters and job.strategy.quantized_weights
+
+
+_ATTENTION_AND_OPTIMIZER = (
+    ChangeRule(
+        kind="attention",
+        applies=lambda job: job.model.attention == "eager",
+        changes={"model.attention": "sdpa"},
+        why="faster",
+        slowdown=-0.1,
+        source="scores are never written to memory (arXiv:2205.14135)",
+    ),
+    ChangeRule(
+        kind="optimizer",
+        applies=lambda job: job.optimizer.same_result is not None,
+        changes=lambda job: {"training.optimizer": job.optimizer.same_result},
+        why="faster",
+        slowdown=-0.01,
+        source="one kernel in place of foreach's copies (torch.optim's documentation)",
+    ),
+)
+_LOSS = (
+    ChangeRule(
+        kind="loss",
+        applies=lambda job: job.training.loss == "full" and job.framework.available_loss == "fused-linear",
+        changes={"training.loss": "fused-linear"},
+        why="needs a fused loss such as Liger's",
+        slowdown=0.01,
+        source="logits are never stored all at once (arXiv:2410.10989)",
+    ),
+    ChangeRule(
+        kind="loss",
+        applies=lambda job: job.training.loss == "full" and job.framework.available_loss == "chunked",
+        changes={"training.loss": "chunked"},
+        why="the loss in parts",
+        slowdown=0.01,
+        source="the loss is computed chunk by chunk",
+    ),
+)
+
+
+def _may_checkpoint_selectively(job: ResolvedJob) -> bool:
+    return job.training.activation_checkpointing == "none" and job.framework.selective_checkpointing
+
+
+_CHECKPOINTING = (
+    ChangeRule(
+        kind="checkpointing",
+        applies=lambda job: _may_checkpoint_selectively(job) and job.framework.selective_slowdown is None,
+        changes={"training.activation_checkpointing": "selective"},
+        why="about a sixth slower",
+        slowdown=_FORWARD_SHARE / 2,
+        source="every second matrix product is recomputed",
+    ),
+    ChangeRule(
+        kind="checkpointing",
+        applies=lambda job: _may_checkpoint_selectively(job) and job.framework.selective_slowdown is not None,
+        changes={"training.activation_checkpointing": "selective"},
+        why="a few per cent slower",
+        slowdown=lambda job: job.framework.selective_slowdown or 0.0,
+        source="attention is recomputed (arXiv:2205.05198)",
+    ),
+    ChangeRule(
+        kind="checkpointing",
+        applies=lambda job: job.training.activation_checkpointing != "full",
+        changes={"training.activation_checkpointing": "full"},
+        why="about a third slower",
+        slowdown=_FORWARD_SHARE,
+        source="one more forward pass (torch.utils.checkpoint; 30 to 40 % in arXiv:2205.05198)",
+    ),
+)
+_SHARDING = (
+    ChangeRule(
+        kind="sharding",
+        applies=lambda job: job.strategy.buckets and job.parallel.data_replicate > 1,
+        changes=lambda job: {
+            "parallel.strategy": "fsdp2",
+            "parallel.data_shard": job.parallel.data_replicate,
+            "parallel.data_replicate": 1,
+        },
+        why="half as much communication again",
+        slowdown=_EXTRA_GATHER_SLOWDOWN,
+        source="arXiv:1910.02054, section 7.2.2",
+    ),
+    ChangeRule(
+        kind="resharding",
+        applies=lambda job: job.strategy.fsdp and not job.parallel.reshard_after_forward,
+        changes={"parallel.reshard_after_forward": True},
+        why="weights are gathered twice a step",
+        slowdown=_EXTRA_GATHER_SLOWDOWN,
+        source="arXiv:1910.02054, section 7.2.2",
+    ),
+    ChangeRule(
+        kind=HOST_LOADING,
+        applies=lambda job: (
+            job.strategy.fsdp and job.framework.loads_on_rank_zero and not job.parallel.load_on_rank_zero
+        ),
+        changes={"parallel.load_on_rank_zero": True},
+        why="one rank per machine loads the checkpoint for all",
+        source="accelerate's cpu_ram_efficient_loading",
+    ),
+    _more_gpus,
+)
+
+
+_OFFLOADING = (
+    ChangeRule(
+        kind="activation offload",
+        applies=lambda job: not job.training.activation_offload and job.framework.offloads_activations,
+        changes={"training.activation_offload": True},
+        why="offloads activations to CPU RAM (slower)",
+        slowdown=lambda job: 0.1 if job.training.activation_checkpointing == "full" else 0.5,
+        source="they cross PCIe twice; checkpoints are a small part of them (torch's save_on_cpu)",
+    ),
+    ChangeRule(
+        kind="cpu offload",
+        applies=lambda job: job.parallel.cpu_offload == "none" and "optimizer" in job.strategy.cpu_offload,
+        changes={"parallel.cpu_offload": "optimizer"},
+        why="runs the optimizer on the CPU (much slower)",
+        slowdown=0.8,
+        source="gradients and weights cross PCIe, and the CPU steps (ZeRO-Offload, arXiv:2101.06840)",
+    ),
+    ChangeRule(
+        kind="cpu offload",
+        applies=lambda job: job.parallel.cpu_offload != "all" and "all" in job.strategy.cpu_offload,
+        changes={"parallel.cpu_offload": "all"},
+        why="fetches weights from CPU RAM for every use (much slower)",
+        slowdown=1.5,
+        source="weights cross PCIe in forward and backward, gradients once (torch's CPUOffloadPolicy)",
+    ),
+)
+_PRECISION = (
+    ChangeRule(
+        kind="optimizer",
+        applies=lambda job: (
+            job.optimizer.smaller_states is not None and job.framework.bitsandbytes and not job.strategy.zero_stage
+        ),
+        changes=lambda job: {"training.optimizer": job.optimizer.smaller_states},
+        why="8-bit optimizer states",
+        quality=0.05,
+        source="no measurable loss of quality (arXiv:2110.02861)",
+    ),
+    ChangeRule(
+        kind="precision",
+        applies=lambda job: job.precision.width == 4,
+        changes={"training.precision": "bf16-mixed"},
+        why="faster; 16-bit activations",
+        slowdown=-0.5,
+        quality=0.05,
+        source="fp32 weights, 16-bit products (arXiv:1710.03740)",
+    ),
+    ChangeRule(
+        kind="precision",
+        applies=lambda job: (
+            job.lora is not None
+            and job.widths.weight == 4
+            and not job.precision.half_weights
+            and job.quantization is None
+        ),
+        changes={"training.precision": "bf16"},
+        why="frozen weights in 16 bits",
+        slowdown=-0.05,
+        quality=0.02,
+        source="as most checkpoints are stored; the adapters stay in fp32 (peft's autocast_adapter_dtype)",
+    ),
+    ChangeRule(
+        kind="precision",
+        applies=lambda job: not job.precision.half_weights and job.precision.dtype != "float16" and job.lora is None,
+        changes={"training.precision": "bf16"},
+        why="16-bit weights and optimizer states: small updates are lost",
+        quality=0.4,
+        source="updates below 1/256 of a weight round to nothing (arXiv:2010.06192)",
+    ),
+)
+_ADAPTERS = (
+    ChangeRule(
+        kind="preparation",
+        applies=lambda job: job.quantization is not None and job.lora is not None and bool(job.lora.kbit_preparation),
+        changes={"lora.kbit_preparation": False},
+        why="what is not quantized stays in 16 bits",
+        quality=0.04,
+        source="peft's prepare_model_for_kbit_training, whose casts QLoRA (arXiv:2305.14314) does without",
+    ),
+    ChangeRule(
+        kind="adapters",
+        applies=lambda job: job.lora is None and job.framework.adapters,
+        changes={"lora.rank": 16, "lora.targets": "all-linear"},
+        why="trains adapters instead of the weights",
+        quality=0.6,
+        source="learns less than full fine-tuning (arXiv:2405.09673)",
+    ),
+    ChangeRule(
+        kind="adapters",
+        applies=lambda job: job.lora is None and _takes_quantized_weights(job),
+        changes=_quantized_adapters,
+        why="trains adapters on 4-bit frozen weights, checkpointed",
+        slowdown=_QUANTIZED_SLOWDOWN,
+        quality=0.65,
+        source="weights are dequantized for every product; close to 16-bit LoRA (arXiv:2305.14314)",
+    ),
+    ChangeRule(
+        kind="adapters",
+        applies=lambda job: job.lora is not None and job.lora.quantization == "none" and _takes_quantized_weights(job),
+        changes=_quantized_adapters,
+        why="4-bit frozen weights, checkpointed",
+        slowdown=_QUANTIZED_SLOWDOWN,
+        quality=0.05,
+        source="weights are dequantized for every product; close to 16-bit LoRA (arXiv:2305.14314)",
+    ),
+)
+
+TRAINING_CHANGES: tuple[Proposal, ...] = (
+    *_ATTENTION_AND_OPTIMIZER,
+    *_LOSS,
+    *_CHECKPOINTING,
+    _smaller_batches,
+    *_SHARDING,
+    placed_on_more_gpus,
+    *_OFFLOADING,
+    *_PRECISION,
+    *_ADAPTERS,
+    shorter_sequences,
+)
+
+
+# The changes that are searched to make a job fit, by the kind of job.
+
+
+Workload = Literal["training", "inference", "vllm"]
+
+CHANGES: dict[Workload, tuple[Proposal, ...]] = {
+    "training": TRAINING_CHANGES,
+    "inference": INFERENCE_CHANGES,
+    "vllm": VLLM_CHANGES,
+}
+"""A new change is one row of its table; changes of equal cost are tried in the order of the rows."""
+
+
+def candidate_changes(job: Job, *, gpus: int = 1, gpu: Gpu | None = None) -> tuple[Change, ...]:
+    """Return every change that may lower the memory that the job needs, the cheapest first.
+
+    Args:
+        job: the job to change.
+        gpus: number of GPUs that there are, for sharding the job further.
+        gpu: what they are; None: not known, so that they compute in every type.
+    """
+    resolved = resolve_job(job)
+    found: Iterator[Change] = (change for propose in CHANGES[_workload(resolved)] for change in propose(resolved, gpus))
+    if gpu is not None and gpu.compute_capability < BF16_CAPABILITY:
+        found = _before_ampere(found, resolved)
+    return tuple(sorted(found, key=lambda change: change.cost))
+
+
+def _before_ampere(changes: Iterator[Change], job: ResolvedJob) -> Iterator[Change]:
+    """Yield the changes with fp16 in place of bf16, without those that a GPU before Ampere has no kernels for."""
+    for change in changes:
+        precision = str(change.changes.get("training.precision", ""))
+        if "fp8" in change.changes.values() or (precision == "bf16" and job.trains and job.lora is None):
+            continue  # nothing trains in plain fp16: its gradients vanish
+        half = {"training.precision": precision.replace("bf16", "fp16")} if precision else {}
+        yield replace(change, changes=change.changes | half)
+
+
+def _workload(job: ResolvedJob) -> Workload:
+    if job.is_served:
+        return "vllm"
+    return "training" if job.trains else "inference"
+
 
 _MAX_PAIR_COST_SHARE = 0.75
 """Maximum cost of a pair, as a share of the cheapest single change that fits."""

@@ -10,10 +10,11 @@ from itertools import groupby
 from typing import Literal, Protocol
 
 from ..budget import Budget
-from ..common import MIB, VramtopError, format_gib, only_figures
-from .cause_search import Measure
+from ..common.errors import VramtopError
+from ..common.reserved_memory import only_figures
+from ..common.sizes import MIB, format_gib
+from .cause_search import Estimate, Measure
 from .explain import Explanation, explain
-from .extra_memory import Estimate
 
 PartName = Literal["allocated", "cached", "outside"]
 

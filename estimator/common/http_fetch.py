@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from .errors import start_thread
 from .limits import Deadline, Limit
-from .process_limit import start_thread
 
 _MAX_ERROR_BYTES = 64 * 1024
 

@@ -1,18 +1,298 @@
 """Explains a failure of memory: what filled the GPU, why the allocation failed, and at which point of the step."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal, TypedDict
 
-from ..budget import Budget
-from ..common import UNSEEN_BYTES
-from .findings import failure_findings, job_findings
-from .predicted_place import PredictedPlace, find_place
-from .records import Failure, OutOfMemory
-from .snapshot import MemorySnapshot
+from ..budget import Budget, FieldsOf, PhaseName
+from ..common.errors import VramtopError
+from ..common.sizes import GIB, MIB, UNSEEN_BYTES, format_apart, format_gib
+from ..model.find_config import resolve_model
+from .records import Failure, FailureKind, OutOfMemory
+from .snapshot.records import MemorySnapshot, MemorySnapshotJson
 
-if TYPE_CHECKING:
-    from .json_types import ExplanationJson
+# Sentences on a failure of memory: what it says by itself, and what it says beside the job's budget.
+
+
+ALLOCATOR_SETTING = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+_MAX_OTHERS = 4
+_ROUNDED = 0.006
+"""Figures of a message may be off by so much of themselves: torch prints two decimals, of a unit."""
+_WORDS = {2: "16-bit", 4: "fp32"}
+_MORE_HOST_MEMORY = (
+    "Ask the scheduler for more memory (--mem), or start fewer ranks or DataLoader workers on this host."
+)
+
+
+def failure_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Iterator[str]:
+    """Yield what a failure says by itself, the cause first."""
+    if failure.kind == "gpu" and failure.memory is not None:
+        yield from _memory_findings(failure.memory, snapshot)
+        yield from _history_findings(failure, snapshot)
+    elif failure.kind == "gpu library":
+        yield (
+            "A library or the driver found no GPU memory: CUDA, cuBLAS, cuDNN or NCCL allocate outside PyTorch's "
+            "allocator and do not make it give back its cache. The message has no figures."
+        )
+        yield (
+            "Leave them room: a smaller job, or torch.cuda.set_per_process_memory_fraction(0.95), with which PyTorch "
+            "gives back its cache earlier. If several processes share the GPU, look at it with vramtop."
+        )
+    elif failure.kind == "host":
+        size = f" of {size_text(failure.tried_host_bytes)}" if failure.tried_host_bytes else ""
+        yield f"CPU RAM ran out, not GPU memory: an allocation{size} on the host failed."
+        if "shm" in failure.text or "shared memory" in failure.text:
+            yield "It was shared memory: /dev/shm is full; in a container give it more (docker run --shm-size 8g)."
+        yield _MORE_HOST_MEMORY
+    else:
+        yield from _killed_findings(failure)
+
+
+def _killed_findings(failure: Failure) -> Iterator[str]:
+    if failure.sure:
+        yield (
+            "The host ran out of memory: the kernel's OOM killer, or the scheduler, ended a process because CPU RAM or "
+            "the job's limit of it was used up; GPU memory was not the cause."
+        )
+        yield _MORE_HOST_MEMORY
+    else:
+        yield (
+            "A process was ended by SIGKILL (exit code -9), which GPU memory never causes: usually a host "
+            "out-of-memory kill, but the log does not say who sent it (a scheduler at its time limit, or a launcher "
+            "after another rank had failed, sends it too)."
+        )
+        yield (
+            "Find out: dmesg -T | grep -i oom, or on Slurm: sacct -j JOBID --format=JobID,State,MaxRSS,ReqMem; "
+            "OUT_OF_MEMORY means a host out-of-memory kill, TIMEOUT the time limit."
+        )
+
+
+def _memory_findings(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> Iterator[str]:
+    tried, total, free = memory.tried_bytes, memory.total_bytes, memory.free_bytes
+    if tried is not None and total is not None and tried > total:
+        yield (
+            f"A single allocation of {size_text(tried)} is larger than the whole GPU ({format_gib(total)} GiB): "
+            "nothing else that runs there matters, one tensor must become smaller."
+        )
+        return
+    if memory.allowed_bytes is not None and free is not None and tried is not None and free >= tried:
+        yield (
+            f"The program limits itself to {format_gib(memory.allowed_bytes)} GiB (set_per_process_memory_fraction), "
+            f"although {format_gib(free)} GiB of the GPU were free."
+        )
+    yield from _other_processes(memory)
+    yield from _fragmentation(memory, snapshot)
+    if memory.private_pool_bytes and memory.private_pool_bytes > GIB // 4:
+        yield (
+            f"{format_gib(memory.private_pool_bytes)} GiB lie unused in memory pools of CUDA graphs, which other "
+            "allocations may not use."
+        )
+    allocated = memory.allocated_bytes
+    if total and allocated is not None and allocated > 0.75 * total:
+        yield (
+            f"Tensors of this process fill {100 * allocated / total:.0f} % of the GPU: it needs a smaller job, or a "
+            "larger or another GPU."
+        )
+
+
+def _other_processes(memory: OutOfMemory) -> Iterator[str]:
+    beside, tried, free = memory.beside_bytes, memory.tried_bytes, memory.free_bytes
+    if not beside or beside < GIB // 2:
+        return
+    named = sorted(memory.others, key=lambda other: -other.used_bytes)[:_MAX_OTHERS]
+    which = ", ".join(f"process {other.pid}: {format_gib(other.used_bytes)} GiB" for other in named)
+    text = f"Other processes and the driver hold {format_gib(beside)} GiB of the GPU" + (f" ({which})" if which else "")
+    others = sum(other.used_bytes for other in memory.others) or beside
+    if tried is None or free is None:
+        yield f"{text}."
+    elif free + others >= tried:
+        yield f"{text}: without them the allocation would have succeeded."
+    else:
+        yield f"{text}; even without them there would have been too little."
+
+
+def _fragmentation(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> Iterator[str]:
+    unused, tried, free = memory.unallocated_bytes, memory.tried_bytes, memory.free_bytes
+    if unused is None or tried is None or unused < max(64 * MIB, tried // 4):
+        return
+    pieces, remedy = "", f"Set {ALLOCATOR_SETTING}."
+    if snapshot is not None:
+        largest = size_text(snapshot.largest_free_bytes)
+        pieces = f", in {snapshot.free_blocks:,} free blocks of which the largest has {largest}"
+        if snapshot.expandable:
+            remedy = "Expandable segments are on already; what is left are pools of other streams or of CUDA graphs."
+    if unused >= tried:
+        yield (
+            f"Fragmentation: {size_text(unused)} are reserved and unused, more than the {size_text(tried)} asked for"
+            f"{pieces}, but not in one piece. {remedy}"
+        )
+    elif free is not None and free + unused >= tried:
+        yield (
+            f"Fragmentation adds to it: {size_text(unused)} are reserved and unused{pieces}; with what was free they "
+            f"would have been enough for the {size_text(tried)} asked for. {remedy}"
+        )
+
+
+def _history_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Iterator[str]:
+    if failure.steps is not None and failure.steps >= 3:
+        yield (
+            f"{failure.steps:,} steps had gone well before: later a batch was longer or larger, something ran that "
+            "runs only now and then (evaluation, saving, generation), or memory grows from step to step."
+        )
+    if snapshot is not None and not snapshot.has_stacks:
+        yield (
+            "The snapshot has no stacks, so what its tensors are is not known: record them with "
+            "vramtop run --snapshot-on-oom, or torch.cuda.memory._record_memory_history()."
+        )
+
+
+def job_findings(
+    failure: Failure, budget: Budget, snapshot: MemorySnapshot | None, *, least_bytes: int | None
+) -> Iterator[str]:
+    """Yield what a failure says beside the budget of its job."""
+    memory, peak = failure.memory, budget.peak
+    span = f"({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
+    if failure.kind in ("host", "killed"):
+        if budget.host is not None:
+            ranks = min(8, len(budget.ranks))
+            loading, steady = budget.host.loading_bytes(ranks), budget.host.steady_bytes(ranks)
+            yield (
+                f"Predicted CPU RAM of {ranks} process{'es' if ranks > 1 else ''} on one host: "
+                f"{format_gib(loading)} GiB while loading, {format_gib(steady)} GiB after that."
+            )
+        return
+    if memory is None:
+        yield f"The job is predicted to need {format_gib(peak.device_bytes)} GiB {span} on each GPU."
+        return
+    total = memory.total_bytes
+    usable = total - (memory.beside_bytes or 0) if total is not None else None
+    if usable is not None:
+        yield _verdict(span, budget, usable, memory)
+    if memory.tried_bytes is not None and (tensor := _known_tensor(memory.tried_bytes, budget)):
+        yield f"The {size_text(memory.tried_bytes)} asked for are the size of {tensor}."
+    if least_bytes is not None and least_bytes > peak.high_bytes:
+        yield (
+            f"What ran needs more than the job that was given: at least {format_gib(least_bytes)} GiB (its tensors, "
+            "the allocation that failed, and what lies outside PyTorch). Compare its settings: batch, length, "
+            "optimizer, checkpointing, sharding."
+        )
+    if snapshot is not None and snapshot.has_stacks:
+        yield from _components_beside(snapshot, budget, failure)
+
+
+def _verdict(span: str, budget: Budget, usable: int, memory: OutOfMemory) -> str:
+    peak = budget.peak
+    need, room = format_apart(peak.device_bytes, usable)
+    predicted, room = f"{need} GiB {span}", f"the {room} GiB that this process could use"
+    if memory.beside_bytes and memory.total_bytes:
+        room += f" of the GPU's {format_gib(memory.total_bytes)}"
+    if peak.low_bytes > usable:
+        return f"The failure was to be expected: the job is predicted to need {predicted}, more than {room}."
+    if peak.high_bytes > usable:
+        return f"It was tight: the job is predicted to need {predicted} of {room}."
+    return f"By its budget the job fits: {predicted} of {room}."
+
+
+def _known_tensor(tried: int, budget: Budget) -> str | None:
+    """Return which tensor of the job has the size of the allocation that failed; None: none that is known."""
+    for tensor in budget.largest:
+        if tensor.bytes and abs(tensor.bytes - tried) <= _ROUNDED * tried and tensor.bytes >= MIB:
+            shape = " x ".join(map(str, tensor.shape))
+            where = f" of {tensor.module}" if tensor.module else ""
+            return f"a tensor{where} ({shape}, {tensor.dtype}; {tensor.component})"
+    job = budget.job
+    try:
+        vocabulary = resolve_model(job.model).config.get("vocab_size")
+    except VramtopError:
+        return None
+    if type(vocabulary) is not int or vocabulary <= 0:
+        return None
+    tokens = job.training.micro_batch * job.training.sequence_length
+    for width, word in _WORDS.items():
+        if abs(tokens * vocabulary * width - tried) <= _ROUNDED * tried:
+            return f"the logits in {word}: {tokens:,} tokens x {vocabulary:,} words"
+    return None
+
+
+def _components_beside(snapshot: MemorySnapshot, budget: Budget, failure: Failure) -> Iterator[str]:
+    """Yield the component that exceeds its prediction most, if it explains anything."""
+    phase = budget.phase(failure.phase) if failure.phase else None
+    predicted = phase.components if phase else budget.peak.components
+    excess = {
+        name: held - getattr(predicted, name)
+        for name, held in snapshot.components.items()
+        if name not in ("unknown", "gradients or temporary")
+    }
+    name = max(excess, key=lambda each: excess[each], default=None)
+    if name is not None and excess[name] > max(GIB // 2, 0.05 * budget.peak.device_bytes):
+        yield (
+            f"{name.capitalize()} hold {format_gib(snapshot.components[name])} GiB, {format_gib(excess[name])} GiB "
+            f"more than predicted {'for that phase' if phase else 'at the peak'}."
+        )
+
+
+def size_text(size: int | None) -> str:
+    """Return a size with its unit, in MiB below one GiB."""
+    if size is None:
+        return "an unknown size"
+    return f"{size / MIB:,.0f} MiB" if size < GIB else f"{format_gib(size, digits=2)} GiB"
+
+
+# Finds the point of the predicted step at which an allocation failed.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedPlace:
+    """A moment of the predicted step."""
+
+    phase: PhaseName
+    """Part of the step in which the allocation failed."""
+    event: int | None
+    """On the traced timeline, the first moment of that phase at which as much is allocated as was held and asked for
+    at the failure; None: the step was not traced, or the phase never holds as much."""
+    share: float | None
+    """Position of that moment among the step's allocations, from 0 to 1; None: unknown."""
+    predicted_bytes: int
+    """The most that the prediction allocates in that phase."""
+    held_bytes: int
+    """Allocated bytes when it failed, including the allocation that failed."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the place for ``--json``."""
+        return asdict(self)
+
+
+def find_place(budget: Budget, failure: Failure) -> PredictedPlace | None:
+    """Return where the failed allocation stands on the predicted step.
+
+    None if neither the traceback nor the budget says the phase, or the figures are missing.
+    """
+    memory, phase = failure.memory, failure.phase
+    if memory is None or memory.allocated_bytes is None or phase is None:
+        return None
+    held = memory.allocated_bytes + (memory.tried_bytes or 0)
+    line = budget.timeline
+    known = budget.phase(phase)
+    if line is None or all(mark.name != phase for mark in line.phases):
+        if known is None:
+            return None
+        return PredictedPlace(
+            phase=phase, event=None, share=None, predicted_bytes=known.allocated_bytes, held_bytes=held
+        )
+    first, last = line.events[0], line.events[-1]
+    ends = [mark.event for mark in line.phases[1:]] + [last + 1]
+    spans = [(mark.event, end) for mark, end in zip(line.phases, ends, strict=True) if mark.name == phase]
+    most, found = 0, None
+    for at, level in zip(line.events, line.levels, strict=True):
+        if not any(begin <= at < end for begin, end in spans):
+            continue
+        allocated = level.total_bytes - line.outside_bytes
+        most = max(most, allocated)
+        if found is None and allocated >= held:
+            found = at
+    share = None if found is None else (found - first) / max(1, last - first)
+    return PredictedPlace(phase=phase, event=found, share=share, predicted_bytes=most, held_bytes=held)
+
 
 PartName = Literal["tensors", "unused by tensors", "outside the allocator", "others", "not the allocator's", "free"]
 
@@ -120,3 +400,52 @@ def _least_bytes(memory: OutOfMemory | None, budget: Budget | None) -> int | Non
     if outside is None and budget is not None:
         outside = budget.peak.device_bytes - budget.peak.reserved_bytes
     return None if outside is None else memory.allocated_bytes + memory.tried_bytes + outside
+
+
+# The JSON of an explained failure, key by key (``vramtop explain --json``); its schema is made from these types.
+
+
+class FailureJson(TypedDict):
+    """One failure of memory in a log, or the one that a memory snapshot shows."""
+
+    kind: FailureKind
+    """`gpu`: torch's allocator raised, with its figures; `gpu library`: CUDA, cuBLAS, cuDNN or NCCL had no GPU memory;
+    `host`: an allocation of CPU RAM failed; `killed`: a process was killed."""
+    line: int
+    """Number of its line in the log, from 1; 0: of a memory snapshot."""
+    text: str
+    """The line, shortened."""
+    sure: bool
+    """false: a process was killed by SIGKILL, which may have other reasons than memory."""
+    rank: int | None
+    """Rank of the process; null: the log does not say it."""
+    memory: Annotated[dict[str, Any], FieldsOf(OutOfMemory)] | None
+    """Figures of torch's message; null: the failure comes without."""
+    phase: PhaseName | None
+    """Part of the step in which it happened, by its traceback; null: unknown."""
+    place: str | None
+    """Innermost line of the traceback outside torch's own files: `file:line function`; null: unknown."""
+    tried_host_bytes: int | None
+    """CPU RAM that was asked for; null: unknown, or the failure is not of CPU RAM."""
+    steps: int | None
+    """Steps that a progress bar had counted before; null: none was seen."""
+
+
+class ExplanationJson(TypedDict):
+    """Explanation of a failure of memory."""
+
+    failure: FailureJson
+    """The failure that is explained."""
+    parts: dict[PartName, int]
+    """Bytes that filled the GPU, by what held them; all parts together are the GPU. Empty: the failure comes without
+    figures."""
+    findings: list[str]
+    """Sentences that follow from the failure alone, the most important first."""
+    compared: list[str]
+    """Sentences that compare the failure with the job's budget; empty without a job."""
+    place: Annotated[dict[str, Any], FieldsOf(PredictedPlace)] | None
+    """Point of the predicted step at which the allocation failed; null: no job, or unknown."""
+    least_bytes: int | None
+    """Bytes that the process needed at least, as NVML counts it; null: unknown."""
+    snapshot: MemorySnapshotJson | None
+    """Contents of the memory snapshot; null: the failure is from a log."""

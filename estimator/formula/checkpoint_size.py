@@ -1,7 +1,7 @@
 """Size of a checkpoint on disk."""
 
 from ..budget import Budget
-from ..job import resolve_job
+from ..job.resolved_job import resolve_job
 
 
 def checkpoint_bytes(budget: Budget) -> int:

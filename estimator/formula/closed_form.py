@@ -6,19 +6,29 @@ is its highest moment, and the peak is the highest phase of the rank with the hi
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace as replace_fields
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from ..budget import Budget, HostNeed, Method, ModelFacts, Peak, RankPeak
-from ..common import ReservedMemory, format_gib, how_reserved_memory_is_found
-from ..job import Gpu, Job, Training, with_sizes_of
-from ..job.rules import Optimizer
-from ..model import Architecture, Inventory, adapter_elements
+from ..budget import Budget, Components, HostNeed, Method, ModelFacts, Peak, Phase, RankPeak, ServingNeed, Span
+from ..common.reserved_memory import ReservedMemory, how_reserved_memory_is_found
+from ..common.sizes import GIB, MIB, format_gib
+from ..job.gpu_catalogue import Gpu
+from ..job.job import Job
+from ..job.quantization import BYTES_PER_ELEMENT
+from ..job.resolved_job import with_sizes_of
+from ..job.rules.optimizers.optimizer import Optimizer
+from ..job.settings import Inference, Training
+from ..model.architecture import Architecture, Inventory
+from ..model.families import FAMILIES
+from ..model.rank_share import LocalParameters, Stage
+from ..model.read_architecture import UNKNOWN_FAMILY_ERROR
+from ..model.trained_parameters import adapter_elements
+from .activations.kv_cache import layer_token_bytes, prefill_tokens, sequence_cache_bytes
 from .assumptions import assumptions, trained_assumptions, trained_warnings, warnings
-from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, highest_phase_of, phase_peaks
-from .peak_range import peak_with_range
 from .placement import (
     placement_assumptions,
     placement_warnings,
@@ -27,9 +37,309 @@ from .placement import (
     with_split_doubt,
     with_unlike_blocks,
 )
-from .plan import Plan, make_plan
-from .rank_memory import RankMemory, rank_memory, with_sizes_of as rank_with_sizes_of
-from .serving import serving_budget
+from .ranges import FORMULA, DoubtfulBytes, allocated_span, doubts_of, figure_ranges, longest_first_doubt
+from .rank_memory import (
+    VLLM_GRAPHS_BYTES,
+    Plan,
+    RankMemory,
+    context_bytes,
+    host_need_of_plan,
+    make_plan,
+    nccl_bytes,
+    rank_memory,
+    with_sizes_of as rank_with_sizes_of,
+)
+from .reserved.replayed import REPLAYED_BYTES, replayed_slack
+
+# From the allocated bytes of the peak to what NVML shows: the allocator's slack, and the range of uncertainty.
+
+
+_SEGMENT_BYTES = 2 * MIB
+"""The allocator takes whole segments from CUDA."""
+_DEFAULT_SLACK = 0.03
+"""Share of the allocated bytes that is guessed where no replay is made and neither strategy nor framework has one."""
+_TOO_MANY = 1 - 1 / (1 + UNKNOWN_FAMILY_ERROR[1])
+"""Share by which the true count lies below an approximate one, which may be too high by ``UNKNOWN_FAMILY_ERROR``."""
+
+
+def peak_with_range(
+    rank: RankMemory,
+    phase: Phase,
+    inventory: Inventory,
+    *,
+    phases: tuple[Phase, ...] = (),
+    reserved: ReservedMemory = "replayed",
+    conf: str | None = None,
+) -> Peak:
+    """Return a rank's peak in its highest phase, as NVML counts it, with its lower and upper bound.
+
+    Args:
+        rank: the rank.
+        phase: its highest phase.
+        inventory: the model's parameters.
+        phases: all of its phases.
+        reserved: how the reserved memory is found.
+        conf: the allocator's settings; None: those that the job's framework makes.
+
+    vLLM allocates its share at once and keeps it, which adds neither slack nor doubt but for its CUDA graphs. The cache
+    of transformers' generation grows by a token at a time: blocks that it has outgrown stay with the allocator.
+    """
+    whole, components = phase, rank.with_vllm(phase.components, phase.name, sign=-1)
+    beside = whole.components.total_bytes - components.total_bytes
+    if beside:
+        phase = replace_fields(phase, components=components)
+    allocated = phase.allocated_bytes
+    slack = _slack_bytes(rank, phase, reserved=reserved, conf=conf)
+    segments = -(-(allocated + slack) // _SEGMENT_BYTES) * _SEGMENT_BYTES
+    device = segments + phase.outside_bytes
+    states, counted = rank.states, phase.components.optimizer
+    fewer, more = (
+        (states.optimizer - states.optimizer_low, states.optimizer_high - states.optimizer) if counted else (0, 0)
+    )
+    kept_less = kept_more = 0
+    if reserved != "least":
+        kept_less = max(0, slack - _slack_with(rank, phase, -fewer, reserved=reserved, conf=conf)) if fewer else 0
+        kept_more = max(0, _slack_with(rank, phase, more, reserved=reserved, conf=conf) - slack) if more else 0
+        kept_more += _second_reduction(rank)
+    fewer, more = fewer + rank.preparation_doubt[0], more + rank.preparation_doubt[1]
+    fewer += longest_first_doubt(rank.job, phase.components)
+    outgrown = rank.generation_cache if phase.name == "generation" else 0
+    more += rank.saved.unfused_bytes if phase.components.activations else 0
+    more += outgrown + (VLLM_GRAPHS_BYTES if beside else 0) + rank.loss.eager_extra_bytes
+    approximate = inventory.count == "approximate"
+    ranges = figure_ranges(
+        DoubtfulBytes.of(phase.components, allocated=allocated, reserved=segments, outside=phase.outside_bytes),
+        doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.recurrent),
+        FORMULA,
+        allocated=allocated + beside,
+        reserved=segments + beside,
+        device=device + beside,
+        exact=not approximate,
+        too_many=_TOO_MANY,
+        less=fewer,
+        more=more,
+        kept_less=kept_less,
+        kept_more=kept_more,
+        others=_spans_of_others(rank, whole, phases, inventory),
+    )
+    return Peak(
+        phase=phase.name,
+        components=whole.components,
+        allocated_bytes=allocated + beside,
+        reserved_bytes=segments + beside,
+        device_bytes=device + beside,
+        low_bytes=ranges.device.low_bytes,
+        high_bytes=ranges.device.high_bytes,
+        allocated_range=ranges.allocated,
+        reserved_range=ranges.reserved,
+    )
+
+
+def _spans_of_others(
+    rank: RankMemory, highest: Phase, phases: tuple[Phase, ...], inventory: Inventory
+) -> Iterator[Span]:
+    """Yield the ranges of what is allocated in the other phases: with larger errors, one of them may be the highest."""
+    doubts = doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.recurrent)
+    for phase in phases:
+        if phase is highest:
+            continue
+        parts, allocated = rank.with_vllm(phase.components, phase.name, sign=-1), phase.allocated_bytes
+        found = DoubtfulBytes.of(parts, allocated=allocated, reserved=allocated, outside=phase.outside_bytes)
+        yield allocated_span(
+            found,
+            doubts,
+            FORMULA,
+            allocated=allocated,
+            exact=inventory.count != "approximate",
+            too_many=_TOO_MANY,
+        )
+
+
+def _slack_bytes(rank: RankMemory, phase: Phase, *, reserved: ReservedMemory, conf: str | None) -> int:
+    """Return the bytes that the allocator holds beyond what is allocated: fragmentation, and other streams' pools."""
+    if not rank.job.trains and reserved == "guessed":
+        return round(_DEFAULT_SLACK * phase.allocated_bytes)
+    if reserved == "guessed" or phase.allocated_bytes > REPLAYED_BYTES:
+        return _guessed_slack(rank, phase)
+    # no allocator reserves less than it has allocated
+    return 0 if reserved == "least" else max(0, replayed_slack(rank, conf))
+
+
+def _second_reduction(rank: RankMemory) -> int:
+    """Return the bytes of a second input of the reduction of a whole model that is not a decoder; 0 otherwise.
+
+    One unit's gradients are reduced from one tensor. Whether that of the second step finds the first one's block whole
+    depends on a few small tensors, and those around an encoder's blocks are replayed as what they take together.
+    """
+    one_unit = rank.job.parallel.fsdp_units == "model" and rank.job.strategy.fsdp2
+    return rank.buffers.largest_reduction if one_unit and not rank.arch.causal else 0
+
+
+def _slack_with(rank: RankMemory, phase: Phase, more: int, *, reserved: ReservedMemory, conf: str | None) -> int:
+    """Return the slack if the optimizer's states were so many bytes larger: each leaves gaps of its own."""
+    states = msgspec.structs.replace(rank.states, optimizer=rank.states.optimizer + more)
+    components = replace_fields(phase.components, optimizer=max(0, phase.components.optimizer + more))
+    changed = msgspec.structs.replace(rank, states=states), replace_fields(phase, components=components)
+    return _slack_bytes(*changed, reserved=reserved, conf=conf)
+
+
+def _guessed_slack(rank: RankMemory, phase: Phase) -> int:
+    """Return about what a replay finds: its usual share of the allocated bytes."""
+    job, allocated = rank.job, phase.allocated_bytes
+    loop = job.framework.lora_slack if job.lora else job.framework.slack
+    if job.strategy.fsdp2 and job.shards.weights > 1:
+        return _pool_bytes(rank, phase) + round(loop * allocated)
+    pool = rank.buffers.pool if job.strategy.flat_parameters or job.strategy.megatron_fsdp else 0
+    return pool + round(allocated * (job.strategy.slack or loop or _DEFAULT_SLACK))
+
+
+def _pool_bytes(rank: RankMemory, phase: Phase) -> int:
+    """Return the bytes that FSDP2's pools, and blocks that nothing fits into, hold at the peak without being allocated.
+
+    These are the sharded gradients, which come from the reducing stream, and the gathering stream's flat buffers. At
+    the loss also what the blocks' forward passes left free, which is too small for logits; so is the block of
+    low-precision logits for the fp32 ones.
+    """
+    gradients = max(0, rank.states.gradients - phase.components.gradients)
+    held = gradients + rank.buffers.pool + rank.loss.low_precision_bytes
+    if phase.components.logits > 0:
+        return held + rank.saved.forward_temporary_bytes
+    # what is reduced at once is larger than a block of the loss
+    return held + (rank.loss.backward_bytes if 3 * rank.buffers.largest_reduction > rank.loss.backward_bytes else 0)
+
+
+# vLLM and SGLang: a served job, by arithmetic on what its worker allocates.
+#
+# Checked against figures that vLLM itself logged (``tests/estimator/formula/test_serving.py`` names them).
+
+
+_SAMPLER_BYTES_PER_LOGIT = 41
+"""For the sequences that are sampled at once: fp32 logits, sorted with their indices, probabilities and their sums.
+1.26 GiB for 256 sequences of Llama 3's vocabulary on one rank and on each of two (vllm-project/vllm#10511)."""
+_LIBRARIES_BYTES = 250 * MIB
+"""Buffers of NCCL, cuBLAS and attention kernels: 0.16 to 0.35 GiB in vLLM's logs (#12126, #13061, #10517)."""
+_LARGE_GPU_BYTES = 70 * GIB
+_UNKNOWN_VERSION_DOUBT = 0.02
+"""Share of the GPU by which the defaults of versions before and since 0.20 differ."""
+
+
+def serving_budget(plan: Plan, *, method: Method) -> Budget:
+    """Return the least memory with which vLLM starts, with the cache of one sequence of full length.
+
+    Its ``serving`` holds the figures for larger GPUs.
+    """
+    needs = [_need(plan, stage) for stage in plan.distinct_stages]
+    need = max(needs, key=lambda each: each.least_bytes)
+    context = context_bytes(plan.job.versions, plan.generation)
+    parts = Components(
+        weights=need.weights,
+        activations=need.cache or need.sequence_bytes,
+        temporary=need.activations,
+        communication=need.libraries,
+        context=context,
+    )
+    loaded = Components(weights=need.weights, context=context)
+    outside = context + need.libraries
+    total = parts.total_bytes
+    return Budget(
+        job=plan.job.job,
+        model=ModelFacts(
+            parameters=plan.inventory.parameters,
+            trainable_parameters=0,
+            count=plan.inventory.count,
+            max_positions=plan.arch.max_positions,
+        ),
+        method=method,
+        phases=(
+            Phase(name="loading", components=loaded, outside_bytes=context),
+            Phase(name="forward", components=parts, outside_bytes=outside),
+        ),
+        peak=Peak(
+            phase="forward",
+            components=parts,
+            allocated_bytes=total - outside,
+            reserved_bytes=total - outside,
+            device_bytes=total,
+            low_bytes=total - round(0.5 * need.activations) - need.libraries // 2,
+            high_bytes=total + need.high_bytes - need.least_bytes,
+        ),
+        steady_device_bytes=total,
+        assumptions=tuple(_assumptions_serving(plan)),
+        warnings=(),
+        host=host_need_of_plan(plan),
+        serving=need,
+    )
+
+
+def _need(plan: Plan, stage: Stage) -> ServingNeed:
+    job, arch = plan.job, plan.arch
+    asked, widths = job.inference or Inference(), job.widths
+    sequences, length = job.training.micro_batch, job.training.sequence_length
+    step = prefill_tokens(job, large_card=_is_large(plan.gpu))
+    vllm, versions = asked.engine == "vllm", job.versions
+    known = versions.knows_vllm if vllm else versions.knows_sglang
+    return ServingNeed(
+        engine=plan.job.job.engine_name or "",
+        utilization=asked.gpu_memory_utilization,
+        weights=round(sum(_weight_bytes(held, asked.weights, widths.compute) for held in stage.parameters)),
+        activations=max(_prefill_bytes(plan, step), _sampler_bytes(arch, stage, min(sequences, step))),
+        libraries=_LIBRARIES_BYTES,
+        graphs=VLLM_GRAPHS_BYTES if asked.cuda_graphs else 0,
+        sequence_bytes=sequence_cache_bytes(job, arch, stage.layers, length),
+        token_bytes=layer_token_bytes(job, arch) * stage.layers,
+        sequences=sequences,
+        length=length,
+        cache=asked.cache_bytes,
+        context=context_bytes(job.versions, plan.generation),
+        communication=0 if vllm and versions.counts_nccl else nccl_bytes(job.parallel),
+        graphs_in_share=vllm and versions.counts_cuda_graphs,
+        context_in_share=vllm and versions.counts_context,
+        share_is_of_free=not vllm,
+        share_doubt=0.0 if known else _UNKNOWN_VERSION_DOUBT,
+        sleeps=asked.sleep,
+    )
+
+
+def _is_large(gpu: Gpu | None) -> bool:
+    return gpu is None or (gpu.total_bytes >= _LARGE_GPU_BYTES and "a100" not in gpu.name)
+
+
+def _weight_bytes(held: LocalParameters, stored: str, compute_width: int) -> float:
+    linear = (held.group.linear or held.group.role == "expert") and held.group.role != "head"
+    return held.elements * (BYTES_PER_ELEMENT.get(stored, compute_width) if linear else compute_width)
+
+
+def _prefill_bytes(plan: Plan, tokens: int) -> int:
+    """Return the memory of the MLP, or of the fused experts, in one step: input, output, projections and product.
+
+    3 f + 3 h elements per token: 2.07 GiB for 20,000 tokens and 2.99 for 29,000 of Llama-3.1-8B (#10517).
+    """
+    arch = plan.arch
+    tensors, split = (3 if arch.gated else 2), plan.job.parallel.tensor
+    mlp = tensors * max(arch.mlp_size if arch.dense_layers else 0, arch.shared_mlp_size) / split
+    experts = arch.experts_per_token * (tensors * arch.expert_mlp_size / split + arch.hidden)
+    return round(tokens * plan.job.widths.compute * (max(mlp, experts) + 3 * arch.hidden))
+
+
+def _sampler_bytes(arch: Architecture, stage: Stage, sequences: int) -> int:
+    return _SAMPLER_BYTES_PER_LOGIT * sequences * arch.vocab if stage.last and arch.has_vocab_head else 0
+
+
+def _assumptions_serving(plan: Plan) -> list[str]:
+    share = (plan.job.inference or Inference()).gpu_memory_utilization
+    step = prefill_tokens(plan.job, large_card=_is_large(plan.gpu))
+    gpu = plan.gpu.label if plan.gpu else "a GPU of the Hopper generation"
+    engine = plan.job.job.engine_name
+    of, tokens = ("total", "max_num_batched_tokens") if engine == "vLLM" else ("free memory", "chunked_prefill_size")
+    found = [
+        f"CUDA context as on {gpu}.",
+        f"{engine} takes {share:g} of the GPU's {of}, whatever it needs; the figures here are the least it starts "
+        "with: weights, its largest step, and the cache of one sequence of full length.",
+        f"A step has at most {step:,} tokens ({tokens}), and samples for {plan.job.training.micro_batch}.",
+    ]
+    if plan.arch.sliding_window:
+        found.append("Layers with a sliding window keep only that many tokens (vLLM's hybrid cache manager).")
+    return found
 
 
 def closed_form(

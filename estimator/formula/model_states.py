@@ -10,9 +10,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..job import ResolvedJob
-from ..job.rules import Optimizer, Shards, Widths
-from ..model import LocalParameters, Stage
+from ..job.resolved_job import ResolvedJob
+from ..job.rules.dtype_widths import Widths
+from ..job.rules.frameworks import Shards
+from ..job.rules.optimizers.optimizer import Optimizer
+from ..model.rank_share import LocalParameters, Stage
 from .buffers import largest_block, weight_width
 from .zero import zero_step_bytes
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..budget import Components, Phase, PhaseName
-from .activations import forward_pass_bytes
+from .activations.saved_activations import forward_pass_bytes
 from .model_states import steps_shards
 from .rank_memory import RankMemory
 from .saving import gathered_bytes

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..common import InputError
+from ..common.errors import InputError
 
 _MAX_SIZE = 2**31 - 1
 _MAX_LAYERS = 2_000

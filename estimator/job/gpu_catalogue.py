@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..common import KIB, MIB, InputError
+from ..common.errors import InputError
+from ..common.sizes import KIB, MIB
 
 _VENDOR_WORDS = re.compile(r"\b(nvidia|geforce|tesla|quadro)\b")
 _MAX_TOTAL_DIFFERENCE = 0.08

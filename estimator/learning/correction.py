@@ -1,15 +1,116 @@
 """The correction of an estimate by measured runs: a pure function of a budget and the measurements."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..budget import Budget, Components, Learned, Peak, Phase, RankPeak, Span
-from .evidence import Evidence, Scales, collect_evidence, run_noise, scales, without_evidence
-from .joint_errors import MOST_JOBS, JointErrors, joint_errors
-from .kinship import MECHANISMS, STEP, kinship
+from ..common.sizes import format_gib
+from .evidence import (
+    MECHANISMS,
+    MOST_JOBS,
+    OUTSIDE,
+    STEP,
+    Evidence,
+    JointErrors,
+    Mechanism,
+    Scales,
+    Subject,
+    collect_evidence,
+    differences,
+    joint_errors,
+    kinship,
+    run_noise,
+    scales,
+    without_evidence,
+)
 from .measurement import Measurement, Predicted
-from .subject import Subject
-from .words import correction_words
+
+# The words for a correction: where, how often and when the job or one near it was measured, and what follows.
+
+
+_NAMES = {
+    "model.shape": "another model of its family",
+    "training.micro_batch": "micro-batch {}",
+    "training.sequence_length": "sequence length {}",
+    "training.gradient_accumulation": "gradient accumulation {}",
+    "training.optimizer": "optimizer {}",
+    "lora.rank": "LoRA rank {}",
+    "lora.targets": "other LoRA targets",
+    "parallel.data_shard": "{} shards",
+    "parallel.data_replicate": "{} replicas",
+}
+_MOST_NAMED = 3
+
+
+def correction_words(evidence: Sequence[Evidence], subject: Subject, peak: Peak, before: Peak) -> str:
+    """Return the sentence that goes with a corrected figure.
+
+    Args:
+        evidence: what it rests on, the nearest first.
+        subject: what is estimated.
+        peak: the corrected peak.
+        before: the uncorrected peak.
+    """
+    first = evidence[0]
+    figure = f"{format_gib(peak.device_bytes)} ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)})"
+    rest = f"; uncorrected {format_gib(before.device_bytes)}"
+    seen, expected = (
+        _seen(first),
+        "expected" if first.runs[0].observed.device_bytes is not None else "expected on the GPU",
+    )
+    others = len(evidence) - 1
+    also = f", and {others} other {'job' if others == 1 else 'jobs'}" if others else ""
+    if first.same:
+        return f"{_times(first, subject)}: {seen}{also}; {expected} {figure}{rest}"
+    shares = kinship(first.subject, subject)
+    said = {name for error in first.errors for name in error.mechanisms if shares[name] > 0}
+    if said and said.issubset(OUTSIDE):
+        return f"a job on this card was {_times(first, subject)}{also}: its CUDA context counts here; {figure}{rest}"
+    if not others and len(first.runs) == 1 and _width(peak) > _width(before):
+        rest += "; a wider range, from one run"
+    return f"{_times(first, subject)}: {seen} {_at(first, subject)}{also}; this job scaled from it: {figure}{rest}"
+
+
+def _width(peak: Peak) -> int:
+    return peak.high_bytes - peak.low_bytes
+
+
+def _times(evidence: Evidence, subject: Subject) -> str:
+    here = (
+        "here" if evidence.subject.machine and evidence.subject.machine == subject.machine else "on this kind of card"
+    )
+    count, day = len(evidence.runs), time.strftime("%Y-%m-%d", time.localtime(evidence.time))
+    if count == 1:
+        return f"measured {here} once, on {day}"
+    return f"measured {here} {count} times, last on {day}"
+
+
+def _seen(evidence: Evidence) -> str:
+    """Return the highest figure of the newest run."""
+    observed = evidence.runs[0].observed
+    for size, name in (
+        (observed.device_bytes, ""),
+        (observed.reserved_bytes, " reserved"),
+        (observed.allocated_bytes, " allocated"),
+    ):
+        if size is not None:
+            return f"{format_gib(size)} GiB{name}"
+    return "n/a"
+
+
+def _at(evidence: Evidence, subject: Subject) -> str:
+    """Return in what the measured job differs."""
+    changes = differences(evidence.subject, subject)
+    named = [_NAMES[name].format(value) for name, value in changes.items() if name in _NAMES and value is not None]
+    if not named:
+        return "with other settings" if changes else "by the same settings"
+    return (
+        f"at {', '.join(named[:_MOST_NAMED])}"
+        if not named[0].startswith("another")
+        else f"by {', '.join(named[:_MOST_NAMED])}"
+    )
+
 
 _LEAST_SHARE = 0.3
 """Least share of a mechanism's error that makes a measured job near enough to be named."""
@@ -229,3 +330,56 @@ def _corrected_stage(stage: RankPeak, before: Peak, after: Peak) -> RankPeak:
 
 def _is_narrower(peak: Peak, before: Peak) -> bool:
     return peak.high_bytes - peak.low_bytes < 0.97 * (before.high_bytes - before.low_bytes)
+
+
+# A correction carried to a changed job, for searches and sweeps: the job's own errors, without the measurements.
+#
+# What is known of a job's errors is taken as known; in the changed job each mechanism's error is the part that the
+# two share, in proportion to the bytes in doubt.
+
+
+def carried(changed: Budget, like: Budget) -> Budget:
+    """Return the budget of a changed job corrected like the job itself; as it is where that was not corrected.
+
+    Args:
+        changed: of the changed job, not corrected.
+        like: of the job; its correction is carried over.
+    """
+    learned = like.learned
+    if learned is None or changed.learned is not None:
+        return changed
+    before = Predicted.of(like, "")
+    after = Predicted.of(changed, "")
+    shares = kinship(_subject(changed, after), _subject(like, before))
+    had, has = scales(before), scales(after)
+    errors: dict[Mechanism, float] = {
+        name: shares[name] * _ratio(has, had, name) * learned.errors.get(name, 0) for name in MECHANISMS
+    }
+    kept = {figure: _kept(like.peak, learned.uncorrected, figure) for figure in ("allocated", "reserved", "device")}
+    share = min(shares["tokens"], shares["fixed"])
+    left = {figure: (share * share * known * known + 1 - share * share) ** 0.5 for figure, known in kept.items()}
+    found = JointErrors(
+        mechanisms=errors,
+        allocated=left["allocated"] * has.joint(STEP),
+        reserved=left["reserved"] * has.joint((*STEP, "slack")),
+        device=left["device"] * has.joint(MECHANISMS),
+    )
+    return replace(spread_errors(changed, after, found, has), learned=None)
+
+
+def _subject(budget: Budget, predicted: Predicted) -> Subject:
+    """Return the subject of a search: model and place are the same for all of its jobs."""
+    return Subject(job=budget.job, shape="", hidden="", card=None, machine="", peak=predicted.phase)
+
+
+def _ratio(has: Scales, had: Scales, name: Mechanism) -> float:
+    return has.of(name) / had.of(name) if had.of(name) else 0.0
+
+
+def _kept(after: Peak, before: Peak, figure: str) -> float:
+    """Return how wide the corrected range is, as a share of the uncorrected one."""
+    spans = getattr(after, f"{figure}_range"), getattr(before, f"{figure}_range")
+    if spans[0] is None or spans[1] is None:
+        return 1.0
+    width: int = spans[0].high_bytes - spans[0].low_bytes
+    return width / max(1.0, sum(even_sides(spans[1], getattr(before, f"{figure}_bytes"))))

@@ -5,9 +5,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
 
-from ..common import InputError
-from ..job import Gpu, Inference, Job, settled
-from ..job.rules import AUTO, DTYPE_NAMES
+from ..common.errors import InputError
+from ..job.gpu_catalogue import Gpu
+from ..job.job import Job
+from ..job.resolved_job import settled
+from ..job.rules.frameworks import AUTO, DTYPE_NAMES
+from ..job.settings import Inference
 
 if TYPE_CHECKING:
     from .find_config import ResolvedModel

@@ -10,8 +10,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..common import MAX_CONFIG_BYTES, InputError, check_nesting, decode_json, expand_user, is_file, read_file
-from ..job import ModelSpec, Task, model_code, names_user_code
+from ..common.errors import InputError
+from ..common.limits import decode_json
+from ..common.paths import expand_user, is_file
+from ..common.untrusted_files import MAX_CONFIG_BYTES, check_nesting, read_file
+from ..job.job_file.load_and_save import model_code, names_user_code
+from ..job.settings import ModelSpec
+from ..job.task import Task
 from .model_search import instead_of_other_kind, similar_names
 from .read_architecture import usual_task
 

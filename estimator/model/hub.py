@@ -16,17 +16,12 @@ from email.message import Message
 from pathlib import Path
 from typing import Any, Literal
 
-from ..common import (
-    Answer,
-    Limit,
-    LimitError,
-    ProcessLimitError,
-    decode_json,
-    expand_user,
-    fetch,
-    limits,
-    read_file,
-)
+from ..common import limits
+from ..common.errors import ProcessLimitError
+from ..common.http_fetch import Answer, fetch
+from ..common.limits import Limit, LimitError, decode_json
+from ..common.paths import expand_user
+from ..common.untrusted_files import read_file
 from .find_config import cached_model, hub_cache
 
 HubAnswer = Literal["open", "gated", "refused", "absent", "unreachable", "offline"]

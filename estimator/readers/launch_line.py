@@ -8,35 +8,35 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
-from ..common import InputError, working_folder
-from ..job import Software
+from ..common.errors import InputError
+from ..common.paths import working_folder
+from ..job.settings import Software
 from .notebook import notebook_of_program, with_cells
-from .program import Program, accelerate_layers, pinned_versions, read_world_size, repository_folders
-from .script import MEMORY_ARGUMENTS, SIZE_ARGUMENTS, ScriptSettings, options_of_class, read_script
-from .source import (
+from .program.pinned_versions import pinned_versions, repository_folders
+from .program.program import Program, accelerate_layers, read_world_size
+from .script.command_line.options import MEMORY_ARGUMENTS, options_of_class
+from .script.models.configs import SIZE_ARGUMENTS
+from .script.script_settings import ScriptSettings, read_script
+from .source.data_files import FilesystemView, layer_from_table, read_table
+from .source.evidence import (
     MODEL_STATES,
     UNKNOWN_TABLE,
     VERSION_NOT_KNOWN,
-    AssumedVersion,
-    FilesystemView,
     FindingCollector,
     JobReading,
     LayeredSettings,
-    NotebookCode,
     Setting,
     SettingsLayer,
     as_int,
-    assumed_versions,
     default_setting,
-    layer_from_table,
     parse_flags,
-    read_table,
     spell_out,
-    transformers_defaults,
 )
-from .tools import find_tool_by_launch, parse_launch, split_launch_line
-from .trainer import known_config, read_trainer
-from .trl import model_config_defaults, trl_defaults
+from .source.notebooks import NotebookCode
+from .source.versions import AssumedVersion, assumed_versions, transformers_defaults
+from .tools.tool_registry import find_tool_by_launch, parse_launch, split_launch_line
+from .trainer.trainer_program import known_config, read_trainer
+from .trl.defaults import model_config_defaults, trl_defaults
 
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _VERSION = re.compile(r"v?\d")

@@ -4,9 +4,11 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from ..common import InputError
-from .program import Program
-from .source import JobReading, NotebookCode, read_notebook, read_table
+from ..common.errors import InputError
+from .program.program import Program
+from .source.data_files import read_table
+from .source.evidence import JobReading
+from .source.notebooks import NotebookCode, read_notebook
 
 _SUFFIX = ".ipynb"
 

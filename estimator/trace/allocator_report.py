@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from ..common import format_gib
-from ..job import Gpu
+from ..common.sizes import format_gib
+from ..job.gpu_catalogue import Gpu
 
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """In the order in which torch reads them (c10/cuda/CUDAAllocatorConfig.h, 2.13); the first one that is set counts."""
@@ -85,7 +85,7 @@ def replay_allocations(
     Raises:
         ValueError: the allocations cannot be unpacked.
     """
-    from ..worker.memory.reserved_memory import replay_reserved, unpack_allocations
+    from ..worker.memory.allocator import replay_reserved, unpack_allocations
 
     options: dict[str, Any] = {
         "conf": conf,

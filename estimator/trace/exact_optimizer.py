@@ -10,12 +10,16 @@ from typing import Any
 import msgspec
 
 from ..budget import Budget
-from ..common import CannotTellError
-from ..job import Gpu, Job, ResolvedJob, resolve_job
-from ..job.rules import LISTED_LIBRARIES, Optimizer, PerShape
-from ..model import Architecture, Inventory, adapter_groups
+from ..common.errors import CannotTellError
+from ..job.gpu_catalogue import Gpu
+from ..job.job import Job
+from ..job.resolved_job import ResolvedJob, resolve_job
+from ..job.rules.optimizers.by_name import LISTED_LIBRARIES
+from ..job.rules.optimizers.optimizer import Optimizer, PerShape
+from ..model.architecture import Architecture, Inventory
+from ..model.trained_parameters import adapter_groups
 from .interpreters import choose_interpreter
-from .worker_cache import cache_file, cached_request
+from .worker_pool import cache_file, cached_request
 from .worker_process import UnsupportedRequestError
 
 _CACHE_VERSION = 1

@@ -7,20 +7,13 @@ from typing import Any
 
 import msgspec
 
-from ..job import Lora, Task
-from ..model import (
-    Buffer,
-    Inventory,
-    NamedShape,
-    ParameterGroup,
-    ParameterKind,
-    ResolvedModel,
-    assign_roles,
-    complete_config,
-    with_role,
-)
+from ..job.settings import Lora
+from ..job.task import Task
+from ..model.architecture import Buffer, Inventory, NamedShape, ParameterGroup, ParameterKind, assign_roles, with_role
+from ..model.find_config import ResolvedModel
+from ..model.read_architecture import complete_config
 from .interpreters import choose_interpreter
-from .worker_cache import cache_file, cached_request
+from .worker_pool import cache_file, cached_request
 
 _CACHE_VERSION = 4
 

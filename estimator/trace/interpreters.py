@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..common import CannotTellError, InputError, ProcessLimitError, expand_user, is_file, is_folder
+from ..common.errors import CannotTellError, InputError, ProcessLimitError
+from ..common.paths import expand_user, is_file, is_folder
 from .start_python import left_out_folders
 from .worker_process import Worker, convert_answer
 

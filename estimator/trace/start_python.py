@@ -15,14 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from ..common import (
-    JOB_FOLDERS,
-    CannotTellError,
-    Writers,
-    current_folder,
-    process_limit_error,
-    writers_of_program,
-)
+from ..common.errors import CannotTellError, process_limit_error
+from ..common.paths import JOB_FOLDERS, current_folder
+from ..common.trust import Writers, writers_of_program
 
 NEUTRAL_FOLDER = "/"
 """The current folder of the interpreters: root's."""

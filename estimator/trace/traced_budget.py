@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, PhaseName, Span, Timeline
-from ..common import CannotTellError
-from ..formula import context_bytes, free_for_modules, nccl_bytes, warnings, workspace_bytes
-from ..formula.assumptions import assumptions
+from ..common.errors import CannotTellError
+from ..formula.assumptions import assumptions, warnings
 from ..formula.ranges import (
     TRACED,
     DoubtfulBytes,
@@ -20,9 +19,16 @@ from ..formula.ranges import (
     longest_first_doubt,
     preparation_doubt,
 )
-from ..job import BITSANDBYTES, Gpu, Job, ResolvedJob, describe_trained, generation_of, resolve_job
-from ..model import Architecture, ResolvedModel, has_recurrent_blocks, model_trained_parameters
-from ..model.count_parameters import count_parameters
+from ..formula.rank_memory import context_bytes, free_for_modules, nccl_bytes, workspace_bytes
+from ..job.gpu_catalogue import Gpu, generation_of
+from ..job.job import Job
+from ..job.quantization import BITSANDBYTES
+from ..job.resolved_job import ResolvedJob, resolve_job
+from ..job.trainable import describe_trained
+from ..model.architecture import Architecture
+from ..model.find_config import ResolvedModel
+from ..model.rank_share import model_trained_parameters
+from ..model.read_architecture import count_parameters, has_recurrent_blocks
 from .allocator_report import (
     AllocatorCapacity,
     ReservedMemory,

@@ -9,17 +9,19 @@ from typing import Any
 import msgspec
 
 from ..budget import LargeTensor, PhaseName
-from ..common import CannotTellError
-from ..job import Job, job_to_mapping, resolve_job
-from ..job.rules import steps_take_same_memory
-from ..model import ResolvedModel
+from ..common.errors import CannotTellError
+from ..job.job import Job
+from ..job.job_file.changes import job_to_mapping
+from ..job.resolved_job import resolve_job
+from ..job.rules.frameworks import steps_take_same_memory
 from ..model.families import family_of
+from ..model.find_config import ResolvedModel
 from ..model.placement import placing_request
 from .allocator_report import ReservedMemory
 from .exact_optimizer import own_code
 from .interpreters import Interpreter, choose_interpreter
 from .traced_loop import loop_request
-from .worker_cache import cache_file, cached_request
+from .worker_pool import cache_file, cached_request
 from .worker_process import WORKER_PROGRAM, UnsupportedRequestError
 
 _NOT_TRACED = ("trainable", "varying_lengths")

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ..common import CannotTellError, current_token, process_limit_error
+from ..common.cancellation import current_token
+from ..common.errors import CannotTellError, process_limit_error
 from .start_python import start_python
 
 if TYPE_CHECKING:

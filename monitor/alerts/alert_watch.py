@@ -3,17 +3,548 @@
 from __future__ import annotations
 
 import os
+import re
 import time
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
-from .alert_states import Alert, AlertStates, worst_first
-from .chosen_alerts import ChosenAlerts
-from .conditions import find_conditions, plain_text
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.sizes import GIB, format_gib
+
+from ..board.board_age import stale_after_seconds
+from ..host.plain_text import displayed_line, duration_text
+from ..snapshot.snapshot import NO_DRIVER, NOT_LISTED, gpu_list
 
 if TYPE_CHECKING:
-    from .conditions import Conditions, Feed, Key
-    from .quiet_hours import QuietHours
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from time import struct_time
+
+    from ..board.board import Board, PendingRow, ProcessRow
+    from ..snapshot.snapshot import GpuReading, ProcessKey
+
+# The rules: what an alert is about, and how long its condition must hold and be gone.
+#
+# Names, thresholds and times are those of ``export/vramtop_rules.yml``: Prometheus and the terminal say the same,
+# unless the user's settings choose other times or leave a rule out (``chosen_alerts.py``).
+
+
+Severity = Literal["critical", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "info")
+"""Worst first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One kind of alert."""
+
+    name: str
+    """Name of the rule, as in the Prometheus rules."""
+    title: str
+    """In a few words."""
+    condition: str
+    """What must hold, for the documentation."""
+    severity: Severity
+    fires_after: float
+    """Seconds for which the condition must hold."""
+    clears_after: float = 60.0
+    """Seconds for which it must be gone; Prometheus has no such time here."""
+
+
+OVER_BUDGET = Rule(
+    name="VramtopJobOverBudget",
+    title="over its budget",
+    condition="a run is above the upper bound of its budget on some rank",
+    severity="warning",
+    fires_after=300,
+)
+GROWING = Rule(
+    name="VramtopJobGrowing",
+    title="growing",
+    condition="a run that should be steady grows, and fills its GPU within 4 hours",
+    severity="warning",
+    fires_after=300,
+    clears_after=300,
+)
+CANNOT_FIT = Rule(
+    name="VramtopPendingJobCannotFit",
+    title="does not fit",
+    condition="a pending job does not fit",
+    severity="info",
+    fires_after=1800,
+)
+UNATTRIBUTED = Rule(
+    name="VramtopUnattributedMemory",
+    title="memory of no visible process",
+    condition="more than 2 GiB of a GPU belong to no visible process",
+    severity="warning",
+    fires_after=900,
+)
+GPU_LOST = Rule(
+    name="VramtopGpuLost",
+    title="GPU lost",
+    condition="a GPU cannot be read, or is not listed any more; one that sleeps is not lost",
+    severity="critical",
+    fires_after=120,
+)
+NO_READINGS = Rule(
+    name="VramtopSamplerStale",
+    title="no recent reading",
+    condition="there is no recent reading",
+    severity="critical",
+    fires_after=60,
+    clears_after=10,
+)
+HOST_SILENT = Rule(
+    name="VramtopHostSilent",
+    title="host silent",
+    condition="over many hosts, in place of the one before: a host is silent or unreachable",
+    severity="critical",
+    fires_after=60,
+    clears_after=10,
+)
+"""In place of ``NO_READINGS`` over many hosts; its times are the same."""
+RULES = (OVER_BUDGET, GROWING, CANNOT_FIT, UNATTRIBUTED, GPU_LOST, NO_READINGS)
+
+FULL_WITHIN_SECONDS = 4 * 3600.0
+"""Growth that fills the GPU later than that is no alert."""
+MIN_UNATTRIBUTED_BYTES = 2 * GIB
+"""Contexts of invisible helpers take some hundred MiB."""
+
+
+# The conditions of the rules on one board: which hold, and which cannot be told.
+#
+# A figure that is missing neither raises nor ends an alert. The ranks of a run are one condition, told of the worst
+# rank.
+
+
+Key = tuple["Hashable", ...]
+"""What an alert is about: the name of its rule, and a run, a pending job or a GPU."""
+_MAX_CHARACTERS = 120
+"""Length of a name in an alert: of a host, a user or a job."""
+MAX_SENTENCE = 400
+"""Length of a driver's or another host's sentence in an alert."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """The readings at one moment."""
+
+    board: Board | None
+    """The latest board; None: there was none yet."""
+    age_seconds: float
+    """Age of that board; without one, the time since the sampler was started."""
+    interval: float
+    """Seconds between two readings."""
+    failure: str | None = None
+    """Why the source gives no readings now, in one sentence."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why the board is not that of this moment; None: it is."""
+        if self.failure is not None:
+            return self.failure
+        if self.age_seconds > stale_after_seconds(self.interval):
+            return f"the last reading is {duration_text(self.age_seconds)} old"
+        faults = self.board.snapshot.faults if self.board else ()
+        return next((fault.message for fault in faults if fault.code == NO_DRIVER), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """Something that is wrong now."""
+
+    rule: Rule
+    key: Key
+    sentence: str
+    gpus: tuple[str, ...] = ()
+    """Labels of the GPUs or MIG devices, the worst first."""
+    hosts: tuple[str, ...] = ()
+    """The host of each of these GPUs, in the same order; of a host as a whole, the host. Empty: this machine."""
+    uuids: tuple[str, ...] = ()
+    """The uuid of each of the GPUs or MIG devices, in the order of ``gpus``; empty: unknown."""
+    job: str = ""
+    user: str = ""
+    pids: tuple[int, ...] = ()
+    """Processes of the ranks that it is true of, the worst first."""
+    value_bytes: int | None = None
+    """Bytes above the prediction, or of no visible process."""
+    full_seconds: float | None = None
+    """Time until the GPU is full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What is true of one board."""
+
+    present: tuple[Condition, ...] = ()
+    unknown: frozenset[Key] = frozenset()
+    """Conditions that cannot be told now."""
+    unknown_gpus: frozenset[str | tuple[str, str]] = frozenset()
+    """The GPUs and MIG devices whose processes cannot be read now: labels; over many hosts, (host, label)."""
+    unknown_hosts: frozenset[str] = frozenset()
+    """Hosts of which nothing can be told now, but whether they give readings."""
+    all_unknown: bool = False
+    """Nothing can be told now, but that there are no readings."""
+
+    def is_unknown(self, condition: Condition) -> bool:
+        """Return True if it cannot be told whether an earlier condition still holds."""
+        if condition.rule is NO_READINGS:
+            return False
+        if self.all_unknown or condition.key in self.unknown:
+            return True
+        if condition.rule is not HOST_SILENT and not self.unknown_hosts.isdisjoint(condition.hosts):
+            return True
+        places = zip(condition.hosts, condition.gpus, strict=False) if condition.hosts else condition.gpus
+        return condition.rule in (OVER_BUDGET, GROWING) and not self.unknown_gpus.isdisjoint(places)
+
+
+def find_conditions(feed: Feed) -> Conditions:
+    """Return the conditions at this moment; of what is not displayed (``--user``, ``--gpu``) there are none."""
+    problem = feed.problem
+    if problem is not None:
+        sentence = f"there is no recent reading of the GPUs: {plain_text(problem, MAX_SENTENCE)}"
+        stale = Condition(rule=NO_READINGS, key=(NO_READINGS.name,), sentence=sentence)
+        return Conditions(present=(stale,), all_unknown=True)
+    if feed.board is None:
+        return Conditions(all_unknown=True)
+    found = _Found(feed.board)
+    found.look_at_processes()
+    found.look_at_gpus()
+    found.look_at_pending()
+    return Conditions(
+        present=tuple(found.present), unknown=frozenset(found.unknown), unknown_gpus=frozenset(found.unknown_gpus)
+    )
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found on a board so far."""
+
+    board: Board
+    present: list[Condition] = field(default_factory=list)
+    unknown: set[Key] = field(default_factory=set)
+    unknown_gpus: set[str] = field(default_factory=set)
+
+    def look_at_processes(self) -> None:
+        """Find runs that are over their budget, or that grow and fill a GPU."""
+        board = self.board
+        run_of: dict[ProcessKey, ProcessKey] = {key: run.pids[0] for run in board.runs for key in run.pids}
+        over: dict[ProcessKey, list[ProcessRow]] = defaultdict(list)
+        growing: dict[ProcessKey, list[ProcessRow]] = defaultdict(list)
+        for gpu in board.gpus:
+            if _is_unreadable(gpu.reading):
+                self.unknown_gpus |= {gpu.reading.label, *(device.reading.label for device in gpu.devices)}
+                continue
+            for row in gpu.rows:
+                if row.comparison is None or not board.displays(row):
+                    continue
+                run = run_of.get(row.process.key, row.process.key)
+                status = row.comparison.status
+                if status == "over":
+                    over[run].append(row)
+                full = row.full_seconds if status == "growing" else None
+                if full is not None and full < FULL_WITHIN_SECONDS:
+                    growing[run].append(row)
+                if status == "unknown" or (status == "growing" and full is None):
+                    self.unknown.add((GROWING.name, run))
+                if status == "unknown" or (status == "growing" and _is_above(row)):
+                    self.unknown.add((OVER_BUDGET.name, run))
+        self.present += (_over(run, rows) for run, rows in over.items())
+        self.present += (_growing(run, rows) for run, rows in growing.items())
+
+    def look_at_gpus(self) -> None:
+        """Find GPUs that are lost, and memory that belongs to no visible process."""
+        board = self.board
+        for fault in board.snapshot.faults:
+            if fault.code == NOT_LISTED:
+                message = plain_text(fault.message, MAX_SENTENCE)
+                self.present.append(Condition(rule=GPU_LOST, key=(GPU_LOST.name, message), sentence=message))
+        for gpu in board.gpus:
+            reading = gpu.reading
+            if not board.displays_gpu(reading):
+                continue
+            if reading.loss is not None:
+                sentence = f"GPU {reading.label} cannot be read: {plain_text(reading.loss.message, MAX_SENTENCE)}"
+                self.present.append(_gpu_condition(GPU_LOST, reading, sentence))
+            size = gpu.unattributed_bytes if reading.attributed_bytes is not None else None
+            if size is None or _is_unreadable(reading):
+                self.unknown.add((UNATTRIBUTED.name, reading.key))
+            elif size > MIN_UNATTRIBUTED_BYTES:
+                sentence = f"{format_gib(size)} GiB of GPU {reading.label} belong to no visible process"
+                self.present.append(_gpu_condition(UNATTRIBUTED, reading, sentence, value_bytes=size))
+
+    def look_at_pending(self) -> None:
+        """Find pending jobs that do not fit; jobs of the same name are numbered."""
+        seen: Counter[str] = Counter()
+        for row in self.board.pending:
+            name = plain_text(row.job.label)
+            seen[name] += 1
+            key = (CANNOT_FIT.name, name, seen[name])
+            if row.fit is None or row.fit.verdict == "unknown":
+                self.unknown.add(key)
+            elif row.fit.verdict == "does_not_fit":
+                self.present.append(Condition(rule=CANNOT_FIT, key=key, sentence=_does_not_fit(name, row), job=name))
+
+
+def _gpu_condition(rule: Rule, reading: GpuReading, sentence: str, *, value_bytes: int | None = None) -> Condition:
+    return Condition(
+        rule=rule,
+        key=(rule.name, reading.key),
+        sentence=sentence,
+        gpus=(reading.label,),
+        uuids=(reading.uuid or "",),
+        value_bytes=value_bytes,
+    )
+
+
+def _is_unreadable(reading: GpuReading) -> bool:
+    return reading.is_stale or reading.processes is None
+
+
+def _is_above(row: ProcessRow) -> bool:
+    """Return True if a process is above the upper bound of its budget, whatever its status says first."""
+    held = row.process.used_bytes
+    return row.budget is not None and held is not None and held > row.budget.peak.shown_high_bytes
+
+
+def _over(run: ProcessKey, rows: list[ProcessRow]) -> Condition:
+    def excess(row: ProcessRow) -> int:
+        return (row.comparison.difference_bytes if row.comparison else None) or 0
+
+    rows = sorted(rows, key=excess, reverse=True)
+    most = excess(rows[0])
+    up_to = "up to " if len(rows) > 1 else ""
+    words = f"holds {up_to}{format_gib(most)} GiB more than predicted {_on(rows)}"
+    return _condition(OVER_BUDGET, run, rows, words, value_bytes=most)
+
+
+def _growing(run: ProcessKey, rows: list[ProcessRow]) -> Condition:
+    def seconds(row: ProcessRow) -> float:
+        return row.full_seconds or 0.0
+
+    rows = sorted(rows, key=seconds)
+    words = f"grows and fills GPU {rows[0].gpu.label} in about {duration_text(seconds(rows[0]))}"
+    return _condition(GROWING, run, rows, words, full_seconds=seconds(rows[0]))
+
+
+def _condition(
+    rule: Rule,
+    run: ProcessKey,
+    rows: list[ProcessRow],
+    words: str,
+    *,
+    value_bytes: int | None = None,
+    full_seconds: float | None = None,
+) -> Condition:
+    first = rows[0]
+    job, user = plain_text(first.job.label) if first.job else "", plain_text(first.process.user)
+    return Condition(
+        rule=rule,
+        key=(rule.name, run),
+        sentence=f"{whose_job(job, user)} (process {first.process.pid}) {words}",
+        gpus=tuple(_each_once(rows, lambda row: row.gpu.label)),
+        uuids=tuple(_each_once(rows, lambda row: row.gpu.uuid or "")),
+        job=job,
+        user=user,
+        pids=tuple(dict.fromkeys(row.process.pid for row in rows)),
+        value_bytes=value_bytes,
+        full_seconds=full_seconds,
+    )
+
+
+def _on(rows: list[ProcessRow]) -> str:
+    in_order = sorted(rows, key=lambda row: row.gpu.order)
+    return f"on GPU {gpu_list(_each_once(in_order, lambda row: row.gpu.label), most=4)}"
+
+
+def _each_once(rows: list[ProcessRow], name: Callable[[ProcessRow], str]) -> Iterator[str]:
+    yield from dict.fromkeys(map(name, rows))
+
+
+def _does_not_fit(name: str, row: PendingRow) -> str:
+    lacks = row.fit.margin_bytes if row.fit else None
+    missing = f": {format_gib(-lacks)} GiB are missing" if lacks is not None and lacks < 0 else ""
+    return f"{name} does not fit{missing}"
+
+
+def whose_job(job: str, user: str) -> str:
+    """Return a job and its user in words; empty: unknown."""
+    return f"{job or 'a job'} of {user}" if user else job or "a job"
+
+
+def plain_text(text: str | None, most: int = _MAX_CHARACTERS) -> str:
+    """Return text of others in one printable line of bounded length, without secrets."""
+    return displayed_line(text, most)
+
+
+# The alerts that the user wants, and after how long each fires: the settings below ``alerts``.
+
+
+RULES_BY_WORD: Mapping[str, tuple[Rule, ...]] = {
+    "over_budget": (OVER_BUDGET,),
+    "growing": (GROWING,),
+    "does_not_fit": (CANNOT_FIT,),
+    "unattributed": (UNATTRIBUTED,),
+    "gpu_lost": (GPU_LOST,),
+    "no_readings": (NO_READINGS, HOST_SILENT),
+}
+"""The rules by the word that settings have for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenAlerts:
+    """Which rules are left out, and other times after which some fire, by the names of the rules."""
+
+    left_out: frozenset[str] = frozenset()
+    fires_after: Mapping[str, float] = field(default_factory=dict)
+
+    def seconds(self, rule: Rule) -> float:
+        """Return for how long a rule's condition must hold."""
+        return self.fires_after.get(rule.name, rule.fires_after)
+
+
+def chosen_alerts(settings: Mapping[str, object]) -> ChosenAlerts:
+    """Return what the settings choose; those that are absent change nothing.
+
+    Args:
+        settings: by dotted name: ``alerts.off``, ``alerts.growing_after`` and so on.
+    """
+    off = settings.get("alerts.off")
+    words = off if isinstance(off, tuple) else ()
+    times = {word: settings.get(f"alerts.{word}_after") for word in RULES_BY_WORD}
+    return ChosenAlerts(
+        left_out=frozenset(rule.name for word in words for rule in RULES_BY_WORD.get(word, ())),
+        fires_after={
+            rule.name: float(seconds)
+            for word, seconds in times.items()
+            if isinstance(seconds, int | float)
+            for rule in RULES_BY_WORD[word]
+        },
+    )
+
+
+# States of the alerts: a condition fires after it has held for a while, and clears after it was gone for a while.
+
+
+_MAX_RESOLVED = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One alert, keyed by what it is about."""
+
+    condition: Condition
+    """The condition as it was when it held last."""
+    since: float
+    """Unix seconds at which the condition was first seen."""
+    fires_after: float = 0.0
+    """Seconds for which it must hold."""
+    held_seconds: float = 0.0
+    """Time for which it has held without a break, as far as there were readings."""
+    gone_seconds: float = 0.0
+    """Time for which it has been gone since it fired."""
+    firing: bool = False
+    resolved_at: float | None = None
+    """Unix seconds at which it cleared; None: it has not."""
+
+    @property
+    def seconds_left(self) -> float:
+        """Time for which the condition must hold on until the alert fires."""
+        return max(0.0, self.fires_after - self.held_seconds)
+
+
+@dataclass(slots=True)
+class AlertStates:
+    """The alerts of one machine, or of many hosts. Not safe for concurrent use.
+
+    Args:
+        max_step: longest time between two updates that counts: what was in between, such as a suspended machine,
+            was not seen.
+        chosen: which alerts the user wants, and after how long.
+    """
+
+    max_step: float
+    chosen: ChosenAlerts = field(default_factory=ChosenAlerts)
+    _alerts: dict[Key, Alert] = field(default_factory=dict, init=False)
+    _present: frozenset[Key] = frozenset()
+    """Keys of the conditions that held at the last update."""
+    _absent: frozenset[Key] = frozenset()
+    """Keys of the alerts whose condition did not hold at the last update, as far as that could be told."""
+    _updated_at: float | None = None
+    _resolved: deque[Alert] = field(default_factory=lambda: deque(maxlen=_MAX_RESOLVED), init=False)
+
+    def update(self, conditions: Conditions, now: float, time: float) -> None:
+        """Take note of what holds now.
+
+        Args:
+            conditions: at this moment.
+            now: monotonic seconds.
+            time: Unix seconds.
+        """
+        step = 0.0 if self._updated_at is None else min(max(0.0, now - self._updated_at), self.max_step)
+        self._updated_at = now
+        left_out = self.chosen.left_out
+        present = {each.key: each for each in conditions.present if each.rule.name not in left_out}
+        gone = {
+            key: alert
+            for key, alert in self._alerts.items()
+            if key not in present and not conditions.is_unknown(alert.condition)
+        }
+        for key, condition in present.items():
+            before = self._alerts.get(key) or Alert(
+                condition=condition, since=time, fires_after=self.chosen.seconds(condition.rule)
+            )
+            if before.firing and before.condition is condition and not before.gone_seconds:
+                continue  # the same reading again
+            held = before.held_seconds + (step if key in self._present else 0.0)
+            firing = before.firing or held >= before.fires_after
+            self._alerts[key] = replace(before, condition=condition, held_seconds=held, gone_seconds=0.0, firing=firing)
+        for key, alert in gone.items():
+            seconds = alert.gone_seconds + (step if key in self._absent else 0.0)
+            if alert.firing and seconds < alert.condition.rule.clears_after:
+                self._alerts[key] = replace(alert, gone_seconds=seconds)
+                continue
+            del self._alerts[key]
+            if alert.firing:
+                self._resolved.append(replace(alert, firing=False, resolved_at=time))
+        self._present, self._absent = frozenset(present), frozenset(gone)
+
+    @property
+    def firing(self) -> tuple[Alert, ...]:
+        """The alerts that fire, worst first."""
+        return worst_first(self.firing_by_key.values())
+
+    @property
+    def firing_by_key(self) -> dict[Key, Alert]:
+        """The alerts that fire, in no order."""
+        return {key: alert for key, alert in self._alerts.items() if alert.firing}
+
+    @property
+    def firing_count(self) -> int:
+        """How many alerts fire."""
+        return sum(alert.firing for alert in self._alerts.values())
+
+    @property
+    def waiting(self) -> tuple[Alert, ...]:
+        """Conditions that hold, though not for long enough yet."""
+        return worst_first(alert for alert in self._alerts.values() if not alert.firing)
+
+    @property
+    def resolved(self) -> tuple[Alert, ...]:
+        """The alerts that cleared last, the latest first."""
+        return tuple(reversed(self._resolved))
+
+
+def worst_first(alerts: Iterable[Alert]) -> tuple[Alert, ...]:
+    """Return alerts in the order of their severity, then of their age."""
+
+    def order(alert: Alert) -> tuple[int, float, str]:
+        return SEVERITIES.index(alert.condition.rule.severity), alert.since, str(alert.condition.key)
+
+    return tuple(sorted(alerts, key=order))
+
 
 _MAX_STEP_SECONDS = 60.0
 _MAX_FACTS = 256
@@ -126,3 +657,56 @@ class AlertWatch:
             *(Announcement(alert, "firing") for alert in worst_first(begun)),
             *(Announcement(alert, "resolved") for alert in worst_first(ended)),
         )
+
+
+# Quiet hours: the part of each day in which alerts are listed, and nobody is told.
+
+
+OFF = "off"
+_SPAN = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*-\s*([01]?\d|2[0-3]):([0-5]\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class QuietHours:
+    """A time of day from its start up to its end, also across midnight, in minutes since midnight (local time)."""
+
+    start: int
+    end: int
+
+    @classmethod
+    def parse(cls, text: str) -> QuietHours | None:
+        """Return the hours of ``22:00-07:00``; None for ``off`` and for nothing.
+
+        Raises:
+            InputError: it is neither.
+        """
+        text = text.strip()
+        if text.lower() in (OFF, ""):
+            return None
+        found = _SPAN.fullmatch(text)
+        if found is None:
+            raise InputError(f"{text}: give the quiet hours as HH:MM-HH:MM, such as 22:00-07:00, or off")
+        hours = [int(number) for number in found.groups()]
+        start, end = hours[0] * 60 + hours[1], hours[2] * 60 + hours[3]
+        if start == end:
+            raise InputError(f"{text}: quiet hours end at another time than they begin; off is for none")
+        return cls(start, end)
+
+    def contains(self, time: struct_time) -> bool:
+        """Return True if a local time is in the quiet hours."""
+        minute = time.tm_hour * 60 + time.tm_min
+        if self.start < self.end:
+            return self.start <= minute < self.end
+        return minute >= self.start or minute < self.end
+
+    def __str__(self) -> str:
+        return "-".join(f"{minute // 60:02}:{minute % 60:02}" for minute in (self.start, self.end))
+
+
+@lru_cache(maxsize=8)  # asked for each second
+def kept_quiet_hours(text: str) -> QuietHours | str | None:
+    """Return the quiet hours of the settings, None for none, or why they cannot be read."""
+    try:
+        return QuietHours.parse(text)
+    except InputError as error:
+        return error.message

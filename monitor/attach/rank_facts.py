@@ -11,15 +11,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import LimitError
+from vramtop.estimator.common.limits import LimitError
 
-from ..fleet import RankFacts
-from ..host import is_same_start, parse_rank, read_command_line, read_environ, read_stat, start_time_of
+from ..fleet.fleet import RankFacts
+from ..host.process_info import parse_rank
+from ..host.processes import is_same_start, read_command_line, read_environ, read_stat, start_time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ..snapshot import ProcessKey
+    from ..snapshot.snapshot import ProcessKey
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")

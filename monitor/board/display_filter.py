@@ -6,15 +6,15 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common.errors import InputError
 
-from ..snapshot import MigDevice
+from ..snapshot.snapshot import MigDevice
 from .board import Hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..snapshot import GpuReading, ProcessFigure, ProcessKey
+    from ..snapshot.snapshot import GpuReading, ProcessFigure, ProcessKey
     from .board import Board, ProcessRow
 
 OnlyWord = Literal["running", "diverging", "mine", "training", "server", "notebook", "desktop"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..snapshot import gpu_list
+from ..snapshot.snapshot import gpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..snapshot import ProcessKey
+    from ..snapshot.snapshot import ProcessKey
     from .board import Board
 
 

@@ -2,31 +2,653 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.sizes import MIB, UNSEEN_BYTES, format_gib
+
 from ..anomalies import AnomalyDetector
-from ..host import is_running
-from ..snapshot import MemoryHistory
-from .board import Board
-from .budget_cache import BudgetCache
-from .gpu_rows import committed_bytes, gpu_rows
-from .job_registry import JobRegistry
-from .pending_rows import PendingFits
-from .run_tracker import RunTracker
+from ..host.kinds import program_of
+from ..host.processes import is_running
+from ..snapshot.snapshot import MemoryHistory, mig_devices, processes_by_device
+from .board import Board, GpuRow, PendingRow, ProcessRow, RunRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job import Gpu, Job
+    from vramtop.estimator.budget import Budget, RankPeak
+    from vramtop.estimator.job.gpu_catalogue import Gpu
+    from vramtop.estimator.job.job import Job
 
-    from ..host import HostRam
-    from ..snapshot import DeviceIndex, ProcessKey, Snapshot, WatchedJob
-    from .board import AttachProgress, GpuRow, PendingRow, ProcessRow
+    from ..host.available_ram import HostRam
+    from ..host.kinds import KnownProgram
+    from ..snapshot.snapshot import (
+        DeviceIndex,
+        FinalCounters,
+        GpuKey,
+        GpuProcess,
+        GpuReading,
+        HistoryKey,
+        MigDevice,
+        ProcessCounters,
+        ProcessKey,
+        Snapshot,
+        WatchedJob,
+    )
+    from .board import AttachProgress, NoBudgetReason
     from .display_filter import DisplayFilter
-    from .gpu_rows import NoBudgetReasonFunction
+    from .divergence import PeakUsage, PhaseTracker, RunPhase, Status
+    from .fit import DeviceCapacity, FitResult, Verdict
+
+# Cache of budgets: one estimate per job, and one budget per rank of a job whose pipeline stages differ.
+
+
+MAX_BUDGETS = 64
+"""Budgets kept in total; those of running and pending jobs are kept even if there are more."""
+
+
+class BudgetCache:
+    """Budgets by job. Not safe for concurrent use.
+
+    Args:
+        estimate: a quick estimate of a job; may raise VramtopError. Called once per job.
+    """
+
+    def __init__(self, estimate: Callable[[Job], Budget]) -> None:
+        self._estimate = estimate
+        self._budgets: dict[bytes, Budget | str] = {}
+        """By the identity of the budget's job, which has a value for each setting that the job given leaves open."""
+        self._settled: dict[bytes, bytes] = {}
+        """That identity by the one of the job given, where they differ."""
+        self._rank_budgets: dict[bytes, dict[RankPeak | int, Budget]] = {}
+        """Budgets of ranks by job: by the peak of the pipeline stage, or for a server by the memory of the GPU."""
+
+    def budget_of(self, job: Job) -> Budget | str:
+        """Return the budget of a job, or the reason that there is none."""
+        key = self._key(job)
+        if key not in self._budgets:
+            try:
+                self._keep(job, self._estimate(job))
+            except VramtopError as error:
+                self._keep(job, error.message)
+        return self._budgets[self._key(job)]
+
+    def budget_of_rank(self, run: WatchedJob, rank: int, total_bytes: int | None = None) -> Budget | str:
+        """Return the budget of one process of a run; always the same object until the job's budget changes.
+
+        The budgets of pipeline stages differ, which is known if all ranks of the run are on this machine. A server's
+        depends on the GPU, of which it takes a share.
+
+        Args:
+            run: the run.
+            rank: place of the process in the run.
+            total_bytes: memory of its GPU as CUDA states it; None: unknown.
+        """
+        budget = self.budget_of(run.job)
+        if isinstance(budget, str):
+            return budget
+        if budget.serving is not None:
+            return self._budget_on_gpu(budget, total_bytes)
+        if not budget.stages or len(run.pids) != run.job.parallel.world_size:
+            return budget
+        by_peak = self._rank_budgets.setdefault(self._key(run.job), {})
+        peak = budget.ranks[rank]
+        if peak not in by_peak:
+            by_peak[peak] = budget.of_rank(rank)
+        return by_peak[peak]
+
+    def set_if_unknown(self, job: Job, budget: Budget | str) -> None:
+        """Keep the budget of a job that has none yet, or the reason that it has none."""
+        if isinstance(self._budgets.get(self._key(job), ""), str):
+            self._keep(job, budget)
+
+    def _key(self, job: Job) -> bytes:
+        given = job_key(job)
+        return self._settled.get(given, given)
+
+    def _keep(self, job: Job, budget: Budget | str) -> None:
+        given = job_key(job)
+        key = given if isinstance(budget, str) else job_key(budget.job)
+        if key != given:
+            self._settled[given] = key
+        if isinstance(self._budgets.get(key, ""), str):  # else one that is as good or better is known
+            self._budgets[key] = budget
+
+    def _budget_on_gpu(self, budget: Budget, total_bytes: int | None) -> Budget:
+        from vramtop.estimator.budget import budget_on_gpu  # not before there is a server
+
+        by_total = self._rank_budgets.setdefault(job_key(budget.job), {})
+        total = total_bytes or 0
+        if total not in by_total:
+            by_total[total] = budget_on_gpu(budget, total_bytes)
+        return by_total[total]
+
+    def set_budget(self, budget: Budget) -> None:
+        """Replace the quick estimate of a job by a better one."""
+        key = job_key(budget.job)
+        self._budgets[key] = budget
+        self._rank_budgets.pop(key, None)
+
+    def discard_unused(self, used: Iterable[Job]) -> None:
+        """Discard the oldest budgets of unused jobs while there are more than ``MAX_BUDGETS`` in total."""
+        excess = len(self._budgets) - MAX_BUDGETS
+        if excess <= 0:
+            return
+        used_keys = set(map(self._key, used))
+        for key in [key for key in self._budgets if key not in used_keys][:excess]:
+            del self._budgets[key]
+            self._rank_budgets.pop(key, None)
+        self._settled = {given: key for given, key in self._settled.items() if key in self._budgets}
+
+
+def job_key(job: Job) -> bytes:
+    """Return the identity of a job: its settings as JSON."""
+    import msgspec  # not before there is a job
+
+    return msgspec.json.encode(job)
+
+
+# Builds the rows of the board for GPUs, MIG devices and processes, and adds up what running jobs will yet allocate.
+
+
+if TYPE_CHECKING:
+    NoBudgetReasonFunction = Callable[[GpuProcess, KnownProgram], NoBudgetReason | None]
+
+
+def gpu_rows(
+    snapshot: Snapshot, with_job: Callable[[ProcessRow], ProcessRow], reason: NoBudgetReasonFunction = lambda *_: None
+) -> tuple[GpuRow, ...]:
+    """Return one row per GPU of a snapshot.
+
+    Args:
+        snapshot: the machine now.
+        with_job: adds the job of a process to its row, if it is known.
+        reason: returns why a process has no budget, in a word or two, as long as it has none.
+    """
+    return tuple(_gpu_row(snapshot, gpu, with_job, reason) for gpu in snapshot.gpus)
+
+
+def committed_bytes(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, int]:
+    """Return the bytes by device that running jobs will yet allocate: budget less memory, for jobs not yet steady."""
+    committed: dict[DeviceIndex, int] = {}
+    for gpu in gpus:
+        for row in gpu.rows_with_budget:
+            steady = row.comparison is not None and row.comparison.phase == "steady"
+            if row.budget and row.process.used_bytes is not None and not steady:
+                remaining = row.budget.steady_device_bytes - row.process.used_bytes
+                device = row.process.device_index_on(gpu.reading.index)
+                committed[device] = committed.get(device, 0) + max(0, remaining)
+    return committed
+
+
+def _gpu_row(
+    snapshot: Snapshot,
+    gpu: GpuReading,
+    with_job: Callable[[ProcessRow], ProcessRow],
+    reason: NoBudgetReasonFunction,
+) -> GpuRow:
+    devices = mig_devices(gpu)
+    rows = tuple(
+        with_job(_process_row(snapshot, device, process, reason))
+        for device, process in processes_by_device(gpu, devices)
+    )
+    return GpuRow(reading=gpu, rows=rows, devices=tuple(_mig_row(device, rows) for device in devices))
+
+
+def _process_row(
+    snapshot: Snapshot, gpu: GpuReading, process: GpuProcess, reason: NoBudgetReasonFunction
+) -> ProcessRow:
+    elapsed = None if process.start_time is None else max(0.0, snapshot.time - process.start_time)
+    program = program_of(process)
+    return ProcessRow(
+        gpu=gpu,
+        process=process,
+        elapsed_seconds=elapsed,
+        is_live=snapshot.source.is_live,
+        kind=program.kind,
+        program_name=program.name,
+        may_have_job=program.may_have_job,
+        no_budget_reason=reason(process, program),
+    )
+
+
+def _mig_row(device: MigDevice, rows: Sequence[ProcessRow]) -> GpuRow:
+    inside = {id(process) for process in device.processes or ()}
+    return GpuRow(reading=device, rows=tuple(row for row in rows if id(row.process) in inside))
+
+
+# Registry of the known jobs: those that run, with their processes, and those that are pending.
+
+
+@dataclass(slots=True)
+class JobRegistry:
+    """Running and pending jobs, in the order in which they were added. Not safe for concurrent use."""
+
+    runs: tuple[WatchedJob, ...] = ()
+    pending: tuple[Job, ...] = ()
+    _dismissed: set[tuple[ProcessKey, ...]] = field(default_factory=set)
+    """Process keys of recorded runs that are hidden."""
+
+    def add_run(self, run: WatchedJob) -> None:
+        """Add a run; it replaces the runs that share a process with it, in the place of the first of them."""
+        self._dismissed.discard(run.pids)
+        at = next((at for at, known in enumerate(self.runs) if _overlap(known, run)), len(self.runs))
+        others = [known for known in self.runs[at:] if not _overlap(known, run)]
+        self.runs = (*self.runs[:at], run, *others)
+
+    def dismiss_runs(self, pids: Iterable[ProcessKey]) -> None:
+        """Remove the runs of these processes, whether they have ended or not."""
+        pids = tuple(pids)
+        self._dismissed.add(pids)
+        self.runs = tuple(run for run in self.runs if set(pids).isdisjoint(run.pids))
+
+    def add_pending(self, job: Job) -> bool:
+        """Append a pending job; returns False if it is known already."""
+        if job in self.pending:
+            return False
+        self.pending = (*self.pending, job)
+        return True
+
+    def remove_pending(self, job: Job) -> bool:
+        """Remove a pending job; returns False if it is not known."""
+        if job not in self.pending:
+            return False
+        self.pending = tuple(known for known in self.pending if known != job)
+        return True
+
+    def runs_with(self, snapshot: Snapshot) -> tuple[WatchedJob, ...]:
+        """Return the known runs and those of a recorded snapshot that are neither known nor dismissed."""
+        self._dismissed &= {run.pids for run in snapshot.watched}
+        recorded = (
+            run
+            for run in snapshot.watched
+            if run.pids not in self._dismissed and not any(_overlap(run, known) for known in self.runs)
+        )
+        return (*self.runs, *recorded)
+
+    def pending_with(self, snapshot: Snapshot) -> tuple[Job, ...]:
+        """Return the pending jobs of a recorded snapshot that are not known, and the known ones."""
+        return (*(job for job in snapshot.pending if job not in self.pending), *self.pending)
+
+
+def _overlap(one: WatchedJob, other: WatchedJob) -> bool:
+    return not set(one.pids).isdisjoint(other.pids)
+
+
+# Rows of the pending jobs: whether each would fit now, placed one after the other, without the flicker of readings.
+
+
+_MIN_CONTRARY_READINGS = 3
+"""Consecutive readings that change whether a pending job fits: processes come and go."""
+
+
+class PendingFits:
+    """Checks the pending jobs at each snapshot and remembers which of them fit. Not safe for concurrent use."""
+
+    def __init__(self) -> None:
+        self._fits: dict[bytes, _DebouncedFit] = {}
+
+    def rows(
+        self,
+        snapshot: Snapshot,
+        committed: Mapping[DeviceIndex, int],
+        jobs: Sequence[tuple[Job, Budget | str]],
+        host: HostRam | None,
+    ) -> tuple[PendingRow, ...]:
+        """Return the row of each pending job; a job that fits takes its memory from those behind it.
+
+        Args:
+            snapshot: the machine now.
+            committed: bytes by device that running jobs will yet allocate or that are reserved.
+            jobs: pending jobs in order, each with its budget or the reason that there is none.
+            host: RAM of the machine; None: unknown.
+        """
+        before, self._fits = self._fits, {}
+        if not jobs:
+            return ()
+        from .fit import commit, device_capacities  # not before there is a pending job
+
+        devices = device_capacities(snapshot, committed)
+        rows = []
+        for job, budget in jobs:
+            problem = _problem(budget, devices)
+            if isinstance(budget, str) or problem:
+                rows.append(PendingRow(job=job, budget=None if isinstance(budget, str) else budget, problem=problem))
+                continue
+            fit = self._fits[job_key(job)] = before.get(job_key(job)) or _DebouncedFit()
+            result = _check(job, budget, devices, host, fit.verdict)
+            fit.verdict = result.verdict
+            fit.add(result.verdict == "fits", snapshot.time)
+            changed_at = fit.changed_at
+            rows.append(
+                PendingRow(job=job, budget=budget, fit=result, fits=fit.fits is True, fits_changed_at=changed_at)
+            )
+            if result.verdict in ("fits", "tight"):
+                devices = commit(devices, result.bytes_by_device)
+        return tuple(rows)
+
+
+@dataclass(slots=True)
+class _DebouncedFit:
+    """Debounced verdict of a pending job: it changes only after several readings in a row."""
+
+    verdict: Verdict | None = None
+    """Verdict at the reading before."""
+    fits: bool | None = None
+    changed_at: float | None = None
+    """Unix seconds."""
+    _contrary_readings: int = 0
+    _last_time: float | None = None
+
+    def add(self, fits: bool, time: float) -> None:
+        if time == self._last_time:  # the same reading again
+            return
+        self._last_time = time
+        if self.fits is None:
+            self.fits = fits
+        self._contrary_readings = self._contrary_readings + 1 if fits != self.fits else 0
+        if self._contrary_readings >= _MIN_CONTRARY_READINGS:
+            self.fits, self.changed_at, self._contrary_readings = fits, time, 0
+
+
+def _problem(budget: Budget | str, devices: Sequence[DeviceCapacity]) -> str | None:
+    """Return why the fit of a job cannot be checked; None: it can."""
+    if isinstance(budget, str):
+        return budget
+    if devices:
+        return None
+    return f"needs {format_gib(budget.ranks.highest.device_bytes)} GiB, and no GPU is visible here"
+
+
+def _check(
+    job: Job, budget: Budget, devices: Sequence[DeviceCapacity], host: HostRam | None, previous: Verdict | None
+) -> FitResult:
+    """Return whether a job fits; the verdict stays while less than is displayed would change it."""
+    from .fit import check_fit, with_host_memory
+
+    def check(slack: int) -> FitResult:
+        result = check_fit(budget, devices, slack_bytes=slack)
+        if host is None:
+            return result
+        return with_host_memory(result, budget, host, ranks=job.parallel.world_size, slack_bytes=slack)
+
+    result = check(0)
+    if previous in (None, result.verdict):
+        return result
+    others = (check(slack) for slack in (UNSEEN_BYTES, -UNSEEN_BYTES))
+    return next((other for other in others if other.verdict == previous), result)
+
+
+# Determine how a process ended: whether it ran out of memory, from its last counters and the last reading of its GPU.
+#
+# Only the parent of a process learns its exit code.
+
+
+_OUT_OF_MEMORY_ERROR = "OutOfMemoryError"
+_MAX_SECONDS_AFTER_OUT_OF_MEMORY = 30.0
+"""A failed allocation explains the end of the process within this time; it may wait for the other ranks first."""
+_FULL_FRACTION = 0.02
+_FULL_BYTES = 512 * MIB
+"""A GPU is nearly full if less than this and less than the fraction of its total is free: the next block may fail."""
+
+
+def process_end(
+    last_status: Status,
+    phase: RunPhase | None,
+    counters: ProcessCounters | None,
+    gpu: GpuReading,
+    *,
+    ended_at: float,
+    kernel_killed: bool,
+) -> tuple[Status, str]:
+    """Return the status of a process that has ended, and how it ended in words.
+
+    Args:
+        last_status: its status at the last reading with it.
+        phase: phase of its run then.
+        counters: its last counters, if it ran with the probe.
+        gpu: the last reading of its GPU with the process.
+        ended_at: Unix seconds of the first reading without it.
+        kernel_killed: at that time the kernel killed a process because host memory ran out.
+    """
+    if counters and _failed_to_allocate(counters, ended_at):
+        return "out_of_memory", "has run out of memory, as torch itself reports"
+    if counters and (counters.ended is not None or counters.error):
+        return "ended", f"was ended by {counters.error}" if counters.error else "has finished"
+    if kernel_killed:
+        return (
+            "out_of_memory",
+            "ended when the kernel killed a process because host memory ran out, probably this one",
+        )
+    free = gpu.free_bytes
+    if free is None or free >= max(_FULL_BYTES, round(_FULL_FRACTION * (gpu.total_bytes or 0))):
+        return "ended", "was killed, or crashed" if counters else "has ended"
+    nearly_full = f"its GPU was nearly full then ({format_gib(free)} GiB free)"
+    if phase == "steady" and last_status not in ("over", "growing"):
+        return "ended", f"has ended; {nearly_full}"
+    return "out_of_memory", f"ended before it was steady, and {nearly_full}: it has probably run out of memory"
+
+
+def peak_sentence(peak: PeakUsage | None, budget: Budget) -> str:
+    """Return the peak memory of a process beside the peak that its budget predicts."""
+    span = f"the budget predicts {format_gib(budget.peak.low_bytes)} to {format_gib(budget.peak.shown_high_bytes)}"
+    if peak is None:
+        return f"its memory was never known ({span})"
+    return f"held at most {format_gib(peak.size_bytes)} GiB; {span}"
+
+
+def count_kernel_oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
+    """Return how many processes the kernel's OOM killer has ended since boot; None if it is not reported."""
+    try:
+        lines = vmstat.read_bytes().splitlines()
+    except OSError:
+        return None
+    counts = (line.split()[1] for line in lines if line.startswith(b"oom_kill "))
+    count = next(counts, None)
+    return None if count is None else int(count)
+
+
+def _failed_to_allocate(counters: ProcessCounters, ended_at: float) -> bool:
+    if counters.error == _OUT_OF_MEMORY_ERROR:
+        return True
+    return ended_at - (counters.out_of_memory_time or -math.inf) < _MAX_SECONDS_AFTER_OUT_OF_MEMORY
+
+
+# Tracks the processes of known jobs through their phases, compares them with their budgets, and notices their end.
+
+
+@dataclass(slots=True)
+class _TrackedProcess:
+    """A process of a known job on one GPU."""
+
+    row: ProcessRow
+    """Its last row while it was on the GPU."""
+    phases: PhaseTracker
+    ended_at: float | None = None
+    """Unix seconds of the first reading without it."""
+    kernel_killed: bool = False
+    """At that time the kernel killed a process because host memory ran out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One snapshot, as far as the rows of ended processes depend on it."""
+
+    time: float
+    live: bool
+    """True: this machine now; False: a recording, whose processes do not exist here."""
+    present: Mapping[HistoryKey, ProcessRow]
+    readable: set[GpuKey]
+    """GPUs whose processes could be read."""
+    places: Mapping[ProcessKey, Sequence[HistoryKey]]
+    """Keys of each process on each GPU, also of those that have left it."""
+
+
+class RunTracker:
+    """Remembers the processes of known jobs. Not safe for concurrent use.
+
+    Args:
+        history: memory of all processes; each snapshot is added before its rows are compared.
+        is_running: returns True if a process of this machine still runs.
+        count_kernel_oom_kills: returns how many processes the kernel has killed because host memory ran out.
+    """
+
+    def __init__(
+        self,
+        history: MemoryHistory,
+        is_running: Callable[[ProcessKey], bool] = is_running,
+        count_kernel_oom_kills: Callable[[], int | None] = count_kernel_oom_kills,
+    ) -> None:
+        self._history = history
+        self._is_running = is_running
+        self._count_kernel_oom_kills = count_kernel_oom_kills
+        self._kernel_kills: int | None = None
+        """Count at the last reading, while processes are tracked."""
+        self._kernel_killed = False
+        """True if the count rose since the reading before."""
+        self._tracked: dict[HistoryKey, _TrackedProcess] = {}
+        self._run_ends: dict[tuple[ProcessKey, ...], float] = {}
+        """Unix seconds at which runs were first seen to have ended, by their processes."""
+        self._first_time: float | None = None
+        """Time of the first snapshot."""
+
+    def record(self, snapshot: Snapshot) -> None:
+        """Add a snapshot to the history."""
+        if self._first_time is None:
+            self._first_time = snapshot.time
+        self._history.add(snapshot, keep=self._tracked.keys())
+
+    def compare_process(self, row: ProcessRow, budget: Budget) -> ProcessRow:
+        """Return the row of a process of a known job, compared with its budget."""
+        from .divergence import as_far_as_known, compare_with_budget  # not before there is a run
+
+        known = self._tracked.get(row.key)
+        phases = known.phases if known and known.phases.budget is budget else self._new_phases(row, budget)
+        recent = self._history.process(row.key)
+        time = recent[-1][0] if recent else row.gpu.read_at
+        phases.add(time, None if row.gpu.is_stale else row.process.used_bytes, row.process.counters)
+        previous = known.row.comparison if known else None
+        comparison = compare_with_budget(
+            phases,
+            recent,
+            process=row.process,
+            left_bytes=row.gpu.free_bytes,
+            previous=previous.status if previous else None,
+        )
+        comparison = as_far_as_known(comparison, budget, row.missing)
+        row = replace(row, budget=budget, comparison=comparison, phase_starts=phases.phase_starts)
+        self._tracked[row.key] = _TrackedProcess(row, phases)
+        return row
+
+    def run_rows(
+        self, snapshot: Snapshot, gpus: Sequence[GpuRow], runs: Iterable[tuple[WatchedJob, Budget | str]]
+    ) -> tuple[RunRow, ...]:
+        """Return the runs with all of their processes, including ended ones; other processes are forgotten.
+
+        Args:
+            snapshot: the machine now.
+            gpus: its rows, with the compared processes.
+            runs: known runs, each with its budget or the reason that there is none.
+        """
+        present = {row.key: row for gpu in gpus for row in gpu.rows}
+        places: dict[ProcessKey, list[HistoryKey]] = {}
+        for key in {**present, **self._tracked} if runs else ():
+            places.setdefault(key[1:], []).append(key)
+        reading = _Reading(
+            time=snapshot.time,
+            live=snapshot.source.is_live,
+            present=present,
+            places=places,
+            readable={gpu.reading.key for gpu in gpus if gpu.reading.processes is not None},
+        )
+        for final in snapshot.last_words:
+            self._add_final_counters(final)
+        if reading.live and self._tracked:
+            before, self._kernel_kills = self._kernel_kills, self._count_kernel_oom_kills()
+            self._kernel_killed = None not in (before, self._kernel_kills) and self._kernel_kills != before
+        rows = tuple(self._run_row(run, budget, reading) for run, budget in runs)
+        known = {row.key for run in rows for row in run.rows}
+        self._tracked = {key: tracked for key, tracked in self._tracked.items() if key in known}
+        self._run_ends = {run.pids: run.ended_at for run in rows if run.ended_at is not None}
+        return rows
+
+    def _add_final_counters(self, final: FinalCounters) -> None:
+        """Add the last counters of a process, which are read only after it has left the GPU."""
+        for tracked in self._tracked.values():
+            row = tracked.row
+            if row.process.key != (final.pid, final.start_time) or row.gpu.index != final.gpu:
+                continue
+            process, comparison = replace(row.process, counters=final.counters), row.comparison
+            if comparison is not None:
+                from .divergence import peak_usage
+
+                peak = peak_usage(tracked.phases.peak_bytes, (), process) or comparison.peak_usage
+                comparison = replace(comparison, peak_usage=peak)
+            tracked.row = replace(row, process=process, comparison=comparison)
+
+    def _run_row(self, run: WatchedJob, budget: Budget | str, reading: _Reading) -> RunRow:
+        rank_of = {key: rank for rank, key in enumerate(run.pids)}
+        keys = [key for process in rank_of for key in reading.places.get(process, ())]
+        found = (reading.present.get(key) or self._absent_row(self._tracked[key], reading) for key in keys)
+        rows = sorted(found, key=lambda row: (rank_of[row.process.key], row.gpu.order))
+        return RunRow(
+            job=run.job,
+            pids=run.pids,
+            rows=tuple(rows),
+            budget=None if isinstance(budget, str) else budget,
+            problem=budget if isinstance(budget, str) else None,
+            missing=run.missing,
+            ended_at=self._run_end(run, rows, reading),
+        )
+
+    def _run_end(self, run: WatchedJob, rows: Sequence[ProcessRow], reading: _Reading) -> float | None:
+        """Return when all processes of a run had left the GPUs and, on this machine, had ended; None: not yet."""
+        ended = all(row.ended_at is not None for row in rows)
+        if reading.live:
+            ended = ended and not any(self._is_running(key) for key in run.pids)
+        elif not rows:
+            ended = False
+        return self._run_ends.get(run.pids, reading.time) if ended else None
+
+    def _absent_row(self, tracked: _TrackedProcess, reading: _Reading) -> ProcessRow:
+        """Return the row of a process that is no longer on its GPU, or whose GPU cannot be read."""
+        row, last = tracked.row, tracked.row.comparison
+        if last is None:
+            return row
+        last = replace(last, observed_bytes=None, trend=None)
+        if row.gpu.whole_gpu_key not in reading.readable:
+            return replace(row, comparison=replace(last, status="unknown", sentence="its GPU cannot be read"))
+        if tracked.ended_at is None:
+            tracked.ended_at, tracked.kernel_killed = reading.time, reading.live and self._kernel_killed
+        status: Status
+        if reading.live and self._is_running(row.process.key):
+            status, how = "ended", f"no longer holds memory on GPU {row.gpu.label}, but is still running"
+        else:
+            status, how = process_end(
+                last.status,
+                tracked.phases.phase,
+                row.process.counters,
+                row.gpu,
+                ended_at=tracked.ended_at,
+                kernel_killed=tracked.kernel_killed,
+            )
+        sentence = f"{how}; {peak_sentence(last.peak_usage, tracked.phases.budget)}"
+        return replace(row, comparison=replace(last, status=status, sentence=sentence), ended_at=tracked.ended_at)
+
+    def _new_phases(self, row: ProcessRow, budget: Budget) -> PhaseTracker:
+        """Return a phase tracker that has seen the history of the process before this reading."""
+        from .divergence import PhaseTracker
+
+        lifetime = self._history.lifetime(row.key)
+        from_start = bool(lifetime) and self._first_time is not None and lifetime[0][0] > self._first_time
+        phases = PhaseTracker(budget, start_time=row.process.start_time, from_start=from_start)
+        for time, size in lifetime[:-1]:
+            phases.add(time, size)
+        return phases
 
 
 @dataclass(slots=True)
@@ -73,7 +695,7 @@ class Watchlist:
     @property
     def gpu_type(self) -> Gpu | None:
         """Catalogue entry of the first GPU of the latest snapshot, for estimates meant for this machine."""
-        from vramtop.estimator.job import match_nvml_name  # not at start-up
+        from vramtop.estimator.job.gpu_catalogue import match_nvml_name  # not at start-up
 
         latest = self._latest
         first = next((gpu for gpu in latest.gpus if gpu.name), None) if latest else None

@@ -9,9 +9,14 @@ from pathlib import Path
 
 import psutil
 
-from vramtop.estimator.common import DISTRIBUTION
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.limits import LimitError, decode_json
+from vramtop.estimator.common.untrusted_files import read_file
+from vramtop.estimator.common.version import DISTRIBUTION
 
-from ..host import HOST_PID_NAMESPACE, ancestor_pids
+from ..history.history import History
+from ..host.processes import HOST_PID_NAMESPACE, ancestor_pids
+from ..storage.user_file import data_folder
 
 REPORTED_PACKAGES = (
     DISTRIBUTION,
@@ -192,3 +197,201 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+# State of the files that vramtop keeps for the user between runs.
+
+
+_MAX_FILE_BYTES = 16 << 20
+"""vramtop's own files stay far below this size; a larger one is not read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """One of vramtop's files."""
+
+    name: str
+    """Its name."""
+    size_bytes: int
+    """Its size in bytes."""
+    mode: str
+    """Its permission bits in octal: ``0600``."""
+    state: str
+    """``version 1``, the number of runs in a history, or what is wrong with it."""
+    sound: bool
+    """It can be read."""
+    private: bool
+    """True if only its owner may read it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFolderFacts:
+    """The data folder and its files."""
+
+    folder: str
+    """Its path."""
+    there: bool
+    """It exists."""
+    writable: bool
+    """This user may write to it."""
+    files: tuple[DataFile, ...]
+    """vramtop's own files in it."""
+    set_aside: int
+    """Number of damaged files that were set aside."""
+
+
+def collect_data_folder_facts(folder: Path | None = None) -> DataFolderFacts:
+    """Return the state of the user's data folder.
+
+    Args:
+        folder: another folder.
+    """
+    folder = folder or data_folder()
+    try:
+        names = sorted(each.name for each in os.scandir(folder) if each.is_file())
+    except OSError:
+        names = []
+    return DataFolderFacts(
+        folder=str(folder),
+        there=folder.is_dir(),
+        writable=os.access(folder if folder.exists() else _nearest_parent(folder), os.W_OK),
+        files=tuple(_inspect(folder / name) for name in names if name.endswith((".json", ".sqlite3"))),
+        set_aside=sum(".damaged-" in name for name in names),
+    )
+
+
+def _nearest_parent(folder: Path) -> Path:
+    """Return the nearest existing folder above this one."""
+    return next((parent for parent in folder.parents if parent.exists()), Path("/"))
+
+
+def _inspect(file: Path) -> DataFile:
+    try:
+        stat = file.stat()
+        size, mode = stat.st_size, stat.st_mode & 0o7777
+    except OSError:
+        size, mode = 0, 0
+    sound, state = _history_state(file) if file.suffix == ".sqlite3" else _state(file, size)
+    return DataFile(
+        name=file.name, size_bytes=size, mode=f"{mode:04o}", state=state, sound=sound, private=not mode & 0o077
+    )
+
+
+def _history_state(file: Path) -> tuple[bool, str]:
+    try:
+        return True, f"{History(file).count():,} measured runs"
+    except CannotTellError as error:
+        return False, "damaged" if "is damaged" in error.message else error.message.removeprefix(f"{file}").lstrip(", ")
+
+
+def _state(file: Path, size: int) -> tuple[bool, str]:
+    """Return whether a file is sound, and its version or what is wrong with it."""
+    if size > _MAX_FILE_BYTES:
+        return False, "larger than vramtop ever writes it"
+    try:
+        content = decode_json(read_file(file, _MAX_FILE_BYTES))
+    except OSError as error:
+        return False, f"cannot be read: {error.strerror or 'an error of the system'}"
+    except LimitError:
+        return False, "damaged"
+    version = content.get("version") if isinstance(content, dict) else None
+    return (True, f"version {version}") if isinstance(version, int) else (False, "of no known format")
+
+
+# Permissions of this user: the driver's device files, other users' processes, and pidfds.
+
+
+_DEVICE_FILE = re.compile(r"nvidia(\d+|ctl|-uvm|-modeset)|dxg|nvhost-gpu|nvmap")
+_HIDEPID = re.compile(r"hidepid=(\w+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFile:
+    """A device file of the driver."""
+
+    path: str
+    """Path of the file."""
+    mode: str
+    """Permission bits in octal: ``0666``."""
+    usable: bool
+    """True if this user may read and write it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionFacts:
+    """Permissions of this user."""
+
+    root: bool
+    """vramtop runs as root."""
+    devices: tuple[DeviceFile, ...]
+    """Device files of the driver."""
+    hidepid: str | None
+    """Mount option with which /proc hides other users' processes; None: it does not."""
+    sees_others: bool
+    """True if processes of another user can be seen."""
+    pidfd: bool
+    """True if a signal can be sent through a pidfd, which never reaches a later process with the same pid."""
+
+
+def collect_permission_facts(*, proc: Path = Path("/proc"), dev: Path = Path("/dev")) -> PermissionFacts:
+    """Return the permissions of this user on this machine.
+
+    Args:
+        proc: folder of the processes.
+        dev: folder of the device files.
+    """
+    return PermissionFacts(
+        root=os.geteuid() == 0,
+        devices=tuple(_device_files(dev)),
+        hidepid=_hidepid(proc),
+        sees_others=_sees_others(proc),
+        pidfd=_has_pidfd(),
+    )
+
+
+def _device_files(dev: Path) -> list[DeviceFile]:
+    try:
+        names = sorted(name for name in os.listdir(dev) if _DEVICE_FILE.fullmatch(name))  # noqa: PTH208 - names are enough
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        try:
+            mode = (dev / name).stat().st_mode
+        except OSError:
+            continue
+        usable = os.access(dev / name, os.R_OK | os.W_OK)
+        found.append(DeviceFile(path=f"/dev/{name}", mode=f"{mode & 0o7777:04o}", usable=usable))
+    return found
+
+
+def _hidepid(proc: Path) -> str | None:
+    try:
+        lines = (proc / "self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    options = (words[3] for words in map(str.split, lines) if len(words) > 3 and words[1:3] == ["/proc", "proc"])
+    found = (match[1] for each in options if (match := _HIDEPID.search(each)))
+    return next((word for word in found if word not in ("0", "off")), None)
+
+
+def _sees_others(proc: Path) -> bool:
+    mine = os.getuid()
+    for name in os.listdir(proc):  # noqa: PTH208 - hundreds of processes
+        if name.isdecimal():
+            try:
+                if (proc / name).stat().st_uid != mine:
+                    return True
+            except OSError:
+                continue
+    return False
+
+
+def _has_pidfd() -> bool:
+    if not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common.errors import InputError
 
 from .metrics import TABLE, all_samples
 

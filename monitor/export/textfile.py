@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import VramtopError
+from vramtop.estimator.common.errors import VramtopError
 
-from .corrections import Corrections
+from .history import Corrections
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from vramtop.estimator.budget import Budget
-    from vramtop.estimator.learning import Measurement
+    from vramtop.estimator.learning.measurement import Measurement
 
 MAX_RUNS = 60
 """Runs that are estimated again, the newest: each takes some milliseconds."""
@@ -28,7 +28,7 @@ def corrected_by_others(found: Sequence[Measurement]) -> dict[str, Budget]:
         found: measured runs, the newest first.
     """
     from vramtop.estimator.estimation import estimate
-    from vramtop.estimator.job import match_nvml_name
+    from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 
     budgets = {}
     for each in found[:MAX_RUNS]:

@@ -6,17 +6,25 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import VramtopError, read_file, version_number
-from vramtop.estimator.learning import Measurement, Predicted, allocator_words, digest, release_number
-from vramtop.estimator.learning.private_job import private_job
-from vramtop.estimator.model import resolve_model
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.untrusted_files import read_file
+from vramtop.estimator.common.version import version_number
+from vramtop.estimator.learning.measurement import (
+    Measurement,
+    Predicted,
+    allocator_words,
+    digest,
+    private_job,
+    release_number,
+)
+from vramtop.estimator.model.find_config import resolve_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job import Job
-    from vramtop.estimator.learning import Observed, RunState
+    from vramtop.estimator.job.job import Job
+    from vramtop.estimator.learning.measurement import Observed, RunState
 
 _MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 """machine-id(5); it must not leave the machine as it is, so only a digest of it is kept."""

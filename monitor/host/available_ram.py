@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common.sizes import format_gib
 
 from .machine import CGROUP, inactive_file_bytes, read_number
 

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..snapshot import GpuProcess, ProcessKey, Snapshot
+from ..snapshot.snapshot import GpuProcess, ProcessKey, Snapshot
 
 MAX_IDLE_CPU_SHARE = 0.002
 """Share of one core: a process that uses less is idle. An idle Jupyter kernel uses 0.0002 (ipykernel 7.4: 28 ms in two

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from vramtop.estimator.common import displayed
+from vramtop.estimator.common.secrets import displayed
 
 INVISIBLE_CHARACTERS = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"

@@ -9,12 +9,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
-from vramtop.estimator.common import VramtopError
+from vramtop.estimator.common.errors import VramtopError
 
-from ..snapshot import GpuProcess, ProcessKey, Source
-from .open_files import open_files
-from .process_identity import HOST_PID_NAMESPACE, boot_time, is_same_start, load_stat, read_stat, real_uid
-from .process_origin import ancestor_pids
+from ..snapshot.snapshot import GpuProcess, ProcessKey, Source
+from .processes import (
+    HOST_PID_NAMESPACE,
+    ancestor_pids,
+    boot_time,
+    is_same_start,
+    load_stat,
+    open_files,
+    read_stat,
+    real_uid,
+)
 
 GRACE_SECONDS = 10.0
 """Time for a process to end after SIGTERM before SIGKILL is offered again; ``docker stop`` allows as much."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..snapshot import FinalCounters, GpuProcess, GpuReading, ProcessCounters, ProcessKey
+from ..snapshot.snapshot import FinalCounters, GpuProcess, GpuReading, ProcessCounters, ProcessKey
 from .probe_reader import DeviceCounters, OpenProbe, ProbeSample, find_probe, open_probe
 
 SEARCH_INTERVALS_SECONDS = (10.0, 60.0, 600.0)

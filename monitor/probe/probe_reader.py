@@ -9,11 +9,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from vramtop.estimator.common import check_nesting
+from vramtop.estimator.common.untrusted_files import check_nesting
 
-from ..host import namespace_pids
-from ..host.open_files import open_files
-from ..snapshot import MAX_UNIX_SECONDS, AllocatorCounters, ProcessCounters
+from ..host.processes import namespace_pids, open_files
+from ..snapshot.snapshot import MAX_UNIX_SECONDS, AllocatorCounters, ProcessCounters
 
 _MAGIC = b"VRAMTOP1"
 _HEADER = struct.Struct("<8sQII")

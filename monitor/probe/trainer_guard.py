@@ -59,7 +59,8 @@ class Limit:
                         f"prediction, give '{percent[1]}% of predicted'"
                     )
                 return cls("predicted" if of_prediction else "gpu", share)
-            from vramtop.estimator.common import InputError, parse_size
+            from vramtop.estimator.common.errors import InputError
+            from vramtop.estimator.common.sizes import parse_size
 
             try:
                 return cls("bytes", _positive(parse_size(value), value))
@@ -170,7 +171,7 @@ class TrainerMemory:
         """Run ``vramtop attach`` on this process."""
         import json
 
-        from vramtop.estimator.trace import safe_environment
+        from vramtop.estimator.trace.start_python import safe_environment
 
         words = [f"--set={key}={value}" for key, value in self._settings.items()]
         command = [sys.executable, "-m", "vramtop.tui.cli", "attach", str(os.getpid()), "--json", "--method", "formula"]

@@ -9,14 +9,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from vramtop.estimator.job import Job
+from vramtop.estimator.job.job import Job
 
-from . import gpu_details, host_load, process_figures, snapshot
-from .fault import Fault
+from . import gpu_details, snapshot
 from .gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
-from .host_load import HostLoad
-from .process_figures import ProcessFigures
-from .snapshot import MAX_UNIX_SECONDS
+from .snapshot import MAX_UNIX_SECONDS, Fault, HostLoad, ProcessFigures
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 DriverFigure = Annotated[int, Meta(ge=0)]
@@ -51,5 +48,5 @@ _ANNOTATION_NAMES: dict[str, Any] = {
 
 def resolve_annotations() -> None:
     """Give the names in annotations of snapshots their meaning, so that msgspec can decode snapshots."""
-    for module in (snapshot, gpu_details, host_load, process_figures):
+    for module in (snapshot, gpu_details, snapshot, snapshot):
         vars(module).update(_ANNOTATION_NAMES)

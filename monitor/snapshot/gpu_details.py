@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 if TYPE_CHECKING:  # see field_types
     from msgspec import Meta
 
-    from .fault import Fault
     from .field_types import Count, Degrees, DriverFigure, Watts
+    from .snapshot import Fault
 
 DetailLevel = Literal["compact", "full"]
 """What is read of a GPU beyond the default figures: fans and clock reasons, or everything."""

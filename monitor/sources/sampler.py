@@ -1,13 +1,53 @@
 """Sampler: reads a source at a steady interval on its own thread."""
 
+from __future__ import annotations
+
+import os
 import threading
 import time
-from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
-from vramtop.estimator.common import VramtopError, start_thread
+from vramtop.estimator.common.errors import CannotTellError, VramtopError, start_thread
 
-from ..snapshot import Snapshot
-from .source import EndOfRecording, SnapshotSource
+from ..host.machine import HostLoadReader
+from ..snapshot.snapshot import NO_DRIVER, CurrentDemand, Fault, HostLoad, Snapshot, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..board.board import Board
+
+# Interface of a source of snapshots: NVML, a recording, or any other.
+
+
+class EndOfRecording(VramtopError):  # noqa: N818 - an end, not an error
+    """A recording has been played to its end."""
+
+    title = "The recording has ended"
+
+
+class SnapshotSource(Protocol):
+    """A source of snapshots. All three methods are called on the same thread."""
+
+    def open(self) -> None:
+        """Prepare for reading; may be called again after ``close``.
+
+        Raises:
+            VramtopError: the source is unavailable; the message states why.
+        """
+
+    def read(self) -> Snapshot | None:
+        """Return the latest snapshot; None if there is none since the last call (a recording between two snapshots).
+
+        Raises:
+            EndOfRecording: there are no more snapshots.
+            VramtopError: the source as a whole has failed; it may be opened again.
+        """
+
+    def close(self) -> None:
+        """Release all resources; does nothing if the source is not open."""
+
 
 RETRY_SECONDS = 5.0
 """Waiting time before a source that has failed is opened again: a driver may appear."""
@@ -160,3 +200,160 @@ class Sampler:
     def _report(self, error: VramtopError) -> None:
         if not self._stopping.is_set():
             self._on_error(error)
+
+
+# Reads a source while the user interface is still being loaded.
+
+
+class EarlySampler:
+    """A sampler that starts at once and keeps its latest result until the user interface subscribes.
+
+    Args:
+        source: to read; nothing else may use it.
+        interval: seconds between the starts of two readings.
+        make_board: makes a board from a snapshot, on the sampler's thread, as a first estimate takes time.
+    """
+
+    def __init__(self, source: SnapshotSource, interval: float, make_board: Callable[[Snapshot], Board]) -> None:
+        self._make_board = make_board
+        self._lock = threading.Lock()
+        self._latest: Board | VramtopError | None = None
+        self._subscriber: tuple[Callable[[Snapshot], None], Callable[[VramtopError], None]] | None = None
+        self.sampler = Sampler(source, interval, self._on_snapshot, self._on_error)
+        """The sampler, which is running."""
+        self.sampler.start()
+
+    def subscribe(
+        self, on_snapshot: Callable[[Snapshot], None], on_error: Callable[[VramtopError], None]
+    ) -> Board | VramtopError | None:
+        """Pass all further results to these callbacks, on the sampler's thread. Never blocks.
+
+        Returns:
+            The latest result so far, a board or an error; None if there is none yet.
+        """
+        with self._lock:
+            self._subscriber = on_snapshot, on_error
+            return self._latest
+
+    def _on_snapshot(self, snapshot: Snapshot) -> None:
+        if self._subscriber is None and self._keep(self._make_board(snapshot)):
+            return
+        assert self._subscriber is not None  # noqa: S101 - there is no unsubscribing
+        self._subscriber[0](snapshot)
+
+    def _on_error(self, error: VramtopError) -> None:
+        if not self._keep(error):
+            assert self._subscriber is not None  # noqa: S101
+            self._subscriber[1](error)
+
+    def _keep(self, result: Board | VramtopError) -> bool:
+        """Keep a result; returns False if there is a subscriber, who may have arrived while it was made."""
+        with self._lock:
+            if self._subscriber is None:
+                self._latest = result
+            return self._subscriber is None
+
+
+# Adds the load of this machine to the snapshots of another source, while a screen shows it.
+
+
+HOST_INTERVAL_SECONDS = 2.0
+"""Minimum interval of readings: figures that change more often are hard to read, and cost more to draw."""
+
+
+@dataclass(slots=True)
+class HostLoadSource:
+    """A source of this machine's snapshots, with its load if that is shown.
+
+    Args:
+        source: the GPUs.
+        demand: tells whether the load is shown.
+        reader: of the load.
+        clock: monotonic seconds.
+    """
+
+    source: SnapshotSource
+    demand: CurrentDemand
+    reader: HostLoadReader = field(default_factory=HostLoadReader)
+    clock: Callable[[], float] = time.monotonic
+    _latest: HostLoad | None = field(default=None, init=False)
+    _next_at: float = field(default=0.0, init=False)
+
+    def open(self) -> None:
+        """Open the source; the load of the processors is measured from now on."""
+        if self.demand.value.host:
+            self.reader.read()
+        self.source.open()
+
+    def read(self) -> Snapshot | None:
+        """Return the source's snapshot.
+
+        Raises:
+            VramtopError: the source has failed.
+        """
+        snapshot = self.source.read()
+        if snapshot is None or not self.demand.value.host:
+            self._latest = None
+            return snapshot
+        if self._latest is None or self.clock() >= self._next_at:
+            self._latest, self._next_at = self.reader.read(), self.clock() + HOST_INTERVAL_SECONDS
+        return replace(snapshot, host=self._latest)
+
+    def close(self) -> None:
+        """Close the source."""
+        self.source.close()
+
+
+# Source for machines whose GPUs cannot be read: the dashboard opens for planning, and shows the reason.
+
+
+@dataclass(slots=True)
+class OptionalGpuSource:
+    """This machine's GPUs; until they have been read once, snapshots without GPUs that state the reason.
+
+    Args:
+        live: source of this machine's GPUs.
+        clock: monotonic seconds.
+        now: Unix seconds.
+    """
+
+    live: SnapshotSource
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+    _unavailable_reason: str | None = field(default=None, init=False)
+    """Why the GPUs cannot be read; None: they can."""
+    _retry_at: float = field(default=0.0, init=False)
+    _was_available: bool = field(default=False, init=False)
+
+    def open(self) -> None:
+        """Open the live source, if it is available.
+
+        Raises:
+            VramtopError: the GPUs were available before, and are not now.
+        """
+        try:
+            self.live.open()
+        except CannotTellError as error:
+            if self._was_available:
+                raise
+            self._unavailable_reason, self._retry_at = error.message, self.clock() + RETRY_SECONDS
+        else:
+            self._unavailable_reason, self._was_available = None, True
+
+    def read(self) -> Snapshot | None:
+        """Return the latest snapshot; without GPUs, the live source is tried again every ``RETRY_SECONDS``.
+
+        Raises:
+            VramtopError: the live source has failed.
+        """
+        if self._unavailable_reason is not None and self.clock() >= self._retry_at:
+            self.live.close()
+            self.open()
+        if self._unavailable_reason is None:
+            return self.live.read()
+        fault = Fault(field=None, code=NO_DRIVER, message=self._unavailable_reason)
+        return Snapshot(time=self.now(), source=Source(kind="nvml", host=os.uname().nodename), gpus=(), faults=(fault,))
+
+    def close(self) -> None:
+        """Close the live source."""
+        self.live.close()

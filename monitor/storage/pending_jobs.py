@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.estimator.common.errors import CannotTellError, InputError
 
 from .user_file import UserFile, change_in_background, data_file
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from vramtop.estimator.job import Job
+    from vramtop.estimator.job.job import Job
 
 _Jobs = list[dict[str, Any]]
 _VERSION = 1
@@ -41,7 +41,7 @@ class PendingJobs:
             return ()
         if not kept:
             return ()
-        from vramtop.estimator.job import job_from_mapping  # not before there is a job
+        from vramtop.estimator.job.job_file.changes import job_from_mapping  # not before there is a job
 
         jobs = []
         for entry in kept:
@@ -77,7 +77,7 @@ class PendingJobs:
 
 def _positions(entry: dict[str, Any], jobs: _Jobs) -> list[int]:
     """Return where a job stands among those in the file, of which an older vramtop wrote fewer or other keys."""
-    from vramtop.estimator.job import job_from_mapping
+    from vramtop.estimator.job.job_file.changes import job_from_mapping
 
     def now(saved: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -92,7 +92,7 @@ def _to_plain_data(job: Job) -> dict[str, Any]:
     """Return a job as it is read back from the file."""
     import msgspec
 
-    from vramtop.estimator.job import job_to_mapping
+    from vramtop.estimator.job.job_file.changes import job_to_mapping
 
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(job_to_mapping(job)))
     return plain

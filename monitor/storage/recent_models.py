@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import CannotTellError
+from vramtop.estimator.common.errors import CannotTellError
 
 from .user_file import UserFile, change_in_background, data_file
 

@@ -15,17 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import CannotTellError, decode_json, format_gib, process_owner, user_name
-from vramtop.estimator.common.limits import RESERVATION_FILE, RESERVATIONS, LimitError, read_all
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.limits import RESERVATION_FILE, RESERVATIONS, LimitError, decode_json, read_all
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.common.trust import process_owner, user_name
 
-from ..host import ancestor_pids, is_running, sanitize_line
-from ..snapshot import MAX_UNIX_SECONDS
-from .file_lock import lock_file
+from ..host.plain_text import sanitize_line
+from ..host.processes import ancestor_pids, is_running
+from ..snapshot.snapshot import MAX_UNIX_SECONDS
+from .user_file import lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from ..snapshot import DeviceIndex, GpuProcess, GpuReading, ProcessKey, Snapshot
+    from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, ProcessKey, Snapshot
 
 FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all users; see _own_folder
 _NAME = re.compile(r"(\d{1,10})-(\d{1,15})\.json")

@@ -8,15 +8,13 @@ from functools import lru_cache
 
 import msgspec
 
-from vramtop.estimator.formula.plan import make_plan
-from vramtop.estimator.formula.rank_memory import rank_memory
+from vramtop.estimator.formula.rank_memory import make_plan, rank_memory
 from vramtop.estimator.formula.reserved.machine import Machine
-from vramtop.estimator.formula.reserved.steps import TrainingRun
+from vramtop.estimator.formula.reserved.replayed import TrainingRun
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.model.read_architecture import read_architecture
+from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
 from vramtop.estimator.worker.memory.allocator import CachingAllocator
 from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
 

@@ -17,12 +17,20 @@ from typing import TypeVar
 from accuracy_cases import Figure
 from predictions import Result, predict_all
 
-from vramtop.estimator.budget.budget import Phase
-from vramtop.estimator.budget.span import Span
-from vramtop.estimator.formula.ranges.calibration import COUNT_SHARE, FORMULA, SMALL_BYTES, TRACED, Calibration
-from vramtop.estimator.formula.ranges.doubts import Doubts, doubts_of
-from vramtop.estimator.formula.ranges.longest_first import longest_first_doubt
-from vramtop.estimator.formula.ranges.spans import DoubtfulBytes, allocated_span, figure_ranges
+from vramtop.estimator.budget import Phase, Span
+from vramtop.estimator.formula.ranges import (
+    COUNT_SHARE,
+    FORMULA,
+    SMALL_BYTES,
+    TRACED,
+    Calibration,
+    DoubtfulBytes,
+    Doubts,
+    allocated_span,
+    doubts_of,
+    figure_ranges,
+    longest_first_doubt,
+)
 from vramtop.estimator.job.resolved_job import resolve_job
 
 LEVEL = 0.9

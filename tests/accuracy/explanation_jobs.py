@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.formula.cuda_overhead import nccl_bytes
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.formula.rank_memory import nccl_bytes
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 
 Estimate = Callable[[Job], Budget]
 

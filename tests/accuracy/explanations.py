@@ -19,13 +19,13 @@ from accuracy_cases import read_cases
 from explanation_jobs import JOBS, TrueCause, combine, plausible_causes
 from predictions import predict
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.causes.cause_search import Measure
 from vramtop.estimator.causes.explain import Explanation, explain
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import with_changes
+from vramtop.estimator.job.job_file.changes import with_changes
 
 FIGURES: dict[Measure, tuple[str, ...]] = {"device": ("reserved", "device"), "allocated": ("allocated",)}
 REPEATS = 3

@@ -10,11 +10,10 @@ from statistics import fmean, median
 from accuracy_cases import Case
 from predictions import Result, predict_all
 
-from vramtop.estimator.job.job_file import job_to_mapping
+from vramtop.estimator.job.job_file.changes import job_to_mapping
 from vramtop.estimator.learning.correction import corrected
-from vramtop.estimator.learning.measurement import Measurement, Observed, Predicted, digest
-from vramtop.estimator.learning.private_job import PrivateJob, private_job
-from vramtop.estimator.learning.subject import Subject
+from vramtop.estimator.learning.evidence import Subject
+from vramtop.estimator.learning.measurement import Measurement, Observed, Predicted, PrivateJob, digest, private_job
 from vramtop.estimator.model.find_config import resolve_model
 
 NOW = 1_800_000_000.0

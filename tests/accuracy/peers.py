@@ -9,8 +9,7 @@ from math import prod
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.model.architecture import Architecture
-from vramtop.estimator.model.parameters import Inventory
+from vramtop.estimator.model.architecture import Architecture, Inventory
 
 Peer = Callable[[Job, Architecture, Inventory], int | None]
 

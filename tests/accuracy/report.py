@@ -16,7 +16,7 @@ from calibrate import leave_one_out
 from peers import PEERS
 from predictions import Result, predict_all
 
-from vramtop.estimator.budget.span import Span
+from vramtop.estimator.budget import Span
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import MethodChoice
 

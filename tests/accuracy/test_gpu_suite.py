@@ -13,8 +13,7 @@ from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
-from vramtop.tui.cli.measuring import read_suite
-from vramtop.tui.cli.measuring.suite_table import Part
+from vramtop.tui.cli.measuring.suite import Part, read_suite
 
 ROOT = Path(__file__).parents[2]
 START = GPU / "start.py"

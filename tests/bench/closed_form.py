@@ -18,13 +18,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from vramtop.estimator.advice import BoundedSearch, Verdict, find_largest, suggest
-from vramtop.estimator.advice.largest_batch import _batch_sizes, _lengths
+from vramtop.estimator.advice.suggestion_search import BoundedSearch, Verdict, _batch_sizes, _lengths, find_largest
+from vramtop.estimator.advice.suggestions import suggest
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import GIB, how_reserved_memory_is_found, with_reserved_memory
+from vramtop.estimator.common.reserved_memory import how_reserved_memory_is_found, with_reserved_memory
+from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import QuickEstimator, quick_estimator
 from vramtop.estimator.formula.reserved import replayed
-from vramtop.estimator.job import Job, job_from_mapping, with_changes
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 
 ROUNDS = 5
 GPU_BYTES = 140 * GIB

@@ -10,8 +10,8 @@ import sys
 import time
 
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.trace import keep_idle_workers
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.trace.worker_pool import keep_idle_workers
 
 FSDP2 = {"strategy": "fsdp2", "data_shard": 8}
 CHANGES = (

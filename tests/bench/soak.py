@@ -33,8 +33,7 @@ from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.fault import Fault
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source, WatchedJob
+from vramtop.monitor.snapshot.snapshot import Fault, GpuProcess, GpuReading, Snapshot, Source, WatchedJob
 
 DAYS = 2
 GPUS, BACKGROUND_PROCESSES_PER_GPU = 8, 6
@@ -83,8 +82,7 @@ def app(options: argparse.Namespace) -> int:
 
 
 async def _app(days: float) -> int:
-    from vramtop.tui.app.app import VramtopApp
-    from vramtop.tui.app.messages import BoardUpdated
+    from vramtop.tui.app.app import BoardUpdated, VramtopApp
 
     watchlist = Watchlist(estimate=estimate, is_running=lambda _: False)
     memory = MemorySampler(round(days * 8_640))

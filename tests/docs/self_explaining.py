@@ -98,19 +98,19 @@ RULES = (
                 "monitor/board/*",
                 "monitor/host/available_ram.py",
             ),
-            *("tui/reports/*", "tui/html_report/*", "tui/screens/fit/verdict_pane/*", "tui/screens/what_if/*"),
+            *("tui/reports/*", "tui/html_report/*", "tui/screens/fit/verdict_pane.py", "tui/screens/what_if.py"),
             *(
                 "tui/screens/dashboard/*",
                 "tui/screens/attach/*",
                 "tui/screens/fit/*",
-                "tui/cli/placing/*",
+                "tui/cli/placing.py",
                 "tui/draw/*",
             ),
         ),
     ),
     Rule(
         "An event of a recording, with its time; the message of the GPU that it quotes has an entry.",
-        places=("monitor/sources/recorded/events.py",),
+        places=("monitor/sources/recorded.py",),
     ),
     Rule(
         "An alert, with its condition: docs/reference/alerts.md explains it.",
@@ -118,7 +118,7 @@ RULES = (
     ),
     Rule(
         "What is known of a failure that vramtop explain explains; the findings beside it say what to do.",
-        places=("estimator/crash/findings.py", "tui/cli/commands/crash/explain.py"),
+        places=("estimator/crash/explanation.py", "tui/cli/commands/explain.py"),
     ),
     Rule(
         "It explains why the clocks of a GPU are low; a state, and no failure.",
@@ -127,7 +127,7 @@ RULES = (
     Rule(
         "The name of a figure, which stands in the sentence about its n/a.",
         r"^(its|the|at|what|whether|nothing is known|MPS server)\b",
-        places=("monitor/sources/nvml/*", "monitor/doctor/driver_query.py"),
+        places=("monitor/sources/nvml/*", "monitor/doctor/driver_facts.py"),
     ),
     Rule(
         "A reason that stands within another sentence, which says what to do or has an entry.",
@@ -141,5 +141,5 @@ RULES = (
         ),
     ),
     Rule("It says that what was asked for is done.", r"Ctrl-C stops|is attached to again|processes of this run are"),
-    Rule("The help of a metric, which Prometheus shows.", places=("monitor/export/metrics/metric_table.py",)),
+    Rule("The help of a metric, which Prometheus shows.", places=("monitor/export/metrics.py",)),
 )

@@ -13,14 +13,14 @@ from json_schemas import SCHEMAS, closed, require_valid, schema
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from vramtop.estimator import Job, estimate
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.job.job import ModelSpec
-from vramtop.estimator.job.job_file import load_job
-from vramtop.tui.cli.json_types.outputs import OUTPUTS
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.job.job_file.load_and_save import load_job
+from vramtop.tui.cli.json_outputs import OUTPUTS
 from vramtop.tui.cli.main import COMMANDS, build_parser
-from vramtop.tui.cli.parsing import flag_groups
-from vramtop.tui.cli.shell.words import subcommands
+from vramtop.tui.cli.parsing.help_text import flag_groups
+from vramtop.tui.cli.shell import subcommands
 
 NAMES = sorted(OUTPUTS)
 TESTS = Path(__file__).parents[1]

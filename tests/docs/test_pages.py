@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator import Budget
-from vramtop.estimator.job.job_file import load_job
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.tui.cli.main import COMMANDS, build_parser, main
-from vramtop.tui.cli.parsing import with_command
+from vramtop.tui.cli.parsing.first_word import with_command
 
 ROOT = Path(__file__).parents[2]
 PAGES = {

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from vramtop.estimator import Job, estimate
+from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.job.job_file import load_job
-from vramtop.estimator.model import find_built_in
-from vramtop.monitor.storage.settings.in_force import settings_in_force
-from vramtop.monitor.storage.settings.toml_text import read_toml
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.load_and_save import load_job
+from vramtop.estimator.model.find_config import find_built_in
+from vramtop.monitor.storage.settings.in_force import read_toml, settings_in_force
 from vramtop.tui.cli.main import COMMANDS, build_parser, main
 
 ROOT = Path(__file__).parents[2]

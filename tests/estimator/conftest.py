@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.formula.closed_form import closed_form
-from vramtop.estimator.job import Job, Training
-from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.model.count_parameters import count_parameters
-from vramtop.estimator.model.read_architecture import read_architecture
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.job.settings import Training
+from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
 from vramtop.estimator.trace.interpreters import choose_interpreter
 from vramtop.estimator.trace.traced_step import optimizer_class
 from vramtop.estimator.trace.worker_pool import POOL

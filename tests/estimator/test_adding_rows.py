@@ -6,15 +6,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from vramtop.estimator import Job, ModelSpec, Parallel, Target, Training, estimate
 from vramtop.estimator.common.sizes import MIB
+from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.checkpoint_size import checkpoint_bytes
 from vramtop.estimator.job import gpu_catalogue
 from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.job.rules.frameworks import FRAMEWORKS, Framework
-from vramtop.estimator.job.rules.optimizers import OPTIMIZERS, Optimizer
-from vramtop.estimator.job.rules.optimizers.states import Full, Quantized
-from vramtop.estimator.job.rules.strategies import STRATEGIES, Strategy
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.rules.frameworks import FRAMEWORKS, STRATEGIES, Framework, Strategy
+from vramtop.estimator.job.rules.optimizers.optimizer import Full, Optimizer, Quantized
+from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
+from vramtop.estimator.job.settings import ModelSpec, Parallel, Target, Training
 
 GPT2 = ModelSpec(id="gpt2")
 PARAMETERS = 124_439_808

@@ -9,7 +9,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate, quick_estimator
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
-from vramtop.estimator.job.job_file import with_changes
+from vramtop.estimator.job.job_file.changes import with_changes
 
 JOB = Job(model=ModelSpec(id="Qwen/Qwen2.5-0.5B"), training=Training(sequence_length=512))
 

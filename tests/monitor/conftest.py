@@ -13,14 +13,12 @@ import pynvml
 import pytest
 from fake_driver import FakeDriver, FakeGpu, FakeMig, FakeProcess
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
-from vramtop.monitor.board.fit.device_capacity import device_capacities
-from vramtop.monitor.preflight.context.check_context import CheckContext
-from vramtop.monitor.preflight.facts.hub_access import HubAccess
-from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
-from vramtop.monitor.preflight.facts.machine import Machine
+from vramtop.monitor.board.fit import device_capacities
+from vramtop.monitor.preflight.context import CheckContext
+from vramtop.monitor.preflight.facts import HubAccess, JobInterpreter, Machine
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
 

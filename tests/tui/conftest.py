@@ -23,9 +23,9 @@ COMMAND = (sys.executable, "-m", "vramtop.tui.cli")
 def default_keys_and_colours() -> Iterator[None]:
     """Leave no keys and colours of one test's app to the next test."""
     yield
-    if (loaded := sys.modules.get("vramtop.tui.keys.in_force")) is not None:
+    if (loaded := sys.modules.get("vramtop.tui.keys")) is not None:
         loaded.use_keys({})
-    if (loaded := sys.modules.get("vramtop.tui.draw.colours")) is not None:
+    if (loaded := sys.modules.get("vramtop.tui.draw.palette")) is not None:
         loaded.use_colours({})
 
 

@@ -3,49 +3,442 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual.app import SystemCommand
+from textual.message import Message
 
-from vramtop.estimator.common import VramtopError
-from vramtop.monitor.host import refusal_reason
-from vramtop.monitor.snapshot import Demand
-from vramtop.monitor.sources import EarlySampler, Sampler
-from vramtop.monitor.storage.settings import COLUMNS, HOST_LINE, INTERVAL, SORT, VIEW
-
-from ..keys import APP_KEYS
-from ..screens import (
-    SCREENS,
-    STALE_INTERVALS,
-    BoardApp,
-    BoardFeed,
-    DemandsFigures,
-    ShowsBoard,
-    is_complete,
-    preload_screens,
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.monitor.host.terminate import refusal_reason
+from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand
+from vramtop.monitor.sources.sampler import EarlySampler, Sampler
+from vramtop.monitor.storage.settings.schema import (
+    ASCII,
+    COLOURS,
+    COLUMNS,
+    HOST_LINE,
+    INTERVAL,
+    KEYS,
+    QUIET_HOURS,
+    SORT,
+    THEME,
+    VIEW,
+    find_setting,
+    mapping_of,
 )
-from ..screens.dashboard import DashboardScreen
+
+from ..background.user_command import UserCommand
+from ..draw.text_output import printable
+from ..keys import APP_KEYS, shown_key
+from ..screens.base import STALE_INTERVALS, AlertsApp, BoardApp, BoardFeed, DemandsFigures, ShowsBoard, is_complete
+from ..screens.dashboard.screen import DashboardScreen
+from ..screens.registry import SCREENS, preload_screens
+from ..tty.textual_private import write_to_terminal
 from .help import HelpScreen
-from .messages import BoardUpdated, SourceFailed
-from .options import AppOptions
-from .shared_app import SharedApp
-from .user_signals import UserSignals
+from .themes import ThemedApp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from textual.binding import BindingType
+    from textual.notifications import SeverityLevel
     from textual.screen import Screen
     from textual.theme import Theme
 
-    from vramtop.monitor.board import Board, ProcessRow, Watchlist
-    from vramtop.monitor.snapshot import GpuKey, Snapshot
-    from vramtop.monitor.sources import SnapshotSource
+    from vramtop.monitor.alerts.alert_watch import Announcement, QuietHours
+    from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
+    from vramtop.monitor.board.board import Board, PendingRow, ProcessRow
+    from vramtop.monitor.board.watchlist import Watchlist
+    from vramtop.monitor.snapshot.snapshot import GpuKey, Snapshot
+    from vramtop.monitor.sources.sampler import SnapshotSource
+    from vramtop.monitor.storage.settings.schema import Value
 
-    from ..background import Recorder
+    from ..background.latest_only_task import EstimateFunction
+    from ..background.recorder import Recorder
+    from ..background.user_command import CommandQueue
+    from ..draw.text_output import ColourDepth
+    from ..screens.fleet.job_fit import BudgetsFor
+    from .fleet_app import FleetApp
+
+# Messages that other threads post to the app: a new board, or the reason why there is none.
+
+
+class BoardUpdated(Message):
+    """There is a new board: of a new snapshot, or rebuilt from the latest one because the known jobs changed."""
+
+    def __init__(self, board: Board, *, rebuilt: bool = False) -> None:
+        super().__init__()
+        self.board, self.rebuilt = board, rebuilt
+
+    def can_replace(self, message: Message) -> bool:
+        """Replace an earlier board that is still in the queue."""
+        return isinstance(message, BoardUpdated)
+
+
+class SourceFailed(Message):
+    """The source could not be read."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__()
+        self.sentence = sentence
+
+
+# Options of the two apps, as the command line and the settings file give them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedOptions:
+    """What both apps can be told."""
+
+    interval: float = 1.0
+    """Seconds between readings."""
+    ascii_only: bool = False
+    """Draw with ASCII characters only."""
+    colours: ColourDepth = "true"
+    """Colours of the terminal."""
+    theme: str | None = None
+    """Name of the initial theme; None or unknown: that of ``TEXTUAL_THEME``, otherwise vramtop's dark one."""
+    signal_alert: Signal = "none"
+    """How the user is told of an alert that fires or clears, besides by a notice."""
+    on_alert: str | None = None
+    """Shell command to run for each alert that fires or clears."""
+    startup_notices: list[str] = field(default_factory=list)
+    """Problems found before the app was open; they are shown once it is."""
+    settings: dict[str, Value] = field(default_factory=dict)
+    """The settings in force by dotted name, such as the view of the process table; absent: the default."""
+    origins: dict[str, str] = field(default_factory=dict)
+    """Where each setting is from: a flag, a variable, the file; absent: the default."""
+    settings_file: str = "config.toml"
+    """Path of the settings file."""
+    save_setting: Callable[[str, Value | None], None] = lambda _, __: None
+    """Called with name and value of each setting that the user changes, the theme among them."""
+    clock: Callable[[], float] = time.monotonic
+    """Monotonic seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppOptions(SharedOptions):
+    """Everything about the app over one machine but its source of snapshots and its jobs."""
+
+    banner: str | None = None
+    """A line about what is special about this run, such as that a recording is played."""
+    pid: int | None = None
+    """A process to attach to at once."""
+    estimate: EstimateFunction | None = None
+    """A quick estimate; None: that of ``estimation``."""
+    refine: EstimateFunction | None = None
+    """A better and slower estimate than the watchlist's; None: there is none."""
+    signal_fit: Signal = "none"
+    """How the user is told that a pending job starts or ceases to fit, besides by a notice."""
+    on_fit: str | None = None
+    """Shell command to run when a pending job starts to fit."""
+    python: str | None = None
+    """The interpreter given with ``--python``."""
+    attach: AutomaticAttach | None = None
+    """Attaches to training processes by itself; None: this is not about this machine."""
+    observe_runs: Callable[[Board], None] = lambda _: None
+    """Receives each board, on the sampler's thread: measures the runs on it."""
+    read_only: bool = False
+    """No process can be terminated from here."""
+    preload_after: float | None = None
+    """Seconds after which screens are imported that no key has asked for; None: never."""
+    demand: CurrentDemand = field(default_factory=CurrentDemand)
+    """What the screen in front shows beyond memory; the source reads only that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions(SharedOptions):
+    """Everything about the app over many hosts but its source of fleets."""
+
+    source: str
+    """What is read, in a few words: ``12 hosts over ssh``."""
+    budgets_for: BudgetsFor | None = None
+    """Makes the budgets of a job on the fit screen; None: without corrections by measured runs."""
+    job: str = ""
+    """A job that the fit screen opens with, as it would be typed there."""
+
+
+# The part that both apps share: it keeps the settings, puts changed ones in force, and shows notices.
+
+
+class SharedApp(ThemedApp, AlertsApp):
+    """An app with the user's settings.
+
+    Args:
+        options: the settings, and what to draw with.
+    """
+
+    def __init__(self, options: SharedOptions) -> None:
+        self._options = options
+        super().__init__(colours=options.colours, ascii_only=options.ascii_only)
+        self.choose_theme(options.theme)
+        self.choose_keys(options.settings.get(KEYS))
+        self.choose_colours(options.settings.get(COLOURS))
+
+    def on_mount(self) -> None:
+        """Show what was found before the app was open; an app's own ``on_mount`` runs as well."""
+        self.theme_changed_signal.subscribe(self, self._keep_theme)
+        for sentence in (*self._options.startup_notices, *self.weak_colours.values()):
+            self.notify(sentence, severity="warning", markup=False)
+
+    def show_notice(self, sentence: str) -> None:
+        """Show a warning now, or once the app is open; called from other threads."""
+        if self.is_running:
+            self.call_from_thread(self.notify, sentence, severity="warning", markup=False)
+        else:
+            self._options.startup_notices.append(sentence)
+
+    @property
+    def settings(self) -> Mapping[str, Value]:
+        """The settings in force by dotted name, with what was changed in this run; absent: the default."""
+        return self._options.settings
+
+    @property
+    def setting_origins(self) -> dict[str, str]:
+        """Where each setting is from; absent: the default."""
+        return self._options.origins
+
+    @property
+    def settings_file(self) -> str:
+        """Path of the settings file."""
+        return self._options.settings_file
+
+    def value_of(self, name: str) -> Value | None:
+        """Return the value of a setting in force, if need be its default; None: it is an entry of a table."""
+        setting = find_setting(name)
+        return self.settings.get(name, setting.default) if setting is not None else None
+
+    def save_setting(self, name: str, value: Value | None) -> None:
+        """Keep what the user has chosen on a screen, for this run and later ones."""
+        mapping, values = mapping_of(name), self._options.settings
+        if mapping is not None:
+            kept = values.get(mapping.name)
+            entries = dict(kept) if isinstance(kept, Mapping) else {}
+            entries.pop(name[len(mapping.name) + 1 :], None)
+            if isinstance(value, str | tuple):
+                entries[name[len(mapping.name) + 1 :]] = value
+            values[mapping.name] = entries
+        elif value is not None:
+            values[name] = value
+        else:
+            values.pop(name, None)
+        self._options.save_setting(name, value)
+
+    def save_for_later(self, name: str, value: Value | None) -> None:
+        """Save a setting that has another value until vramtop ends."""
+        self._options.save_setting(name, value)
+
+    def applies_at_once(self, name: str) -> bool:
+        """Return True if a changed setting is in force at once."""
+        return name in (THEME, ASCII, QUIET_HOURS) or name.startswith((f"{KEYS}.", f"{COLOURS}."))
+
+    def apply_setting(self, name: str) -> None:
+        """Put a changed setting in force, if that is possible while vramtop runs."""
+        value = self.value_of(name)
+        if name == THEME:
+            self.choose_theme(str(value))
+        elif name == ASCII and value in ("on", "off") and self.ascii_only != (value == "on"):
+            self.action_toggle_ascii()
+        elif name.startswith(f"{KEYS}."):
+            self.choose_keys(self.settings.get(KEYS))
+        elif name.startswith(f"{COLOURS}."):
+            self.choose_colours(self.settings.get(COLOURS))
+            self.draw_again()
+            if sentence := self.weak_colours.get(name.rpartition(".")[2]):
+                self.notify(sentence, severity="warning", markup=False)
+
+    def _keep_theme(self, theme: Theme) -> None:
+        if theme.name != self.value_of(THEME):
+            self.save_setting(THEME, theme.name)
+
+
+# Events of pending jobs that start or cease to fit: a sentence for the user, and a command of theirs.
+
+
+@dataclass(slots=True)
+class FitEvents:
+    """Detects when pending jobs start or cease to fit.
+
+    Args:
+        command: a shell command to run when a job starts to fit, with VRAMTOP_JOB (its name), VRAMTOP_GPUS (indices,
+            in the order of its ranks) and VRAMTOP_GPU_UUIDS in its environment; None: no command.
+        report: shows a sentence; called on any thread.
+    """
+
+    command: str | None = None
+    report: Callable[[str], None] = lambda _: None
+    _last_change: dict[str, float] = field(default_factory=dict)
+
+    def update(self, pending: Sequence[PendingRow]) -> tuple[str, ...]:
+        """Return a sentence for each change since the last call; start the command for each job that now fits."""
+        sentences = []
+        for row in pending:
+            label = row.job.label
+            if row.fits_changed_at is None or self._last_change.get(label) == row.fits_changed_at:
+                continue
+            self._last_change[label] = row.fits_changed_at
+            sentences.append(f"{label} fits now" if row.fits else f"{label} fits no longer")
+            if row.fits and self.command:
+                self._start(row)
+        return tuple(sentences)
+
+    def _start(self, row: PendingRow) -> None:
+        placement = row.fit.placement if row.fit else ()
+        uuids = [room.uuid or "" for room in row.fit.rank_devices] if row.fit else []
+        facts = {
+            "VRAMTOP_JOB": row.job.label,
+            "VRAMTOP_GPUS": ",".join(map(str, placement)),
+            "VRAMTOP_GPU_UUIDS": ",".join(uuids),
+        }
+        UserCommand("--on-fit", self.command or "", self.report).start(facts, thread="on fit")
+
+
+# Signals to the user beside the screens: a notice, a bell or a desktop notification, and commands of their own.
+#
+# In their quiet hours they are told nothing; a command for a job that fits is started all the same.
+
+
+Signal = Literal["none", "bell", "desktop"]
+ALERT_COMMAND_SECONDS = 60.0
+"""Longest time that a command for an alert may take."""
+_MAX_TOLD = 3
+"""Alerts of one moment that a notice has in full."""
+
+
+def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the control sequence for a desktop notification by the terminal, which works over SSH too.
+
+    OSC 777 for VTE, urxvt and foot, otherwise OSC 9 (iTerm2, kitty, WezTerm, Ghostty, Windows Terminal). Inside tmux,
+    which must allow it (``allow-passthrough``), and GNU screen it is wrapped for the outer terminal.
+    """
+    words = printable(text).replace(";", ",")
+    term = environ.get("TERM", "")
+    supports_777 = "VTE_VERSION" in environ or term.startswith(("rxvt", "foot"))
+    sequence = f"\x1b]777;notify;vramtop;{words}\x07" if supports_777 else f"\x1b]9;{words}\x07"
+    if "TMUX" in environ:
+        return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
+    if "STY" in environ:
+        return f"\x1bP{sequence}\x1b\\"
+    return sequence
+
+
+class AlertSignals:
+    """Tells the user of alerts.
+
+    Args:
+        app: shows the notices; its settings have the quiet hours.
+        signal: how they are told besides.
+        command: a shell command of theirs.
+    """
+
+    def __init__(self, app: VramtopApp | FleetApp, signal: Signal, command: str | None) -> None:
+        self._app, self._alert_signal, self._on_alert = app, signal, command
+        self._commands: CommandQueue | None = None
+        self._has_complained = False
+        """The user was told that the kept quiet hours cannot be read."""
+
+    def close(self) -> None:
+        """End the command that runs for an alert."""
+        if self._commands is not None:
+            self._commands.end()
+
+    def _tell(self, announcements: Sequence[Announcement]) -> None:
+        if not announcements:
+            return
+        words = [each.sentence for each in announcements[:_MAX_TOLD]]
+        if len(announcements) > _MAX_TOLD:
+            words.append(f"{len(announcements) - _MAX_TOLD} more: {shown_key('dashboard.alerts')} lists the alerts")
+        self._app.notify("\n".join(words), severity=_notice_severity(announcements), markup=False)
+        first = announcements[0].sentence
+        others = len(announcements) - 1
+        self._signal(self._alert_signal, first if not others else f"{first} (and {others} more)")
+        if self._on_alert:
+            self._start(self._on_alert, announcements)
+
+    def _start(self, command: str, announcements: Sequence[Announcement]) -> None:
+        if self._commands is None:
+            from ..background.user_command import CommandQueue, UserCommand
+
+            self._commands = CommandQueue(
+                UserCommand("--on-alert", command, self._app.show_notice, seconds=ALERT_COMMAND_SECONDS)
+            )
+        for each in announcements:
+            self._commands.add(each.facts())
+
+    def _signal(self, signal: Signal, sentence: str) -> None:
+        if signal == "bell":
+            self._app.bell()
+        elif signal == "desktop":
+            write_to_terminal(self._app, desktop_sequence(sentence))
+
+    def _quiet_hours(self) -> QuietHours | None:
+        text = str(self._app.settings.get(QUIET_HOURS, ""))
+        if not text:
+            return None
+        from vramtop.monitor.alerts.alert_watch import kept_quiet_hours
+
+        hours = kept_quiet_hours(text)
+        if isinstance(hours, str):
+            if not self._has_complained:
+                self._has_complained = True
+                self._app.notify(f"The quiet hours of your settings: {hours}", severity="warning", markup=False)
+            return None
+        return hours
+
+    def _is_quiet(self) -> bool:
+        hours = self._quiet_hours()
+        return hours is not None and hours.contains(time.localtime())
+
+
+class UserSignals(AlertSignals):
+    """Tells the user of pending jobs whose verdict changes, and of alerts.
+
+    Args:
+        app: shows the notices; its settings have the quiet hours.
+        options: how they are told, and their commands.
+    """
+
+    def __init__(self, app: VramtopApp, options: AppOptions) -> None:
+        super().__init__(app, options.signal_alert, options.on_alert)
+        self._board_app, self._options = app, options
+        self._fit_events = FitEvents(command=options.on_fit, report=app.show_notice)
+        self._started_at = options.clock()
+
+    def show_pending(self, pending: Sequence[PendingRow]) -> None:
+        """Tell of each pending job that starts or ceases to fit."""
+        for sentence in self._fit_events.update(pending):
+            if not self._is_quiet():
+                self._app.notify(sentence, markup=False)
+                self._signal(self._options.signal_fit, sentence)
+
+    def tick(self, board_at: float | None, *, interval: float, failure: str | None) -> None:
+        """Tell of each alert that fires or clears; called about once a second while readings are not paused.
+
+        Args:
+            board_at: arrival of the app's board, by the clock of the options; None: there was none.
+            interval: seconds between two readings.
+            failure: why there are no readings.
+        """
+        from vramtop.monitor.alerts.alert_watch import AlertWatch, Feed, chosen_alerts
+
+        now, app = self._options.clock(), self._board_app
+        if app.alert_watch is None:  # only now: start-up does not import it
+            app.alert_watch = AlertWatch(interval, chosen=chosen_alerts(app.settings))
+        age = now - (self._started_at if board_at is None else board_at)
+        feed = Feed(board=app.board, age_seconds=age, interval=interval, failure=failure)
+        self._tell(app.alert_watch.tick(feed, now, self._quiet_hours()))
+
+
+def _notice_severity(announcements: Sequence[Announcement]) -> SeverityLevel:
+    """Return the severity of a notice: that of the worst alert that fires."""
+    firing = {each.alert.condition.rule.severity for each in announcements if each.state == "firing"}
+    return "error" if "critical" in firing else "warning" if "warning" in firing else "information"
+
 
 _SAMPLER_STOP_SECONDS = 0.1
 """Quitting waits this long for the sampler: a driver call may hang."""
@@ -135,7 +528,7 @@ class VramtopApp(SharedApp, BoardApp):
         if self._options.preload_after is not None:
             self.set_timer(self._options.preload_after, preload_screens)
         if self._options.pid is not None:
-            from ..screens.attach import open_attach_on
+            from ..screens.attach.screen import open_attach_on
 
             open_attach_on(self, self._options.pid)
 
@@ -188,7 +581,7 @@ class VramtopApp(SharedApp, BoardApp):
 
     def show_process(self, row: ProcessRow) -> None:
         """Open the attach screen on this process; if it ended out of memory, the screen that explains that."""
-        from ..screens.attach import open_attach_on
+        from ..screens.attach.screen import open_attach_on
         from ..screens.crash import open_crash_on
 
         if not open_crash_on(self, row):
@@ -244,7 +637,7 @@ class VramtopApp(SharedApp, BoardApp):
             self.notify(recorded, markup=False)
             self._recorder = None
         else:
-            from ..background import Recorder
+            from ..background.recorder import Recorder
 
             path = Path(time.strftime("vramtop-%Y%m%d-%H%M%S.jsonl.gz")).absolute()
             self._recorder = Recorder(path, self._report_recording_failure)

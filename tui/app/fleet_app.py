@@ -5,29 +5,69 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, ClassVar
 
+from textual.content import Content
 from textual.message import Message
 
-from vramtop.estimator.common import VramtopError, start_thread
-from vramtop.monitor.fleet import MemoryHistorySource
+from vramtop.estimator.common.errors import VramtopError, start_thread
+from vramtop.monitor.fleet.fleet import MemoryHistorySource
 
-from ..keys import FLEET_APP_KEYS
-from ..screens import STALE_INTERVALS, is_complete
-from ..screens.fleet import FleetFeed, FleetScreen, ShowsFleet
-from .fleet_alerts import FleetAlerts
-from .shared_app import SharedApp
+from ..draw.palette import STATUSES
+from ..keys import FLEET_APP_KEYS, shown_key
+from ..screens.base import STALE_INTERVALS, is_complete
+from ..screens.fleet.screen import FleetFeed, FleetScreen, FleetTable, ShowsFleet
+from .app import AlertSignals, SharedApp
+from .help import STATUS_HELP, HelpScreen, entry, heading, key_rows, marked, short_help
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from textual.binding import BindingType
     from textual.screen import Screen
 
-    from vramtop.monitor.fleet import Fleet, FleetSource
+    from vramtop.monitor.alerts.fleet_watch import FleetWatch
+    from vramtop.monitor.fleet.fleet import Fleet, FleetSource
 
-    from ..draw import Readings
-    from ..job import BudgetsByCard, TypedJob
+    from ..draw.memory_graph import Readings
+    from ..job.budgets_by_card import BudgetsByCard
+    from ..job.load_job import TypedJob
     from ..screens.fleet.job_fit import BudgetsFor
-    from .options import FleetOptions
+    from .app import FleetOptions
+
+# The alerts of many hosts in the app: looks at each fleet off the UI thread, and tells the user once a second.
+
+
+class FleetAlerts(AlertSignals):
+    """Tells the user of alerts on all hosts.
+
+    Args:
+        app: shows the notices; its settings have the quiet hours.
+        options: how they are told, and their command.
+    """
+
+    def __init__(self, app: FleetApp, options: FleetOptions) -> None:
+        super().__init__(app, options.signal_alert, options.on_alert)
+        self._fleet_app, self._options = app, options
+        self._watch: FleetWatch | None = None
+
+    def look_at(self, fleet: Fleet) -> None:
+        """Find out what is wrong; called on the thread that reads."""
+        if self._watch is None:  # only now: start-up does not import it
+            from vramtop.monitor.alerts.alert_watch import chosen_alerts
+            from vramtop.monitor.alerts.fleet_watch import FleetWatch
+
+            chosen = chosen_alerts(self._fleet_app.settings)
+            self._watch = self._fleet_app.alert_watch = FleetWatch(self._options.interval, chosen)
+        self._watch.look_at(fleet)
+
+    def tick(self, fleet: Fleet | None) -> None:
+        """Tell of alerts that fire or clear; called about once a second.
+
+        Args:
+            fleet: the latest one; None: there is none, or it is not of now.
+        """
+        if self._watch is not None:
+            self._tell(self._watch.tick(fleet, self._options.clock(), self._quiet_hours()))
+
 
 _CLOCK_SECONDS = 1.0
 _STOP_SECONDS = 3.0
@@ -135,7 +175,7 @@ class FleetApp(SharedApp):
 
     def action_help(self) -> None:
         """Show what the keys, sums and rows are."""
-        from .fleet_help import FleetHelpScreen  # with all other screens, so not at start-up
+        # with all other screens, so not at start-up
 
         if not isinstance(self.screen, FleetHelpScreen):
             self.push_screen(FleetHelpScreen(self.BINDINGS))
@@ -184,6 +224,74 @@ class FleetApp(SharedApp):
 
 
 def _budgets_for(typed: TypedJob, *, traced: bool) -> BudgetsByCard:
-    from ..job import budgets_of  # with the estimator, so not at start-up
+    from ..job.budgets_by_card import budgets_of  # with the estimator, so not at start-up
 
     return budgets_of(typed.loaded.job, gpu_type=typed.gpu_type, traced=traced)
+
+
+# The help of the dashboard over many hosts: keys, and how to read its sums, rows and statuses.
+
+
+_SUMS = (
+    ("free", "memory that new jobs can have, on all live hosts, of the sum of all GPUs"),
+    ("committed", "what running jobs will yet allocate, and what is reserved for others; not free for a new job"),
+    ("unattr", "unattributed: in use, but by no visible process; ≥: some hosts cannot tell"),
+    ("silent", "hosts without figures of now: their figures are in no sum"),
+    ("diverging", "runs over or under their budget, growing, or out of memory"),
+)
+_ROWS = (
+    ("▸ ▾", "a host, folded, or unfolded with its GPUs below"),
+    ("! silent", "no reading arrives any more; its row says for how long"),
+    ("! unreachable", "it cannot be connected to, or vramtop does not run there; it is tried again by itself"),
+    ("! no GPU", "vramtop runs there, and no GPU can be read: the row says why"),
+    ("! GPU lost", "a GPU does not answer: it has fallen off the bus, or must be reset"),
+    ("OVER 2/8", "2 of 8 processes have the worst status"),
+    ("no budget", "programs run there whose job is not known; idle: none"),
+    ("MAX", "of a run: the rank that holds the most; SPREAD: highest rank minus lowest; ALL: all ranks together"),
+)
+_FIT = (
+    ("now", "the job fits into free memory less what running jobs will yet allocate"),
+    ("later", "it fits once the running jobs that vramtop knows have ended; memory of other programs stays taken"),
+    ("empty", "it fits if nothing else runs there"),
+    ("*", "the job should go there: it leaves the largest free block on one host; LEFT: what those GPUs have left"),
+    ("not considered", "the host has no figures of now: there is no verdict on old ones"),
+    ("Enter", "in the job: trace a step for a better estimate; on a host: open it"),
+)
+_STATUS_HERE = {
+    "incomplete": "settings of its job are missing, so its budget is a guess: attach to it on its host",
+    "ended": "is no longer on its GPU",
+}
+
+
+class FleetHelpScreen(HelpScreen):
+    """The help as one text to scroll through.
+
+    Args:
+        app_bindings: keys that work on every screen.
+    """
+
+    def __init__(self, app_bindings: Sequence[BindingType] = ()) -> None:
+        super().__init__(app_bindings=app_bindings)
+
+    def short(self) -> Content:
+        """Return the keys in a few words each, and the statuses."""
+        return short_help((*FleetTable.BINDINGS, *FleetScreen.BINDINGS, *self._app_bindings))
+
+    def content(self) -> Content:
+        """Return the text."""
+        back = (shown_key("app.back"), "on the screen of a host or a run: back; ↑ ↓ PgUp PgDn scroll")
+        bindings = (*FleetTable.BINDINGS, *FleetScreen.BINDINGS, *self._app_bindings)
+        lines = [heading("Keys"), *_aligned((*key_rows(bindings), back))]
+        lines += [heading("Sums, over all live hosts"), *_aligned(_SUMS)]
+        lines += [heading("Rows, the worst first"), *_aligned(_ROWS)]
+        lines += [heading(f"Fit ({shown_key('fleet.fit')}): which hosts can take a job"), *_aligned(_FIT)]
+        lines += [heading("A run is")]
+        meanings = STATUS_HELP | _STATUS_HERE
+        lines += [marked(f" {mark.letter} {mark.word} ", mark, meanings[name]) for name, mark in STATUSES.items()]
+        return Content("\n").join(lines)
+
+
+def _aligned(rows: Iterable[tuple[str, str]]) -> list[Content]:
+    rows = tuple(rows)
+    width = max(len(key) for key, _ in rows)
+    return [entry(f"{key:{width}}", text) for key, text in rows]

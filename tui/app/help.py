@@ -12,10 +12,12 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from ..draw import COMPONENTS, STATUSES, VERDICTS, Mark, on_colour, shorten
+from ..draw.labels import shorten
+from ..draw.palette import COMPONENTS, STATUSES, VERDICTS, Mark, on_colour
 from ..keys import TERMINAL_KEYS, bind, key_name, keys_in_force, shown_key
-from ..screens import SCREENS, ScreenSpec
-from ..screens.dashboard import DashboardScreen, ProcessTable
+from ..screens.dashboard.processes.process_table import ProcessTable
+from ..screens.dashboard.screen import DashboardScreen
+from ..screens.registry import SCREENS, ScreenSpec
 
 _SHORT_TEXT, _SHORT_ROWS = 27, 15
 """Cells of a key's few words, and lines of keys, on a terminal of 80 columns and 24 lines."""

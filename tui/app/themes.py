@@ -6,9 +6,9 @@ from types import MappingProxyType
 
 from textual.theme import BUILTIN_THEMES, Theme
 
-from ..draw import colours_on, use_colours, weak_colours
+from ..draw.palette import colours_on, use_colours, weak_colours
 from ..keys import shown_key
-from ..tty import TEXT_CONTRAST_VARIABLE, TerminalApp
+from ..tty.terminal_app import TEXT_CONTRAST_VARIABLE, TerminalApp
 
 DEFAULT_THEME = "vramtop-dark"
 THEMES = (

@@ -23,15 +23,15 @@ REFUSAL = "vramtop was started with --view-only: nothing is started, ended, open
 _VIEWS = frozenset(
     (
         "vramtop.tui.app.help.HelpScreen",
-        "vramtop.tui.screens.alerts.screen.AlertsScreen",
+        "vramtop.tui.screens.alerts.AlertsScreen",
         "vramtop.tui.screens.attach.screen.AttachScreen",
-        "vramtop.tui.screens.crash.screen.CrashScreen",
-        "vramtop.tui.screens.dashboard.processes.columns.column_dialog.ColumnDialog",
+        "vramtop.tui.screens.crash.CrashScreen",
+        "vramtop.tui.screens.dashboard.processes.columns.ColumnDialog",
         "vramtop.tui.screens.dashboard.screen.DashboardScreen",
-        "vramtop.tui.screens.gpu.screen.GpuScreen",
-        "vramtop.tui.screens.process.screen.ProcessInfoScreen",
-        "vramtop.tui.screens.step.screen.StepScreen",
-        "vramtop.tui.tty.too_small.TooSmallScreen",
+        "vramtop.tui.screens.gpu.GpuScreen",
+        "vramtop.tui.screens.process.ProcessInfoScreen",
+        "vramtop.tui.screens.step.StepScreen",
+        "vramtop.tui.tty.terminal_app.TooSmallScreen",
         "vramtop.tui.widgets.choice.ChoiceMenu",
     )
 )

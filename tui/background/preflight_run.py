@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import CancelledError, VramtopError, working_folder
-from vramtop.estimator.job import Job, find_gpu, settles
-from vramtop.monitor.board import Board
+from vramtop.estimator.common.errors import CancelledError, VramtopError
+from vramtop.estimator.common.paths import working_folder
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.resolved_job import settles
+from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
-from vramtop.monitor.preflight import validate_job
 from vramtop.monitor.preflight.checks import find_checks
 from vramtop.monitor.preflight.context import Check, CheckContext, CheckResult
 from vramtop.monitor.preflight.facts import (
@@ -20,8 +22,7 @@ from vramtop.monitor.preflight.facts import (
     job_environment,
     this_machine,
 )
-from vramtop.monitor.preflight.prepare import prepare
-from vramtop.monitor.preflight.run_checks import run_checks
+from vramtop.monitor.preflight.run_checks import prepare, run_checks, validate_job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from vramtop.estimator.common import ProcessLimitError, start_thread
+from vramtop.estimator.common.errors import ProcessLimitError, start_thread
 
 _PAUSE_SECONDS = 0.02
 """Pause between two modules, in which other threads run: an import holds the interpreter's lock."""

@@ -6,14 +6,14 @@ import queue
 import threading
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import VramtopError, start_thread
-from vramtop.monitor.sources import RecordingWriter
+from vramtop.estimator.common.errors import VramtopError, start_thread
+from vramtop.monitor.sources.recording import RecordingWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from vramtop.monitor.snapshot import Snapshot
+    from vramtop.monitor.snapshot.snapshot import Snapshot
 
 _MAX_QUEUED_SNAPSHOTS = 120
 """Snapshots that wait for the disk; further ones are left out of the recording."""

@@ -15,7 +15,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import ProcessLimitError, process_limit_error, start_thread
+from vramtop.estimator.common.errors import ProcessLimitError, process_limit_error, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,7 +9,7 @@ from pathlib import Path
 
 def report_crash(error: BaseException) -> int:
     """Print the sentence of an internal error and return the exit code."""
-    from vramtop.estimator.common import ExitCode
+    from vramtop.estimator.common.errors import ExitCode
 
     sys.stderr.write(f"vramtop: {crash_sentence(error)}\n")
     return ExitCode.INTERNAL_ERROR
@@ -20,9 +20,10 @@ def crash_sentence(error: BaseException) -> str:
 
     A limit of the machine is no internal error: it has a sentence of its own.
     """
-    from vramtop.estimator.common import caused_by_process_limit, mask_line
+    from vramtop.estimator.common.errors import caused_by_process_limit
+    from vramtop.estimator.common.secrets import mask_line
 
-    from ..draw import printable
+    from ..draw.text_output import printable
 
     if limit := caused_by_process_limit(error):
         return limit.message
@@ -42,8 +43,10 @@ def _save_traceback(error: BaseException) -> Path | None:
 
 def save_fault(text: str) -> Path | None:
     """Write a traceback to the user's data folder, readable by the user only; None if that is impossible."""
-    from vramtop.estimator.common import CannotTellError, make_own_folder, mask_line, write_private
-    from vramtop.monitor.storage import data_file
+    from vramtop.estimator.common.errors import CannotTellError
+    from vramtop.estimator.common.private_files import make_own_folder, write_private
+    from vramtop.estimator.common.secrets import mask_line
+    from vramtop.monitor.storage.user_file import data_file
 
     header = f"vramtop on Python {platform.python_version()}, {platform.platform()}\n"
     try:

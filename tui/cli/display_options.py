@@ -6,13 +6,14 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError, user_name
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.trust import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vramtop.monitor.board import DisplayFilter
-    from vramtop.monitor.storage.settings import SettingsInForce
+    from vramtop.monitor.board.display_filter import DisplayFilter
+    from vramtop.monitor.storage.settings.in_force import SettingsInForce
 
 _ONLY_HELP = (
     "display only processes that are all of this: running (ran kernels in the last minute), diverging (over or under "
@@ -45,7 +46,7 @@ def display_filter(options: argparse.Namespace) -> DisplayFilter | None:
     typed = _typed(options)
     if not typed:
         return None
-    from vramtop.monitor.board import ONLY_WORDS, DisplayFilter, parse_devices
+    from vramtop.monitor.board.display_filter import ONLY_WORDS, DisplayFilter, parse_devices
 
     words = set(_parts(typed.get("only", "")))
     users = set(_parts(typed["user"])) if "user" in typed else None
@@ -103,13 +104,13 @@ def _names(text: str) -> None:
 
 
 def _devices(text: str) -> None:
-    from vramtop.monitor.board import parse_devices
+    from vramtop.monitor.board.display_filter import parse_devices
 
     parse_devices(text)
 
 
 def _only_words(text: str) -> None:
-    from vramtop.monitor.board import ONLY_WORDS
+    from vramtop.monitor.board.display_filter import ONLY_WORDS
 
     for word in _parts(text):
         if word not in ONLY_WORDS:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.monitor.board import Watchlist
-from vramtop.monitor.history import Corrections
-from vramtop.monitor.host import HostRam, available_host_memory
-from vramtop.monitor.storage import Reservations
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.history.history import Corrections
+from vramtop.monitor.host.available_ram import HostRam, available_host_memory
+from vramtop.monitor.storage.reservations import Reservations
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
 
     from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job import Gpu, Job
-    from vramtop.monitor.snapshot import DeviceIndex, Snapshot
+    from vramtop.estimator.job.gpu_catalogue import Gpu
+    from vramtop.estimator.job.job import Job
+    from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
 
 
 class Estimators:
@@ -46,7 +47,7 @@ class Estimators:
     def accurate(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
         """Estimate by the most accurate method that is available; this may take seconds."""
         from vramtop.estimator.estimation import estimate
-        from vramtop.estimator.trace import keep_idle_workers
+        from vramtop.estimator.trace.worker_pool import keep_idle_workers
 
         keep_idle_workers()
         gpu, python = self._gpu_type(job), self._python or python
@@ -81,7 +82,7 @@ def pending_jobs(options: argparse.Namespace) -> list[Job]:
     """
     if not options.job:
         return []
-    from vramtop.estimator.job import load_job  # only if there is a job
+    from vramtop.estimator.job.job_file.load_and_save import load_job  # only if there is a job
 
     return [load_job(Path(path)) for path in options.job]
 

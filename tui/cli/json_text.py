@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vramtop.estimator.common import displayed_data
+from vramtop.estimator.common.secrets import displayed_data
 
 _INDENT = "  "
 

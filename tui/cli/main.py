@@ -7,11 +7,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from vramtop.estimator.common import ExitCode, InputError, VramtopError, caused_by_process_limit, show_secrets
+from vramtop.estimator.common.errors import ExitCode, InputError, VramtopError, caused_by_process_limit
+from vramtop.estimator.common.secrets import show_secrets
 
-from ..draw import printable
+from ..draw.text_output import printable
 from .display_options import add_display_arguments, require_none_typed
-from .parsing import (
+from .parsing.parser import (
     CommandParser,
     Parser,
     add_alert_arguments,
@@ -48,20 +49,6 @@ COMMANDS = {
 Each is a module of ``commands`` with ``run(options, launch)``, which takes the parsed options and the launch line after
 ``--`` and returns the exit code; ``parsing/arguments.py`` adds its arguments.
 """
-_ROOMS = {
-    "explain": "crash.",
-    "snapshot": "crash.",
-    "history": "measured.",
-    "once": "reading.",
-    "stream": "remote.",
-    "hosts": "remote.",
-    "prometheus": "remote.",
-    "report": "browser.",
-    "serve": "browser.",
-    "export": "metrics.",
-    "config": "settings.",
-}
-"""Commands in a room of their own below ``commands``."""
 _WITHOUT_LAUNCH_LINE = {
     "models": "models lists what is built in",
     "attach": "attach reads a running process",
@@ -122,11 +109,11 @@ def _main(arguments: list[str]) -> int:
         arguments, launch = arguments[:at], arguments[at + 1 :]
     parser = build_parser()
     if arguments and arguments[0] not in COMMANDS:
-        from .parsing import with_command
+        from .parsing.first_word import with_command
 
         arguments = with_command(arguments, tuple(COMMANDS), parser.flags_with_value())
     if arguments[:1] == ["__complete"]:  # asked by the completions, for words that they cannot know
-        from .shell.dynamic_words import dynamic_words
+        from .shell import dynamic_words
 
         print("\n".join(dynamic_words(*arguments[1:2])))
         return 0
@@ -189,7 +176,7 @@ def _started(name: str) -> Any:
 
 def command_module(name: str) -> Any:
     """Return the module of a command."""
-    return importlib.import_module(f".commands.{_ROOMS.get(name, '')}{name}", __package__)
+    return importlib.import_module(f".commands.{name}", __package__)
 
 
 def build_parser() -> Parser:
@@ -247,7 +234,7 @@ class _Version(argparse.Action):
     """Prints the version, which is looked up only when it is asked for: that takes as long as half of the parser."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from vramtop.estimator.common import version_number
+        from vramtop.estimator.common.version import version_number
 
         number = version_number() or "(not installed)"
         print(f"vramtop {number}")

@@ -9,20 +9,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import CannotTellError
+from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import UNTRACED, estimate
 
-from ..draw import printable
+from ..draw.text_output import printable
 from .progress import Progress
 
 if TYPE_CHECKING:
     import argparse
 
-    from vramtop.estimator.job import Gpu, Job
-    from vramtop.monitor.attach import Attachment
+    from vramtop.estimator.job.gpu_catalogue import Gpu
+    from vramtop.estimator.job.job import Job
+    from vramtop.monitor.attach.attachment import Attachment
     from vramtop.monitor.board.divergence import Comparison
-    from vramtop.monitor.history import Corrections
-    from vramtop.monitor.snapshot import GpuProcess, GpuReading
+    from vramtop.monitor.history.history import Corrections
+    from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
 
 Correct = Callable[[Budget], Budget]
 
@@ -87,7 +88,7 @@ def keep_reading(
 
     A history that cannot be written is a sentence on standard error.
     """
-    from vramtop.monitor.history import History, is_own, measurement_of_run, run_identity
+    from vramtop.monitor.history.history import History, is_own, measurement_of_run, run_identity
 
     first = min((rank.pid for rank in attachment.ranks), default=attachment.pid)
     identity = run_identity(first)
@@ -129,6 +130,6 @@ def corrected_run(
 
 
 def _corrections() -> Corrections:
-    from vramtop.monitor.history import Corrections
+    from vramtop.monitor.history.history import Corrections
 
     return Corrections(notify=lambda sentence: print(f"vramtop: {printable(sentence)}", file=sys.stderr))

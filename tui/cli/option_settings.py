@@ -6,16 +6,20 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vramtop.estimator.common import InputError, displayed, expand_user, is_file, is_folder
-from vramtop.monitor.storage.settings import COLOURS, CONFIG_VARIABLE, KEYS, Problem, settings_in_force, shown
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.paths import expand_user, is_file, is_folder
+from vramtop.estimator.common.secrets import displayed
+from vramtop.monitor.storage.settings.in_force import CONFIG_VARIABLE, Problem, settings_in_force, shown
+from vramtop.monitor.storage.settings.schema import COLOURS, KEYS
 
-from ..draw import printable
+from ..draw.text_output import printable
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from vramtop.monitor.storage.settings import SettingsInForce, Value
+    from vramtop.monitor.storage.settings.in_force import SettingsInForce
+    from vramtop.monitor.storage.settings.schema import Value
 
 DASHBOARD, RECORDING, ONCE, FLEET, FLEET_ONCE = "dashboard", "recording", "once", "fleet", "fleet once"
 """What runs where there is no command."""
@@ -117,8 +121,8 @@ def fill_in_settings(options: argparse.Namespace) -> None:
 
 def _with_colours(settings: SettingsInForce, runs: str) -> SettingsInForce:
     """Return the settings with checked colours; those for all themes are in force in printed text, too."""
-    from ..app import theme_names
-    from ..draw import use_colours
+    from ..app.themes import theme_names
+    from ..draw.palette import use_colours
     from ..screens.settings import with_checked_colours
 
     settings = with_checked_colours(settings, theme_names())

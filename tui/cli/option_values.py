@@ -2,11 +2,13 @@
 
 import argparse
 
-from vramtop.estimator.common import InputError, parse_size
-from vramtop.estimator.job import Gpu, Job, find_gpu
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.sizes import parse_size
+from vramtop.estimator.job.gpu_catalogue import Gpu, find_gpu
+from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.fit import DeviceCapacity
-from vramtop.monitor.host import HostRam
-from vramtop.monitor.snapshot import Snapshot, gpu_list
+from vramtop.monitor.host.available_ram import HostRam
+from vramtop.monitor.snapshot.snapshot import Snapshot, gpu_list
 
 
 def described_gpu(options: argparse.Namespace, job: Job) -> tuple[Gpu | None, int | None]:

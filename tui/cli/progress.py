@@ -8,9 +8,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TextIO
 
-from vramtop.estimator.common import ProcessLimitError, start_thread
+from vramtop.estimator.common.errors import ProcessLimitError, start_thread
 
-from ..draw import printable
+from ..draw.text_output import printable
 
 _FIRST_SECONDS, _STEP_SECONDS = 1.0, 1.0
 """Time until the line is written first, and between two versions of it."""

@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Any
 
-from vramtop.estimator.common import ExitCode
+from vramtop.estimator.common.errors import ExitCode
 
 
 class _StandardError(io.FileIO):

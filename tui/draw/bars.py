@@ -10,10 +10,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common.sizes import format_gib
 
-from .colours import colour_of
-from .palette import COMPONENTS, OTHER_MEMORY, MemoryKind, component_mark, ink_on
+from .palette import COMPONENTS, OTHER_MEMORY, MemoryKind, colour_of, component_mark, ink_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

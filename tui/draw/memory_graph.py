@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from vramtop.estimator.common import GIB
+from vramtop.estimator.common.sizes import GIB
 
 from .bars import Cell
-from .colours import colour_of
+from .palette import colour_of
 
 Readings = Sequence[tuple[float, int | None]]
 """(Unix seconds, bytes or None), oldest first."""

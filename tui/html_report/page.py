@@ -7,15 +7,181 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import time
-from typing import TYPE_CHECKING
+import time as clock
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Literal
+from xml.etree.ElementTree import Element, tostring
 
-from .markup import node, serialized
-from .style import STYLE
+from vramtop.estimator.common.sizes import GIB, MIB, format_gib
+
+from ..draw.palette import COMPONENTS, colour_of, ink_on
+from ..draw.text_output import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from xml.etree.ElementTree import Element
+    from collections.abc import Mapping, Sequence
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.learning.measurement import Measurement, Predicted
+    from vramtop.monitor.sources.recorded import Stretch
+
+# HTML elements, made by the standard library's ElementTree, which escapes whatever a recording contains.
+
+
+Node = Element | str
+
+
+def node(tag: str, *children: Node | None, **attributes: object) -> Element:
+    """Return an element.
+
+    Args:
+        tag: its name.
+        *children: elements and texts, in order; None is left out.
+        **attributes: ``class_`` is ``class``, an underscore is a hyphen (``stroke_width``), one that is None is left
+            out. Names with capitals, such as ``viewBox``, are kept.
+    """
+    found = Element(tag, {_name(key): _value(value) for key, value in attributes.items() if value is not None})
+    add(found, *children)
+    return found
+
+
+def add(parent: Element, *children: Node | None) -> None:
+    """Append elements and texts to an element."""
+    for child in children:
+        if child is None:
+            continue
+        if isinstance(child, Element):
+            parent.append(child)
+        elif len(parent):
+            parent[-1].tail = (parent[-1].tail or "") + _plain(child)
+        else:
+            parent.text = (parent.text or "") + _plain(child)
+
+
+def serialized(element: Element) -> str:
+    """Return the element as HTML."""
+    return tostring(element, encoding="unicode", method="html")
+
+
+def table(heads: tuple[str, ...], rows: list[tuple[Node, ...]], *, numbers: tuple[int, ...] = ()) -> Element:
+    """Return a table that scrolls sideways where it is too wide.
+
+    Args:
+        heads: of its columns.
+        rows: of its cells.
+        numbers: columns of figures, which are aligned at the right.
+    """
+
+    def cells(tag: str, row: tuple[Node, ...]) -> list[Element]:
+        return [node(tag, cell, class_="number" if at in numbers else None) for at, cell in enumerate(row)]
+
+    head = node("thead", node("tr", *cells("th", heads)))
+    body = node("tbody", *(node("tr", *cells("td", row)) for row in rows))
+    return node("div", node("table", head, body), class_="scrolls", tabindex="0")
+
+
+def _name(key: str) -> str:
+    return key.rstrip("_").replace("_", "-")
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else printable(str(value))
+
+
+def _plain(text: str) -> str:
+    """Return a text without control characters and secrets; it keeps its lines."""
+    return "\n".join(printable(line) for line in text.split("\n")) if "\n" in text else printable(text)
+
+
+# The page's style sheet: dark and light as the reader's system has it, light in print.
+
+
+STYLE = """
+:root {
+  color-scheme: light dark;
+  --ground: #ffffff; --panel: #f5f6f8; --ink: #16181d; --muted: #5a6070; --line: #d5d8de; --grid: #e4e6eb;
+  --gap: #9aa0ad; --tint: .2;
+}
+@media (prefers-color-scheme: dark) {
+  :root { --ground: #14161a; --panel: #1c1f25; --ink: #e8eaee; --muted: #a4abb9; --line: #3a3f49; --grid: #2a2e36;
+    --gap: #6b7280; --tint: .36; }
+}
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 76rem; padding: 1.25rem; background: var(--ground); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif; }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: 0; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; padding-bottom: .25rem; border-bottom: 1px solid var(--line); }
+h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; overflow-wrap: anywhere; }
+p { margin: .35rem 0; max-width: 60rem; overflow-wrap: anywhere; }
+.subtitle, .note, footer { color: var(--muted); }
+.note { font-size: .9rem; }
+footer { margin-top: 2.5rem; border-top: 1px solid var(--line); font-size: .85rem; }
+a { color: inherit; }
+figure { margin: .5rem 0 1.25rem; break-inside: avoid; }
+figcaption { font-weight: 600; overflow-wrap: anywhere; }
+figcaption .note { font-weight: 400; }
+.plots { display: grid; gap: 0 1.5rem; }
+@media (min-width: 60rem) { .plots.many { grid-template-columns: 1fr 1fr; } }
+svg { display: block; overflow: visible; }
+svg text { font: 11px system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif; fill: var(--muted); }
+svg.plot > svg { overflow: hidden; }
+.grid { stroke: var(--grid); }
+.axis, .tick { stroke: var(--muted); }
+.limit { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 2 3; }
+.data { fill: none; stroke-width: 1.8; stroke-linejoin: round; stroke-linecap: round;
+  vector-effect: non-scaling-stroke; }
+.data.thin { stroke-width: 1; opacity: .75; }
+.data.dashed { stroke-dasharray: 6 4; stroke-linecap: butt; }
+.fill, .band { opacity: var(--tint); }
+.moment { stroke-width: 1.5; }
+.gap { fill: var(--gap); opacity: .3; }
+svg text.halo { fill: var(--ink); paint-order: stroke; stroke: var(--ground); stroke-width: 3px;
+  stroke-linejoin: round; }
+svg text.strong { font-weight: 700; }
+svg text.tick-label { fill: var(--muted); }
+@media (max-width: 40rem) { .wide { display: none; } body { padding: .75rem; } }
+.bar-head { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 1rem; margin-top: .4rem;
+  font-size: .9rem; }
+.bar-figure { font-variant-numeric: tabular-nums; }
+svg text.on-bar { text-anchor: middle; fill: inherit; }
+svg text.on-bar[fill="#ffffff"] { fill: #ffffff; }
+svg text.on-bar[fill="#0b1220"] { fill: #0b1220; }
+.range { stroke: var(--ink); stroke-width: 1.6; }
+.legend { list-style: none; display: flex; flex-wrap: wrap; gap: .15rem 1rem; margin: .4rem 0; padding: 0;
+  font-size: .85rem; color: var(--muted); }
+.legend svg { display: inline-block; vertical-align: -1px; }
+.scrolls { overflow-x: auto; margin: .5rem 0; }
+table { border-collapse: collapse; font-size: .9rem; }
+th { text-align: left; font-weight: 600; color: var(--muted); white-space: nowrap; }
+td code { white-space: nowrap; }
+.words { display: inline-block; min-width: 13rem; }
+th, td { padding: .2rem .9rem .2rem 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.nowrap { white-space: nowrap; }
+.sign { display: inline-block; min-width: 1.4em; padding: 0 .35em; border-radius: .25em; text-align: center;
+  background: var(--panel); white-space: nowrap; }
+.sign.bad { background: #cb1a16; color: #ffffff; }
+.sign.warning { background: #c4770d; color: #0b1220; }
+.sign.good { background: #207346; color: #ffffff; }
+pre { background: var(--panel); padding: .75rem; overflow-x: auto; font: 13px/1.45 ui-monospace, "DejaVu Sans Mono",
+  "Liberation Mono", monospace; border-radius: .35rem; }
+code { font: .92em ui-monospace, "DejaVu Sans Mono", "Liberation Mono", monospace; overflow-wrap: anywhere; }
+summary { cursor: pointer; }
+ul.lines { margin: .35rem 0; padding-left: 1.2rem; max-width: 60rem; }
+@media print {
+  :root { color-scheme: light; --ground: #ffffff; --panel: #f5f6f8; --ink: #000000; --muted: #44484f; --line: #b5b8be;
+    --grid: #dddfe4; --gap: #9aa0ad; --tint: .2; }
+  body { max-width: none; padding: 0; font-size: 10.5pt; }
+  h2, h3 { break-after: avoid; }
+  tr, .bars { break-inside: avoid; }
+  .scrolls, pre { overflow: visible; }
+  pre { white-space: pre-wrap; }
+  details::details-content { content-visibility: visible; block-size: auto; }
+  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+}
+"""
 
 
 def page(title: str, subtitle: str, sections: Sequence[Element], *, made_by: str, now: float | None = None) -> str:
@@ -62,3 +228,581 @@ def section(heading: str, *children: Element | str | None, name: str) -> Element
 def _policy(style: str) -> str:
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+# Plots as plain data, which ``svg`` draws into the page and ``plot_files`` with matplotlib.
+
+
+LineStyle = Literal["area", "line", "thin", "dashed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Memory over time."""
+
+    label: str
+    colour: str
+    stretches: tuple[Stretch, ...]
+    """Between them are gaps, over which nothing is drawn."""
+    style: LineStyle = "line"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A range of memory over the whole time, such as that of a budget."""
+
+    label: str
+    colour: str
+    low_bytes: int
+    expected_bytes: int
+    high_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A moment at which something happened."""
+
+    time: float
+    """Unix seconds."""
+    number: int
+    """Its number in the table of events."""
+    colour: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """A time without readings."""
+
+    begin: float
+    end: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimePlot:
+    """Memory over time."""
+
+    name: str
+    """For the name of a file: ``gpu-0``."""
+    title: str
+    summary: str
+    """What it shows, for those who do not see it."""
+    begin: float
+    end: float
+    top_bytes: int
+    """Upper end of the scale."""
+    limit_bytes: int | None = None
+    """Size of the GPU."""
+    lines: tuple[Line, ...] = ()
+    band: Band | None = None
+    moments: tuple[Moment, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A part of a bar."""
+
+    label: str
+    colour: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One bar of stacked parts."""
+
+    label: str
+    segments: tuple[Segment, ...]
+    figure: str
+    """What stands at its end: ``67.2 GiB (62.0 to 70.1)``."""
+    low_bytes: int | None = None
+    """Lower end of its range; None: it has none."""
+    high_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarPlot:
+    """Bars on one scale, one below the other."""
+
+    name: str
+    title: str
+    summary: str
+    bars: tuple[Bar, ...]
+
+    @property
+    def top_bytes(self) -> int:
+        """Upper end of the scale."""
+        ends = (max(sum(part.bytes for part in bar.segments), bar.high_bytes or 0) for bar in self.bars)
+        return max(1, *ends) if self.bars else 1
+
+    @property
+    def legend(self) -> dict[str, str]:
+        """Labels of the parts, each with its colour."""
+        parts = (part for bar in self.bars for part in bar.segments if part.bytes)
+        return {part.label: part.colour for part in parts}
+
+
+Plot = TimePlot | BarPlot
+
+
+def outline(stretch: Sequence[tuple[float, float, int, int]]) -> list[tuple[float, int]]:
+    """Return the corners of a line through intervals: (Unix seconds, bytes), of each interval its peak at least.
+
+    An interval of several readings is drawn through its lowest and its highest one, so that no peak is lost.
+    """
+    corners: list[tuple[float, int]] = []
+    for begin, end, low, high in stretch:
+        if begin == end:
+            corners.append((begin, high))
+            continue
+        rises = not corners or corners[-1][1] <= (low + high) / 2
+        first, second = (low, high) if rises else (high, low)
+        corners += [(begin, first), (end, second)]
+    return corners
+
+
+# Scales of plots: round steps of memory and of time.
+
+
+_STEPS = (1, 2, 5, 10, 15, 30)
+_SECONDS = (
+    *_STEPS,
+    *(60 * step for step in _STEPS),
+    *(3600 * step for step in (1, 2, 3, 6, 12)),
+    *(86_400 * step for step in (1, 2, 7, 14, 28, 91, 364)),
+)
+
+
+def memory_ticks(top_bytes: int, count: int = 5) -> list[tuple[int, str]]:
+    """Return about ``count`` round sizes below the end of a scale, each with its label."""
+    unit, word = (GIB, "GiB") if top_bytes >= 2 * GIB else (MIB, "MiB")
+    whole = max(top_bytes / unit, 1e-9)
+    rough = whole / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough * 0.999)
+    return [(round(at * step * unit), f"{at * step:g} {word}") for at in range(math.floor(whole / step * 1.001) + 1)]
+
+
+def time_ticks(begin: float, end: float, count: int = 8) -> list[tuple[float, str]]:
+    """Return about ``count`` round clock times, each with its label: ``14:05``, ``14:05:30``, ``11-22``.
+
+    Args:
+        begin: Unix seconds.
+        end: Unix seconds.
+        count: of ticks.
+    """
+    span = max(end - begin, 1.0)
+    step = next((each for each in _SECONDS if span / each <= count), span / count)
+    offset = clock.localtime(begin).tm_gmtoff or 0
+    first = math.ceil((begin + offset) / step) * step - offset
+    pattern = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86_400 else "%m-%d"
+    found = []
+    at = first
+    while at <= end:
+        found.append((at, clock.strftime(pattern, clock.localtime(at))))
+        at += step
+    return found
+
+
+def clock_text(seconds: float, *, date: bool = False) -> str:
+    """Return a moment as a local time, with its date if asked for."""
+    return clock.strftime("%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S", clock.localtime(seconds))
+
+
+def zone_text(seconds: float) -> str:
+    """Return the time zone in which clock times are stated: ``CET, UTC+01:00``."""
+    moment = clock.localtime(seconds)
+    offset = moment.tm_gmtoff or 0
+    sign, minutes = ("-" if offset < 0 else "+"), abs(offset) // 60
+    shift = f"UTC{sign}{minutes // 60:02}:{minutes % 60:02}"
+    return shift if moment.tm_zone in (None, "UTC") or not moment.tm_zone.isalpha() else f"{moment.tm_zone}, {shift}"
+
+
+# Plots as inline SVG without a script: they take the width of the page, its colours, and are sharp in print.
+#
+# Positions are percentages, so letters keep their size on a phone; only lines of data are stretched, in a coordinate
+# system of their own. What a line is, and its peak, is in its title, which browsers show under the pointer.
+
+
+_UNITS = 10_000
+"""Width and height of the coordinate system of data."""
+_TOP = 16
+"""Height of the numbers of events above the plot."""
+_PLOT_HEIGHT = 210
+_BOTTOM = _TOP + _PLOT_HEIGHT
+_HEIGHT = _BOTTOM + 22
+"""With the labels of the time axis below it."""
+_MIN_LABEL_SHARE = 2.5
+"""Numbers of events are drawn at least this many percent of the width apart."""
+_BAR_HEIGHT = 22
+_RANGE_AT = _BAR_HEIGHT + 5
+"""Distance of the line of a range from the top of its bar."""
+_MIN_LETTERED_SHARE = 7.0
+"""A part of a bar that is at least this many percent wide has its figure on it."""
+_EDGE_SHARE = 3.0
+
+
+def time_plot(plot: TimePlot) -> Element:
+    """Return memory over time as SVG."""
+    svg = node("svg", class_="plot", role="img", aria_label=plot.summary, height=_HEIGHT, width="100%")
+    _add_gaps(svg, plot)
+    for size, _ in memory_ticks(plot.top_bytes):
+        y = _down(size, plot)
+        add(svg, node("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
+    _add_times(svg, plot)
+    inner = node(
+        "svg", viewBox=f"0 0 {_UNITS} {_UNITS}", preserveAspectRatio="none", y=_TOP, width="100%", height=_PLOT_HEIGHT
+    )
+    _add_band(inner, plot)
+    for line in plot.lines:
+        add(inner, *_line(line, plot))
+    add(svg, inner)
+    if plot.limit_bytes is not None and plot.limit_bytes <= plot.top_bytes:
+        y = _down(plot.limit_bytes, plot)
+        title = node("title", f"size of the GPU: {format_gib(plot.limit_bytes)} GiB")
+        add(svg, node("line", title, x1="0", x2="100%", y1=y, y2=y, class_="limit"))
+    for size, label in memory_ticks(plot.top_bytes):
+        if size:
+            add(svg, node("text", label, x="4", y=_down(size, plot) - 3, class_="halo"))
+    _add_moments(svg, plot)
+    return svg
+
+
+def bar_plot(plot: BarPlot) -> Element:
+    """Return stacked bars, each below its label."""
+    figure = node("div", class_="bars", role="img", aria_label=plot.summary)
+    top = plot.top_bytes
+    for bar in plot.bars:
+        label = node("span", bar.label, class_="bar-label")
+        add(figure, node("div", label, node("span", bar.figure, class_="bar-figure"), class_="bar-head"))
+        add(figure, _bar(bar, top))
+    return figure
+
+
+def legend(entries: dict[str, str], extra: tuple[tuple[str, str, str], ...] = ()) -> Element:
+    """Return a legend.
+
+    Args:
+        entries: labels, each with the colour of its square.
+        extra: (label, colour, style) of lines.
+    """
+    found = node("ul", class_="legend")
+    for label, colour in entries.items():
+        square = node("rect", width="12", height="12", fill=colour)
+        add(found, node("li", node("svg", square, width="12", height="12", aria_hidden="true"), " ", label))
+    for label, colour, style in extra:
+        line = node("line", x1="0", x2="18", y1="6", y2="6", stroke=colour, class_=f"data {style}")
+        add(found, node("li", node("svg", line, width="18", height="12", aria_hidden="true"), " ", label))
+    return found
+
+
+def _bar(bar: Bar, top: int) -> Element:
+    height = _RANGE_AT + 5 if bar.low_bytes is not None else _BAR_HEIGHT
+    svg = node("svg", width="100%", height=height, class_="bar", aria_hidden="true")
+    at = 0
+    for part in bar.segments:
+        if not part.bytes:
+            continue
+        width = 100 * part.bytes / top
+        text = f"{part.label}: {format_gib(part.bytes, digits=2)} GiB"
+        begin = 100 * at / top
+        add(
+            svg,
+            node(
+                "rect",
+                node("title", text),
+                x=_percent(begin),
+                width=_percent(width),
+                y="0",
+                height=_BAR_HEIGHT,
+                fill=part.colour,
+            ),
+        )
+        if width >= _MIN_LETTERED_SHARE:
+            middle = _percent(begin + width / 2)
+            letters = format_gib(part.bytes)
+            add(svg, node("text", letters, x=middle, y="15", fill=ink_on(part.colour), class_="on-bar"))
+        at += part.bytes
+    if bar.low_bytes is not None and bar.high_bytes is not None:
+        low, high = (_percent(100 * size / top) for size in (bar.low_bytes, bar.high_bytes))
+        add(svg, node("line", x1=low, x2=high, y1=_RANGE_AT, y2=_RANGE_AT, class_="range"))
+        add(svg, *(node("line", x1=x, x2=x, y1=_RANGE_AT - 4, y2=_RANGE_AT + 4, class_="range") for x in (low, high)))
+    return svg
+
+
+def _add_gaps(svg: Element, plot: TimePlot) -> None:
+    for gap in plot.gaps:
+        begin, end = _across(gap.begin, plot), _across(gap.end, plot)
+        title = node("title", gap.text)
+        width = _percent(max(0.15, end - begin))
+        add(svg, node("rect", title, x=_percent(begin), width=width, y=_TOP, height=_PLOT_HEIGHT, class_="gap"))
+
+
+def _add_times(svg: Element, plot: TimePlot) -> None:
+    for at, (moment, label) in enumerate(time_ticks(plot.begin, plot.end)):
+        share = _across(moment, plot)
+        x = _percent(share)
+        add(svg, node("line", x1=x, x2=x, y1=_BOTTOM, y2=_BOTTOM + 4, class_="tick"))
+        anchor = "start" if share < _EDGE_SHARE else "end" if share > 100 - _EDGE_SHARE else "middle"
+        classes = "tick-label" if at % 2 == 0 else "tick-label wide"
+        add(svg, node("text", label, x=x, y=_HEIGHT - 6, text_anchor=anchor, class_=classes))
+    add(svg, node("line", x1="0", x2="100%", y1=_BOTTOM, y2=_BOTTOM, class_="axis"))
+
+
+def _add_band(inner: Element, plot: TimePlot) -> None:
+    band = plot.band
+    if band is None:
+        return
+    high, low = _level(band.high_bytes, plot), _level(band.low_bytes, plot)
+    expected = _level(band.expected_bytes, plot)
+    title = (
+        f"{band.label}: {format_gib(band.expected_bytes)} GiB "
+        f"({format_gib(band.low_bytes)} to {format_gib(band.high_bytes)})"
+    )
+    add(
+        inner,
+        node(
+            "rect",
+            node("title", title),
+            x="0",
+            width=_UNITS,
+            y=high,
+            height=max(0, low - high),
+            fill=band.colour,
+            class_="band",
+        ),
+        node("line", x1="0", x2=_UNITS, y1=expected, y2=expected, stroke=band.colour, class_="data dashed"),
+    )
+
+
+def _line(line: Line, plot: TimePlot) -> list[Element]:
+    strokes, fills = [], []
+    for stretch in line.stretches:
+        corners = [(_unit(time, plot), _level(size, plot)) for time, size in outline(stretch)]
+        if len(corners) == 1:  # a single reading is a point
+            corners.append(corners[0])
+        path = " ".join(f"{x},{y}" for x, y in corners)
+        strokes.append(f"M{path}")
+        fills.append(f"M{corners[0][0]},{_UNITS} {path} {corners[-1][0]},{_UNITS}Z")
+    if not strokes:
+        return []
+    found = []
+    if line.style == "area":
+        found.append(node("path", d="".join(fills), fill=line.colour, class_="fill"))
+    highest = max(interval.high_bytes for stretch in line.stretches for interval in stretch)
+    title = node("title", f"{line.label}: at most {highest / GIB:.2f} GiB")
+    found.append(node("path", title, d="".join(strokes), stroke=line.colour, class_=f"data {line.style}"))
+    return found
+
+
+def _add_moments(svg: Element, plot: TimePlot) -> None:
+    lettered = -100.0
+    for moment in plot.moments:
+        share = _across(moment.time, plot)
+        if not 0 <= share <= 100:
+            continue
+        x = _percent(share)
+        title = f"{clock_text(moment.time)} {moment.text}"
+        line = node("line", x1=x, x2=x, y1="2", y2=_BOTTOM, stroke=moment.colour, class_="moment")
+        group = node("g", node("title", title), line)
+        if share - lettered >= _MIN_LABEL_SHARE:
+            lettered = share
+            anchor = "end" if share > 100 - _EDGE_SHARE else "start"
+            shift = -3 if anchor == "end" else 3
+            add(
+                group, node("text", str(moment.number), x=x, dx=shift, y="11", text_anchor=anchor, class_="halo strong")
+            )
+        add(svg, group)
+
+
+def _across(time: float, plot: TimePlot) -> float:
+    """Return a time as percent of the width."""
+    return 100 * (time - plot.begin) / max(plot.end - plot.begin, 1e-9)
+
+
+def _unit(time: float, plot: TimePlot) -> int:
+    return round(_across(time, plot) / 100 * _UNITS)
+
+
+def _down(size: int, plot: TimePlot) -> float:
+    """Return the distance of a size from the top, in pixels."""
+    return round(_TOP + _PLOT_HEIGHT * (1 - size / plot.top_bytes), 1)
+
+
+def _level(size: int, plot: TimePlot) -> int:
+    return round(_UNITS * (1 - min(size, plot.top_bytes) / plot.top_bytes))
+
+
+def _percent(share: float) -> str:
+    return f"{share:.3f}".rstrip("0").rstrip(".") + "%"
+
+
+# The report on measured runs: what was predicted of each beside what was seen, and how far apart they are.
+
+
+MAX_BARS = 60
+"""Runs with bars, the newest; the table has all."""
+_SOURCES = {
+    "readings": "readings of NVML",
+    "accounting": "the driver",
+    "probe": "the probe",
+    "measure": "vramtop measure",
+}
+_STATES = {"out_of_memory": "OUT OF MEMORY", "growing": "GROWING"}
+_SHOWN_RUN_DIGITS = 8
+_OFF_SHARE = 0.1
+"""Errors beyond this share of the prediction stand out."""
+
+
+def history_page(
+    found: Sequence[Measurement], name: str, *, corrected: Mapping[str, Budget], made_by: str, now: float | None = None
+) -> str:
+    """Return the report as HTML.
+
+    Args:
+        found: the measured runs, the newest first.
+        name: of their file.
+        corrected: for a run the estimate of its job, corrected by the other runs; runs without one are left out.
+        made_by: the program and its version.
+        now: Unix seconds at which it is written; None: now.
+    """
+    plot = history_plot(found)
+    bars = section("Predicted beside seen", name="bars")
+    if plot.bars:
+        add(bars, legend(plot.legend), node("figure", bar_plot(plot)))
+    if len(found) > MAX_BARS:
+        add(bars, node("p", f"The newest {MAX_BARS} of {len(found)} runs; the table has all.", class_="note"))
+    sections = [_overview(found), bars if plot.bars else None, _table(found), _corrections(found, corrected)]
+    times = [each.time for each in found]
+    subtitle = (
+        f"{clock_text(min(times), date=True)} to {clock_text(max(times), date=True)} ({zone_text(max(times))})"
+        if times
+        else "no run has been measured yet"
+    )
+    shown = [each for each in sections if each is not None]
+    return page(f"Measured runs: {name}", subtitle, shown, made_by=made_by, now=now)
+
+
+def history_plot(found: Sequence[Measurement]) -> BarPlot:
+    """Return the newest runs as pairs of bars: the predicted components with their range, and what was seen."""
+    bars: list[Bar] = []
+    for each in found[:MAX_BARS]:
+        predicted, seen = last_prediction(each), each.observed.device_bytes
+        if predicted is None or seen is None:
+            continue
+        span = predicted.device_range
+        slack = max(0, predicted.device_bytes - predicted.components.total_bytes)
+        figure = (
+            f"predicted {format_gib(predicted.device_bytes)} GiB ({format_gib(span.low_bytes)} to "
+            f"{format_gib(span.high_bytes)})"
+        )
+        parts = [
+            Segment(label=COMPONENTS[name].word, colour=COMPONENTS[name].colour, bytes=size)
+            for name, size in predicted.components.items()
+        ]
+        parts.append(Segment(label="allocator slack", colour=colour_of("neutral"), bytes=slack))
+        bars.append(
+            Bar(
+                label=f"{each.run[:_SHOWN_RUN_DIGITS]} {_job_words(each)}",
+                segments=tuple(parts),
+                figure=figure,
+                low_bytes=span.low_bytes,
+                high_bytes=span.high_bytes,
+            )
+        )
+        outside = not span.low_bytes <= seen <= span.high_bytes
+        word = "seen, outside of the range" if outside else "seen"
+        segment = Segment(label=word, colour=colour_of("bad") if outside else colour_of("no_budget"), bytes=seen)
+        text = f"{format_gib(seen)} GiB ({_error(predicted.device_bytes, seen)})"
+        bars.append(Bar(label="seen", segments=(segment,), figure=text))
+    title = "Measured runs: predicted components, and what was seen"
+    return BarPlot(name="measured-runs", title=title, summary=f"{len(bars) // 2} measured runs.", bars=tuple(bars))
+
+
+def last_prediction(measurement: Measurement) -> Predicted | None:
+    """Return the prediction of the method that was used last."""
+    return measurement.predicted[-1] if measurement.predicted else None
+
+
+def _overview(found: Sequence[Measurement]) -> Element:
+    pairs = [(each, last_prediction(each)) for each in found if each.is_complete]
+    known = [(p, each.observed.device_bytes) for each, p in pairs if p is not None and each.observed.device_bytes]
+    lines = [f"{len(found)} measured run{'' if len(found) == 1 else 's'}, {len(known)} of them complete and predicted"]
+    if known:
+        errors = [abs(seen - p.device_bytes) / p.device_bytes for p, seen in known]
+        within = sum(p.device_range.low_bytes <= seen <= p.device_range.high_bytes for p, seen in known)
+        lines.append(f"median error of the prediction, before any correction: {100 * median(errors):.1f} %")
+        lines.append(f"seen within the predicted range: {within} of {len(known)}")
+    return section("Overview", node("ul", *(node("li", line) for line in lines), class_="lines"), name="overview")
+
+
+def _table(found: Sequence[Measurement]) -> Element:
+    heads = ("RUN", "LAST SEEN", "STATE", "JOB", "CARD", "METHOD", "PREDICTED GiB", "RANGE", "SEEN GiB", "ERROR", "BY")
+    rows: list[tuple[Element | str, ...]] = []
+    for each in found:
+        predicted, seen = last_prediction(each), each.observed.device_bytes
+        span = predicted.device_range if predicted else None
+        off = bool(predicted and seen and abs(seen - predicted.device_bytes) > _OFF_SHARE * predicted.device_bytes)
+        error = node(
+            "span", _error(predicted.device_bytes if predicted else None, seen), class_="sign warning" if off else None
+        )
+        rows.append(
+            (
+                node("code", each.run[:_SHOWN_RUN_DIGITS]),
+                node("span", clock_text(each.time, date=True), class_="nowrap"),
+                _STATES.get(each.state, each.state),
+                node("span", _job_words(each), class_="words"),
+                node("span", (each.card or "n/a").removeprefix("NVIDIA "), class_="nowrap"),
+                predicted.method if predicted else "n/a",
+                format_gib(predicted.device_bytes) if predicted else "n/a",
+                f"{format_gib(span.low_bytes)} to {format_gib(span.high_bytes)}" if span else "n/a",
+                format_gib(seen),
+                error,
+                node("span", _SOURCES.get(each.observed.device_source or "", "n/a"), class_="nowrap"),
+            )
+        )
+    return section("Runs", table(heads, rows, numbers=(6, 7, 8, 9)), name="runs")
+
+
+def _corrections(found: Sequence[Measurement], corrected: Mapping[str, Budget]) -> Element | None:
+    rows: list[tuple[Element | str, ...]] = []
+    for each in found:
+        budget, seen = corrected.get(each.run), each.observed.device_bytes
+        if budget is None or budget.learned is None:
+            continue
+        before, after = budget.learned.uncorrected.device_bytes, budget.peak.device_bytes
+        rows.append(
+            (
+                node("code", each.run[:_SHOWN_RUN_DIGITS]),
+                node("span", _job_words(each), class_="words"),
+                format_gib(before),
+                format_gib(after),
+                format_gib(seen),
+                _error(before, seen),
+                _error(after, seen),
+                node("span", budget.learned.sentence, class_="words"),
+            )
+        )
+    if not rows:
+        return None
+    sentence = (
+        "The closed form's estimate of each run, corrected by the other runs on the same card: what it would be today."
+    )
+    heads = ("RUN", "JOB", "ESTIMATE GiB", "CORRECTED", "SEEN", "ERROR", "CORRECTED", "WHY")
+    table_of_runs = table(heads, rows, numbers=(2, 3, 4, 5, 6))
+    return section("Correction", node("p", sentence, class_="note"), table_of_runs, name="correction")
+
+
+def _job_words(measurement: Measurement) -> str:
+    training, parallel = measurement.job.training, measurement.job.parallel
+    words = [measurement.model, f"{training.micro_batch} x {training.sequence_length}", str(training.precision)]
+    if parallel.world_size > 1:
+        words.append(f"{parallel.strategy} on {parallel.world_size}")
+    return ", ".join(words)
+
+
+def _error(expected: int | None, seen: int | None) -> str:
+    """Return how far from the prediction a run was: positive if it held more."""
+    return "n/a" if not expected or seen is None else f"{100 * (seen - expected) / expected:+.1f} %"

@@ -6,16 +6,18 @@ import io
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from vramtop.estimator.common import GIB, InputError, write_private
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.private_files import write_private
+from vramtop.estimator.common.sizes import GIB
 
-from ..draw import printable
-from .plots import BarPlot, TimePlot, outline
+from ..draw.text_output import printable
+from .page import BarPlot, TimePlot, outline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from .plots import Plot
+    from .page import Plot
 
 PlotFormat = Literal["png", "svg"]
 _INCHES = 9.0

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.advice import shifted
-from vramtop.estimator.common import CannotTellError
+from vramtop.estimator.advice.suggestion_search import shifted
+from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate, quick_estimator
-from vramtop.estimator.job import find_gpu
-from vramtop.estimator.learning import uncorrected
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.learning.correction import uncorrected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vramtop.estimator.budget import Budget, Method
-    from vramtop.estimator.job import Gpu, Job
+    from vramtop.estimator.job.gpu_catalogue import Gpu
+    from vramtop.estimator.job.job import Job
     from vramtop.monitor.fleet.placing import Card
 
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from textual.message_pump import MessagePump
 
-from ..background import LatestOnlyTask
-from .form import JobForm
+from ..background.latest_only_task import LatestOnlyTask
+from .form.job_form import JobForm
 
 if TYPE_CHECKING:
     from textual.timer import Timer

@@ -1,42 +1,53 @@
 """Loads a job from what the user named: a job file, another tool's configuration, a launch line, or a model."""
 
+from __future__ import annotations
+
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+import shlex
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from vramtop.estimator.advice import flag_edits
-from vramtop.estimator.common import CannotTellError, InputError, expand_user, is_file, is_folder
-from vramtop.estimator.job import (
-    Job,
-    ModelSpec,
-    Training,
-    load_job,
-    names_user_code,
+from vramtop.estimator.advice.suggestion_search import flag_edits, tool_edits
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.paths import expand_user, is_file, is_folder
+from vramtop.estimator.common.secrets import displayed
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import (
+    job_differences,
+    job_to_mapping,
     parse_assignment,
-    preparation,
     with_changes,
     with_old_model_removed,
-    written_keys,
 )
-from vramtop.estimator.job.rules import LONGEST, serving_defaults
-from vramtop.estimator.model import (
-    job_of_model,
-    looks_like_hub_id,
-    max_positions,
-    read_config,
-    resolve_model,
-    usual_task,
-)
-from vramtop.estimator.model.read_architecture import read_architecture
+from vramtop.estimator.job.job_file.load_and_save import load_job, names_user_code, toml_value, written_keys
+from vramtop.estimator.job.resolved_job import preparation
+from vramtop.estimator.job.rules.frameworks import LONGEST, serving_defaults
+from vramtop.estimator.job.settings import Inference, Lora, ModelSpec, Training
+from vramtop.estimator.model.checkpoint import job_of_model
+from vramtop.estimator.model.find_config import looks_like_hub_id, read_config, resolve_model
+from vramtop.estimator.model.read_architecture import max_positions, read_architecture, usual_task
+from vramtop.estimator.readers.tools.tool_registry import parse_launch
 
-from .flags import FlagSettings, flags_by_key, settings_of_flags, with_method
+from .flags.flag_settings import FlagSettings, settings_of_flags
+from .flags.job_flags import (
+    GPU_TYPE_FLAGS,
+    TRUST_KEY,
+    GpuAction,
+    GpuTypeAction,
+    add_job_arguments,
+    flags_by_key,
+    gpu_count,
+    normal_words,
+)
+from .flags.method_flag import with_method
 
 if TYPE_CHECKING:
-    from vramtop.estimator.readers.source import JobReading
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from vramtop.estimator.readers.source.evidence import JobReading
 
 _JOB_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 _PROGRAM_SUFFIXES = (".py", ".ipynb")
@@ -74,7 +85,7 @@ class LoadedJob:
     """Warnings about settings that were not understood."""
     file: Path | None = None
     """The job file; None for anything else."""
-    reading: "JobReading | None" = None
+    reading: JobReading | None = None
     """The settings read from another tool's launch line or file; None for other jobs."""
     tool: str | None = None
     """Name of that tool; None where it is not known."""
@@ -221,7 +232,7 @@ def _download(name: str, *, config: Mapping[str, Any] | None = None) -> str | No
     try:
         resolve_model(ModelSpec(id=name))
     except InputError as error:
-        from vramtop.estimator.model import Refusal, download_config  # with urllib and TLS
+        from vramtop.estimator.model.hub import Refusal, download_config  # with urllib and TLS
 
         found = download_config(name, os.environ)
         if isinstance(found, Refusal):
@@ -235,7 +246,7 @@ def _with_adapter_targets(loaded: LoadedJob, changes: Mapping[str, Any]) -> Load
     asked = any(key.startswith("lora.") for key in changes) and "lora.targets" not in changes
     if not asked or not loaded.is_typed:
         return loaded
-    from vramtop.estimator.readers.trainer import default_targets
+    from vramtop.estimator.readers.trainer.trainer_program import default_targets
 
     setting = default_targets(resolve_model(loaded.job.model).config)
     targets = "all-linear" if setting is None else setting.value
@@ -416,15 +427,15 @@ def _from_file(path: Path, changes: Mapping[str, Any]) -> LoadedJob:
     if _is_model_config(path):
         job = with_changes(_from_model(str(path.resolve()), changes), changes, where="the command line")
         return LoadedJob(job=job, origins={"model.id": path.name})
-    from vramtop.estimator.readers import read_config_file, tool_of_file
+    from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
 
     return _from_reading(read_config_file(path, given=changes), changes, tool=tool_of_file(path), place=path.name)
 
 
 def _is_torchtitan_file(path: Path) -> bool:
     """Return True if the TOML file has torchtitan's tables, which no job file has."""
-    from vramtop.estimator.readers.source import read_table
-    from vramtop.estimator.readers.tools import find_tool_by_config
+    from vramtop.estimator.readers.source.data_files import read_table
+    from vramtop.estimator.readers.tools.tool_registry import find_tool_by_config
 
     try:
         return find_tool_by_config(read_table(path)) is not None
@@ -450,12 +461,12 @@ def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
 
 
 def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> LoadedJob:
-    from vramtop.estimator.readers import read_launch, tool_of_line
+    from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 
     return _from_reading(read_launch(launch, given=changes), changes, tool=tool_of_line(launch), place=_COMMAND_LINE)
 
 
-def _from_reading(reading: "JobReading", changes: Mapping[str, Any], *, tool: str | None, place: str) -> LoadedJob:
+def _from_reading(reading: JobReading, changes: Mapping[str, Any], *, tool: str | None, place: str) -> LoadedJob:
     return LoadedJob(
         job=reading.job(changes),
         notes=reading.warnings,
@@ -511,3 +522,172 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
 def _not_a_job(error: InputError) -> InputError:
     suffixes = ", ".join(_JOB_SUFFIXES)
     return InputError(f"{error.message}; a job is a file that ends in {suffixes}, a model, or a launch line after --")
+
+
+# The changed settings of a job as text to paste: vramtop's flags, and edits of the tool's own files.
+
+
+_ACCUMULATION = "training.gradient_accumulation"
+
+
+def changed_settings_text(job: Job, loaded: LoadedJob | None, text: str, *, gpus: int | None = None) -> str:
+    """Return the command that gives the same verdict, and below it the edits of the tool's own file or launch line.
+
+    Args:
+        job: as the form has it.
+        loaded: the job that was opened; None: it was typed into the form.
+        text: what was opened: a path, or a launch line in one line.
+        gpus: number of GPUs of a machine that is described; None: this machine.
+    """
+    command = " ".join(_command(job, loaded, text, gpus))
+    edits = "\n".join(_edit_lines(job, loaded))
+    return f"{command}\n\n{edits}" if edits else command
+
+
+def _command(job: Job, loaded: LoadedJob | None, text: str, gpus: int | None) -> Iterator[str]:
+    yield "vramtop fit"
+    is_launch_line = loaded is not None and loaded.is_launch_line
+    if loaded is None:
+        model = ModelSpec(id=job.model.id, config=job.model.config)
+        base = Job(name=job.name, model=model)
+        if model.id:
+            base = with_changes(base, usual_sizes(job))
+        yield shlex.quote(job.model.id or "MODEL")
+        changes = _without_table_defaults(job_differences(base, job), base)
+    else:
+        if not is_launch_line:
+            yield shlex.quote(text)
+        changes = _changes(job, loaded)
+    yield from _flags(changes)
+    if job.target.gpu and gpus is not None:
+        yield f"--gpus {gpus}"
+    if is_launch_line:
+        yield f"-- {displayed(text)}"
+
+
+def _changes(job: Job, loaded: LoadedJob) -> dict[str, Any]:
+    """Return the differences from what was opened, with the settings that were missing there.
+
+    The accumulation is added if it was derived from a global batch: it would change with the other settings.
+    """
+    changes = _without_table_defaults(job_differences(loaded.job, job), loaded.job)
+    tables = job_to_mapping(job)
+    for key in loaded.missing:
+        table, _, name = key.partition(".")
+        changes[key] = tables[table].get(name)
+    if changes and loaded.reading is not None and loaded.reading.global_batch is not None:
+        changes.setdefault(_ACCUMULATION, job.training.gradient_accumulation)
+    return changes
+
+
+def _without_table_defaults(changes: Mapping[str, Any], before: Job) -> dict[str, Any]:
+    """Remove the defaults of tables that are new; one key of each stays, which creates the table."""
+    tables_before, kept, created = job_to_mapping(before), dict(changes), set[str]()
+    defaults = {"lora": job_to_mapping(Job(lora=Lora())), "inference": job_to_mapping(Job(inference=Inference()))}
+    for key, value in changes.items():
+        table, _, name = key.partition(".")
+        if table in defaults and table not in tables_before and name:
+            if defaults[table][table].get(name) == value and table in created:
+                del kept[key]
+            created.add(table)
+    return kept
+
+
+def _flags(changes: Mapping[str, Any]) -> Iterator[str]:
+    flags = flags_by_key()
+    for key, value in changes.items():
+        if value is None and "." not in key:
+            continue  # a removed table has no flag; the edits tell to remove it
+        if key == "target.gpu":
+            yield f"--gpu-type {shlex.quote(str(value))}"
+        elif key == TRUST_KEY and value is True:
+            yield flags[key]
+        elif key in flags and value is not None:
+            yield f"{flags[key]} {shlex.quote(value if isinstance(value, str) else toml_value(value))}"
+        elif value is not None:
+            yield f"--set {shlex.quote(f'{key}={toml_value(value)}')}"
+
+
+def _edit_lines(job: Job, loaded: LoadedJob | None) -> Iterator[str]:
+    if loaded is None:
+        return
+    changes = _changes(job, loaded)
+    removed = [key for key, value in changes.items() if value is None and "." not in key]
+    if removed:
+        yield f"# remove: {', '.join(removed)}"
+    if loaded.reading is None:
+        return
+    changed = job_differences(loaded.job, job)
+    wanted = {key: value for key, value in changes.items() if key in changed and value is not None}
+    wanted.pop("target.gpu", None)
+    edits = tool_edits(loaded.reading, loaded.job, wanted, tool=loaded.tool, place=loaded.place)
+    yield from (f"# {edit.place}: {edit.words}" if edit.place else f"# {edit.words}" for edit in edits)
+
+
+# Loads a job from the words that the user types or pastes, as ``vramtop fit`` takes them.
+
+
+_COMMAND = ("vramtop", "fit")
+_NO_JOB = "enter a job file, a model with its flags, or a launch line"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypedJob:
+    """A job as the user typed it."""
+
+    loaded: LoadedJob
+    gpu_type: str | None = None
+    """The only type of GPU that is wanted, of ``--gpu-type``."""
+
+
+def load_typed(text: str) -> TypedJob:
+    """Load a job from words such as ``job.toml``, ``llama-3.1-8b --qlora --gpu-type h100``, or a launch line.
+
+    Args:
+        text: one line; ``vramtop fit`` at its beginning is left out, and a launch line may stand behind ``--``.
+
+    Raises:
+        InputError: it is none of these, cannot be read, or a required setting is missing.
+    """
+    text = text.strip().removeprefix("$ ").strip()
+    try:
+        words = [text] if is_file(expand_user(text)) else shlex.split(text)
+    except ValueError:
+        raise InputError("a quotation mark is not closed") from None
+    if tuple(words[:2]) == _COMMAND:
+        words = words[2:]
+    if not words:
+        raise InputError(_NO_JOB)
+    before, launch = _parts(words)
+    options = _Parser().parse_args(normal_words(before))
+    if options.gpu:
+        raise InputError(f"--gpu {options.gpu}: here give a card, such as h100; the screen shows GPUs of this machine")
+    return TypedJob(loaded=load_from_options(options, launch), gpu_type=options.gpu_type)
+
+
+def _parts(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """Return the flags of the job, and the launch line if there is one."""
+    if "--" in words:
+        at = words.index("--")
+        return list(words[:at]), list(words[at + 1 :])
+    is_launch = len(words) > 1 and parse_launch(words).program_name is not None
+    return ([], list(words)) if is_launch and not is_file(expand_user(words[0])) else (list(words), None)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Parses the job and its flags; a mistake is an InputError."""
+
+    def __init__(self) -> None:
+        super().__init__(prog="job", add_help=False, allow_abbrev=False)
+        self.add_argument("--gpus", type=gpu_count)
+        self.add_argument(*GPU_TYPE_FLAGS, action=GpuTypeAction)
+        self.add_argument("--gpu", action=GpuAction)
+        add_job_arguments(self)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the sentence.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(message.replace("unrecognized arguments", "a job has no such setting"))

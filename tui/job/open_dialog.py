@@ -11,7 +11,7 @@ from textual.events import Paste
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
-from ..background import LatestOnlyTask
+from ..background.latest_only_task import LatestOnlyTask
 from ..keys import bind, shown_key
 from .load_job import LoadedJob, load_from_text
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from textual.message_pump import MessagePump
 
-from vramtop.estimator.common import VramtopError
-from vramtop.monitor.attach import Attachment, SavedAnswers, run_key
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.monitor.attach.attachment import Attachment, SavedAnswers, run_key
 
-from ..background import AnswerWriter, RunReader
-from .form import TUNING, JobForm
+from ..background.latest_only_task import AnswerWriter, RunReader
+from .form.fields import TUNING
+from .form.job_form import JobForm
 from .form_reading import FormReading
 
 if TYPE_CHECKING:

@@ -10,8 +10,10 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Label, Static
 
-from vramtop.estimator.common import InputError, current_folder, expand_user
-from vramtop.estimator.job import Job, save_job
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.paths import current_folder, expand_user
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.load_and_save import save_job
 
 from ..keys import bind, shown_key
 

@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 
-from vramtop.estimator.advice import Suggestion, Verdict, calibrated, flag_edits, shifted, suggest
+from vramtop.estimator.advice.suggestion_search import Suggestion, Verdict, flag_edits, shifted
+from vramtop.estimator.advice.suggestions import calibrated, suggest
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import CannotTellError
-from vramtop.estimator.crash import Explanation
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.crash.explanation import Explanation
 from vramtop.estimator.estimation import quick_estimator
-from vramtop.estimator.job import Job
-from vramtop.estimator.learning import uncorrected
-from vramtop.estimator.learning.carried import carried
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.learning.correction import carried, uncorrected
 from vramtop.monitor.board.fit import DeviceCapacity, check_fit
 
-from .flags import flags_by_key
+from .flags.job_flags import flags_by_key
 
 _MOST = 4
 

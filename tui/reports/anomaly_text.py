@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from vramtop.monitor.anomalies import Anomaly
 
-from ..draw import TextOutput, colour_of
+from ..draw.palette import colour_of
+from ..draw.text_output import TextOutput
 
 
 def anomaly_lines(anomalies: Iterable[Anomaly], output: TextOutput, *, indent: str = "     ") -> Iterator[str]:

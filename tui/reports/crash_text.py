@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import GIB, format_gib
-from vramtop.estimator.crash import CrashLog, Explanation, Failure, MemorySnapshot, PredictedPlace, size_text
+from vramtop.estimator.common.sizes import GIB, format_gib
+from vramtop.estimator.crash.explanation import Explanation, PredictedPlace, size_text
+from vramtop.estimator.crash.records import CrashLog, Failure
+from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 
-from ..draw import COMPONENTS, TextOutput, format_table, phase_place
+from ..draw.palette import COMPONENTS, phase_place
+from ..draw.text_output import TextOutput, format_table
 
 _MAX_PLACES = 8
 _MAX_FAILURES = 6

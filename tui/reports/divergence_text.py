@@ -2,9 +2,10 @@
 
 from textual.content import Content
 
-from vramtop.estimator.causes import Divergence
+from vramtop.estimator.causes.divergence import Divergence
 
-from ..draw import MUTED, printable
+from ..draw.labels import MUTED
+from ..draw.text_output import printable
 
 
 def divergence_content(divergence: Divergence) -> Content:

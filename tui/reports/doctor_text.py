@@ -2,21 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from vramtop.estimator.common import DISTRIBUTION, format_gib
-from vramtop.monitor.doctor import (
-    DataFolderFacts,
-    DoctorReport,
-    DriverFacts,
-    GpuFacts,
-    InterpreterFacts,
-    Issue,
-    PermissionFacts,
-    Severity,
-    SystemFacts,
-)
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.common.version import DISTRIBUTION
+from vramtop.monitor.doctor.driver_facts import DriverFacts, GpuFacts
+from vramtop.monitor.doctor.report import DoctorReport, InterpreterFacts, Issue, Severity
+from vramtop.monitor.doctor.system import DataFolderFacts, PermissionFacts, SystemFacts
 
-from ..draw import CHECKS, Mark, TextOutput
-from ..tty import TerminalFacts
+from ..draw.palette import CHECKS, Mark
+from ..draw.text_output import TextOutput
+from ..tty.terminal_facts import TerminalFacts
 
 _LABEL_WIDTH = 10
 _SEPARATOR = " · "

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import format_gib
-from vramtop.monitor.host import duration_text
-from vramtop.monitor.snapshot import gpu_list
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.host.plain_text import duration_text
+from vramtop.monitor.snapshot.snapshot import gpu_list
 
-from ..draw import VERDICTS, format_table, shorten, truncate
+from ..draw.labels import shorten
+from ..draw.palette import VERDICTS
+from ..draw.text_output import format_table, truncate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.board.fit import Verdict
     from vramtop.monitor.fleet.placing import FleetFit, HostFit
 
-    from ..draw import TextOutput
+    from ..draw.text_output import TextOutput
 
 _HEAD = ("  HOST", "GPU", "OF", "NOW", "LATER", "LEFT GiB", "CARD")
 _ALIGNED = "<<><<><"

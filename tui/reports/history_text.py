@@ -3,11 +3,11 @@
 import time
 from collections.abc import Iterator, Sequence
 
-from vramtop.estimator.common import format_gib
-from vramtop.estimator.job import match_nvml_name
-from vramtop.estimator.learning import Measurement
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.job.gpu_catalogue import match_nvml_name
+from vramtop.estimator.learning.measurement import Measurement
 
-from ..draw import TextOutput, format_table, truncate
+from ..draw.text_output import TextOutput, format_table, truncate
 
 _STATES = {"out_of_memory": "OOM"}
 _SOURCES = {"readings": "NVML", "accounting": "driver", "probe": "probe", "measure": "measure", None: "-"}

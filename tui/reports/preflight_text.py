@@ -7,7 +7,8 @@ from typing import Literal
 
 from vramtop.monitor.preflight.context import CheckResult, CheckStatus
 
-from ..draw import CHECK_UNKNOWN, CHECKS, Mark, TextOutput
+from ..draw.palette import CHECK_UNKNOWN, CHECKS, Mark
+from ..draw.text_output import TextOutput
 
 _NOUNS: dict[CheckStatus | Literal["unknown"], tuple[str, str]] = {
     "failure": ("failure", "failures"),

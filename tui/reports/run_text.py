@@ -5,15 +5,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.causes import Divergence
-from vramtop.estimator.common import format_gib
-from vramtop.estimator.job import Job
+from vramtop.estimator.causes.divergence import Divergence
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.job.job import Job
 from vramtop.monitor.anomalies import Anomaly
-from vramtop.monitor.attach import Attachment
+from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.board.divergence import Comparison
-from vramtop.monitor.snapshot import Snapshot, device_of
+from vramtop.monitor.snapshot.snapshot import Snapshot, device_of
 
-from ..draw import STATUSES, TextOutput, colour_of, format_table
+from ..draw.palette import STATUSES, colour_of
+from ..draw.text_output import TextOutput, format_table
 from .budget_text import budget_lines, closing_lines
 
 _MAX_VALUE_LENGTH = 60

@@ -6,10 +6,13 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from ..draw import printable, shorten
-from ..tty import TerminalApp
-from ..widgets import ChoiceMenu
-from .feed_status import FeedStatus
+from textual.content import Content
+
+from ..draw.labels import alarm, format_duration, shorten
+from ..draw.text_output import printable
+from ..keys import shown_key
+from ..tty.terminal_app import TerminalApp
+from ..widgets.choice import ChoiceMenu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -18,15 +21,51 @@ if TYPE_CHECKING:
     from textual.screen import Screen
     from textual.widget import Widget
 
-    from vramtop.estimator.job import Job
-    from vramtop.monitor.alerts import AlertWatch, FleetWatch
-    from vramtop.monitor.attach import Attachment
-    from vramtop.monitor.attach.automatic import AutomaticAttach
-    from vramtop.monitor.board import Board, ProcessRow, Watchlist
-    from vramtop.monitor.snapshot import Demand, GpuKey, ProcessKey
-    from vramtop.monitor.storage.settings import Value
+    from vramtop.estimator.job.job import Job
+    from vramtop.monitor.alerts.alert_watch import AlertWatch
+    from vramtop.monitor.alerts.fleet_watch import FleetWatch
+    from vramtop.monitor.attach.attachment import Attachment
+    from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
+    from vramtop.monitor.board.board import Board, ProcessRow
+    from vramtop.monitor.board.watchlist import Watchlist
+    from vramtop.monitor.snapshot.snapshot import Demand, GpuKey, ProcessKey
+    from vramtop.monitor.storage.settings.schema import Value
 
-    from ..background import EstimateFunction
+    from ..background.latest_only_task import EstimateFunction
+
+# State of the readings, of one machine or of many: their age, whether they are paused, and the signs for that.
+
+
+STALE_INTERVALS = 3
+"""Readings older than this number of intervals are stale."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedStatus:
+    """Interval, age and state of the readings."""
+
+    interval: float
+    """Seconds between readings."""
+    age_seconds: float | None = None
+    """Age of the latest reading; None while it is as recent as it should be."""
+    paused: bool = False
+    failure: str | None = None
+    """Why there are no new readings."""
+    alerts: int = 0
+    """Alerts that fire."""
+
+
+def feed_signs(feed: FeedStatus) -> list[Content]:
+    """Return what a header says of the readings: paused, old, with alerts; nothing where all is as usual."""
+    signs = []
+    if feed.paused:
+        signs.append(Content.styled(" paused ", alarm()))
+    if feed.age_seconds is not None:
+        signs.append(Content.styled(f" ! figures are {format_duration(feed.age_seconds)} old ", alarm()))
+    if feed.alerts:
+        words = f"{feed.alerts} alert{'' if feed.alerts == 1 else 's'}"
+        signs.append(Content.styled(f" {words} ({shown_key('dashboard.alerts')}) ", alarm()))
+    return signs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

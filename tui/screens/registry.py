@@ -48,7 +48,7 @@ class ScreenSpec:
         return cast("Sequence[BindingType]", _load(self.keys)) if self.keys else ()
 
 
-_NEEDED_BY_SCREENS = ("vramtop.estimator.estimation", "vramtop.estimator.advice", "vramtop.tui.job.form.field_help")
+_NEEDED_BY_SCREENS = ("vramtop.estimator.estimation", "vramtop.estimator.advice", "vramtop.tui.job.form.fields")
 """Modules that screens import only with the first job, or after their first frame."""
 SCREENS = (
     ScreenSpec(
@@ -57,8 +57,8 @@ SCREENS = (
         title="Fit check",
         command_help="Would a job fit on these GPUs?",
         from_any_screen=True,
-        open="fit.open_screen:open_fit_check",
-        keys="fit.keys:FIT_KEYS",
+        open="fit.screen:open_fit_check",
+        keys="fit.screen:FIT_KEYS",
     ),
     ScreenSpec(
         name="attach",
@@ -66,15 +66,15 @@ SCREENS = (
         title="Attach",
         command_help="Compare a running job with its budget",
         from_any_screen=True,
-        open="attach.open_screen:open_attach",
-        keys="attach.keys:ATTACH_KEYS",
+        open="attach.screen:open_attach",
+        keys="attach.screen:ATTACH_KEYS",
     ),
     ScreenSpec(
         name="step",
         label="Step",
         title="Step",
         command_help="Memory over one training step, by component",
-        open="step.open_screen:open_step",
+        open="step:open_step",
     ),
     ScreenSpec(
         name="preflight",
@@ -82,7 +82,7 @@ SCREENS = (
         in_footer=False,
         title="Preflight",
         command_help="Is everything ready that a pending job needs?",
-        open="preflight.open_screen:open_pending_preflight",
+        open="preflight:open_pending_preflight",
     ),
     ScreenSpec(
         name="gpu",
@@ -90,8 +90,8 @@ SCREENS = (
         in_footer=False,
         title="GPU",
         command_help="Utilisation, clocks, throttling, links, health and processes of a GPU",
-        open="gpu.open_screen:open_gpu",
-        keys="gpu.keys:GPU_KEYS",
+        open="gpu:open_gpu",
+        keys="gpu:GPU_KEYS",
     ),
     ScreenSpec(
         name="process",
@@ -99,8 +99,8 @@ SCREENS = (
         in_footer=False,
         title="Process",
         command_help="Utilisation, command, environment, open files and limits of a process",
-        open="process.open_screen:open_process",
-        keys="process.keys:PROCESS_INFO_KEYS",
+        open="process:open_process",
+        keys="process:PROCESS_INFO_KEYS",
     ),
     ScreenSpec(
         name="alerts",
@@ -109,8 +109,8 @@ SCREENS = (
         title="Alerts",
         command_help="What is wrong on this machine now, and your quiet hours",
         from_any_screen=True,
-        open="alerts.open_screen:open_alerts",
-        keys="alerts.keys:ALERT_KEYS",
+        open="alerts:open_alerts",
+        keys="alerts:ALERT_KEYS",
     ),
     ScreenSpec(
         name="settings",
@@ -119,8 +119,8 @@ SCREENS = (
         title="Settings",
         command_help="Every setting with its value and where it is from, keys and colours among them",
         from_any_screen=True,
-        open="settings.open_screen:open_settings",
-        keys="settings.keys:SETTINGS_KEYS",
+        open="settings:open_settings",
+        keys="settings:SETTINGS_KEYS",
     ),
     ScreenSpec(
         name="crash",
@@ -128,7 +128,7 @@ SCREENS = (
         in_footer=False,
         title="Out of memory",
         command_help="Why did a run end out of memory? From its last figures, a log or a memory snapshot",
-        open="crash.open_screen:open_crash",
+        open="crash:open_crash",
     ),
 )
 
@@ -143,7 +143,7 @@ def screen_bindings(screens: Sequence[ScreenSpec] = SCREENS) -> list[BindingType
 
 def preload_screens(screens: Sequence[ScreenSpec] = SCREENS) -> None:
     """Import the screens and what they need before a key asks for one, on a thread of its own."""
-    from ..background import preload_modules
+    from ..background.preload import preload_modules
 
     paths = (path for screen in screens for path in (screen.open, screen.keys) if path)
     preload_modules([*(f"{__package__}.{path.partition(':')[0]}" for path in paths), *_NEEDED_BY_SCREENS])

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from textual_serve.app_service import AppService
 
-from vramtop.estimator.trace import safe_environment
+from vramtop.estimator.trace.start_python import safe_environment
 
-from ..draw import printable
-from ..tty import SERVED_DRIVER
+from ..draw.text_output import printable
+from ..tty.terminal_app import SERVED_DRIVER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

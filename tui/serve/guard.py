@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from vramtop.monitor.export import HostNames
+from vramtop.monitor.export.listen_address import HostNames
 
 TOKEN_BYTES = 32
 

@@ -9,8 +9,9 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common import InputError, limits
-from vramtop.monitor.export import Connections
+from vramtop.estimator.common import limits
+from vramtop.estimator.common.errors import InputError
+from vramtop.monitor.export.listen_address import Connections
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

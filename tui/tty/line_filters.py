@@ -1,17 +1,165 @@
 """Filters of every drawn line, whatever widget drew it: harmless text, ASCII, and the order of all filters."""
 
+import os
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
+from rich.color import Color as RichColor, ColorType
 from rich.segment import Segment
+from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter, Monochrome, NoColor
 
-from vramtop.monitor.host import INVISIBLE_CHARACTERS
+from vramtop.monitor.host.plain_text import INVISIBLE_CHARACTERS
 
-from ..draw import ASCII_SIGNS, ColourDepth
-from .colour_filters import ColourlessFilter, ReadableFilter
+from ..draw.palette import (
+    ASCII_SIGNS,
+    BLACK,
+    MIN_DRAWING_CONTRAST,
+    MIN_TEXT_CONTRAST,
+    VGA,
+    WHITE,
+    XTERM,
+    Rgb,
+    contrast,
+    luminance,
+    nearest_of_16,
+    nearest_of_256,
+    readable,
+    readable_of_16,
+    readable_of_256,
+    rgb_of_256,
+)
+from ..draw.text_output import ColourDepth
+
+# Filters of the colours of every drawn line: enough contrast, and only colours that the terminal has.
+#
+# Themes and widgets choose colours independently of each other; only here is it known which text stands on which
+# ground.
+
+
+_WORDS = re.compile(r"\w|[^\W\u2500-\u259f]|[!-~]")
+"""A letter, digit or punctuation mark, not a line or block character."""
+_MIN_VISIBLE_GROUND_CONTRAST = 1.3
+"""Contrast from which a ground stands out: bars, badges and the cursor do, a table's head does not."""
+_MAX_BLACK_LUMINANCE = 0.06
+"""Luminance up to which the ground of a screen counts as black."""
+_PLAIN = Style.from_color(RichColor.default(), RichColor.default())
+
+
+@lru_cache(maxsize=8192)
+def is_text(text: str) -> bool:
+    """Return True if there is something to read, not only lines, blocks and blanks."""
+    return _WORDS.search(text) is not None
+
+
+class ReadableFilter(LineFilter):
+    """Gives text a contrast of 4.5, and drawings on the plain ground one of 3, in the colours of the terminal.
+
+    Args:
+        colours: number of colours that the terminal has.
+    """
+
+    def __init__(self, colours: ColourDepth) -> None:
+        super().__init__()
+        self._colours = colours
+        self._sixteen = VGA if os.environ.get("TERM", "").startswith("linux") else XTERM
+        self._fitted = lru_cache(maxsize=8192)(self._fit)
+        self.dark = True
+        """True if the ground is taken for dark where the theme leaves it to the terminal."""
+        self.text_contrast = MIN_TEXT_CONTRAST
+        """The contrast that text gets, where its ground allows it."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the segments with readable colours."""
+        ground, dark, contrast_of_text = background.rich_color, self.dark, self.text_contrast
+        return [
+            segment
+            if segment.style is None or segment.control
+            else Segment(
+                segment.text,
+                self._fitted(segment.style, ground, dark, contrast_of_text if is_text(segment.text) else None),
+            )
+            for segment in segments
+        ]
+
+    def _fit(self, style: Style, around: RichColor, dark: bool, text_contrast: float | None) -> Style:
+        least = text_contrast or MIN_DRAWING_CONTRAST
+        plain = BLACK if dark else WHITE
+        behind = around if style.bgcolor is None else style.bgcolor
+        ground = plain if behind.is_default else self._shown(behind)
+        if self._colours == "16":
+            return self._of_16(style, around, ground, plain, least)
+        if style.color is None or _is_named(style.color):
+            return style
+        if text_contrast is None and style.bgcolor is not None and style.bgcolor != around:
+            return style  # parts of a bar are told apart by letters
+        if self._colours == "256":
+            ground = ground if _is_named(behind) else rgb_of_256(nearest_of_256(ground))
+            return style + Style.from_color(RichColor.from_ansi(readable_of_256(_rgb(style.color), ground, least)))
+        return style + Style.from_color(RichColor.from_rgb(*readable(_rgb(style.color), ground, least)))
+
+    def _shown(self, colour: RichColor) -> Rgb:
+        return self._sixteen[colour.number or 0] if colour.type == ColorType.STANDARD else _rgb(colour)
+
+    def _of_16(self, style: Style, around: RichColor, ground: Rgb, plain: Rgb, least: float) -> Style:
+        """Return the style in 16 colours; colours that the theme leaves to the terminal stay so."""
+        number = (
+            (0 if plain == BLACK else 7) if style.bgcolor is None or style.bgcolor.is_default else nearest_of_16(ground)
+        )
+        if style.bgcolor == around and luminance(ground) < _MAX_BLACK_LUMINANCE:
+            number = 0  # the whole screen of a bluish dark theme would be blue
+        under = None
+        if not _is_named(style.bgcolor):
+            under = RichColor.from_ansi(number)
+        elif style.bgcolor is not None and style.bgcolor.number is not None:
+            number = style.bgcolor.number
+        if style.color is None or _is_named(style.color):
+            return style + Style.from_color(None, under)
+        text = readable_of_16(_rgb(style.color), number, self._sixteen, least)
+        return style + Style.from_color(RichColor.from_ansi(text), under)
+
+
+class ColourlessFilter(LineFilter):
+    """Removes all colours, for NO_COLOR and terminals without them; text on a visible ground is reversed."""
+
+    dark = True
+    text_contrast = MIN_TEXT_CONTRAST
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the segments without colours."""
+        ground = background.rich_color
+        return [
+            segment
+            if segment.style is None
+            else Segment(segment.text, _without_colour(segment.style, ground), segment.control)
+            for segment in segments
+        ]
+
+
+@lru_cache(maxsize=4096)
+def _without_colour(style: Style, around: RichColor) -> Style:
+    marked = (
+        style.bgcolor is not None
+        and not _is_named(style.bgcolor)
+        and not _is_named(around)
+        and contrast(_rgb(style.bgcolor), _rgb(around)) >= _MIN_VISIBLE_GROUND_CONTRAST
+    )
+    plain = style + _PLAIN
+    return plain + Style(reverse=True) if marked else plain
+
+
+def _is_named(colour: RichColor | None) -> bool:
+    """Return True if the colour is left to the terminal: its default, or one of its own 16."""
+    return colour is None or colour.type in (ColorType.DEFAULT, ColorType.STANDARD)
+
+
+def _rgb(colour: RichColor) -> Rgb:
+    red, green, blue = colour.get_truecolor()
+    return red, green, blue
+
 
 _LINES = {
     **dict.fromkeys("─┈╌", "-"),

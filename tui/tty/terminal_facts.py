@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from vramtop.monitor.doctor import Issue, SystemFacts
+from vramtop.monitor.doctor.report import Issue
+from vramtop.monitor.doctor.system import SystemFacts
 
-from ..draw import ColourDepth, TextOutput, colour_depth, is_dumb_terminal
+from ..draw.text_output import ColourDepth, TextOutput, colour_depth, is_dumb_terminal
 
 _MIN_COLUMNS, _MIN_LINES = 80, 24
 

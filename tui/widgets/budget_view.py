@@ -6,29 +6,14 @@ from functools import lru_cache
 from textual.content import Content
 
 from vramtop.estimator.budget import Budget, Method
-from vramtop.estimator.common import format_gib
-from vramtop.estimator.job import match_nvml_name
+from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.effective_batch import effective_batch
+from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult, count_devices
 
-from ..draw import (
-    COMPONENTS,
-    MUTED,
-    OTHER_MEMORY,
-    VERDICTS,
-    BarRange,
-    BarSegment,
-    Cell,
-    MemoryKind,
-    badge,
-    bar_content,
-    colour_of,
-    component_mark,
-    component_segments,
-    draw_bar,
-    memory_segment,
-    peak_place,
-)
+from ..draw.bars import BarRange, BarSegment, Cell, component_segments, draw_bar, memory_segment
+from ..draw.labels import MUTED, badge, bar_content
+from ..draw.palette import COMPONENTS, OTHER_MEMORY, VERDICTS, MemoryKind, colour_of, component_mark, peak_place
 
 METHOD_LABELS: Mapping[Method, str] = {
     "formula": "closed form",

@@ -9,7 +9,7 @@ from textual.events import Resize
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ..draw import Cell, cell_runs
+from ..draw.bars import Cell, cell_runs
 
 
 class CellRows(Widget):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from ..draw import COMPONENTS, MUTED, OTHER_MEMORY, MemoryKind, on_colour
-from .static_lines import StaticLines
+from ..draw.labels import MUTED
+from ..draw.palette import COMPONENTS, OTHER_MEMORY, MemoryKind, on_colour
+from .row_table import StaticLines
 
 _BAR_SIGNS: tuple[MemoryKind, ...] = ("slack", "unattributed", "reserved")
 

@@ -4,8 +4,7 @@ from make_demo import GPU, SFT, START
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
-from vramtop.monitor.fleet.fleet import Fleet
-from vramtop.monitor.fleet.host_reading import FleetGpu, FleetProcess, HostReading, RankFacts
+from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetProcess, HostReading, RankFacts
 
 from .demo_node import RUN
 

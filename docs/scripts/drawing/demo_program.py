@@ -18,9 +18,8 @@ from vramtop.estimator.estimation import estimate
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import read_recording
-from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.app import AppOptions, FleetOptions, VramtopApp
 from vramtop.tui.app.fleet_app import FleetApp
-from vramtop.tui.app.options import AppOptions, FleetOptions
 
 from .demo_fleet import ClusterSource
 from .terminal_svg import Cell, Row, Screen
@@ -31,10 +30,10 @@ if TYPE_CHECKING:
     from rich.segment import Segment
     from textual.pilot import Pilot
 
-    from vramtop.estimator.budget.budget import Budget
+    from vramtop.estimator.budget import Budget
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.snapshot.snapshot import Snapshot
-    from vramtop.tui.background.job_estimates import EstimateFunction
+    from vramtop.tui.background.latest_only_task import EstimateFunction
 
 
 class Player:

@@ -2,12 +2,19 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from vramtop.monitor.storage.settings import SETTINGS, Setting
+from vramtop.monitor.storage.settings.schema import SETTINGS, Setting
 from vramtop.tui.cli.main import build_parser
-from vramtop.tui.cli.parsing import EVERY_COMMAND, CommandParser, FlagFacts, FlagGroup, flag_groups, positionals
-from vramtop.tui.cli.parsing.exit_codes import OF_COMMANDS, OF_EVERY_COMMAND, exit_codes_of
-from vramtop.tui.cli.shell.environment import ENVIRONMENT
-from vramtop.tui.cli.shell.words import subcommands
+from vramtop.tui.cli.parsing.help_text import (
+    OF_COMMANDS,
+    OF_EVERY_COMMAND,
+    FlagFacts,
+    FlagGroup,
+    exit_codes_of,
+    flag_groups,
+    positionals,
+)
+from vramtop.tui.cli.parsing.parser import EVERY_COMMAND, CommandParser
+from vramtop.tui.cli.shell import ENVIRONMENT, subcommands
 
 from .markdown import block, code, codes, page, prose, sentence, table
 

@@ -1,6 +1,6 @@
 """The page of the GPU catalogue."""
 
-from vramtop.estimator.common import GIB, MIB
+from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.job.gpu_catalogue import Gpu, catalogue
 
 from .markdown import code, codes, page, table

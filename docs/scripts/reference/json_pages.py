@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vramtop.estimator import Job
-from vramtop.tui.cli.json_types.outputs import OUTPUTS
+from vramtop.estimator.job.job import Job
+from vramtop.tui.cli.json_outputs import OUTPUTS
 
 from .json_schema import schema_of
 from .markdown import block, code, page, prose, table

@@ -1,7 +1,7 @@
 """The tables of the exporter's metrics and of the alerts."""
 
-from vramtop.monitor.alerts.chosen_alerts import RULES_BY_WORD
-from vramtop.monitor.export.metrics.metric_table import TABLE
+from vramtop.monitor.alerts.alert_watch import RULES_BY_WORD
+from vramtop.monitor.export.metrics import TABLE
 
 from .markdown import code, codes, table
 

@@ -1,8 +1,9 @@
 """The page of the settings file: every setting with its values, its default, and what takes precedence over it."""
 
-from vramtop.monitor.storage.settings import SETTINGS, TABLES, Setting, settings_template, shown
-from vramtop.tui.draw.colours import DEFAULT_COLOURS, SAME_AS
-from vramtop.tui.draw.palette import colour_meaning
+from vramtop.monitor.storage.settings.change import settings_template
+from vramtop.monitor.storage.settings.in_force import shown
+from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, Setting
+from vramtop.tui.draw.palette import DEFAULT_COLOURS, SAME_AS, colour_meaning
 
 from .markdown import block, code, page, prose, sentence, table
 

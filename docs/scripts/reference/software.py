@@ -1,12 +1,11 @@
 """The pages of what is known by name: models, their families, frameworks, strategies, precisions, tools, optimizers."""
 
-from vramtop.estimator.job.rules import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STRATEGIES
-from vramtop.estimator.job.rules.defaults import DEFAULTS, Default
-from vramtop.estimator.job.rules.optimizers import Optimizer
-from vramtop.estimator.job.rules.strategies import Strategy
-from vramtop.estimator.model import built_in_models
-from vramtop.estimator.model.families.registry import FAMILIES
-from vramtop.estimator.readers.tools import all_tools
+from vramtop.estimator.job.rules.frameworks import DEFAULTS, FRAMEWORKS, PRECISIONS, STRATEGIES, Default, Strategy
+from vramtop.estimator.job.rules.optimizers.optimizer import Optimizer
+from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
+from vramtop.estimator.model.families import FAMILIES
+from vramtop.estimator.model.find_config import built_in_models
+from vramtop.estimator.readers.tools.tool_registry import all_tools
 
 from .markdown import code, codes, page, sentence, table
 

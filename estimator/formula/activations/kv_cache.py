@@ -1,7 +1,8 @@
 """Bytes of the key-value cache of inference on one rank."""
 
-from ...job import ResolvedJob
-from ...model import Architecture, Stage
+from ...job.resolved_job import ResolvedJob
+from ...model.architecture import Architecture
+from ...model.rank_share import Stage
 
 _PREFILL_TOKENS = 2048
 _PREFILL_TOKENS_LARGE_GPU = 8192

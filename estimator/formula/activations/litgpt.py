@@ -5,10 +5,9 @@ Read from litgpt 0.3 to 0.5 (``model.py``, ``lora.py``, ``finetune/*.py``) and L
 keep those of the last micro-batch until the next ones replace them. Legend: h hidden size, f MLP size.
 """
 
-from ...job import ResolvedJob
-from ...job.rules import Widths
-from .block_parts import LinearInput
-from .layer_context import LayerContext
+from ...job.resolved_job import ResolvedJob
+from ...job.rules.dtype_widths import Widths
+from .layer_context import LayerContext, LinearInput
 
 HEAD_CHUNK = 128
 """Positions per pass of the head under adapters (``lm_head_chunk_size``), and per chunk of the loss."""

@@ -10,13 +10,510 @@ from functools import lru_cache
 from math import prod
 from typing import Literal
 
-from ...model import LocalParameters, Stage
-from ..activations import LayerContext, LinearInput, linear_input_of
-from .attention import attention
-from .experts import experts
-from .linear import Weight, Writer, norm
-from .mlp import mlp
-from .recorder import RELEASE, SMALLEST_BYTES, Backward, Op, Recorder, Tensor, live_bytes, released_slots
+import msgspec
+
+from ...model.rank_share import LocalParameters, Stage
+from ..activations.layer_context import LayerContext, LinearInput, linear_input_of
+from ..activations.saved_activations import AUTOCAST_ACTIVATION_TENSORS, activation_tensors, score_masks
+from .recorder import (
+    RELEASE,
+    SMALLEST_BYTES,
+    Backward,
+    Op,
+    Recorder,
+    Tensor,
+    Weight,
+    Writer,
+    linear,
+    live_bytes,
+    norm,
+    released_slots,
+    summed,
+)
+
+# Attention as a program: projections, rotation, the kernel, and the output projection.
+#
+# Sources: transformers' ``eager_attention_forward`` and ``apply_rotary_pos_emb``; the fused kernel's backward pass
+# needs an fp32 accumulator for the queries' gradient and gradients of keys and values of all heads (flash_api.cpp).
+
+
+def attention(w: Writer, x: Tensor, inputs: Sequence[Weight], output: Weight) -> tuple[Tensor, Backward]:
+    """Return the output of attention, and its backward pass. The input is released."""
+    rec, context, c = w.rec, w.context, w.compute
+    arch, split, tokens = context.arch, context.tensor_parallel, w.tokens
+    sizes = [arch.query_size / split, arch.key_size / split, arch.value_size / split]
+    fused = len(inputs) == 1
+    made = [
+        linear(w, x, weight, arch.hidden, sum(sizes) if fused else size)
+        for weight, size in zip(inputs, (sizes[0],) if fused else sizes, strict=False)
+    ]
+    tensors = [each for each, _ in made]
+    w.selected.update(each.slot for each in (tensors[0], tensors[-1]))
+    norms: list[Backward] = []
+    if arch.qk_norm != "none" and not fused:
+        for at in (0, 1):
+            normed, back = norm(w, tensors[at], sizes[at], trained=context.parts.query_norms)
+            rec.drop(tensors[at])
+            tensors[at] = normed
+            norms.append(back)
+    given = w.projected(inputs[0])
+    rotary = not arch.positions and not arch.relative_buckets
+    width = 4 if context.widths.mixed and context.widths.autocast else c
+    heads = list(tensors)
+    # one function projects and attends, but in encoders, where the projection follows in another module
+    variables = [tensors[0].keep()] if fused and context.prompts else []
+    if rotary:
+        rotated = [_rotate(rec, width * tokens * size, given * tokens * size) for size in sizes[:2]]
+        if not fused:
+            rec.drop(*tensors[:2])
+        if width != c:
+            cast = [rec.new(c * tokens * size) for size in sizes[:2]]
+            rec.drop(*rotated)
+            rotated = cast
+        values = tensors[-1] if given == c else rec.cast(tensors[-1], c * tokens * sizes[2])
+        heads = [*rotated, values]  # a fused layer's values are a view of its output
+    if context.caches and not w.graph:  # copies, as ``DynamicLayer.update`` concatenates
+        cached = [rec.new(each.size) for each in heads[1:]]
+        rec.drop(*heads[1:])
+        heads = [heads[0], *(each.keep() for each in cached)]
+    kernel = _written_scores if context.eager_attention or context.math_attention else _fused_kernel
+    if context.prompts and not context.sums_before_norm:
+        variables += [each.keep() for each in heads]
+    mixed, kernel_backward = kernel(w, heads, sizes)
+    result, out_backward = linear(w, mixed, output, arch.attention_output_size / split, arch.hidden)
+    result = summed(w, result, arch.hidden)
+    rec.drop(*(x, *variables, mixed) if context.prompts else (mixed, x))
+
+    def backward(gradient: Tensor) -> Tensor:
+        gradients = kernel_backward(out_backward(gradient))
+        if rotary:
+            for at in (1, 0):
+                gradients[at] = _rotate_backward(rec, gradients[at], width * tokens * sizes[at])
+                gradients[at] = rec.cast(gradients[at], given * tokens * sizes[at])
+            gradients[2] = gradients[2] if fused else rec.cast(gradients[2], given * tokens * sizes[2])
+        for at, back in reversed(list(enumerate(norms))):
+            gradients[at] = back(gradients[at])
+        if fused:
+            whole = rec.new(c * tokens * sum(sizes))
+            rec.drop(*gradients)
+            return made[0][1](whole)
+        return sum_of_gradients(w, gradients, [back for _, back in made])
+
+    return result, backward
+
+
+def sum_of_gradients(w: Writer, gradients: Sequence[Tensor], backwards: Sequence[Backward]) -> Tensor:
+    """Run layers that read one tensor backward, the last one first; return the sum of their input's gradients."""
+    *others, (gradient, back) = zip(gradients, backwards, strict=True)
+    total, summed = back(gradient), False
+    for gradient, back in reversed(others):
+        found = back(gradient)
+        if w.context.widths.autocast or summed:
+            total = w.rec.add_into(total, found)
+        else:  # the first sum of products' outputs is a tensor of its own
+            total, summed = w.rec.add(total, found), True
+    return total
+
+
+def _rotate(rec: Recorder, wide: float, plain: float) -> Tensor:
+    direct = rec.new(wide)
+    half = rec.new(plain / 2)
+    turned = rec.new(plain)
+    rec.drop(half)
+    product = rec.new(wide)
+    rec.drop(turned)
+    result = rec.new(wide)
+    rec.drop(direct, product)
+    return result
+
+
+def _rotate_backward(rec: Recorder, gradient: Tensor, wide: float) -> Tensor:
+    plain = gradient.size
+    grown = rec.cast(gradient, wide)
+    turned = rec.cast(rec.new(wide), plain)
+    half = rec.new(plain / 2)
+    whole = rec.new(plain)
+    rec.drop(half)
+    other = rec.new(plain)
+    rec.drop(turned, other)
+    direct = rec.cast(rec.new(wide), plain)
+    rec.drop(grown, direct)
+    return whole
+
+
+def _fused_kernel(w: Writer, heads: Sequence[Tensor], sizes: Sequence[float]):  # type: ignore[no-untyped-def]
+    rec, context, c, tokens = w.rec, w.context, w.compute, w.tokens
+    arch, split = context.arch, context.tensor_parallel
+    output = rec.new(c * tokens * arch.attention_output_size / split)
+    sums = rec.new(4 * tokens * arch.heads / split)
+    w.selected.update((output.slot, sums.slot))
+    saved = [*heads, output.keep(), sums] if w.graph else []
+    if not w.graph:
+        rec.drop(*heads, sums)
+
+    def backward(gradient: Tensor) -> list[Tensor]:
+        found = [rec.new(c * tokens * size) for size in sizes]
+        delta = rec.new(4 * tokens * arch.heads / split)
+        accumulator = rec.new(4 * tokens * sizes[0])
+        expanded = [rec.new(c * tokens * arch.heads * arch.value_head_dim / split) for _ in range(2)]
+        rec.drop(delta, accumulator, *reversed(expanded), gradient, *saved)
+        return found
+
+    return output, backward
+
+
+def _written_scores(w: Writer, heads: Sequence[Tensor], sizes: Sequence[float]):  # type: ignore[no-untyped-def]
+    """Attention that writes its scores, one per pair of positions."""
+    if w.context.prompts:
+        return _scores_of_prompts(w, heads), lambda gradient: [gradient]
+    rec, context, c, tokens = w.rec, w.context, w.compute, w.tokens
+    arch, split = context.arch, context.tensor_parallel
+    pairs = arch.heads * context.length * tokens / split
+    per_head = arch.heads * arch.head_dim / split
+    grouped = arch.kv_heads != arch.heads
+    expanded = [rec.new(c * tokens * per_head) if grouped else each.keep() for each in heads[1:]]
+    rec.drop(*heads[1:])
+    raw = rec.new(c * pairs)
+    scores = rec.new(c * pairs)  # scaled, or with the mask
+    rec.drop(raw)
+    wide = 4 * pairs
+    low = arch.rules.softmax_in_score_dtype and not context.widths.mixed
+    probabilities = rec.new(c * pairs if low else wide)
+    factor = rec.new(c * pairs) if probabilities.size != round(c * pairs) else probabilities.keep()
+    rec.drop(scores)
+    output = rec.new(c * tokens * arch.attention_output_size / split)
+    saved = [heads[0], *expanded, probabilities, factor] if w.graph else []
+    if not w.graph:
+        rec.drop(heads[0], *expanded, probabilities, factor)
+    if w.graph:
+        transposed = rec.new(output.size)
+        rec.drop(output)
+        output = transposed
+
+    def backward(gradient: Tensor) -> list[Tensor]:
+        first = rec.new(c * pairs)
+        values = rec.new(c * tokens * per_head)
+        rec.drop(gradient)
+        grown = rec.cast(first, probabilities.size)
+        result = rec.new(grown.size)
+        rec.drop(grown)
+        narrow = rec.cast(result, c * pairs)
+        queries, keys = rec.new(c * tokens * sizes[0]), rec.new(c * tokens * per_head)
+        rec.drop(narrow, *saved)
+        found = [queries]
+        for each, size in ((keys, sizes[1]), (values, sizes[2])):
+            found.append(rec.cast(each, c * tokens * size))
+        return found
+
+    return output, backward
+
+
+def _scores_of_prompts(w: Writer, heads: Sequence[Tensor]) -> Tensor:
+    """Return the output of attention that writes its scores and saves none of them; the heads are released.
+
+    Source: ``eager_attention_forward`` of transformers 5's models; gpt_oss joins its sinks to the scores.
+    """
+    rec, context, c = w.rec, w.context, w.compute
+    arch, rules = context.arch, context.arch.rules
+    pairs = arch.heads * context.length * w.tokens / context.tensor_parallel
+    per_head = arch.heads * arch.head_dim / context.tensor_parallel
+    grouped = arch.kv_heads != arch.heads
+    expanded = [rec.new(c * w.tokens * per_head) if grouped else each.keep() for each in heads[1:]]
+    scores = rec.new(c * pairs)
+    for _ in range((2 if score_masks(context) else 1) + (3 if arch.attention_softcap else 0)):  # scaled, capped, masked
+        after = rec.new(c * pairs)
+        rec.drop(scores)
+        scores = after
+    joined: list[Tensor] = []
+    if rules.attention_sinks:
+        first = rec.new(c * pairs)
+        joined.append(rec.new(c * pairs))  # less its maximum
+        rec.drop(first)
+    low = rules.softmax_in_score_dtype or rules.attention_sinks or not context.eager_attention
+    wide = c * pairs if low else 4 * pairs
+    source = rec.cast_copy(scores, wide)
+    probabilities = rec.new(wide)
+    rec.drop(source)
+    factor = rec.cast_copy(probabilities, c * pairs)
+    rec.drop(scores, probabilities)
+    mixed = rec.new(c * w.tokens * arch.attention_output_size / context.tensor_parallel)
+    output = rec.new(mixed.size)
+    rec.drop(*heads, *expanded, *joined, mixed)
+    w.held.append(factor)
+    return output
+
+
+# The MLP of a block as a program.
+
+
+def mlp(
+    w: Writer, x: Tensor, inputs: Sequence[Weight], output: Weight, size: float, *, own: bool = True
+) -> tuple[Tensor, Backward]:
+    """Return the output of an MLP of that size, and its backward pass.
+
+    Args:
+        w: the block's.
+        x: its input.
+        inputs: the layers that read it.
+        output: the last layer.
+        size: elements per token between them.
+        own: the input is released.
+    """
+    rec, context = w.rec, w.context
+    hidden, size = context.arch.hidden, size / context.tensor_parallel
+    gated = context.arch.gated
+    first, *others = inputs
+    one = w.projected(first) * w.tokens * size
+    fused = gated and not others
+    made = [linear(w, x, first, hidden, 2 * size if fused else size)]
+    between = made[0][0]
+    variables = [between.keep()] if fused and context.prompts else []  # until the module's function returns
+    activated, inner_saved, activation_back = _activation(w, between, one)
+    if context.prompts:
+        rec.drop(*inner_saved)
+    product = activated
+    kept: list[Tensor] = []
+    if gated:
+        made += [linear(w, x, each, hidden, size) for each in others]
+        product = rec.new(one)
+        kept = [activated, *(each for each, _ in made[1:])]
+    if context.prompts:
+        rec.drop(*kept)
+    result, out_backward = linear(w, product, output, size, hidden)
+    w.selected.update((between.slot, result.slot))
+    result = summed(w, result, hidden)
+    if context.prompts and own:
+        rec.drop(x)
+    rec.drop(*variables, product)
+    if not (w.graph or context.prompts):
+        rec.drop(*inner_saved, *kept)
+    if own and not context.prompts:
+        rec.drop(x)
+
+    def backward(gradient: Tensor) -> Tensor:
+        passing = out_backward(gradient)
+        up: list[Tensor] = []
+        if gated:
+            parts = [rec.new(one), rec.new(one)]
+            rec.drop(passing, *reversed(kept))
+            passing, other = parts[1], parts[0]
+            up = [other]
+        if up and not fused:  # it was computed last
+            total = made[1][1](up[0])
+            found = made[0][1](activation_back(passing))
+            return rec.add_into(total, found) if context.widths.autocast else rec.add(total, found)
+        inner = activation_back(passing)
+        if up:
+            whole = rec.new(2 * one)
+            rec.drop(*up, inner)
+            inner = whole
+        return sum_of_gradients(w, [inner], [made[0][1]])
+
+    return result, backward
+
+
+def _activation(w: Writer, x: Tensor, size: float) -> tuple[Tensor, list[Tensor], Backward]:
+    """Return the activation function's output, what it saves, and its backward pass. The input is released.
+
+    One kernel saves its input. transformers' ``gelu_new`` is a chain of powers and products, in fp32 under autocast.
+    """
+    rec, context = w.rec, w.context
+    if context.arch.activation not in AUTOCAST_ACTIVATION_TENSORS or context.framework.fused_activations:
+        extra = [rec.new(size) for _ in range(activation_tensors(context) - 1)]
+        output = rec.new(size)
+        saved = [x, *extra]
+
+        def one_kernel(gradient: Tensor) -> Tensor:
+            result = rec.new(size)
+            rec.drop(gradient, *saved)
+            return result
+
+        return output, saved, one_kernel
+    wide = size * (4 // w.compute if context.widths.mixed else 1)
+    half = rec.new(size)
+    power_of = x if wide == size else rec.new(wide)
+    if power_of is not x:
+        rec.drop(x)
+    chain = rec.new(wide)
+    for _ in range(3):
+        after = rec.new(wide)
+        rec.drop(chain)
+        chain = after
+    tanh = rec.new(wide)
+    rec.drop(chain)
+    factor = rec.new(wide)
+    kept = [tanh] if w.graph else []
+    if not w.graph:
+        rec.drop(tanh)
+    output = rec.cast(rec.new(wide), size)
+    saved = [power_of, half, *kept, factor]
+
+    def backward(gradient: Tensor) -> Tensor:
+        grown = rec.cast(gradient, wide)
+        of_half, of_factor = rec.new(size), rec.new(wide)
+        rec.drop(grown, factor, half)
+        inner = rec.new(wide)
+        rec.drop(of_factor, tanh)
+        scaled = rec.new(wide)
+        rec.drop(inner)
+        power = rec.new(wide)
+        rec.passing(wide)
+        rec.drop(scaled, power_of)
+        rec.drop(rec.cast(power, size))
+        return of_half
+
+    return output, saved, backward
+
+
+# The experts of a block as programs: in one tensor each, or as linear layers that run one after the other.
+
+
+_MOST_CALLS = 16
+"""Experts that a program runs one by one; of more of them, each call stands for several."""
+
+
+def experts(
+    w: Writer, x: Tensor, gate_up: int, down: int, *, trained: bool, shared: tuple[Sequence[Weight], Weight] | None
+) -> tuple[Tensor, Backward]:
+    """Return the output of routed experts and of shared ones.
+
+    Every token is copied once per expert that it is sent to (transformers, ``integrations/moe.py``).
+    """
+    if w.context.separate_experts:
+        return _one_by_one(w, x, gate_up, down, trained=trained, shared=shared)
+    if w.context.prompts:
+        return _of_prompts(w, x, (gate_up, down), shared)
+    rec, context = w.rec, w.context
+    arch, wide = context.arch, context.expert_width
+    rows = w.tokens * arch.experts_per_token / context.tensor_parallel
+    router = rec.new(12 * arch.experts * w.tokens)
+    permuted = rec.new(wide * rows * arch.hidden)
+    factors = rec.new(wide * rows * arch.expert_mlp_size * (2 if arch.gated else 1))
+    activated = rec.new(wide * rows * arch.expert_mlp_size)
+    product = rec.new(wide * rows * arch.expert_mlp_size)
+    outputs = rec.new(wide * rows * arch.hidden)
+    weighted = rec.new(wide * rows * arch.hidden)
+    result = rec.new(context.widths.compute * w.tokens * arch.hidden)
+    rec.drop(weighted)
+    saved = [router, permuted, factors, activated, product, outputs]
+    if not w.graph:
+        rec.drop(*saved)
+    beside = None
+    if shared is not None:
+        output, beside = mlp(w, x, shared[0], shared[1], arch.shared_mlp_size, own=False)
+        result = rec.add(result, output)
+    rec.drop(x)
+    source = x.size
+
+    def backward(gradient: Tensor) -> Tensor:
+        other = beside(gradient.keep()) if beside is not None else None
+        spread = rec.new(wide * rows * arch.hidden)
+        ungated = rec.new(wide * rows * arch.hidden)
+        rec.drop(spread, gradient, outputs)
+        if trained:
+            w.gradient(down, w.gradient_width)
+        inner = rec.new(product.size)
+        rec.drop(ungated, product)
+        parts = rec.new(factors.size)
+        rec.drop(inner, activated, factors)
+        if trained:
+            w.gradient(gate_up, w.gradient_width)
+        back = rec.new(permuted.size)
+        rec.drop(parts, permuted, router)
+        total = rec.new(source)
+        rec.drop(back)
+        return total if other is None else rec.add_into(total, other)
+
+    return result, backward
+
+
+def _of_prompts(
+    w: Writer, x: Tensor, tensors: Sequence[int], shared: tuple[Sequence[Weight], Weight] | None
+) -> tuple[Tensor, Backward]:
+    """Return the output of experts that run prompts: what a variable does not hold is released at once.
+
+    ``grouped_mm_experts_forward`` of transformers 5.23: tensor parallelism by plan splits the experts' factors only,
+    and sums the ranks' outputs in place.
+    """
+    rec, context = w.rec, w.context
+    arch, wide = context.arch, context.expert_width
+    whole = w.tokens * arch.experts_per_token
+    rows, split = (whole, context.tensor_parallel) if context.follows_plan else (whole / context.tensor_parallel, 1)
+    inner = wide * rows * arch.expert_mlp_size / split
+    weighted = (4 if arch.rules.fp32_routing else wide) * rows * arch.hidden
+    passing = [rec.new(w.compute * elements) for elements in tensors] if w.passes else []
+    permuted = rec.new(wide * rows * arch.hidden)
+    factors = rec.new(inner * (2 if arch.gated else 1))
+    activated = rec.new(inner)
+    product = rec.new(inner) if arch.gated else activated.keep()
+    rec.drop(factors, activated)
+    outputs = rec.new(wide * rows * arch.hidden)
+    rec.drop(product)
+    sorted_rows = rec.new(weighted)
+    in_order = rec.new(weighted)
+    rec.drop(sorted_rows)
+    total = rec.new(weighted * w.tokens / whole)
+    result = rec.cast_copy(total, context.widths.compute * w.tokens * arch.hidden)
+    rec.drop(permuted, outputs, in_order, total, *passing)
+    if shared is not None:
+        output, _ = mlp(w, x, shared[0], shared[1], arch.shared_mlp_size, own=False)
+        result = rec.add(result, output)
+    rec.drop(x)
+    return result, lambda gradient: gradient
+
+
+def _one_by_one(
+    w: Writer, x: Tensor, gate_up: int, down: int, *, trained: bool, shared: tuple[Sequence[Weight], Weight] | None
+) -> tuple[Tensor, Backward]:
+    """Return the output of experts that are MLPs of linear layers, each called with its share of the tokens.
+
+    Source: transformers 4.48, ``MixtralSparseMoeBlock``: the weighting keeps an expert's result, and ``index_add_`` the
+    weighted one; the gradient of the tokens that were picked out is a whole tensor for each expert.
+    """
+    rec, context = w.rec, w.context
+    arch, count = context.arch, context.arch.experts
+    calls = min(count, _MOST_CALLS)
+    rows = -(-w.tokens * arch.experts_per_token // calls)
+    own = replace(w, context=msgspec.structs.replace(context, micro_batch=1, length=rows))
+    quantized, factors = context.quantization is not None, 2 if arch.gated else 1
+    inputs = [Weight(elements=gate_up // count // factors, trained=trained, quantized=quantized)] * factors
+    last = Weight(elements=down // count, trained=trained, quantized=quantized)
+    router = rec.new(12 * count * w.tokens)
+    result = rec.new(context.widths.compute * w.tokens * arch.hidden)
+    made: list[tuple[list[Tensor], Backward]] = []
+    for _ in range(calls):
+        picked = rec.new(x.size * rows / w.tokens)
+        found, back = mlp(own, picked, inputs, last, arch.expert_mlp_size)
+        weighted = rec.new(found.size)
+        if not w.graph:
+            rec.drop(found, weighted)
+        made.append(([found, weighted], back))
+    beside = None
+    if shared is not None:
+        output, beside = mlp(w, x, shared[0], shared[1], arch.shared_mlp_size, own=False)
+        result = rec.add(result, output)
+    if not w.graph:
+        rec.drop(router)
+    rec.drop(x)
+    source = x.size
+
+    def backward(gradient: Tensor) -> Tensor:
+        total = beside(gradient.keep()) if beside is not None else None
+        for saved, back in reversed(made):
+            spread = rec.new(saved[1].size)
+            rec.drop(saved[1])
+            inner = rec.new(saved[0].size)
+            rec.passing(saved[0].size)  # of the weights
+            rec.drop(spread, saved[0])
+            picked = back(inner)
+            whole = rec.new(source)
+            rec.drop(picked)
+            total = whole if total is None else rec.add_into(total, whole)
+        rec.drop(gradient, router)
+        return total if total is not None else rec.new(source)
+
+    return result, backward
+
 
 INPUT, OUTPUT, GRADIENT = 0, 1, 2
 """Slots of the block's input, which is the output of the block before it, and of the gradient of its output."""

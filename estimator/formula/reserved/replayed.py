@@ -2,22 +2,589 @@
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from ...common import CannotTellError
-from ...job import Gpu, Job, ResolvedJob, resolve_job
-from ...job.rules import FRAMEWORKS, Optimizer
-from ...model import Architecture, Stage
-from ...model.count_parameters import count_parameters
+from ...common.errors import CannotTellError
+from ...job.gpu_catalogue import Gpu
+from ...job.job import Job
+from ...job.resolved_job import ResolvedJob, resolve_job
+from ...job.rules.frameworks import FRAMEWORKS
+from ...job.rules.optimizers.optimizer import Optimizer
+from ...model.architecture import Architecture
+from ...model.rank_share import Stage
+from ...model.read_architecture import count_parameters
 from ...worker.memory.allocator_settings import AllocatorSettings
+from ..activations.layer_context import LayerContext, layer_context
+from ..activations.logits_and_loss import LossBytes, gathered_parts
+from ..activations.saved_activations import score_masks
 from ..peak_moments import highest_phase, phase_peaks
-from ..plan import Plan, make_plan
-from ..rank_memory import RankMemory, rank_memory
-from .machine import Machine
-from .steps import TrainingRun, run_prompts
+from ..rank_memory import Plan, RankMemory, make_plan, rank_memory
+from .block import (
+    GRADIENT,
+    INPUT,
+    OUTPUT,
+    BlockProgram,
+    Kind,
+    block_weights,
+    record_block,
+    selective_programs,
+    without_input,
+)
+from .fsdp import FlatUnits, MegatronUnits, Units
+from .machine import SLOTS, Buckets, Communication, ConstantBuffers, Machine, StoredParameter, stored_parameters
+from .recorder import SMALLEST_BYTES, Backward, Recorder, Tensor, Weight, Writer, linear, norm
+
+# Allocations behind the blocks as a program: final norm, head and loss.
+
+
+_CHUNKS = 8
+"""Chunks of torchtitan's loss."""
+_MOST_PIECES = 16
+"""Most tensors of the logits' size that a loss has at the same time."""
+
+
+def record_tail(rank: RankMemory, context: LayerContext, *, gradient_width: int) -> BlockProgram:
+    """Return the programs of the final norm, the head and the loss.
+
+    Args:
+        rank: of the last stage.
+        context: of the blocks.
+        gradient_width: bytes per element of the gradients that its backward pass computes.
+    """
+    stage, loss = rank.stage, rank.loss
+    rec = Recorder(3)
+    w = Writer(rec=rec, context=context, gradient_width=gradient_width, graph=rank.job.trains)
+    arch = context.arch
+    residual = context.widths.residual * arch.hidden * w.tokens / context.residual_ranks
+    x = Tensor(INPUT, max(SMALLEST_BYTES, round(residual)))
+    if stage.layers or not w.context.caches:
+        y, norm_back = norm(w, x, arch.hidden / context.residual_ranks, trained=context.parts.norms > 0, final=True)
+    else:  # a device map leaves the norm with the last block
+        y, norm_back = x.keep(), lambda gradient: gradient
+    if context.caches:
+        rec.drop(x)  # the blocks' model has returned
+    weight = _head_weight(stage, tied=rank.tied)
+    if stage.passing_head_bytes:
+        w.passes, weight = True, Weight(elements=arch.hidden * arch.vocab, trained=False)
+    ranks = rank.job.parallel.tensor if rank.job.framework.splits_logits else 1
+    logits = -(-rank.job.scored_tokens * arch.vocab // ranks) if arch.has_vocab_head else 0
+    if _takes_chunks(rank) and weight.trained:
+        return _chunked_tail(w, (x, y, norm_back), weight, logits, saved_bytes=rank.saved.outside_blocks_bytes)
+    logits = min(logits, loss.forward_bytes // w.compute)  # a loss that takes parts of them never has them all
+    parts = gathered_parts(rank.job, arch, stage)
+    output, head_back = linear(w, y, weight, arch.hidden, logits / parts / max(1, w.tokens))
+    if parts > 1:
+        output, head_back = _gathered(w, output, head_back, logits)
+    rec.drop(y, *(() if context.caches else (x,)))
+    held = _held_outputs(w, output, loss)
+    replaces = len(rec.ops)
+    loss_back = _loss(w, output, loss, logits, held)
+    forward, rec.ops = rec.ops, []
+    gradient = loss_back()
+    begins = len(rec.ops)
+    found = norm_back(head_back(gradient))
+    # this gradient is the one that the last block takes, in a slot that no program releases
+    backward = [(GRADIENT if slot == found.slot else slot, size, stream) for slot, size, stream in rec.ops]
+    return BlockProgram(
+        forward=tuple(forward),
+        backward=tuple(backward),
+        slots=rec.slots,
+        gradients=tuple(w.gradients),
+        selected=frozenset(),
+        casts=(),
+        saved_bytes=rank.saved.outside_blocks_bytes,
+        begins=begins,
+        held=None if held is None or held.size < SMALLEST_BYTES else held.slot,
+        replaces=replaces,
+        returned=output.slot if loss.upcast_bytes and held is None and output.size >= SMALLEST_BYTES else None,
+    )
+
+
+def _takes_chunks(rank: RankMemory) -> bool:
+    """Return True if the loss runs forward and backward chunk by chunk, under FSDP2, which takes the gradients."""
+    job = rank.job
+    at_once = job.training.loss == "chunked" and job.framework.chunked_loss == "at-once"
+    return at_once and job.strategy.fsdp2 and job.shards.weights > 1 and rank.arch.has_vocab_head
+
+
+def _chunked_tail(
+    w: Writer, normed: tuple[Tensor, Tensor, Backward], weight: Weight, logits: int, *, saved_bytes: int
+) -> BlockProgram:
+    """Return the programs of torchtitan's loss in chunks (``ChunkedLossWrapper``), after which the norm runs backward.
+
+    The gradients of the head and of its input are kept whole, in fp32, until the last chunk.
+    """
+    rec, c, (x, y, norm_back) = w.rec, w.compute, normed
+    chunk, head, hidden = logits / _CHUNKS, c * weight.elements, round(y.size / c)
+    gradients = rec.new(4 * hidden)
+    whole: Tensor | None = None
+    for _ in range(_CHUNKS):
+        part = rec.new(c * chunk)
+        wide = rec.new(4 * chunk)
+        saved = rec.new(4 * chunk)
+        rec.drop(wide)
+        first, second = rec.new(4 * chunk), rec.new(4 * chunk)
+        rec.drop(first, saved)
+        low = rec.cast(second, c * chunk)
+        of_weight, of_input = rec.new(head), rec.new(c * hidden / _CHUNKS)
+        rec.drop(low, part)
+        if whole is None:
+            whole = rec.new(w.context.widths.reduce * weight.elements)
+        rec.drop(of_weight, of_input)
+    rec.drop(y)
+    forward, rec.ops = rec.ops, []
+    found = norm_back(rec.cast(gradients, c * hidden))
+    rec.drop(x)
+    backward = [(GRADIENT if slot == found.slot else slot, size, stream) for slot, size, stream in rec.ops]
+    kept = [] if whole is None or whole.size < SMALLEST_BYTES else [(whole.slot, whole.size)]
+    return BlockProgram(
+        forward=tuple(forward),
+        backward=tuple(backward),
+        slots=rec.slots,
+        gradients=(*kept, *w.gradients),
+        selected=frozenset(),
+        casts=(),
+        saved_bytes=saved_bytes,
+    )
+
+
+def _gathered(w: Writer, part: Tensor, head_back: Backward, logits: int) -> tuple[Tensor, Backward]:
+    """Return the logits of all ranks, gathered from their parts, and the head's backward pass of this rank's part."""
+    rec, size = w.rec, part.size
+    gathered = rec.new(w.compute * logits)
+    whole = rec.new(w.compute * logits)
+    rec.drop(gathered, part)
+
+    def backward(gradient: Tensor) -> Tensor:
+        own = rec.new(size)
+        rec.drop(gradient)
+        return head_back(own)
+
+    return whole, backward
+
+
+def _head_weight(stage: Stage, *, tied: bool) -> Weight:
+    own = (h for h in stage.head if h.group.linear and not h.adapter and not tied)
+    held = max(own, key=lambda h: h.elements, default=None) or stage.token_embedding
+    if held is None:
+        return Weight(elements=0, trained=False)
+    return Weight(elements=held.largest_tensor, trained=stage.trains_head, quantized=held.quantized)
+
+
+def _held_outputs(w: Writer, output: Tensor, loss: LossBytes) -> Tensor | None:
+    """Return what a variable of the training loop holds: the outputs, or an fp32 copy that the model returns."""
+    if not loss.retained_bytes:
+        return None
+    return output.keep() if loss.retained_bytes == output.size else w.rec.new(loss.retained_bytes)
+
+
+def _loss(  # type: ignore[no-untyped-def]
+    w: Writer, output: Tensor, loss: LossBytes, logits: int, held: Tensor | None
+):
+    """Record the loss; return its backward pass, which gives the gradient of the logits.
+
+    Args:
+        w: of the tail.
+        output: the head's.
+        loss: the closed form's figures.
+        logits: elements of the logits.
+        held: what a variable holds besides.
+    """
+    rec, c = w.rec, w.compute
+    low, wide = c * logits, 4 * logits
+    forward_bytes = loss.forward_bytes - loss.retained_before_bytes
+    if loss.forward_bytes == 2 * low:  # computed in the compute type
+        wide = low
+    returned = held is not None and held is not output and held.size == wide and low
+    if returned or (forward_bytes == low + (2 * wide if low != wide else wide) and low):
+        copy = held.keep() if returned and held else rec.new(wide) if low != wide else output.keep()
+        if returned:
+            rec.drop(output)
+        saved = rec.new(wide)
+        rec.drop(copy)
+        if not returned:
+            rec.drop(output)
+
+        def full_backward() -> Tensor:
+            first = rec.new(wide)
+            second = rec.new(wide)
+            rec.drop(first, saved)
+            return rec.cast(second, low)
+
+        return full_backward
+    if loss.upcast_bytes and held is None:
+        return _lowered_loss(rec, low, wide)
+    beside = 0 if held is None or held is output else held.size
+    kept = max(0, min(forward_bytes, loss.backward_bytes - beside) - output.size)
+    pieces = _pieces(rec, kept, wide)
+    rec.passing(*_sizes(forward_bytes - output.size - kept, wide))
+    size = output.size
+
+    def backward() -> Tensor:
+        rec.passing(*_sizes(loss.backward_bytes - beside - size - kept, wide))
+        rec.drop(*pieces, output)
+        return rec.new(size)
+
+    return backward
+
+
+def _lowered_loss(rec: Recorder, low: float, wide: float) -> Callable[[], Tensor]:
+    """Record a loss that leaves the cast of its log-probabilities to autocast; return its backward pass.
+
+    ``nll_loss`` saves their fp32 copy, the log-softmax itself; its gradient is cast back (ATen/autocast_mode.h). The
+    logits stay until accelerate has cast what the model returns (``convert_outputs_to_fp32``).
+    """
+    probabilities, copied = rec.new(low), rec.new(wide)
+
+    def backward() -> Tensor:
+        first = rec.new(wide)
+        rec.drop(copied)
+        narrow = rec.cast(first, low)
+        result = rec.new(low)
+        rec.drop(narrow, probabilities)
+        return result
+
+    return backward
+
+
+def _sizes(total: float, piece: int) -> list[float]:
+    """Return the bytes as tensors of one size, and the rest; as one tensor where they are many times that size.
+
+    Of a few tokens the logits are small, and what is as large as many of them is a gradient of the head.
+    """
+    if total <= 0:
+        return []
+    whole = int(total // piece) if piece else 0
+    if whole > _MOST_PIECES:
+        return [total]
+    return [piece] * whole + ([total - whole * piece] if total - whole * piece > 0 else [])
+
+
+def _pieces(rec: Recorder, total: float, piece: int) -> list[Tensor]:
+    return [rec.new(size) for size in _sizes(total, piece)]
+
+
+# Two training steps of a rank as allocations and releases, run through the allocator's model.
+#
+# The second step finds the cache of the first, in which optimizer states did not exist yet while activations were
+# allocated: that is what most of the reserved memory beyond the allocated one comes from.
+
+
+_MICRO_BATCHES = 2
+"""Micro-batches of an accumulated step: the third needs no more memory than the second."""
+
+
+class TrainingRun:
+    """A rank's training, step by step.
+
+    Args:
+        rank: the rank.
+        machine: allocates.
+    """
+
+    def __init__(self, rank: RankMemory, machine: Machine) -> None:
+        self.machine = machine
+        self._parameters = stored_parameters(rank.job, rank.stage)
+        self._layers = rank.stage.layers
+        self._recomputes = rank.job.recomputes or rank.job.training.activation_offload
+        self.take_batches_of(rank)
+        self._gradients: list[int] = []
+        self._states: list[int] = []
+        self._held: list[int] = []
+        """Outputs that a variable of the training loop holds."""
+        self._base = SLOTS
+        self._communication = _communication(rank)(machine, rank, self._parameters)
+
+    def take_batches_of(self, rank: RankMemory) -> None:
+        """Take steps on batches of another size: those of a rank that differs in nothing else."""
+        self._rank = rank
+        self._plain, self._graph = _programs(rank)
+        self._tail = _tail(rank) if rank.stage.last else None
+
+    def load(self) -> None:
+        """Load the weights."""
+        job = self._rank.job
+        if not job.offloads_weights:
+            self._communication.load([p.weight for p in self._parameters if p.weight >= SMALLEST_BYTES])
+        self._communication.begin()
+        if job.gradient_buffer:
+            self.machine.take(self._rank.states.gradients)
+        if self._communication.steps_before:
+            zeros = self.machine.take_all(p.elements * job.widths.state / job.shards.optimizer for p in self._stepped())
+            self._step()
+            self.machine.release(zeros)
+
+    def train(self, *, steps: int = 2) -> None:
+        """Run training steps."""
+        job = self._rank.job
+        micro_batches = min(job.training.gradient_accumulation, _MICRO_BATCHES)
+        for _ in range(steps):
+            for micro_batch in range(micro_batches):
+                self._base = (1 + micro_batch * (self._layers + 2)) * SLOTS
+                self._forward()
+                self._communication.last_micro_batch = micro_batch == micro_batches - 1
+                self._backward(first=micro_batch == 0)
+            self._step()
+            self.machine.release(self._gradients)
+            self._gradients = []
+
+    def _forward(self) -> None:
+        machine, communication, rank = self.machine, self._communication, self._rank
+        communication.begin_forward()
+        outside = rank.saved.outside_blocks_bytes - (self._tail.saved_bytes if self._tail else 0)
+        pieces = -(-outside // max(SMALLEST_BYTES, rank.residual_bytes)) if outside >= SMALLEST_BYTES else 0
+        self._outside = machine.take_all([outside / max(1, pieces)] * pieces)
+        machine.allocator.malloc(self._base - SLOTS + OUTPUT, max(SMALLEST_BYTES, rank.residual_bytes))
+        casts: list[int] = []
+        for block in range(self._layers):
+            base = self._base + block * SLOTS
+            program = self._plain[block]
+            communication.before_block(block)
+            machine.run(program.forward, base)
+            casts += [base + slot for slot in program.casts]
+            communication.after_block(block)
+        if self._tail is not None:
+            communication.before_head()
+            self._run_tail(self._tail, self._base + self._layers * SLOTS)
+        communication.end_forward()
+        if self._tail is not None and self._tail.returned is not None:
+            machine.passing(4 * rank.job.scored_tokens * rank.arch.vocab)
+            machine.allocator.free(self._base + self._layers * SLOTS + self._tail.returned)
+        machine.release(casts)
+
+    def _run_tail(self, tail: BlockProgram, base: int) -> None:
+        """Run final norm, head and loss forward; a variable that holds the outputs before drops them."""
+        machine = self.machine
+        machine.run(tail.forward[: tail.replaces], base)
+        self._communication.after_head()
+        machine.release(self._held)
+        machine.run(tail.forward[tail.replaces :], base)
+        self._held = [] if tail.held is None else [machine.keep(base + tail.held)]
+
+    def _backward(self, *, first: bool) -> None:
+        machine, communication, job = self.machine, self._communication, self._rank.job
+        each: Callable[[int], None] | None = None
+        if job.gradient_buffer or (not first and not job.strategy.fsdp):
+            each = communication.take_gradient  # added to what exists
+        elif job.steps_in_backward:
+            each = self._step_one
+        base, kept, head = self._base + self._layers * SLOTS, list[int](), None
+        self._loss_backward(base)
+        if self._tail is not None:
+            found = machine.run_backward(self._tail, base, each)
+            head = max(found, key=machine.size, default=None)
+            self._gradients += communication.after_head_backward(found)
+            gradient = base + GRADIENT
+        else:
+            machine.allocator.free(base - SLOTS + OUTPUT)
+            gradient = machine.take(self._rank.residual_bytes)
+        for block in reversed(range(self._layers)):
+            base = self._base + block * SLOTS
+            program = self._graph[block]
+            if program is None:
+                continue
+            communication.before_block_backward(block)
+            if self._recomputes:
+                machine.run(program.forward, base)
+                machine.allocator.free(base + OUTPUT)
+            found = machine.run_backward(program, base, each)
+            if job.keeps_block_inputs:
+                kept += [machine.keep(base - SLOTS + OUTPUT), machine.take(self._rank.residual_bytes)]
+            elif self._recomputes:
+                machine.allocator.free(base - SLOTS + OUTPUT)
+            self._gradients += communication.after_block_backward(block, found)
+        if head not in self._gradients and head not in communication.waiting:
+            head = None  # it was reduced, or added to what exists
+        found = self._embedding_backward(head, passing=each is not None)
+        machine.release([gradient, *self._outside, *kept])
+        self._gradients += communication.after_backward(found)
+        if not job.keeps_between_steps:
+            machine.release(self._held)
+            self._held = []
+
+    def _loss_backward(self, base: int) -> None:
+        communication = self._communication
+        if communication.gathers_before_loss:
+            communication.begin_backward()
+        if self._tail is not None:
+            self.machine.run(self._tail.backward[: self._tail.begins], base)
+        if not communication.gathers_before_loss:
+            communication.begin_backward()
+        communication.before_head_backward()
+
+    def _embedding_backward(self, head: int | None, *, passing: bool) -> list[int]:
+        """Run the embedding backward; return its gradient, unless that is added to the head's.
+
+        Autograd makes a tensor of its own of the two, as nothing may write into what a matrix product returned; it
+        adds into autocast's cast of the head's (``InputBuffer::accumulate`` of torch 2.13).
+
+        Args:
+            head: the gradient of a tied head; None: there is none.
+            passing: gradients are released.
+        """
+        rank, machine = self._rank, self.machine
+        tokens = rank.stage.token_embedding
+        if tokens is None or not tokens.trainable or not rank.stage.first:
+            return []
+        widths = rank.job.widths
+        width = widths.compute if rank.job.strategy.fsdp and widths.mixed else widths.gradient
+        found = [machine.take(tokens.largest_tensor * width)]
+        if rank.tied and rank.stage.last:
+            if not widths.autocast:
+                total = machine.take(tokens.largest_tensor * width)
+                if head is None:
+                    machine.release([total])
+                else:
+                    machine.allocator.free(head)
+                    machine.allocator.rename(total, head)
+            machine.release(found)
+            found = []
+        if passing:
+            machine.release(found)
+            found = []
+        return found
+
+    def _step_one(self, key: int) -> None:
+        """Step a parameter as soon as its gradient exists."""
+        self.machine.passing(self._rank.states.step)
+        self.machine.allocator.free(key)
+
+    def _stepped(self) -> Sequence[StoredParameter]:
+        """Return what the optimizer steps."""
+        return self._communication.stepped or [p for p in self._parameters if p.trained]
+
+    def _step(self) -> None:
+        machine, rank = self.machine, self._rank
+        trained = self._stepped()
+        flat = self._communication.flat_states
+        if flat and rank.job.zero_stage < 3:  # the norm of a gradient, in fp64 (``get_grad_norm_direct``)
+            machine.passing(8 * min(max(p.elements for p in trained), flat // 4))
+        if not self._states and rank.states.optimizer:
+            if flat:
+                self._states = machine.take_all([flat] * 2)
+            elif rank.job.steps_flat_buffers and not rank.job.strategy.flat_parameters:
+                third = rank.states.optimizer / 3
+                self._states = machine.take_all([third] * 3)
+            else:
+                made = rank.states.optimizer - self._communication.states_made
+                scale = made / max(1, sum(sum(p.states) for p in trained))
+                self._states = machine.take_all(
+                    size * scale for p in trained for size in p.states if size * scale >= SMALLEST_BYTES
+                )
+        if rank.states.step < SMALLEST_BYTES or rank.job.steps_in_backward:
+            return
+        if flat:
+            machine.release(machine.take_all([flat] * max(1, round(rank.states.step / flat))))
+            return
+        copies = sum(p.step for p in trained)
+        if copies and copies >= 0.9 * rank.states.step:
+            copied = machine.take_all(p.step for p in trained if p.step >= SMALLEST_BYTES)
+            machine.release(reversed(copied))
+            return
+        largest = max((1, *(p.elements for p in trained)))  # split finely, a tensor has less than an element
+        tensors = max(1, round(rank.states.step / (4 * largest)))  # fp32 ones like the parameter
+        for parameter in trained:
+            size = rank.states.step * parameter.elements / largest / tensors
+            if size >= SMALLEST_BYTES:
+                machine.release(machine.take_all([size] * tensors))
+
+
+def run_prompts(rank: RankMemory, machine: Machine) -> None:
+    """Load the weights, and run the forward pass of inference, which fills the key-value cache."""
+    job, stage = rank.job, rank.stage
+    context = layer_context(job, rank.arch, stage)
+    held = stage.layers - stage.passing_blocks
+    kinds = [(kind, at >= held) for at, kind in enumerate(_kinds(rank))]
+    programs = {
+        (kind, passes): record_block(
+            context, block_weights(stage, kind), kind, saved_bytes=0, gradient_width=0, graph=False, passes=passes
+        )
+        for kind, passes in set(kinds)
+    }
+    machine.take_all(p.weight for p in stored_parameters(job, stage) if p.weight >= SMALLEST_BYTES)
+    parts = [rank.residual_bytes] if context.follows_plan and stage.splits_embedding else []
+    part = machine.take_all(parts)  # of which ``Partial.redistribute`` reduces a copy
+    machine.allocator.malloc(OUTPUT, max(SMALLEST_BYTES, rank.residual_bytes))
+    machine.release(part)
+    kinds_of_masks = score_masks(context)
+    mask = [context.widths.compute * context.length * context.tokens] if kinds_of_masks else []
+    masks = machine.take_all(mask * kinds_of_masks if stage.first else [])
+    for block, kind in enumerate(kinds):
+        program = programs[kind].forward
+        if stage.first and not block:  # a variable of the model holds the embedding's output
+            program = tuple(without_input(program))
+        copied = machine.take_all([] if stage.first else mask)  # by the block's hook
+        machine.run(program, (1 + block) * SLOTS)
+        machine.release(copied)
+    if stage.first and kinds:
+        machine.allocator.free(OUTPUT)
+    machine.release(masks)
+    if rank.returned_logits:
+        machine.take(rank.returned_logits)
+    if stage.last:
+        machine.run(_tail(rank).forward, (1 + stage.layers) * SLOTS)
+
+
+def _reduces_units(job: ResolvedJob) -> bool:
+    """Return True if FSDP gathers units and reduces their gradients."""
+    return job.strategy.fsdp and (job.flattens or job.shards.weights > 1)
+
+
+def _communication(rank: RankMemory) -> type[Communication]:
+    """Return the strategy's part in a step."""
+    job = rank.job
+    if job.gradient_buffer and job.strategy.megatron_fsdp:
+        return MegatronUnits
+    if _reduces_units(job) and not rank.buffers.step:
+        return FlatUnits if job.strategy.flat_parameters else Units
+    if job.strategy.buckets and job.parallel.data_ranks > 1 and not job.framework.gradient_buffer:
+        return Buckets
+    return ConstantBuffers if rank.buffers.forward or rank.buffers.block else Communication
+
+
+def _programs(rank: RankMemory) -> tuple[list[BlockProgram], list[BlockProgram | None]]:
+    """Return the program of each block's forward pass, and of what has a graph when it runs backward."""
+    job, stage, arch = rank.job, rank.stage, rank.arch
+    context = layer_context(job, arch, stage)
+    kinds = _kinds(rank)
+    recomputes = job.recomputes or job.training.activation_offload
+    width = job.widths.compute if _reduces_units(job) else job.widths.gradient
+    saved = rank.saved.layer_bytes
+    if not recomputes and rank.saved.order is None:
+        saved = rank.saved.all_layers_bytes // max(1, stage.layers)
+    made: dict[Kind, tuple[BlockProgram, BlockProgram]] = {}
+    for kind in set(kinds):
+        weights = block_weights(stage, kind)
+        graph = record_block(
+            context, weights, kind, saved_bytes=saved, gradient_width=width, graph=True, keeps_input=recomputes
+        )
+        plain = graph
+        if recomputes:
+            plain = record_block(
+                context, weights, kind, saved_bytes=saved, gradient_width=width, graph=False, keeps_input=True
+            )
+        made[kind] = selective_programs(plain, graph) if job.recomputes_selectively else (plain, graph)
+    return [made[kind][0] for kind in kinds], [made[kind][1] for kind in kinds]
+
+
+def _kinds(rank: RankMemory) -> Sequence[Kind]:
+    arch, layers = rank.arch, rank.stage.layers
+    moe = round(layers * arch.moe_layers / max(1, arch.layers))
+    cross = round(layers * arch.decoder_layers / max(1, arch.layers)) if arch.encoder_decoder else 0
+    special: Kind = "cross" if cross else "moe"
+    count = cross or moe
+    plain: Kind = "dense"
+    return [*[plain] * (layers - count), *[special] * count]
+
+
+def _tail(rank: RankMemory) -> BlockProgram:
+    job = rank.job
+    width = job.widths.compute if _reduces_units(job) else job.widths.gradient
+    return record_tail(rank, layer_context(job, rank.arch, rank.stage), gradient_width=width)
+
 
 REPLAYED_BYTES = 1 << 50
 """Most bytes that are replayed. No GPU has as many; the allocator's model has addresses for 4,096 times that."""

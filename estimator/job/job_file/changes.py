@@ -1,15 +1,227 @@
 """Changes of a job by dotted keys: made, compared, and read from ``KEY=VALUE``."""
 
-from collections.abc import Mapping
+import difflib
+import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec
 
-from ...common import InputError, parse_toml
+from ...common.errors import InputError
+from ...common.untrusted_files import parse_toml
+from ..config_fields import format_value
 from ..job import Job
-from .convert import job_from_mapping, job_to_mapping
-from .keys import entry_struct, table_struct
+from ..settings import Run, Software, Uncertainties
+
+# The keys of the job file, their tables, and the words that they may have.
+
+
+def job_keys() -> tuple[str, ...]:
+    """Return every key that a job file may set, dotted: ``training.micro_batch``."""
+    tables = [table.encode_name for table in msgspec.structs.fields(Job)]
+    return tuple(
+        f"{table}.{key}".rstrip(".")
+        for table in tables
+        for key in (table_keys(table) if table_struct(table) else ("",))
+    )
+
+
+def table_struct(table: str) -> type[msgspec.Struct] | None:
+    """Return the kind of a table of the job file; None: the key is no table, or a list of them."""
+    kind = _kind_of(table)
+    return None if get_origin(kind) is list else _first_struct(kind)
+
+
+def entry_struct(table: str) -> type[msgspec.Struct] | None:
+    """Return the kind of the tables in a list of tables; None: the key is no such list."""
+    kind = _kind_of(table)
+    return _first_struct(kind) if get_origin(kind) is list else None
+
+
+def _kind_of(table: str) -> Any:
+    return next((f.type for f in msgspec.structs.fields(Job) if f.encode_name == table), None)
+
+
+def _first_struct(kind: Any) -> type[msgspec.Struct] | None:
+    options = [kind, *getattr(kind, "__args__", ())]
+    return next((o for o in options if isinstance(o, type) and issubclass(o, msgspec.Struct)), None)
+
+
+def choices_of(kind: Any) -> tuple[str, ...]:
+    """Return the words that a field may have; empty if it is no choice of words."""
+    for meta in getattr(kind, "__metadata__", ()):
+        if meta.extra and "choices" in meta.extra:
+            return tuple(meta.extra["choices"])
+    options = [kind, *getattr(kind, "__args__", ())]
+    words = [word for option in options for word in getattr(option, "__args__", ())]
+    return tuple(str(choice) for choice in words if isinstance(choice, str))
+
+
+def table_keys(table: str | None) -> tuple[str, ...]:
+    """Return the keys of a table, or of the tables in a list; None: of the file itself."""
+    kind = Job if table is None else table_struct(table) or entry_struct(table)
+    return tuple(f.encode_name for f in msgspec.structs.fields(kind)) if kind else ()
+
+
+# Puts into words what is wrong with a value of a job file: the key, the value, and the nearest known one.
+
+
+_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
+_EXPECTED = re.compile(
+    r"Expected `(?P<types>[^`]*)`(?:, got `[^`]*`|(?P<length> of length)? (?P<sign>[<>]=?) (?P<bound>[-.\w]+))"
+)
+_PATTERN = re.compile(r"Expected `str` matching regex (.*)", re.DOTALL)
+_PATTERNS = {
+    "v?": " is not a version, such as 2.13.0",
+    "A-Za-z": " is not the name of a variable, such as HF_TOKEN",
+    "0-9]{1,9}:": " is not written like :4096:8",
+}
+"""What is expected, by a part of the pattern that says so."""
+_LACKS = re.compile(r"Object missing required field `([^`]*)`")
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "array": "a list",
+    "object": "a table",
+}
+_BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
+_MAX_LISTED = 20
+"""Values that an error lists."""
+
+
+def explain_wrong_value(message: str, data: Mapping[str, Any]) -> str:
+    """Return what is wrong in the words of a user.
+
+    Args:
+        message: of msgspec: what it expected, and where.
+        data: the tables of the job file.
+    """
+    match = _AT.match(message)
+    what, path = (match["what"], match["path"] or "$") if match else (message, "$")
+    steps: list[str | int] = [int(at) if at else name for name, at in _STEP.findall(path[1:])]
+    unknown = _UNKNOWN.search(what)
+    if unknown:
+        known = table_keys(str(steps[0])) if steps else table_keys(None)
+        dotted = _dotted([*steps, unknown[1]])
+        return f"unknown key {dotted!r}; {_nearest(unknown[1], known, before=_dotted([*steps, '']))}"
+    value = _lookup(data, steps)
+    dotted = _dotted(steps) or "the job"
+    choices = _choices(steps) if what.startswith(("Invalid enum value", "Expected `str` matching regex")) else ()
+    if len(choices) > _MAX_LISTED:
+        return f"{dotted} = {format_value(value)} is not known; {_nearest(str(value), choices)}"
+    if choices:
+        near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        allowed = f"is not one of {', '.join(choices)}" if choices[1:] else f"is neither {choices[0]!r} nor a list"
+        return f"{dotted} = {format_value(value)} {allowed}{meant}"
+    plain = _in_plain_words(what)
+    if plain is None and isinstance(value, Mapping) and steps:  # found by the table's own check, which names the key
+        return f"{dotted}: {what}"
+    return f"{dotted} = {format_value(value)}{plain or f': {what[:1].lower()}{what[1:]}'}"
+
+
+def _in_plain_words(what: str) -> str | None:
+    """Return what msgspec expected in the words of a user; None: not one of its usual sentences."""
+    if found := _EXPECTED.fullmatch(what):
+        names = [name for name in found["types"].split(" | ") if name != "null"]
+        words = [_TYPES[name] for name in names if name in _TYPES and not (name == "int" and "float" in names)]
+        if not words:
+            return None
+        unit, bound = "", ""
+        if found["length"]:
+            unit = " characters" if names == ["str"] else " entries"
+        if found["sign"]:
+            bound = f" {_BOUNDS[found['sign']]} {found['bound'].removesuffix('.0')}{unit}"
+        return f" is not {' or '.join(dict.fromkeys(words))}{bound}"
+    if found := _LACKS.fullmatch(what):
+        return f" lacks {found[1]}"
+    if found := _PATTERN.match(what):
+        return next((words for begin, words in _PATTERNS.items() if begin in found[1]), " is not written as it must be")
+    return None
+
+
+def _dotted(steps: Sequence[str | int]) -> str:
+    """Return the path of a value for people; entries of a list are counted from 1."""
+    return ".".join(str(step + 1) if isinstance(step, int) else step for step in steps)
+
+
+def _nearest(word: str, known: Sequence[str], *, before: str = "") -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {before + near[0]!r}?" if near else f"known are {', '.join(known)}"
+
+
+def _choices(steps: Sequence[str | int]) -> tuple[str, ...]:
+    names = [step for step in steps if isinstance(step, str)]
+    struct = (table_struct(names[0]) or entry_struct(names[0])) if len(names) == 2 else None
+    fields = msgspec.structs.fields(struct) if struct else ()
+    return next((choices_of(f.type) for f in fields if f.encode_name == names[1]), ())
+
+
+def _lookup(data: Any, steps: Sequence[str | int]) -> Any:
+    for step in steps:
+        if isinstance(data, Mapping):
+            data = data.get(step)
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+    return data
+
+
+# Turns the tables of a job file into a ``Job`` and back; an error names the key, the value and the nearest choice.
+
+
+_TABLES = tuple(name for name in Job.__struct_fields__ if name not in ("name", "other_models"))
+
+
+def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
+    """Return the job of nested tables as a job file has them.
+
+    Args:
+        data: the tables.
+        where: name of their source in an error.
+
+    Raises:
+        InputError: an unknown key (the nearest known one is named) or a wrong value.
+    """
+    try:
+        return msgspec.convert(data, Job)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {explain_wrong_value(str(error), data)}") from None
+    except UnicodeEncodeError:  # half a character, which JSON and YAML can spell
+        raise InputError(f"{where}: a text holds half a character, such as \\ud83d alone; write it out") from None
+
+
+def check_job(job: Job) -> None:
+    """Check the values of a job that was made in Python, which ``Job`` itself does not.
+
+    Raises:
+        InputError: a value that a job file could not have.
+    """
+    try:
+        msgspec.convert(msgspec.to_builtins(job), Job)
+    except msgspec.ValidationError as error:
+        raise InputError(f"Job: {explain_wrong_value(str(error), msgspec.to_builtins(job))}") from None
+
+
+def job_to_mapping(job: Job) -> dict[str, Any]:
+    """Return the job as nested tables with every field written out, as a job file would have them."""
+    tables: dict[str, Any] = {} if job.name is None else {"name": job.name}
+    for table in _TABLES:
+        value = getattr(job, table)
+        if value is not None and value not in (Software(), Run(), Uncertainties()):  # rarely set
+            tables[table] = _fields(value)
+    if job.other_models:
+        tables["other_models"] = [_fields(model) for model in job.other_models]
+    return tables
+
+
+def _fields(table: msgspec.Struct) -> dict[str, Any]:
+    return {key: field for key, field in msgspec.structs.asdict(table).items() if field is not None}
+
 
 ABOUT_THE_MODEL: Mapping[str, Any] = {
     "name": None,

@@ -12,9 +12,7 @@ from msgspec import Struct
 
 from ..quantization import is_four_bit, quantization
 from ..settings import Lora, Software
-from .frameworks import Framework
-from .strategies import Precision, Strategy
-from .version_rules import older
+from .frameworks import Framework, Precision, Strategy, older
 
 Prepared = Literal["none", "norms", "all"]
 """Parameters that are fp32 although not quantized: none, the norms (TRL), or all (peft)."""

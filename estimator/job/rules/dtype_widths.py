@@ -7,8 +7,7 @@ parameter, NVIDIA's published steady-state figures), bitsandbytes' block sizes, 
 from msgspec import Struct
 
 from .adapters import NO_ADAPTERS, AdapterRules
-from .frameworks import Framework
-from .strategies import Precision, Strategy
+from .frameworks import Framework, Precision, Strategy
 
 
 class Widths(Struct, frozen=True, kw_only=True):

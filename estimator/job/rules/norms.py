@@ -2,8 +2,7 @@
 
 from typing import Literal
 
-from .frameworks import Framework
-from .version_rules import VersionRules
+from .frameworks import Framework, VersionRules
 
 NormKind = Literal["autograd", "fused", "litgpt", "torch"]
 """Named as in ``RmsNorm``; ``torch``: torch's own chain of operations, which multiplies by the scale in fp32."""

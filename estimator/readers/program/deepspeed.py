@@ -1,12 +1,229 @@
 """DeepSpeed's JSON configuration, as far as memory depends on it. ``auto`` values are filled in by the trainer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ...job.rules import NOT_KNOWN, OptimizerChoice, optimizer_by_class
-from ..source import Setting
-from .zero_doubts import DOUBTFUL_PATHS
-from .zero_sizes import AUTO_SIZES, ZERO_PATHS
+from ...job.rules.frameworks import STRATEGIES
+from ...job.rules.optimizers.by_name import NOT_KNOWN, OptimizerChoice, optimizer_by_class
+from ..source.evidence import (
+    MODEL_STATES,
+    FindingCollector,
+    LayeredSettings,
+    Setting,
+    UncountedSetting,
+    as_bool,
+    as_word,
+    warn_of_uncounted,
+)
+
+# DeepSpeed's settings that change memory and that no rule counts, with the direction of the doubt.
+#
+# Read from DeepSpeed's ``runtime/config.py`` and ``runtime/zero/config.py``, 0.14 to 0.19. Its section
+# ``activation_checkpointing`` concerns models that call DeepSpeed's own checkpointing, which transformers' do not.
+
+
+_ZERO = "zero_optimization."
+_DOUBTS = (
+    UncountedSetting(
+        path=f"{_ZERO}zero_quantized_weights",
+        direction="either",
+        components=("communication",),
+        why="weights are gathered in 8 bits and unpacked",
+    ),
+    UncountedSetting(
+        path=f"{_ZERO}zero_quantized_gradients",
+        direction="more",
+        components=("communication",),
+        why="gradients are reduced as quantized copies",
+    ),
+    UncountedSetting(
+        path=f"{_ZERO}mics_shard_size",
+        direction="more",
+        components=(*MODEL_STATES, "communication"),
+        why="states are sharded over groups of that size only",
+    ),
+    UncountedSetting(
+        path=f"{_ZERO}stage3_module_granularity_threshold",
+        direction="more",
+        components=("communication",),
+        why="modules with small parameters are gathered as a whole",
+    ),
+    UncountedSetting(
+        path=f"{_ZERO}zenflow",
+        direction="more",
+        components=("gradients", "optimizer"),
+        why="selected gradients and their states stay on the GPU",
+    ),
+    UncountedSetting(
+        path="bf16.bf16_master_weights_and_grads",
+        direction="less",
+        components=MODEL_STATES,
+        why="there are no fp32 master weights",
+    ),
+    UncountedSetting(
+        path="bf16.bf16_optimizer_states",
+        direction="less",
+        components=("optimizer",),
+        why="optimizer states have 16 bits",
+    ),
+    UncountedSetting(
+        path="fp16.fp16_master_weights_and_grads",
+        direction="less",
+        components=MODEL_STATES,
+        why="there are no fp32 master weights",
+    ),
+    UncountedSetting(
+        path="torch_autocast.enabled",
+        direction="either",
+        components=(*MODEL_STATES, "activations"),
+        why="torch's autocast decides about dtypes in place of DeepSpeed",
+    ),
+    UncountedSetting(
+        path="compile.deepcompile",
+        direction="either",
+        components=("activations", "communication"),
+        why="a compiled schedule gathers and frees weights",
+    ),
+    UncountedSetting(
+        path="sequence_parallel_size",
+        direction="less",
+        components=("activations", "logits"),
+        why="sequences are split over ranks",
+    ),
+)
+DOUBTFUL_PATHS = {each.path: each.path for each in _DOUBTS} | {
+    "communication_data_type": "communication_data_type",
+    "offload_ratio": f"{_ZERO}offload_optimizer.ratio",
+}
+"""Settings by the names under which a layer has them, and where the JSON has them."""
+_OFF: tuple[object, ...] = (0, 1, -1, "auto", {}, [])
+
+
+def doubt_zero(deepspeed: LayeredSettings, findings: FindingCollector) -> None:
+    """Warn of every setting that is on and not counted, and mark what it concerns."""
+    warn_of_uncounted(deepspeed, _DOUBTS, findings, is_off=_is_off)
+    reduced = deepspeed.find("communication_data_type")
+    if reduced is not None and as_word(reduced) in ("fp32", "float32"):
+        findings.warn(f"{reduced.origin}: fp32 copies of what is reduced are not counted.")
+        findings.add_uncertainty("more", "communication")
+
+
+def _is_off(setting: Setting) -> bool:
+    return as_bool(setting) is False or (setting.value is not True and setting.value in _OFF)
+
+
+def partly_offloaded(deepspeed: LayeredSettings) -> Setting | None:
+    """Return the share of the optimizer's states that is offloaded (ZeRO-Offload++), if it is not all of them."""
+    ratio = deepspeed.find("offload_ratio")
+    value = ratio.value if ratio is not None else 1.0
+    return ratio if isinstance(value, int | float) and 0 <= value < 1 else None
+
+
+# DeepSpeed's sizes of buckets and of what stage 3 gathers (``zero.*``), from its configuration.
+#
+# ``auto`` stands for a number that the Trainer and accelerate compute from the model's hidden size
+# (``trainer_config_finalize`` in transformers' integrations/deepspeed.py, ``_prepare_deepspeed`` of accelerate 1.15).
+
+
+_MAX_ELEMENTS = 2**53
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Size:
+    """One size: where DeepSpeed's configuration has it, and what ``auto`` makes of the hidden size."""
+
+    path: str
+    auto: Callable[[int], int] | None = None
+    stage_3: bool = False
+
+
+_SIZES = {
+    "reduce_bucket": _Size(path="reduce_bucket_size", auto=lambda hidden: hidden**2),
+    "allgather_bucket": _Size(path="allgather_bucket_size"),
+    "prefetch_bucket": _Size(
+        path="stage3_prefetch_bucket_size", auto=lambda hidden: int(0.9 * hidden**2), stage_3=True
+    ),
+    "max_live_parameters": _Size(path="stage3_max_live_parameters", stage_3=True),
+    "max_reuse_distance": _Size(path="stage3_max_reuse_distance", stage_3=True),
+    "persistence_threshold": _Size(
+        path="stage3_param_persistence_threshold", auto=lambda hidden: 10 * hidden, stage_3=True
+    ),
+    "sub_group": _Size(path="sub_group_size", stage_3=True),
+}
+_SWITCHES = {
+    "overlap_comm": "overlap_comm",
+    "contiguous_gradients": "contiguous_gradients",
+}
+ZERO_PATHS = {
+    **{f"zero_{name}": f"zero_optimization.{size.path}" for name, size in _SIZES.items()},
+    **{f"zero_{name}": f"zero_optimization.{path}" for name, path in _SWITCHES.items()},
+}
+"""Settings by our names, and where DeepSpeed's configuration has them."""
+AUTO_SIZES = tuple(f"zero_{name}" for name, size in _SIZES.items() if size.auto is not None)
+"""Settings whose ``auto`` has a meaning of its own."""
+_GRADIENT_DTYPES = {
+    **dict.fromkeys(("fp32", "float32", "float"), "fp32"),
+    **dict.fromkeys(("bf16", "bfloat16"), "bf16"),
+    **dict.fromkeys(("fp16", "float16", "half"), "fp16"),
+}
+
+
+def record_zero_sizes(
+    settings: LayeredSettings, findings: FindingCollector, hidden_size: Callable[[], int | None]
+) -> None:
+    """Record ``zero.*``, and the dtype in which gradients are accumulated, for a job under ZeRO.
+
+    Args:
+        settings: DeepSpeed's, by the names of ``deepspeed_layer``.
+        findings: they have the strategy already.
+        hidden_size: returns the model's hidden size; None: not known.
+    """
+    found = findings.get("parallel.strategy")
+    strategy = STRATEGIES[found.value] if found is not None else None
+    if strategy is None or not strategy.deepspeed:
+        return
+    stage_3 = strategy.zero_stage == 3
+    for name, size in _SIZES.items():
+        setting = settings.find(f"zero_{name}")
+        if setting is not None and (stage_3 or not size.stage_3):
+            _record_size(name, size, setting, findings, hidden_size)
+    for name in _SWITCHES:
+        setting = settings.find(f"zero_{name}")
+        if setting is not None and as_bool(setting) is not None:
+            findings.record(f"zero.{name}", as_bool(setting), setting.origin)
+    dtype = settings.find("gradient_dtype")
+    if dtype is not None and (known := _GRADIENT_DTYPES.get(as_word(dtype) or "")) is not None:
+        findings.record_from(dtype, "parallel.gradient_dtype", known)
+
+
+def _record_size(
+    name: str, size: _Size, setting: Setting, findings: FindingCollector, hidden_size: Callable[[], int | None]
+) -> None:
+    if as_word(setting) == "auto" and size.auto is not None:
+        hidden = hidden_size()
+        if hidden is not None:
+            origin = f"{setting.origin}: auto, from the hidden size {hidden:,}"
+            findings.record(f"zero.{name}", size.auto(hidden), origin)
+        elif name == "reduce_bucket":
+            sentence = f"{setting.origin}: auto depends on the model's hidden size, which is not known; 5e8 is counted."
+            findings.warn(sentence, unless="zero.reduce_bucket")
+            findings.add_uncertainty("less", "communication", unless="zero.reduce_bucket")
+        return
+    elements = _elements(setting)
+    if elements is None:
+        findings.refuse(f"zero.{name}", setting, "number of elements")
+    else:
+        findings.record(f"zero.{name}", elements, setting.origin)
+
+
+def _elements(setting: Setting) -> int | None:
+    try:
+        number = float(str(setting.value)) if not isinstance(setting.value, bool) else -1.0
+    except ValueError:
+        return None
+    return int(min(number, _MAX_ELEMENTS)) if number >= 0 else None
+
 
 _WITH_AUTO = ("zero_stage", *AUTO_SIZES)
 """Settings whose ``auto`` is no gap: nothing fills it in, or it is computed from the model's hidden size."""

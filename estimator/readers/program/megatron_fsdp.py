@@ -1,6 +1,6 @@
 """Records Megatron-FSDP's settings (``parallel.*``) as a script's own loop has them."""
 
-from ..source import FindingCollector, LayeredSettings, as_bool
+from ..source.evidence import FindingCollector, LayeredSettings, as_bool
 
 _WORDS = {
     "parallel.sharding": "megatron_fsdp_sharding",

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ...common import InputError, read_file
-from ...job import Software
+from ...common.errors import InputError
+from ...common.untrusted_files import read_file
+from ...job.settings import Software
 
 _FILES = ("requirements.txt", "requirement.txt", "pyproject.toml", "setup.py", "setup.cfg", "environment.yml")
 _MAX_BYTES = 200_000

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...common import InputError, read_start
-from ..source import LayeredSettings, Setting, read_table
+from ...common.errors import InputError
+from ...common.untrusted_files import read_start
+from ..source.data_files import read_table
+from ..source.evidence import LayeredSettings, Setting
 from .program import Program
 
 _MAX_FILE_BYTES = 8 << 20

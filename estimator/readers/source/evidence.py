@@ -1,12 +1,156 @@
 """Evidence for a job: every value with the place it was read from, what is missing, and what is uncertain."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ...job import ABOUT_THE_MODEL, Job, UncertaintyDirection, with_changes, with_old_model_removed
-from ...job.rules import OptimizerChoice
-from .layered_settings import Setting, as_int, refusal
+from ...job.config_fields import format_value
+from ...job.job import Job
+from ...job.job_file.changes import ABOUT_THE_MODEL, with_changes, with_old_model_removed
+from ...job.rules.optimizers.by_name import OptimizerChoice
+from ...job.settings import UncertaintyDirection
+
+# Settings of another tool by its own names, in layers: the command line wins over files, files over defaults.
+
+
+_PLAIN = re.compile(r"[\w.+:-]{1,40}")
+_OPEN = ("-1", "auto", "none")
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+UNKNOWN_TABLE = "**"
+"""Name that stands for arguments passed as a table (``**settings``) whose contents are unknown."""
+_TRUE = {"true", "1", "yes", "y", "on", "t"}
+_FALSE = {"false", "0", "no", "n", "off", "f"}
+_UNSET = (None, "None", "null", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A value as it was written (often still a string), and where it was written."""
+
+    value: Any
+    origin: str
+    written: bool = True
+    """False for a default or an inference."""
+
+    def with_value(self, value: Any) -> "Setting":
+        """Return another value from the same origin."""
+        return replace(self, value=value)
+
+
+def default_setting(value: Any, origin: str) -> Setting:
+    """Return a value that was not written by the user: a default or an inference."""
+    return Setting(value=value, origin=origin, written=False)
+
+
+SettingsLayer = Mapping[str, Setting]
+
+
+def default_layer(values: Mapping[str, object], origin: str) -> dict[str, Setting]:
+    """Return defaults by name, all from the same origin."""
+    return {name: default_setting(value, origin) for name, value in values.items()}
+
+
+class LayeredSettings:
+    """Layers of settings, the one that wins first.
+
+    Names are spelled with underscores. A value that means unset (``null``, ``None``) counts as missing.
+    """
+
+    def __init__(self, *layers: SettingsLayer) -> None:
+        self._layers = layers
+        self._read: set[str] = set()
+
+    def find(self, *names: str) -> Setting | None:
+        """Return the setting of the first layer that has one of these names; earlier names win over later ones."""
+        self._read.update(names)
+        for layer in self._layers:
+            for name in names:
+                setting = layer.get(name)
+                if setting is not None and setting.value not in _UNSET:
+                    return setting
+        return None
+
+    def is_unset(self, *names: str) -> bool:
+        """Return True if the first layer that has one of these names says ``None``: the default does not hold."""
+        return self.find_unset(*names) is not None
+
+    def find_unset(self, *names: str) -> Setting | None:
+        """Return the setting with which the first layer that has one of these names says ``None``."""
+        self._read.update(names)
+        for layer in self._layers:
+            given = [layer[name] for name in names if name in layer]
+            if given:
+                return given[0] if all(setting.value in _UNSET for setting in given) else None
+        return None
+
+    def find_true(self, *names: str) -> Setting | None:
+        """Return the setting that ``find`` returns, if its value means true."""
+        setting = self.find(*names)
+        return setting if as_bool(setting) else None
+
+    def is_true(self, *names: str) -> bool:
+        """Return True if the setting that ``find`` returns means true; a missing one counts as false."""
+        return self.find_true(*names) is not None
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names that begin with a prefix, each once."""
+        return list(dict.fromkeys(name for layer in self._layers for name in layer if name.startswith(prefix)))
+
+    def unread(self) -> Iterator[tuple[str, Setting]]:
+        """Yield what was written but never looked up, once per name."""
+        seen = set(self._read)
+        for layer in self._layers:
+            for name, setting in layer.items():
+                if name not in seen and setting.written and setting.value not in _UNSET:
+                    seen.add(name)
+                    yield name, setting
+
+
+def as_bool(setting: Setting | None) -> bool | None:
+    """Return true or false as argparse, YAML and environment variables write it; None if it is neither."""
+    word = str(setting.value).strip().lower() if setting else ""
+    return True if word in _TRUE else False if word in _FALSE else None
+
+
+def as_int(setting: Setting | None) -> int | None:
+    """Return a whole number of at least 1; None if the value is anything else (``refusal`` says so).
+
+    Any spelling that Python, YAML or pydantic may turn into that number is taken: ``4``, ``"4"``, ``4.0``, ``1e3``.
+    """
+    try:
+        number = float(str(setting.value)) if setting and not isinstance(setting.value, bool) else 0.0
+    except ValueError:
+        return None
+    return int(number) if 1 <= number < 2**31 and number == int(number) else None
+
+
+def is_open(setting: Setting) -> bool:
+    """Return True for a value that leaves a number to the program: ``-1``, ``auto``."""
+    return str(setting.value).strip().lower() in _OPEN
+
+
+def refusal(setting: Setting, what: str) -> str:
+    """Return the sentence on a value that makes no sense: ``--max_length is -1, which is not a valid ...``.
+
+    Args:
+        setting: the value, and where it was written.
+        what: what it should have been: ``batch size``.
+    """
+    value = setting.value
+    text = value if isinstance(value, str) and _PLAIN.fullmatch(value) else format_value(value)
+    return f"{setting.origin} is {_WORDS.get(text, text)}, which is not a valid {what}"
+
+
+def as_word(setting: Setting | None) -> str | None:
+    """Return the value in lower case, without the prefix of torch or an enum: ``torch.bfloat16`` is ``bfloat16``."""
+    return str(setting.value).strip().lower().rpartition(".")[2] if setting else None
+
+
+def parse_digits(text: str) -> int | None:
+    """Return a number written in at most nine plain digits, as launchers take it; None for other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
 
 GIVEN = "you, in place of what was read"
 """The origin of settings that the user gives."""
@@ -340,3 +484,111 @@ class FindingCollector:
         steps = total.accumulation_steps(micro.value * ranks)
         origin = f"{total.origin}, over micro-batch and data-parallel ranks"
         yield Finding(key=_ACCUMULATION, value=steps, origin=origin, written=total.written)
+
+
+# Command-line flags as argparse and transformers' HfArgumentParser understand them.
+
+
+_FLAG = re.compile(r"--?[A-Za-z_]")
+
+
+def is_flag(token: str) -> bool:
+    """Return True for ``--name`` and ``-n``, but not for ``-1`` or ``-``."""
+    return _FLAG.match(token) is not None
+
+
+def flag_name(flag: str) -> str:
+    """Return a flag's name: without leading dashes and without its value, with underscores inside."""
+    return flag.lstrip("-").partition("=")[0].replace("-", "_")
+
+
+def parse_flags(tokens: Sequence[str], *, where: str = "on the command line") -> tuple[dict[str, Setting], list[str]]:
+    """Return flags by name, and the words before the first flag.
+
+    Flags are ``--name value``, ``--name=value``, ``--name v1 v2`` (a list), ``--name`` alone (true) and ``--no_name``
+    (false for ``name``). The last one wins, as in argparse. Values stay strings.
+    """
+    flags: dict[str, Setting] = {}
+    words: list[str] = []
+    index = 0
+    while index < len(tokens):
+        token = tokens[index]
+        index += 1
+        if not is_flag(token):
+            words.append(token)
+            continue
+        flag, equals, inline = token.partition("=")
+        values = [inline] if equals else []
+        while not equals and index < len(tokens) and not is_flag(tokens[index]):
+            values.append(tokens[index])
+            index += 1
+        value = True if not values else values[0] if len(values) == 1 else values
+        name = flag_name(flag)
+        flags[name] = Setting(value=value, origin=f"{flag} {where}")
+        if value is True and name.startswith("no_"):
+            flags[name[3:]] = Setting(value=False, origin=f"{flag} {where}")
+    return flags, words
+
+
+def spell_out(flags: Mapping[str, Setting], known: Collection[str]) -> tuple[dict[str, Setting], dict[str, list[str]]]:
+    """Return flags under the names that their abbreviations stand for, as argparse takes them, and the ambiguous ones.
+
+    Args:
+        flags: flags by name.
+        known: all names that the program takes; it abbreviates none if there are none.
+    """
+    found: dict[str, Setting] = {}
+    ambiguous: dict[str, list[str]] = {}
+    for name, setting in flags.items():
+        meant = [] if name in known else sorted(each for each in known if each.startswith(name))
+        if len(meant) == 1 and setting.origin.startswith("--"):
+            flag, _, where = setting.origin.partition(" ")
+            found[meant[0]] = replace(setting, origin=f"{flag} (--{meant[0]}) {where}")
+        else:
+            found[name] = setting
+        if len(meant) > 1:
+            ambiguous[name] = meant
+    return found, ambiguous
+
+
+# Settings that change memory and are not counted, with the direction of the doubt.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncountedSetting:
+    """A setting that changes memory in a known direction, where it is on."""
+
+    path: str
+    direction: UncertaintyDirection
+    components: tuple[Component, ...]
+    why: str
+
+
+def warn_of_uncounted(
+    settings: LayeredSettings,
+    uncounted: Iterable[UncountedSetting],
+    findings: FindingCollector,
+    *,
+    is_off: Callable[[Setting], bool],
+) -> None:
+    """Warn of each of these settings that is on, and mark the components that it concerns."""
+    for each in uncounted:
+        setting = settings.find(each.path)
+        if setting is None or is_off(setting):
+            continue
+        findings.warn(f"{setting.origin}: {each.why}, which is not counted.")
+        findings.add_uncertainty(each.direction, *each.components)
+
+
+# Words of Megatron-FSDP for what it shards, as scripts, Megatron-LM and Automodel pass them to it.
+
+
+MEGATRON_SHARDING = {
+    **dict.fromkeys(("0", "no_shard"), "none"),
+    **dict.fromkeys(("1", "optim"), "optim"),
+    **dict.fromkeys(("2", "optim_grads"), "optim_grads"),
+    **dict.fromkeys(("3", "optim_grads_params"), "optim_grads_params"),
+}
+"""``parallel.sharding`` by the strategy's name or number (``megatron_fsdp/fully_shard.py`` of Megatron-LM)."""
+MEGATRON_OUTER_SHARDING = {word: kind for word, kind in MEGATRON_SHARDING.items() if kind in ("none", "optim")}
+"""``parallel.outer_sharding`` likewise."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...common import InputError, TooLargeError, check_nesting, read_file
+from ...common.errors import InputError
+from ...common.untrusted_files import TooLargeError, check_nesting, read_file
 
 _MAX_BYTES = 32 << 20
 """Outputs are saved in the file too, pictures among them."""

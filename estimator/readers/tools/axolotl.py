@@ -7,8 +7,8 @@ transformers' Trainer and accelerate.
 import re
 from collections.abc import Mapping
 
-from ..program import Program, ToolCommand, accelerate_layers
-from ..source import (
+from ..program.program import Program, ToolCommand, accelerate_layers
+from ..source.evidence import (
     JobReading,
     LayeredSettings,
     Setting,
@@ -17,10 +17,10 @@ from ..source import (
     as_int,
     as_word,
     default_setting,
-    transformers_defaults,
 )
-from ..trainer import read_trainer
-from ..trl import trl_defaults
+from ..source.versions import transformers_defaults
+from ..trainer.trainer_program import read_trainer
+from ..trl.defaults import trl_defaults
 from .shared import (
     CHECKPOINTING_SWITCH,
     OPTIMIZER_NAMES,

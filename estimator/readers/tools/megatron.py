@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ..program import Program, WorldSize, read_world_size
-from ..source import (
+from ..program.program import Program, WorldSize, read_world_size
+from ..source.evidence import (
     MEGATRON_OUTER_SHARDING,
     MEGATRON_SHARDING,
     FindingCollector,
@@ -19,7 +19,7 @@ from ..source import (
     as_word,
     default_setting,
 )
-from ..trainer import warn_of_unread
+from ..trainer.unread_settings import warn_of_unread
 from .shared import (
     Tool,
     ToolKey,

@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...job import served_precision
-from ...job.rules import DTYPE_NAMES, SEQUENCES, SHARE, usual
-from ...model import WEIGHT_FORMATS, stored_dtype
-from ..program import Program, ToolCommand
-from ..source import FindingCollector, JobReading, LayeredSettings, as_word, default_setting, is_open
-from ..trainer import known_config
+from ...job.resolved_job import served_precision
+from ...job.rules.frameworks import DTYPE_NAMES, SEQUENCES, SHARE, usual
+from ...model.checkpoint import WEIGHT_FORMATS, stored_dtype
+from ..program.program import Program, ToolCommand
+from ..source.evidence import FindingCollector, JobReading, LayeredSettings, as_word, default_setting, is_open
+from ..trainer.trainer_program import known_config
 from .shared import (
     Tool,
     ToolKey,

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import PurePath
 
 from .. import tools
-from ..program import Launch, LaunchParser
+from ..program.program import Launch, LaunchParser
 from .shared import TRAINER_KEYS, ConfigTable, Tool, ToolKeys
 
 

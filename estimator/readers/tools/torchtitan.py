@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...job.rules import DTYPE_NAMES
-from ..program import Program, WorldSize, read_world_size
-from ..source import (
+from ...job.rules.frameworks import DTYPE_NAMES
+from ..program.program import Program, WorldSize, read_world_size
+from ..source.evidence import (
     MODEL_STATES,
     FindingCollector,
     JobReading,
@@ -21,7 +21,7 @@ from ..source import (
     default_setting,
     is_open,
 )
-from ..trainer import warn_of_unread
+from ..trainer.unread_settings import warn_of_unread
 from .shared import (
     Tool,
     ToolKey,

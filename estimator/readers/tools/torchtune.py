@@ -8,10 +8,10 @@ import os
 import re
 from pathlib import Path, PurePath
 
-from ...common import look_up_program
-from ...job.rules import DTYPE_NAMES
-from ..program import Program, ToolCommand, read_world_size
-from ..source import (
+from ...common.trust import look_up_program
+from ...job.rules.frameworks import DTYPE_NAMES
+from ..program.program import Program, ToolCommand, read_world_size
+from ..source.evidence import (
     MODEL_STATES,
     FindingCollector,
     JobReading,
@@ -23,7 +23,7 @@ from ..source import (
     default_setting,
     parse_flags,
 )
-from ..trainer import warn_of_unread
+from ..trainer.unread_settings import warn_of_unread
 from .shared import (
     CHECKPOINTING_SWITCH,
     Tool,

@@ -5,17 +5,10 @@ Names, meanings and defaults: ``unsloth_cli/config.py`` of 2026. It trains with 
 
 import re
 
-from ..program import Program, ToolCommand
-from ..source import (
-    JobReading,
-    LayeredSettings,
-    Setting,
-    SettingsLayer,
-    as_word,
-    default_setting,
-    transformers_defaults,
-)
-from ..trainer import read_trainer
+from ..program.program import Program, ToolCommand
+from ..source.evidence import JobReading, LayeredSettings, Setting, SettingsLayer, as_word, default_setting
+from ..source.versions import transformers_defaults
+from ..trainer.trainer_program import read_trainer
 from .shared import Tool, ToolKeys, section, tool_layers
 
 _DEFAULTS = {

@@ -4,16 +4,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...common import InputError
-from ..program import (
-    WorldSize,
-    deepspeed_layer,
-    doubt_zero,
-    partly_offloaded,
-    record_megatron_fsdp,
-    visible_gpus,
-)
-from ..source import (
+from ...common.errors import InputError
+from ..program.deepspeed import deepspeed_layer, doubt_zero, partly_offloaded
+from ..program.megatron_fsdp import record_megatron_fsdp
+from ..program.program import WorldSize, visible_gpus
+from ..source.data_files import table_of_setting
+from ..source.evidence import (
     MODEL_STATES,
     FindingCollector,
     LayeredSettings,
@@ -24,7 +20,6 @@ from ..source import (
     default_setting,
     is_open,
     parse_digits,
-    table_of_setting,
 )
 from .fsdp import FSDP1_NAMES, read_units
 from .trainer_inputs import TrainerInputs

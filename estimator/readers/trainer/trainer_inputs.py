@@ -1,11 +1,17 @@
 """Everything known about a program that trains with transformers: the input of the readers in this folder."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from ..program import WorldSize
-from ..source import FilesystemView, LayeredSettings, as_int, framework_with_version
-from ..trl import METHODS, Method
+from ...common.errors import InputError
+from ...job.rules.optimizers.by_name import OptimizerChoice, optimizer_by_trainer_name
+from ..program.program import WorldSize
+from ..source.data_files import NULL_IS_WRONG, FilesystemView, layer_from_table, table_of_setting
+from ..source.evidence import FindingCollector, LayeredSettings, Setting, as_bool, as_int, as_word
+from ..source.versions import framework_with_version
+from ..trl.methods import METHODS, Method, read_length, read_liger, read_loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +54,310 @@ class TrainerInputs:
     def ranks(self) -> int | None:
         """Ranks of the whole job; None: unknown."""
         return as_int(self.world.ranks)
+
+
+# Reads the optimizer from TrainingArguments, DeepSpeed's configuration and the classes of a script.
+#
+# Tools built on the Trainer switch low-rank optimizers on by names of their own (``use_galore``, ``galore_rank``:
+# those of LLaMA-Factory and ms-swift), which no other program has.
+
+
+_LOW_RANK = ("galore", "apollo")
+"""Optimizers that ``use_NAME`` switches on."""
+_READ_WITHOUT_EFFECT = ("update_interval", "update_proj_gap", "scale", "proj_type", "proj", "scale_type", "scale_front")
+"""Ends of the names of their settings that change no bytes which count."""
+_ALL = {"all-linear": "all-linear", "all_linear": "all-linear", "all": "blocks"}
+_WORD = re.compile(r"[\w.]+")
+
+
+def read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Record the optimizer with its options, and what is uncertain about it."""
+    settings = inputs.settings
+    if (adafactor := settings.find_true("adafactor")) is not None:
+        findings.record_from(adafactor, "training.optimizer", "adafactor")
+        return
+    setting = settings.find("optim")
+    if setting is None or not isinstance(setting.value, OptimizerChoice):  # a script's own --optimizer is its own word
+        setting = settings.find("optim", "optimizer")
+    setting = _prefer_deepspeed(setting, inputs.deepspeed)
+    for name in _LOW_RANK:
+        if (switch := settings.find_true(f"use_{name}")) is not None:
+            findings.record_optimizer(switch, _low_rank(name, settings, setting))
+            return
+    if (switch := settings.find_true("use_adam_mini")) is not None:
+        findings.record_optimizer(switch, optimizer_by_trainer_name("adam_mini"))
+    elif setting is not None and isinstance(setting.value, OptimizerChoice):  # a class of a script, or DeepSpeed's
+        findings.record_optimizer(setting, setting.value)
+    elif setting is not None:
+        choice = optimizer_by_trainer_name(str(setting.value), _arguments(settings, findings))
+        findings.record_optimizer(setting, choice)
+
+
+def _prefer_deepspeed(setting: Setting | None, deepspeed: LayeredSettings | None) -> Setting | None:
+    """Return DeepSpeed's setting if there is one, which transformers takes in place of the Trainer's.
+
+    Source: ``deepspeed_optim_sched`` of transformers' integrations/deepspeed.py.
+    """
+    return (deepspeed.find("optimizer") if deepspeed is not None else None) or setting
+
+
+def _arguments(settings: LayeredSettings, findings: FindingCollector) -> dict[str, Any]:
+    """Return ``optim_args``, with the settings that the Trainer passes beside them."""
+    given = settings.find("optim_args")
+    found: dict[str, Any] = {}
+    if given is not None and isinstance(given.value, Mapping):
+        found |= given.value
+    elif given is not None:
+        parts = (part.partition("=") for part in str(given.value).replace(" ", "").split(",") if "=" in part)
+        found |= {name: value for name, _, value in parts}
+    decay = settings.find("weight_decay")
+    if decay is not None:
+        found["weight_decay"] = decay.value
+    if (targets := settings.find("optim_target_modules")) is not None:
+        words = _target_words(targets)
+        if words is None:
+            sentence = (
+                f"{targets.origin}: which layers {targets.value} means is not understood; all blocks are counted."
+            )
+            findings.mark_uncertain("training.optimizer", sentence, direction="more")
+        found["targets"] = words or "blocks"
+    return found
+
+
+def _low_rank(name: str, settings: LayeredSettings, optim: Setting | None) -> OptimizerChoice:
+    """Return the low-rank form of the optimizer that ``optim`` names."""
+    word = (as_word(optim) or "") if optim is not None and isinstance(optim.value, str) else ""
+    kind = "adafactor" if word == "adafactor" else "adamw_8bit" if "8bit" in word else "adamw"
+    settings.find(*(f"{name}_{end}" for end in _READ_WITHOUT_EFFECT))
+    rank = as_int(settings.find(f"{name}_rank"))
+    targets = settings.find(f"{name}_target", f"{name}_target_modules")
+    arguments: dict[str, Any] = {"rank": rank} if rank else {}
+    arguments["targets"] = (_target_words(targets) if targets is not None else None) or "blocks"
+    layerwise = settings.is_true(f"{name}_layerwise") or settings.is_true(f"{name}_optim_per_parameter")
+    row = f"{name}_{kind if name == 'galore' else 'adamw'}{'_layerwise' if layerwise else ''}"
+    return optimizer_by_trainer_name(row, arguments)
+
+
+def _target_words(setting: Setting) -> str | list[str] | None:
+    """Return the parts of names that the targets have, or one word for all; None if they are another expression."""
+    value = setting.value
+    words = value if isinstance(value, list | tuple) else str(value).strip("[]").replace("'", "").replace('"', "")
+    every = [str(word).strip() for word in (words.split(",") if isinstance(words, str) else words)]
+    if len(every) == 1 and every[0] in _ALL:
+        return _ALL[every[0]]
+    plain = [word.replace("\\.", ".").strip("^$").removeprefix(".*").removesuffix(".*").strip(".") for word in every]
+    return plain if all(_WORD.fullmatch(word) for word in plain) else None
+
+
+# Reads a step (``training.*``) from TrainingArguments: batch, length, accumulation, optimizer, checkpointing, loss.
+#
+# The settings have transformers' names, wherever they were read: flags, YAML or JSON, a script's literals, defaults.
+
+
+_BATCH_NAMES = (
+    *("per_device_train_batch_size", "per_gpu_train_batch_size"),
+    *("micro_batch_size", "train_batch_size", "batch_size"),
+)
+_LENGTH_NAMES = (
+    *("max_length", "max_seq_length", "max_seq_len", "block_size", "cutoff_len", "model_max_length"),
+    *("sequence_length", "sequence_len", "seq_length", "seq_len", "max_source_length"),
+)
+
+_WITHOUT_TEXT = re.compile(
+    r"image-(?!text)|segmentation|detection|estimation|video|ctc|speech|audio|keypoint|matting|rnnt|tdt"
+)
+"""Tasks of models that read no text."""
+_PADDED_NAMES = ("pad_to_sequence_len", "pad_to_max_length")
+"""Settings that pad every sequence to the limit."""
+
+
+def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Record the batch, length, accumulation, optimizer, checkpointing, loss and compile settings."""
+    _read_micro_batch(inputs, findings)
+    if inputs.trl is not None:
+        length = None if inputs.settings.is_unset(*_LENGTH_NAMES) else inputs.settings.find(*_LENGTH_NAMES)
+        read_length(inputs.trl, inputs.settings, inputs.versions, findings, whole=length)
+    else:
+        _read_length(inputs, findings)
+    _read_varying_lengths(inputs, findings)
+    _doubt_evaluation(inputs.settings, findings)
+    _read_accumulation(inputs, findings)
+    read_optimizer(inputs, findings)
+    _read_checkpointing(inputs, findings)
+    if inputs.trl is not None:
+        read_loss(inputs.trl, inputs.settings, inputs.versions, findings, own_loss=inputs.own_loss)
+        loss = findings.get("training.loss")
+        if inputs.trl_unknown is not None and loss is not None and loss.value == "chunked":
+            sentence = f"{inputs.trl_unknown} computes the loss in parts; older versions hold all logits."
+            findings.mark_uncertain("training.loss", sentence, direction="more")
+    else:
+        _read_loss(inputs, findings)
+    _read_compile(inputs, findings)
+    if inputs.settings.is_true("auto_find_batch_size"):
+        sentence = "auto_find_batch_size is on: after an out-of-memory error the batch is smaller than written."
+        findings.mark_uncertain("training.micro_batch", sentence, direction="less")
+    if inputs.method is not None and inputs.trl is None:
+        findings.warn(f"TRL's method {inputs.method} is not known here: models that it holds besides are not counted.")
+        findings.add_uncertainty("more", "weights", "activations", "logits")
+
+
+def _read_micro_batch(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    batch = _prefer_written(inputs.settings.find(*_BATCH_NAMES), inputs.deepspeed, "micro_batch")
+    if (batch is None or not batch.written) and inputs.deepspeed is not None:
+        batch = _share_of_train_batch(inputs, inputs.deepspeed) or batch
+    for name in NULL_IS_WRONG:
+        if (unset := inputs.settings.find_unset(name)) is not None and unset.written:
+            findings.refuse("training.micro_batch", unset)
+    findings.record_count("training.micro_batch", batch)
+
+
+def _share_of_train_batch(inputs: TrainerInputs, deepspeed: LayeredSettings) -> Setting | None:
+    """Return a rank's share of DeepSpeed's ``train_batch_size``, which counts all ranks and accumulation steps."""
+    total = deepspeed.find("train_batch")
+    steps, ranks = as_int(deepspeed.find("gradient_accumulation_steps")), inputs.ranks
+    sequences = as_int(total)
+    if total is not None and sequences is None:
+        return total
+    if total is None or sequences is None or not steps or not ranks or sequences % (steps * ranks):
+        return None
+    share = sequences // (steps * ranks)
+    return Setting(value=share, origin=f"{total.origin}, over {ranks} ranks and {steps} accumulation steps")
+
+
+def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    source = inputs.settings.find("max_source_length", "source_max_len")
+    target = inputs.settings.find("max_target_length", "target_max_len", "max_new_tokens")
+    both = as_int(source), as_int(target)
+    task = findings.get("model.task")
+    decodes = task is None or task.value in ("causal-lm", "feature-extraction")
+    whole = inputs.settings.find(*_LENGTH_NAMES)
+    if whole is None and task is not None and _WITHOUT_TEXT.search(str(task.value)):
+        findings.release("training.sequence_length")  # images and sounds have sizes of their own
+        return
+    if source is not None and target is not None and both[0] and both[1] and decodes:
+        origin = f"the longest source and target ({source.origin}; {target.origin})"
+        sentence = f"{origin} are taken to be one sequence."
+        findings.record("training.sequence_length", both[0] + both[1], origin)
+        findings.mark_uncertain("training.sequence_length", sentence, direction="either")
+        return
+    findings.record_count("training.sequence_length", whole)
+
+
+def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Record whether batches differ in length, by the data settings; nothing where these leave it open.
+
+    Tools and TRL's trainers pad a batch to its longest sequence unless they pack them; axolotl's
+    ``pad_to_sequence_len``, and ``pad_to_max_length`` of transformers' example scripts, pad to the limit. Of a script's
+    own collator and tokenizer ``script_varying_lengths`` tells.
+    """
+    key, settings = "training.varying_lengths", inputs.settings
+    packed, padded = settings.find_true("packing"), settings.find(*_PADDED_NAMES)
+    unpadded = padded if padded is not None and as_bool(padded) is False else None
+    if padded is not None and as_bool(padded):
+        findings.record_from(padded, key, False)
+    elif packed is not None:
+        findings.record_from(packed if unpadded is None else unpadded, key, unpadded is not None)
+    elif (varying := settings.find_true("group_by_length", "padding_free") or unpadded) is not None:
+        findings.record_from(varying, key, True)
+    elif as_word(sampling := settings.find("train_sampling_strategy")) == "group_by_length" and sampling is not None:
+        findings.record_from(sampling, key, True)
+    elif (packing := settings.find("packing")) is not None:
+        findings.record_from(packing, key, True)
+    elif inputs.trl is not None:
+        findings.record(key, True, "TRL pads a batch to its longest sequence unless it packs them", written=False)
+    elif (script := settings.find("script_varying_lengths")) is not None:
+        findings.record_from(script, key, as_bool(script))
+
+
+def _doubt_evaluation(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Doubt the logits where evaluation runs on larger batches than training: it makes them without gradients.
+
+    transformers' default is 8 sequences (``per_device_eval_batch_size``), whatever the training batch is.
+    """
+    strategy = settings.find("eval_strategy", "evaluation_strategy", "val_set_size")
+    size, micro = settings.find("per_device_eval_batch_size"), findings.get("training.micro_batch")
+    off = strategy is None or as_word(strategy) in ("no", "0", "0.0") or as_bool(strategy) is False
+    if off or size is None or micro is None or (number := as_int(size) or 0) <= micro.value:
+        return
+    findings.warn(
+        f"Evaluation runs on {number} sequences at a time ({size.origin}) and training on {micro.value}: "
+        "its logits are not counted."
+    )
+    findings.add_uncertainty("more", "logits")
+
+
+def _read_accumulation(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    name = "gradient_accumulation_steps"
+    setting = _prefer_written(inputs.settings.find(name), inputs.deepspeed, name)
+    findings.record_count("training.gradient_accumulation", _prefer_written(setting, inputs.accelerate, name))
+
+
+def _prefer_written(setting: Setting | None, other: LayeredSettings | None, name: str) -> Setting | None:
+    """Return a written setting of either source rather than a default; ``auto`` leaves it to the trainer's."""
+    if setting is not None and setting.written:
+        return setting
+    found = other.find(name) if other is not None else None
+    return setting if found is None or found.value == "auto" else found
+
+
+def _read_checkpointing(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Record checkpointing and offloading of activations; FSDP's own checkpointing wins over the trainer's."""
+    find, accelerate = inputs.settings.find, inputs.accelerate
+    setting = find("activation_checkpointing", "gradient_checkpointing")
+    by_fsdp = accelerate.find("fsdp_activation_checkpointing")
+    fsdp_config = find("fsdp_config")
+    if by_fsdp is None and fsdp_config is not None:
+        by_fsdp = _checkpointing_in_fsdp_config(fsdp_config, inputs.filesystem)
+    offload = find("activation_offloading") or accelerate.find("fsdp_activation_checkpointing_offload")
+    if by_fsdp is not None and as_bool(by_fsdp):
+        findings.record("training.activation_checkpointing", "full", by_fsdp.origin)
+    elif setting is not None:
+        on = as_bool(setting)
+        findings.record_from(setting, "training.activation_checkpointing", "full" if on else "none")
+        if on and not setting.written and inputs.trl_unknown is not None:
+            sentence = f"{setting.origin}: older versions of TRL checkpoint nothing unless they are told to."
+            findings.mark_uncertain("training.activation_checkpointing", sentence, direction="more")
+    if offload is not None and as_bool(offload):
+        findings.record_from(offload, "training.activation_offload", True)
+    _read_checkpointing_options(inputs, findings)
+
+
+def _checkpointing_in_fsdp_config(config: Setting, filesystem: FilesystemView) -> Setting | None:
+    try:
+        table, source = table_of_setting(config.value, filesystem)
+    except InputError:  # reported where the sharding is read
+        return None
+    layer = layer_from_table(table, source=source or config.origin)
+    return layer.get("activation_checkpointing") or layer.get("fsdp_activation_checkpointing")
+
+
+def _read_checkpointing_options(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Read ``every_n_layers`` and ``offload``, which transformers has since about 5.23."""
+    given = inputs.settings.find("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs")
+    if given is None:
+        return
+    try:
+        table, _ = table_of_setting(given.value, inputs.filesystem)
+    except InputError as error:
+        findings.mark_uncertain("training.activation_checkpointing", f"{given.origin} is not counted: {error.message}")
+        return
+    if table.get("offload") is True:
+        findings.record("training.activation_offload", True, f"offload in {given.origin}")
+    if (every := table.get("every_n_layers")) not in (None, 1):
+        sentence = f"{given.origin}: only every {every}th layer is checkpointed; the estimate counts all of them."
+        findings.mark_uncertain("training.activation_checkpointing", sentence, direction="more")
+
+
+def _read_loss(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    liger = read_liger(inputs.settings, findings)
+    if liger is not None:
+        findings.record_from(liger, "training.loss", "fused-linear")
+
+
+def _read_compile(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    compiled = inputs.settings.find_true("torch_compile", "compile")
+    dynamo = inputs.accelerate.find("dynamo_backend")
+    if compiled is not None:
+        findings.record("training.compile", True, compiled.origin)
+    elif dynamo is not None and as_word(dynamo) not in ("no", "none"):
+        findings.record("training.compile", True, dynamo.origin)

@@ -3,8 +3,16 @@
 import re
 from collections.abc import Mapping
 
-from ...job import UncertaintyDirection
-from ..source import MODEL_STATES, UNKNOWN_TABLE, Component, FindingCollector, LayeredSettings, Setting, as_bool
+from ...job.settings import UncertaintyDirection
+from ..source.evidence import (
+    MODEL_STATES,
+    UNKNOWN_TABLE,
+    Component,
+    FindingCollector,
+    LayeredSettings,
+    Setting,
+    as_bool,
+)
 
 _EFFECT_BY_NAME: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]] = {
     r"offload|on_cpu|(?<![a-z])use_kt(?![a-z_])": ("less", (*MODEL_STATES, "activations")),

@@ -7,7 +7,8 @@ trainers put in the place of None.
 from collections.abc import Mapping
 from typing import Any
 
-from ..source import Setting, default_layer, framework_with_version, is_at_least
+from ..source.evidence import Setting, default_layer
+from ..source.versions import framework_with_version, is_at_least
 
 _Version = tuple[int, int]
 _Steps = tuple[tuple[_Version, object], ...]

@@ -26,7 +26,7 @@ if not __package__:  # run by its path: import the worker's folder as a package,
     del sys.path[0]
     __package__ = f"{folder.parent.name}.{folder.name}"
 
-from .stages import Stages, die_with_parent
+from .real_steps import Stages, die_with_parent
 
 REQUEST = "request.json"
 
@@ -65,7 +65,7 @@ def _run_rank(folder: Path) -> int:
     stages = Stages(folder, int(os.environ.get("RANK", "0")))
     try:
         message = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
-        from ..request.errors import RefusedError, UnsupportedError
+        from ..request.protocol import RefusedError, UnsupportedError
         from ..request.request import read_request
         from .measurable import check_measurable
     except Exception as error:  # noqa: BLE001 - any failure has to reach the caller as a sentence

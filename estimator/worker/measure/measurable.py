@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..request.errors import UnsupportedError
+from ..request.protocol import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,29 +21,266 @@ of addresses (here every new segment is above all earlier ones).
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
+import base64
+import zlib
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .allocator_blocks import (
-    ADDRESS_BITS,
-    FREE,
-    MAX_SMALL_BYTES,
-    MIB,
-    RELEASED,
-    RETURNED,
-    SMALL_SEGMENT_BYTES,
-    USED,
-    USED_ELSEWHERE,
-    Block,
-    Pool,
-)
-from .device_memory import SEGMENT_ALIGNMENT, UNLIMITED_BYTES, DeviceMemory
-from .expandable_segments import ExpandableSegments, growable_bytes
+from .allocator_settings import AllocatorSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-    from .allocator_settings import AllocatorSettings
+# Blocks and free lists of the allocator model. Standard library only.
+
+
+MIB = 1 << 20
+MAX_SMALL_BYTES = MIB
+"""Largest request of the small pool."""
+SMALL_SEGMENT_BYTES = 2 * MIB
+ADDRESS_BITS = 64
+"""Free blocks are sorted by `size << ADDRESS_BITS | address`: one integer compares faster than a pair."""
+
+FREE, USED, UNMAPPED = range(3)
+
+RELEASED, USED_ELSEWHERE, RETURNED = range(3)
+"""What a release does: the block is free at once; it waits for another stream (``record_stream``); its wait is over."""
+
+
+class Block:
+    """A stretch of a segment: free, in use, or addresses without memory behind them."""
+
+    __slots__ = ("address", "base", "idle_since", "next", "pool", "prev", "size", "state")
+
+    def __init__(self, address: int, size: int, state: int, pool: Pool, base: int = 0) -> None:
+        self.address = address
+        self.size = size
+        self.state = state
+        self.pool = pool
+        self.base = base
+        """Start of the expandable segment that contains it."""
+        self.prev: Block | None = None
+        """Neighbours in the same segment."""
+        self.next: Block | None = None
+        self.idle_since = 0
+        """Number of searches of the large pools when it became free (garbage collection)."""
+
+    def split(self, size: int) -> Block:
+        """Cut off the first `size` bytes and return them; this block becomes the remainder."""
+        front = Block(self.address, size, self.state, self.pool, self.base)
+        before = self.prev
+        if before is not None:
+            before.next = front
+            front.prev = before
+        front.next = self
+        self.prev = front
+        self.address += size
+        self.size -= size
+        return front
+
+    def absorb(self, neighbour: Block) -> None:
+        """Extend this block over a neighbour in its segment."""
+        self.size += neighbour.size
+        if neighbour is self.prev:
+            self.address = neighbour.address
+            self.prev = neighbour.prev
+            if self.prev is not None:
+                self.prev.next = self
+        else:
+            self.next = neighbour.next
+            if self.next is not None:
+                self.next.prev = self
+
+
+class Pool:
+    """Free blocks of one stream and one kind of request."""
+
+    __slots__ = ("blocks", "granule", "keys", "max_remainder", "small", "stream", "unmapped")
+
+    def __init__(self, stream: int, *, small: bool, settings: AllocatorSettings) -> None:
+        self.stream = stream
+        self.small = small
+        self.max_remainder = 0 if small or settings.expandable_segments else MAX_SMALL_BYTES
+        """Remainders up to this size are not split off; sizes are multiples of 512."""
+        self.granule = SMALL_SEGMENT_BYTES if small else settings.large_segment_bytes
+        """Bytes by which an expandable segment grows."""
+        self.keys: list[int] = []
+        self.blocks: dict[int, Block] = {}
+        self.unmapped: list[Block] = []
+        """Sorted by address. Empty without expandable segments."""
+
+    def add(self, block: Block) -> None:
+        """Add a free block."""
+        key = block.size << ADDRESS_BITS | block.address
+        insort(self.keys, key)
+        self.blocks[key] = block
+
+    def remove(self, block: Block) -> None:
+        """Remove a free block that will be used or changed."""
+        key = block.size << ADDRESS_BITS | block.address
+        del self.keys[bisect_left(self.keys, key)]
+        del self.blocks[key]
+
+    def add_merged(self, block: Block) -> None:
+        """Add a block that has become free, merged with its free neighbours."""
+        other = block.prev
+        if other is not None and other.state == FREE:
+            self.remove(other)
+            block.absorb(other)
+        other = block.next
+        if other is not None and other.state == FREE:
+            self.remove(other)
+            block.absorb(other)
+        self.add(block)
+
+
+# Memory of the device in the allocator model: its limit, what is reserved of it, and addresses for segments.
+
+
+SEGMENT_ALIGNMENT = 2 << 20
+"""Bytes: sizes and addresses of large segments are multiples of it."""
+UNLIMITED_BYTES = 1 << 62
+
+
+class DeviceMemory:
+    """Memory that the allocator takes from the device.
+
+    Args:
+        capacity_bytes: memory that can be reserved; None: unlimited.
+    """
+
+    def __init__(self, capacity_bytes: int | None) -> None:
+        self.capacity = UNLIMITED_BYTES if capacity_bytes is None else capacity_bytes
+        self.reserved = 0
+        """Bytes taken from the device, as `torch.cuda.memory_reserved`."""
+        self.peak_reserved = 0
+        self.segments = 0
+        """Number of segments; an expandable one counts once, however much of it is mapped."""
+        self._next_address = SEGMENT_ALIGNMENT
+
+    def reserve(self, size: int) -> bool:
+        """Take `size` bytes from the device; False: it does not have them."""
+        if self.reserved + size > self.capacity:
+            return False
+        self.reserved += size
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        return True
+
+    def take_addresses(self, size: int) -> int:
+        """Return the start of a new address range, above all earlier ones."""
+        start = self._next_address
+        self._next_address += -(-size // SEGMENT_ALIGNMENT) * SEGMENT_ALIGNMENT
+        return start
+
+
+# Expandable segments of the allocator model: address ranges in which memory is mapped and unmapped by granules.
+
+
+UNKNOWN_DEVICE_ADDRESSES = 1 << 44
+"""Bytes of addresses for a segment where the device's size is unknown."""
+
+
+class ExpandableSegments:
+    """Growth and shrinkage of the expandable segments of a device.
+
+    Args:
+        memory: of the device.
+        device_bytes: size of the device; None: unknown.
+    """
+
+    def __init__(self, memory: DeviceMemory, device_bytes: int | None) -> None:
+        self._memory = memory
+        # torch's own choice: 9/8 of the device
+        self._address_bytes = UNKNOWN_DEVICE_ADDRESSES if device_bytes is None else device_bytes + device_bytes // 8
+
+    def expand(self, pool: Pool, size: int) -> Block | None:
+        """Map memory at the lowest address of the pool's segments with enough room; None: the device has no more."""
+        block = self._first_room(pool, size)
+        if block.state == UNMAPPED and not self._map(block, min(block.size, size)):
+            return None
+        while block.size < size and block.next is not None:
+            following = block.next
+            if not self._map(following, min(size - block.size, following.size)):
+                return None
+            block = following  # it has absorbed the block before it
+        pool.remove(block)
+        return block
+
+    def unmap(self, block: Block) -> None:
+        """Give the granules wholly inside a free block back to the device; the rest of the block stays free."""
+        pool = block.pool
+        first = -(-(block.address - block.base) // pool.granule) * pool.granule
+        last = (block.address + block.size - block.base) // pool.granule * pool.granule
+        if first >= last:
+            return
+        pool.remove(block)
+        before = block.base + first - block.address
+        if before:
+            pool.add(block.split(before))
+        if block.size > last - first:
+            rest = block
+            block = rest.split(last - first)
+            pool.add(rest)
+        self._memory.reserved -= block.size
+        block.state = UNMAPPED
+        for other in (block.prev, block.next):
+            if other is not None and other.state == UNMAPPED:
+                pool.unmapped.remove(other)
+                block.absorb(other)
+        if block.prev is None and block.next is None:
+            self._memory.segments -= 1
+        else:
+            pool.unmapped.append(block)
+            pool.unmapped.sort(key=lambda block: block.address)
+
+    def _first_room(self, pool: Pool, size: int) -> Block:
+        """Return the first of adjoining unmapped and free blocks with enough room, in a new segment if necessary."""
+        for unmapped in pool.unmapped:
+            before = unmapped.prev
+            first = unmapped if before is None or before.state == USED else before
+            room = 0
+            block: Block | None = first
+            while room < size and block is not None and block.state != USED:
+                room += block.size
+                block = block.next
+            if room >= size:
+                return first
+        space = -(-max(self._address_bytes, size) // pool.granule) * pool.granule
+        base = self._memory.take_addresses(space)
+        segment = Block(base, space, UNMAPPED, pool, base)
+        pool.unmapped.append(segment)  # its addresses are above all others
+        return segment
+
+    def _map(self, block: Block, size: int) -> bool:
+        """Map the first `size` bytes of an unmapped block, in whole granules, and add them to the free blocks."""
+        pool = block.pool
+        mapped = -(-size // pool.granule) * pool.granule  # unmapped blocks start and end with a granule
+        if not self._memory.reserve(mapped):
+            return False
+        if block.prev is None and block.next is None:
+            self._memory.segments += 1
+        at = pool.unmapped.index(block)
+        if mapped < block.size:
+            rest = Block(block.address + mapped, block.size - mapped, UNMAPPED, pool, block.base)
+            rest.prev, rest.next = block, block.next
+            if rest.next is not None:
+                rest.next.prev = rest
+            block.next = rest
+            block.size = mapped
+            pool.unmapped[at] = rest
+        else:
+            del pool.unmapped[at]
+        block.state = FREE
+        pool.add_merged(block)
+        return True
+
+
+def growable_bytes(block: Block) -> int:
+    """Return the size of a free block with the unmapped addresses behind it."""
+    beyond = block.next
+    return block.size + (beyond.size if beyond is not None and beyond.state == UNMAPPED else 0)
+
 
 MIN_BLOCK_BYTES = 512
 MIN_OWN_SEGMENT_BYTES = 10 * MIB
@@ -331,3 +568,174 @@ class CachingAllocator(DeviceMemory):
                 excess -= block.size
                 age -= self._searches - block.idle_since
                 self._release_segment(block)
+
+
+# Replay of recorded allocations through the allocator model, with a timeline for plotting.
+#
+# Standard library only.
+
+
+if TYPE_CHECKING:
+    Event = tuple[Hashable, int | None, int]
+
+
+class Point(NamedTuple):
+    """Memory after the event with this index (0 is the first)."""
+
+    event: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+class Timeline(NamedTuple):
+    """Memory over a sequence of events."""
+
+    points: list[Point]
+    """In order; a selection that contains both peaks, and the lowest and highest allocation of every stretch."""
+    events: int
+    """Events replayed; fewer than all of them where memory ran out."""
+    peak_allocated: Point | None
+    """The first event with the most allocated; None: there were no events."""
+    peak_reserved: Point | None
+    retries: int
+    """Flushes of the cache that were needed; then the GPU's memory, not the job, limits the reserved peak."""
+    out_of_memory: str | None
+    """Message of the allocator's error at the event with index `events`."""
+
+
+def replay(
+    events: Iterable[Event], allocator: CachingAllocator, max_points: int = 2000, *, keep: Iterable[int] = ()
+) -> Timeline:
+    """Feed `events` to `allocator`, which may hold memory already, and return the timeline.
+
+    Args:
+        events: `(key, size in bytes, stream)` allocates, `(key, None, what)` releases the allocation with this key
+            (`CachingAllocator.free`; 0: at once). An allocation that fails ends the replay; the result reports it.
+        allocator: the model.
+        max_points: points in the result, 10 or more.
+        keep: indices of events whose points are returned besides.
+
+    Raises:
+        ValueError: a key is allocated twice without a release.
+        KeyError: a key is released that is not in use.
+    """
+    allocated, reserved = array("q"), array("q")
+    retries = allocator.retries
+    failure: str | None = None
+    malloc, free = allocator.malloc, allocator.free
+    for key, size, stream in events:
+        if size is None:
+            free(key, stream)
+        else:
+            try:
+                malloc(key, size, stream)
+            except MemoryError as error:
+                failure = str(error)
+                break
+        allocated.append(allocator.allocated)
+        reserved.append(allocator.reserved)
+    peaks = [_first_highest(allocated), _first_highest(reserved)]
+    kept = _selected_events(allocated, max_points - len(peaks)) | {at for at in peaks if at is not None}
+    kept.update(at for at in keep if 0 <= at < len(allocated))
+    return Timeline(
+        points=[Point(at, allocated[at], reserved[at]) for at in sorted(kept)],
+        events=len(allocated),
+        peak_allocated=_point(peaks[0], allocated, reserved),
+        peak_reserved=_point(peaks[1], allocated, reserved),
+        retries=allocator.retries - retries,
+        out_of_memory=failure,
+    )
+
+
+def _first_highest(values: Sequence[int]) -> int | None:
+    return values.index(max(values)) if values else None
+
+
+def _point(at: int | None, allocated: Sequence[int], reserved: Sequence[int]) -> Point | None:
+    return None if at is None else Point(at, allocated[at], reserved[at])
+
+
+def _selected_events(allocated: Sequence[int], max_points: int) -> set[int]:
+    """Return all events, or both ends and the lowest and highest event of stretches of equal length."""
+    total = len(allocated)
+    if total <= max_points:
+        return set(range(total))
+    stretches = (max_points - 2) // 2
+    kept = {0, total - 1}
+    for number in range(stretches):
+        start = total * number // stretches
+        stretch = allocated[start : total * (number + 1) // stretches]
+        kept.add(start + stretch.index(min(stretch)))
+        kept.add(start + stretch.index(max(stretch)))
+    return kept
+
+
+# Reserved memory of a trace: its allocations replayed through the allocator model, and packed to be kept.
+#
+# Standard library only: the worker replays them once, and vramtop again for a GPU on which they do not fit.
+
+
+if TYPE_CHECKING:
+    Allocation = tuple[int, tuple[int, "int | None", int]]
+    """Index of the event, and ``(record, bytes, stream)``, or ``(record, None, what)`` for its release."""
+
+MAX_TIMELINE_POINTS = 500
+WORDS_PER_ALLOCATION = 4
+
+
+def replay_reserved(
+    allocations: Sequence[Allocation], marks: Sequence[int], options: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return peak and timeline of the reserved bytes over both steps; the second finds the cache of the first.
+
+    Args:
+        allocations: in order.
+        marks: indices of events whose reserved bytes the timeline has to contain.
+        options: ``conf``: the allocator's settings as in its environment variable; ``capacity_bytes``: GPU memory that
+            torch can get, and ``device_bytes``: the GPU's whole memory; unlimited by default.
+    """
+    options = options or {}
+    settings = AllocatorSettings.from_conf(options.get("conf"))
+    allocator = CachingAllocator(settings, options.get("capacity_bytes"), device_bytes=options.get("device_bytes"))
+    indices = [index for index, _ in allocations]
+    kept = {bisect_right(indices, mark) - 1 for mark in marks}
+    line = replay((event for _, event in allocations), allocator, MAX_TIMELINE_POINTS, keep=kept)
+    return {
+        "peak": line.peak_reserved.reserved_bytes if line.peak_reserved else 0,
+        "retries": line.retries,
+        "out_of_memory": line.out_of_memory,
+        "timeline": [[indices[point.event], point.reserved_bytes] for point in line.points],
+        "followed": list(settings.followed),
+        "notes": list(settings.notes),
+    }
+
+
+def pack_allocations(allocations: Sequence[Allocation]) -> str:
+    """Return the allocations as text, for a machine with the same byte order."""
+    columns = (
+        [index for index, _ in allocations],
+        [event[0] for _, event in allocations],
+        [-1 if event[1] is None else event[1] for _, event in allocations],
+        [event[2] for _, event in allocations],
+    )
+    # neighbours are alike in a column: at level 1 half as long, and in a tenth of the time, as the rows at level 6
+    return base64.b64encode(zlib.compress(b"".join(array("q", column).tobytes() for column in columns), 1)).decode()
+
+
+def unpack_allocations(text: str) -> list[Allocation]:
+    """Return the allocations that ``pack_allocations`` packed.
+
+    Raises:
+        ValueError: the text is not packed allocations.
+    """
+    words = array("q")
+    try:
+        words.frombytes(zlib.decompress(base64.b64decode(text, validate=True)))
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    length = len(words) // WORDS_PER_ALLOCATION
+    columns = [words[at * length : (at + 1) * length] for at in range(WORDS_PER_ALLOCATION)]
+    return [
+        (index, (record, None if size < 0 else size, stream))
+        for index, record, size, stream in zip(*columns)  # noqa: B905 - not in Python 3.9
+    ]

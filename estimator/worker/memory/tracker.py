@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,12 +17,325 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..replaced import replaced
-from . import fake_results
-from .allocation_history import AllocationHistory, Phase, StorageRecord, block_bytes
-from .stream_order import StreamOrder
+from .allocator import RELEASED, RETURNED, USED_ELSEWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+# History of a traced job: storages as they are allocated and freed, and the phases of its steps.
+
+
+BLOCK_BYTES = 512
+"""CUDA's allocator rounds sizes up to whole blocks."""
+COMPONENTS = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
+
+
+@dataclass(eq=False)
+class StorageRecord:
+    """One storage between its allocation and its release."""
+
+    number: int
+    size: int
+    """Bytes, in whole blocks of the allocator."""
+    nbytes: int
+    """Bytes asked for."""
+    shape: tuple[int, ...]
+    dtype: str
+    module: str
+    """Path of the module whose forward or backward pass allocated it; empty outside of modules."""
+    stream: int
+    """0 is the compute stream; others are numbered in the order of their first use."""
+    component: str | None = None
+    host: bool = False
+    """In a real run it would be in host memory, or on a GPU other than the one that is looked at."""
+    used_on: tuple[int, ...] = ()
+    """Other streams that use it (``record_stream``): its block returns to its pool once they are done with it."""
+    gpu: int = 0
+    """Number of its GPU among those of the process."""
+
+
+@dataclass
+class Phase:
+    """One phase of one step."""
+
+    step: int
+    name: str
+    start: int
+    """Index of its first event."""
+
+
+@dataclass(frozen=True)
+class PhaseSpan:
+    """One phase of one step, with the events in it."""
+
+    step: int
+    name: str
+    start: int
+    """Index of its first event."""
+    end: int
+    """Index of the event after its last."""
+
+
+@dataclass
+class AllocationHistory:
+    """Records, events and phases, in order."""
+
+    records: list[StorageRecord] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    """``n + 1`` allocates record n; ``-(n + 1)`` frees it."""
+    phases: list[Phase] = field(default_factory=list)
+    returns: list[tuple[int, int]] = field(default_factory=list)
+    """The number of events before the block of a freed record with ``used_on`` returns to its pool, and the record."""
+
+
+def phase_spans(history: AllocationHistory) -> list[PhaseSpan]:
+    """Return the phases of all steps with their events."""
+    ends = [phase.start for phase in history.phases[1:]] + [len(history.events)]
+    pairs = zip(history.phases, ends)  # noqa: B905 - not in Python 3.9
+    return [PhaseSpan(phase.step, phase.name, phase.start, end) for phase, end in pairs]
+
+
+def block_bytes(nbytes: int) -> int:
+    """Return a size in whole blocks of the allocator."""
+    return -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def settled(history: AllocationHistory) -> AllocationHistory:
+    """Return the history until the phase ``end``, with releases that follow each other in the order of allocation.
+
+    Nothing that happens after the end is part of a step. The order of releases without an allocation between them does
+    not matter to the allocator, and may be that of a hash table (autocast's cache) or of nested deallocators.
+    """
+    end = next((phase.start for phase in history.phases if phase.name == "end"), len(history.events))
+    returns = [each for each in history.returns if each[0] <= end]
+    starts = sorted(
+        {at for at in (*(phase.start for phase in history.phases), *(at for at, _ in returns), end) if at <= end}
+    )
+    events: list[int] = []
+    released: list[int] = []
+    before = 0
+    for start in starts:
+        for event in history.events[before:start]:
+            if event < 0:
+                released.append(event)
+                continue
+            if released:
+                events += sorted(released, reverse=True)
+                released.clear()
+            events.append(event)
+        events += sorted(released, reverse=True)
+        released.clear()
+        before = start
+    return AllocationHistory(history.records, events, history.phases, returns)
+
+
+# Results of operations on fake tensors, made again from the shapes of their first results.
+#
+# ``FakeTensorMode`` has such a cache of its own, but looking up an operation in it takes longer than all else that a
+# trace does. This one knows plain strided CPU tensors only, and these kinds of operations: those whose results have
+# storages of their own, views, and those that return nothing or what they write into. All others go to the mode.
+
+
+MAX_ENTRIES = 50_000
+_VALUES = (
+    int,
+    float,
+    bool,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+_CPU = torch.device("cpu")
+_TAGS = torch.Tag
+_UNSURE_TAGS = {_TAGS.data_dependent_output, _TAGS.dynamic_output_shape, _TAGS.inplace_view}
+_FRESH, _VIEW, _WRITTEN, _UNTOUCHED, _UNKNOWN = range(5)
+
+_KINDS: dict[Any, int] = {}
+"""Kind of each operation: how its results relate to its arguments."""
+_ENTRIES: dict[tuple[Any, ...], Any] = {}
+"""Shape, stride, dtype and offset of each result, by operation and arguments; None: not kept."""
+
+
+def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operation on fake tensors, whose mode is active, below a dispatch mode."""
+    kind = _KINDS.get(func)
+    if kind is None:
+        kind = _KINDS[func] = _kind(func)
+    if kind == _UNKNOWN:
+        return func(*args, **kwargs)
+    if kind == _UNTOUCHED:
+        with torch._C._DisableTorchDispatch():
+            return func(*args, **kwargs)
+    parts: list[Any] = [func, torch.get_default_dtype()]
+    if not (_describe(args, parts, kind == _VIEW) and (not kwargs or _describe_named(kwargs, parts))):
+        return func(*args, **kwargs)
+    key = tuple(parts)
+    entry = _ENTRIES.get(key)
+    if entry is None:
+        result = func(*args, **kwargs)
+        if key not in _ENTRIES:
+            if len(_ENTRIES) >= MAX_ENTRIES:
+                _ENTRIES.clear()
+            _ENTRIES[key] = _entry(kind, args, result)
+        return result
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    if kind == _WRITTEN:
+        return args[0] if entry is _SELF else None
+    storage = args[0].untyped_storage() if kind == _VIEW else None
+    many, described = entry
+    made = [_make(mode, each, storage) for each in described]
+    return many(made) if many else made[0]
+
+
+_SELF, _NOTHING = object(), object()
+
+
+def _kind(func: Any) -> int:
+    """Return how an operation's results relate to its arguments, by its schema."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or not isinstance(func, torch._ops.OpOverload) or _UNSURE_TAGS & set(func.tags):
+        return _UNKNOWN
+    if func.namespace == "profiler":  # reads and writes no tensor
+        return _UNTOUCHED
+    if func.namespace == "fsdp" and not schema.returns:  # copies into tensors that it is given
+        return _WRITTEN
+    if func.namespace not in ("aten", "prims"):
+        return _UNKNOWN
+    if func is torch.ops.aten._unsafe_view.default:  # a view, though its schema does not say so
+        return _VIEW
+    written = [each.alias_info for each in schema.arguments if each.alias_info is not None]
+    returned = [each.alias_info for each in schema.returns if each.alias_info is not None]
+    first = schema.arguments[0].alias_info if schema.arguments else None
+    if not written and not returned:
+        return _FRESH if schema.returns else _UNKNOWN
+    if len(written) != 1 or first is None:
+        return _UNKNOWN
+    if first.is_write:
+        return _WRITTEN
+    return _VIEW if len(schema.returns) == 1 and returned else _UNKNOWN
+
+
+def _describe(values: Any, parts: list[Any], offsets: bool) -> bool:
+    """Add what results depend on; False: a value is of another kind."""
+    for value in values:
+        kind = type(value)
+        if kind is FakeTensor:
+            if value.fake_device != _CPU or value.constant is not None or value.dtype.is_complex:
+                return False
+            parts += (value.shape, value.stride(), value.dtype)
+            if offsets:
+                parts.append(value.storage_offset())
+        elif kind in _VALUES:
+            parts += (kind, value)
+        elif kind is list or kind is tuple or kind is torch.Size:
+            parts.append(len(value))
+            if not _describe(value, parts, offsets):
+                return False
+        else:
+            return False
+    return True
+
+
+def _describe_named(values: dict[str, Any], parts: list[Any]) -> bool:
+    parts += sorted(values)
+    return _describe([values[name] for name in sorted(values)], parts, False)
+
+
+def _entry(kind: int, args: tuple[Any, ...], result: Any) -> Any:
+    """Return what is needed to make a result again; None: it cannot be."""
+    if kind == _WRITTEN:
+        return _NOTHING if result is None else _SELF if result is args[0] else None
+    many = type(result) if isinstance(result, (list, tuple)) else None
+    results = list(result) if many else [result]
+    if not results or any(type(each) is not FakeTensor or each.fake_device != _CPU for each in results):
+        return None
+    if any(each.constant is not None or each.dtype.is_complex or each.requires_grad for each in results):
+        return None
+    storages = {each.untyped_storage()._cdata for each in results}
+    if kind == _VIEW:
+        if storages != {args[0].untyped_storage()._cdata}:
+            return None
+    else:
+        inputs = {each.untyped_storage()._cdata for each in args if type(each) is FakeTensor}
+        if len(storages) != len(results) or storages & inputs or any(map(_is_partial, results)):
+            return None
+    return many, [(each.shape, each.stride(), each.dtype, each.storage_offset()) for each in results]
+
+
+def _is_partial(tensor: Any) -> bool:
+    """Return True if a tensor's storage is not that of ``torch.empty_strided``."""
+    elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))  # noqa: B905 - 3.9
+    if not tensor.numel():
+        elements = 0
+    return bool(tensor.storage_offset() != 0 or tensor.untyped_storage().nbytes() != elements * tensor.element_size())
+
+
+def _make(mode: Any, described: tuple[Any, ...], storage: Any) -> Any:
+    shape, stride, dtype, offset = described
+    with torch._C._DisableTorchDispatch():
+        if storage is None:
+            tensor = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        else:
+            tensor = torch.empty(0, dtype=dtype, device="meta")
+            tensor.set_(storage, offset, shape, stride)
+    return FakeTensor(mode, tensor, _CPU)
+
+
+# Tracks how far the streams of a GPU are known to have got, while the CPU issues work ahead of them.
+#
+# The caching allocator gives a block that another stream uses (``record_stream``) back to its pool when the events
+# that it recorded at the release have passed, which it looks up at the next allocation (``free_block``,
+# ``insert_events`` and ``process_events`` in ``c10/cuda/CUDACachingAllocator.cpp``). Here the CPU takes no time: an
+# event has passed when the CPU has waited for it, or for work behind it. Standard library only.
+
+
+Reach = dict[int, int]
+"""By stream, the position in the order of issue up to which its work is done."""
+
+
+class StreamOrder:
+    """Vector clocks of streams: what is done when a stream has done all that was issued to it."""
+
+    def __init__(self) -> None:
+        self._position = 0
+        self._issued: Reach = {}
+        """By stream, the position of its latest work."""
+        self._implied: dict[int, Reach] = {}
+        """By stream, what other streams have done once it has done all of its work."""
+        self._known: Reach = {}
+        """What the CPU has waited for."""
+
+    def issue(self, stream: int) -> None:
+        """Give a stream some work."""
+        self._position += 1
+        self._issued[stream] = self._position
+
+    def record(self, stream: int) -> Reach:
+        """Return what is done when an event that is recorded on a stream now has passed."""
+        return {**self._implied.get(stream, {}), stream: self._issued.get(stream, 0)}
+
+    def wait(self, stream: int, event: Reach) -> None:
+        """Let a stream's later work wait for an event."""
+        _merge(self._implied.setdefault(stream, {}), event)
+        self.issue(stream)
+
+    def synchronize(self, event: Reach) -> None:
+        """Let the CPU wait for an event."""
+        _merge(self._known, event)
+
+    def has_passed(self, stream: int, event: Reach) -> bool:
+        """Return True if the CPU knows that an event of this stream has passed."""
+        return self._known.get(stream, 0) >= event[stream]
+
+
+def _merge(reach: Reach, other: Reach) -> None:
+    for stream, position in other.items():
+        if reach.get(stream, 0) < position:
+            reach[stream] = position
+
 
 PRECEDENCE = {
     component: rank
@@ -90,7 +404,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             return args[0].add_(args[1])
         if self.has_streams:
             self.order.issue(self.stream_number(torch.cpu.current_stream()))
-        result = fake_results.run(func, args, kwargs or {})
+        result = run(func, args, kwargs or {})
         if self._paused:
             return result
         component = "temporary" if func is CAST and self._is_weight(args[0]) else None
@@ -332,3 +646,124 @@ def _common_module(one: str, other: str) -> str:
             break
         common.append(left)
     return ".".join(common)
+
+
+# Summary of an allocation history: phases and their peaks by component, a timeline, the largest tensors.
+
+
+if TYPE_CHECKING:
+    _Level = tuple[int, int, tuple[int, ...]]
+    """Index of an event, the bytes allocated after it, and those bytes by component."""
+
+MAX_PEAK_TENSORS = 20
+MAX_TIMELINE_POINTS = 500
+MEASURED_STEP = 2
+"""The first step also creates the optimizer's states; from the second on, steps repeat."""
+
+
+def summarize(history: AllocationHistory) -> dict[str, Any]:
+    """Return phases, timeline and largest tensors of the second step.
+
+    Every figure is in bytes; the components of a phase sum to its ``allocated``.
+    """
+    all_spans = phase_spans(history)
+    spans = [span for span in all_spans if span.step == MEASURED_STEP]
+    loading_end = next(span.start for span in all_spans if span.step > 0)
+    allocated = dict.fromkeys(COMPONENTS, 0)
+    for event in history.events[:loading_end]:
+        _apply_event(allocated, history.records, event)
+    phases: dict[str, dict[str, Any]] = {
+        "loading": {"allocated": sum(allocated.values()), "components": dict(allocated)}
+    }
+    for event in history.events[loading_end : spans[0].start]:
+        _apply_event(allocated, history.records, event)
+    points, peak_event = _measure_phases(history, spans, allocated, phases)
+    return {
+        "phases": phases,
+        "peak_tensors": _largest_tensors(history, peak_event),
+        "timeline": [(index, total) for index, total, _ in points],
+        "timeline_components": {name: [parts[i] for _, _, parts in points] for i, name in enumerate(COMPONENTS)},
+        "timeline_phases": [[span.name, span.start] for span in spans],
+    }
+
+
+def allocator_events(history: AllocationHistory) -> Iterator[tuple[int, tuple[int, int | None, int]]]:
+    """Yield the index of each event and the event for the allocator model.
+
+    An event is ``(record, bytes, stream)`` or, for a release, ``(record, None, what)`` with one of the allocator's
+    ``RELEASED``, ``USED_ELSEWHERE`` and ``RETURNED``; host memory is left out.
+    """
+    returns = iter([*history.returns, (len(history.events), -1)])
+    at, returned = next(returns)
+    for index, event in enumerate(history.events):
+        while at <= index and returned >= 0:
+            if not history.records[returned].host:
+                yield index, (returned, None, RETURNED)
+            at, returned = next(returns)
+        record = history.records[abs(event) - 1]
+        if not record.host:
+            if event > 0:
+                yield index, (record.number, record.size, record.stream)
+            else:
+                yield index, (record.number, None, USED_ELSEWHERE if record.used_on else RELEASED)
+
+
+def _measure_phases(
+    history: AllocationHistory, spans: list[PhaseSpan], allocated: dict[str, int], phases: dict[str, dict[str, Any]]
+) -> tuple[list[_Level], int]:
+    """Add each phase's peak to `phases`; return the timeline's levels, and the event of the highest peak.
+
+    Of the levels after every event, the timeline has the highest of each of at most ``MAX_TIMELINE_POINTS`` stretches
+    of equal length.
+    """
+    levels: list[_Level] = []
+    stretch = max(1, -(-sum(span.end - span.start for span in spans) // MAX_TIMELINE_POINTS))
+    number, total = 0, sum(allocated.values())
+    peak = (-1, spans[0].start)
+    for span in spans:
+        highest = phases.setdefault(span.name, {"allocated": -1})
+        for index in range(span.start - 1, span.end):  # the level at the start of the phase counts too
+            if index >= span.start:
+                total += _apply_event(allocated, history.records, history.events[index])
+                if number % stretch == 0:
+                    levels.append((index, total, tuple(allocated.values())))
+                elif total > levels[-1][1]:
+                    levels[-1] = (index, total, tuple(allocated.values()))
+                number += 1
+            if total > highest["allocated"]:
+                highest.update(allocated=total, components=dict(allocated))
+            if total > peak[0]:
+                peak = (total, index)
+    return levels, peak[1]
+
+
+def _apply_event(allocated: dict[str, int], records: list[StorageRecord], event: int) -> int:
+    """Add an event to what is allocated by component; return by how much it changes the sum."""
+    record = records[abs(event) - 1]
+    if record.host:
+        return 0
+    change = record.size if event > 0 else -record.size
+    allocated[record.component or "temporary"] += change
+    return change
+
+
+def _largest_tensors(history: AllocationHistory, index: int) -> list[dict[str, Any]]:
+    """Return the largest tensors that are allocated after an event."""
+    live: set[int] = set()
+    for event in history.events[: index + 1]:
+        if event > 0:
+            live.add(event - 1)
+        else:
+            live.discard(-event - 1)
+    records = [history.records[number] for number in live if not history.records[number].host]
+    records.sort(key=lambda record: (-record.size, record.number))
+    return [
+        {
+            "module": record.module,
+            "shape": record.shape,
+            "dtype": record.dtype,
+            "bytes": record.size,
+            "component": record.component or "temporary",
+        }
+        for record in records[:MAX_PEAK_TENSORS]
+    ]

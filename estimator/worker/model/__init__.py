@@ -1,5 +1,4 @@
 """The model in the worker: built without weights, its parameters listed, a batch of inputs made for it.
 
 Lives here: transformers and peft, on the meta device or on fake tensors.
-Callers: ``parallel``, ``step`` and the operations.
 """

@@ -3,17 +3,119 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import json
+import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..replaced import replaced
-from ..request.errors import RefusedError
+from ..request.protocol import RefusedError, UnsupportedError
 from ..request.user_code import UserCode, build_user_model, refusing_errors
-from .dtypes import DTYPES, default_dtype
-from .tasks import auto_class
-from .trainable import apply_trainable, owning_modules, trained_names
 
 if TYPE_CHECKING:
-    from ..request.request import Lora, Request, Trainable
+    from collections.abc import Iterator
+
+    from ..request.request import Lora, Request, Trainable, Training
+
+# Dtypes of torch by the words of job files, and the dtype in which modules are created.
+
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""By the job file's words."""
+
+
+def compute_dtype(training: Training) -> torch.dtype:
+    """Return the dtype of matrix products, which the first word of the precision names: bf16 of ``bf16-mixed``."""
+    return DTYPES[training.precision.partition("-")[0]]
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: Any) -> Iterator[None]:
+    """Create floating-point tensors in this dtype where none is stated."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+# Auto classes of transformers for the tasks of job files.
+
+
+_HEADLESS_CLASSES = {"feature-extraction": "AutoModel", "backbone": "AutoBackbone"}
+_SPELLINGS = {
+    "lm": "LM",
+    "ctc": "CTC",
+    "rnnt": "RNNT",
+    "tdt": "TDT",
+    "seq2seq": "Seq2Seq",
+    "pretraining": "PreTraining",
+    "xvector": "XVector",
+}
+
+
+def auto_class_name(task: str) -> str:
+    """Return the auto class's name: ``AutoModelForCausalLM`` for ``causal-lm``."""
+    return _HEADLESS_CLASSES.get(task) or "AutoModelFor" + "".join(
+        _SPELLINGS.get(word, word.capitalize()) for word in task.split("-")
+    )
+
+
+def auto_class(task: str) -> Any:
+    """Return the auto class of a task.
+
+    Raises:
+        RefusedError: this version of transformers does not have it.
+    """
+    import transformers
+
+    found = getattr(transformers, auto_class_name(task), None)
+    if found is None:
+        raise RefusedError(f"transformers {transformers.__version__} has no {auto_class_name(task)} (task {task})")
+    return found
+
+
+# Parameters of a built model that train, by rules for their names.
+
+
+def apply_trainable(model: Any, trainable: Trainable) -> None:
+    """Set ``requires_grad`` of every parameter."""
+    trained = trained_names(model, trainable)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in trained)
+
+
+def trained_names(model: Any, trainable: Trainable) -> set[str]:
+    """Return the first names of the parameters that train; a rule that matches any name of a tied one matches it.
+
+    Raises:
+        UnsupportedError: a rule matches no parameter.
+    """
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    rules = [(re.compile(rule), trains) for rule, trains, _ in trainable.rules]
+    for (rule, _), (_, _, pattern) in zip(rules, trainable.rules):  # noqa: B905 - not in Python 3.9
+        if pattern and not any(rule.search(name) for own in names.values() for name in own):
+            raise UnsupportedError(f"no parameter of the model matches {pattern!r} of training.trainable")
+    return {own[0] for own in names.values() if _trains(own, rules, trainable.otherwise)}
+
+
+def owning_modules(names: set[str]) -> list[str]:
+    """Return the paths of the modules that own parameters, sorted."""
+    return sorted({name.rpartition(".")[0] for name in names})
+
+
+def _trains(names: list[str], rules: list[tuple[Any, bool]], otherwise: bool) -> bool:
+    for rule, trains in reversed(rules):
+        if any(rule.search(name) for name in names):
+            return bool(trains)
+    return otherwise
+
 
 IGNORED_CONFIG_FIELDS = {
     "model_type",
@@ -121,7 +223,7 @@ def add_lora_adapters(model: Any, lora: Lora, trainable: Trainable | None = None
     copied = owning_modules(trained_names(model, trainable)) if trainable is not None else []
     layers: Any = contextlib.nullcontext()
     if lora.quantization != "none":
-        from .quantized.peft_layers import adapters_on_stand_ins
+        from .quantized import adapters_on_stand_ins
 
         layers = adapters_on_stand_ins()
     try:
@@ -134,7 +236,7 @@ def add_lora_adapters(model: Any, lora: Lora, trainable: Trainable | None = None
     except ValueError as error:
         raise RefusedError(f"peft cannot adapt this model: {' '.join(str(error).split())[:200]}") from None
     if lora.adapter_dtype is not None:
-        from .quantized.kbit_preparation import cast_adapters
+        from .quantized import cast_adapters
 
         cast_adapters(model, DTYPES[lora.adapter_dtype])
     return model
@@ -142,8 +244,7 @@ def add_lora_adapters(model: Any, lora: Lora, trainable: Trainable | None = None
 
 def _take_older_forms(model: Any, request: Request) -> None:
     """Give the model the experts and the loss of older transformers versions that the job states."""
-    from .older.causal_loss import use_older_loss
-    from .older.separate_experts import separate_experts
+    from .older import separate_experts, use_older_loss
 
     if request.older.expert_names:
         separate_experts(model, request.older.expert_names)
@@ -162,8 +263,7 @@ def _quantize(model: Any, request: Request) -> None:
     """Quantize the model's linear layers, and prepare its other parameters, if the job asks for that."""
     if request.lora is None or request.lora.quantization == "none":
         return
-    from .quantized.kbit_preparation import cast_to_fp32
-    from .quantized.replace_layers import quantize_linear_layers
+    from .quantized import cast_to_fp32, quantize_linear_layers
 
     quantize_linear_layers(model, request)
     cast_to_fp32(model, request.lora.fp32_parameters)
@@ -252,3 +352,242 @@ def _input_embeddings(model: Any) -> Any:
         return model.get_input_embeddings()
     except NotImplementedError:  # raised by transformers' models of some other modalities
         return None
+
+
+# Contents of a built model in lists that JSON can hold: parameters, ties, buffers, experts, adapters, plans.
+
+
+LAYER_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+FIRST_LAYER_NUMBER = re.compile(r"^(.*?)\.\d+(?=\.)")
+EXPERT_MODULE = re.compile(r"(^|\.)experts?(\.|$)")
+EXPERT_COUNT_FIELDS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+
+def parameter_groups(model: Any, *, places: bool = False) -> dict[str, Any]:
+    """Return ``groups`` of parameters, tied ones once under their first name, and the number of numbered ``layers``.
+
+    Args:
+        model: the model.
+        places: with the numbers in the names of each group's parameters.
+    """
+    modules = dict(model.named_modules())
+    kept = modules_kept_by_bitsandbytes(model)
+    groups: Counter[tuple[Any, ...]] = Counter()
+    numbers: dict[tuple[Any, ...], list[list[int]]] = {}
+    layers = set()
+    for name, parameter in model.named_parameters():
+        path, _, leaf = name.rpartition(".")
+        kind = parameter_kind(modules[path], leaf)
+        quantized = leaf == "weight" and is_quantizable(path, modules[path], kept)
+        group = _without_numbers(name), tuple(parameter.shape), kind, _dtype(parameter), quantized
+        groups[group] += 1
+        if ".*." in group[0]:
+            numbers.setdefault(group, []).append([int(number) for number in LAYER_NUMBER.findall(name)])
+        layer = FIRST_LAYER_NUMBER.match(name)
+        if layer:
+            layers.add(layer.group(0))
+    found = _as_mappings(groups, ("name", "shape", "kind", "dtype", "quantized"))
+    if places:
+        found = [{**each, "places": numbers.get(group)} for each, group in zip(found, groups)]  # noqa: B905 - 3.9
+    return {"groups": found, "layers": len(layers)}
+
+
+def parameter_kind(module: Any, leaf: str) -> str:
+    """Return a parameter's kind: ``linear``, ``conv1d``, ``embedding``, ``norm``, ``bias`` or ``parameter``."""
+    import torch
+
+    class_name = type(module).__name__
+    if "norm" in class_name.lower():
+        return "norm"
+    if isinstance(module, torch.nn.Linear):
+        return "linear" if leaf == "weight" else "bias"
+    if class_name == "Conv1D":
+        return "conv1d" if leaf == "weight" else "bias"
+    if isinstance(module, torch.nn.Embedding):
+        return "embedding"
+    return "parameter"
+
+
+def tied_parameters(model: Any) -> list[list[str]]:
+    """Return the names of each parameter that has several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return [found for found in names.values() if len(found) > 1]
+
+
+def buffer_groups(model: Any) -> list[dict[str, Any]]:
+    """Return groups of buffers; a checkpoint holds the persistent ones."""
+    modules = dict(model.named_modules())
+    groups: Counter[tuple[Any, ...]] = Counter()
+    for name, buffer in model.named_buffers():
+        path, _, leaf = name.rpartition(".")
+        persistent = leaf not in modules[path]._non_persistent_buffers_set
+        buffer_bytes = buffer.element_size() * buffer.numel()
+        groups[_without_numbers(name), tuple(buffer.shape), _dtype(buffer), buffer_bytes, persistent] += 1
+    return _as_mappings(groups, ("name", "shape", "dtype", "bytes", "persistent"))
+
+
+def routed_experts(model: Any) -> dict[str, int] | None:
+    """Return the most routed experts of a layer and the elements of all experts; None: the model has none."""
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    counts = [getattr(text, field, None) for field in EXPERT_COUNT_FIELDS]
+    count = next((count for count in counts if isinstance(count, int)), 0)
+    elements = sum(p.numel() for name, p in model.named_parameters() if EXPERT_MODULE.search(name))
+    return {"count": count, "elements": elements} if elements else None
+
+
+def adapter_groups(model: Any) -> list[dict[str, Any]]:
+    """Return groups of the parameters that peft trains, under peft's names without its prefix."""
+    groups: Counter[tuple[Any, ...]] = Counter()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            own_name = _without_numbers(name.replace("base_model.model.", "", 1))
+            groups[own_name, tuple(parameter.shape), _dtype(parameter)] += 1
+    return _as_mappings(groups, ("name", "shape", "dtype"))
+
+
+def tensor_parallel_plan(model: Any) -> dict[str, str]:
+    """Return the model's own tensor-parallel plan, by pattern; empty: it has none."""
+    plan = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None) or {}
+    return {str(name): str(style) for name, style in plan.items()}
+
+
+def config_fields(model: Any) -> dict[str, Any] | None:
+    """Return the model's Hugging Face config; None: it has none."""
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "to_dict"):
+        return None
+    fields: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
+    return fields
+
+
+def modules_kept_by_bitsandbytes(model: Any) -> list[str]:
+    """Return the modules that transformers does not quantize: the output head, tied modules, the last module."""
+    if not hasattr(model, "get_output_embeddings"):
+        return []
+    try:
+        from transformers.quantizers.base import get_keys_to_not_convert
+    except ImportError:  # before 5
+        try:
+            from transformers.integrations.bitsandbytes import get_keys_to_not_convert
+        except ImportError:
+            return []
+    names: list[str] = get_keys_to_not_convert(model)
+    return names
+
+
+def is_quantizable(path: str, module: Any, kept: list[str]) -> bool:
+    """Return True for a module that bitsandbytes replaces, as ``should_convert_module`` of transformers decides.
+
+    Args:
+        path: of the module.
+        module: the module; subclasses of ``Linear`` stay as they are.
+        kept: from ``modules_kept_by_bitsandbytes``.
+    """
+    import torch
+
+    if type(module) is not torch.nn.Linear and type(module).__name__ != "Conv1D":
+        return False
+    boundary = r"(?:(?<=\.)|(?=\.|$))"
+    return not any(re.match(rf"(?:{name}){boundary}", path) or path.endswith(name) for name in kept)
+
+
+def _as_mappings(groups: Counter[tuple[Any, ...]], names: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [{**dict(zip(names, key)), "repeat": repeat} for key, repeat in groups.items()]  # noqa: B905 - Python 3.9
+
+
+def _without_numbers(name: str) -> str:
+    """Return a parameter's name with ``*`` for layer numbers."""
+    return LAYER_NUMBER.sub("*", name)
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).replace("torch.", "")
+
+
+# The batch of a training step: inputs of the model's modality and labels of the task.
+
+
+LABEL_NAMES = ("labels", "next_sentence_label", "start_positions", "end_positions")
+CHOICES_PER_QUESTION = 4
+"""Answers to a multiple-choice question, as in SWAG (transformers' example ``run_swag.py``)."""
+TASKS_WITH_SEQUENCE_LABELS = (
+    "sequence-classification",
+    "next-sentence-prediction",
+    "multiple-choice",
+    "image-classification",
+    "audio-classification",
+    "video-classification",
+)
+"""Tasks with one label per sequence."""
+TASKS_WITH_TOKEN_LABELS = (
+    "causal-lm",
+    "masked-lm",
+    "seq2seq-lm",
+    "token-classification",
+    "pretraining",
+    "speech-seq2seq",
+    "ctc",
+    "image-text-to-text",
+    "multimodal-lm",
+    "feature-extraction",
+    "text-encoding",
+)
+"""Tasks with one label per token, and tasks without labels, whose models return no loss."""
+_TASKS_OVER_VOCABULARY = ("causal-lm", "masked-lm", "seq2seq-lm")
+"""Tasks whose inputs and labels are ids of one vocabulary."""
+
+
+def make_inputs(model: Any, request: Request) -> dict[str, Any]:
+    """Return a batch without padding, as keyword arguments of the model.
+
+    Raises:
+        UnsupportedError: the config does not give the size of the inputs, or no labels can be made for the task.
+    """
+    rows, tokens = request.training.sequences, request.training.sequence_length
+    inputs = _model_inputs(model, request, rows, tokens)
+    one_per_row = torch.zeros(rows, dtype=torch.long)
+    if request.task in TASKS_WITH_SEQUENCE_LABELS:
+        config: Any = getattr(model, "config", None)
+        if "input_ids" in inputs and getattr(config, "pad_token_id", 0) is None:
+            config.pad_token_id = 0
+        return {**inputs, "labels": one_per_row}
+    if request.task == "question-answering":
+        return {**inputs, "start_positions": one_per_row, "end_positions": one_per_row.clone()}
+    if request.task not in TASKS_WITH_TOKEN_LABELS:
+        raise UnsupportedError(f"no batch can be made for the task {request.task}")
+    inputs["labels"] = torch.randint(0, _ids(model, request), (rows, tokens))
+    if "next_sentence_label" in inspect.signature(model.forward).parameters:  # BERT's pretraining
+        inputs["next_sentence_label"] = one_per_row
+    return inputs
+
+
+def _model_inputs(model: Any, request: Request, rows: int, tokens: int) -> dict[str, Any]:
+    """Return the model's main input, under its name."""
+    name = getattr(model, "main_input_name", "input_ids")
+    config: Any = getattr(model, "config", None)
+    if name == "input_ids":
+        shape = (rows, CHOICES_PER_QUESTION, tokens) if request.task == "multiple-choice" else (rows, tokens)
+        return {name: torch.randint(0, _ids(model, request), shape)}
+    if name == "pixel_values" and getattr(config, "image_size", None):
+        size = config.image_size
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        return {name: _random_input(model, rows, getattr(config, "num_channels", 3), height, width)}
+    if name == "input_features" and getattr(config, "num_mel_bins", None) and hasattr(config, "max_source_positions"):
+        frames = 2 * config.max_source_positions  # Whisper's first convolutions halve them
+        return {name: _random_input(model, rows, config.num_mel_bins, frames)}
+    if name == "input_values":
+        return {name: _random_input(model, rows, tokens)}  # audio samples
+    raise UnsupportedError(f"{type(model).__name__} reads {name}, whose size its config does not say")
+
+
+def _ids(model: Any, request: Request) -> int:
+    """Return the number of different tokens: a mixture of experts spreads many over its experts, not two."""
+    return max(2, vocabulary_size(model)) if request.task in _TASKS_OVER_VOCABULARY else 2
+
+
+def _random_input(model: Any, *shape: int) -> Any:
+    """Return random values in the dtype of the weights, as the collator of a low-precision job makes them."""
+    return torch.randn(shape, dtype=next(model.parameters()).dtype)

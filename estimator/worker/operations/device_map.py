@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..request.errors import UnsupportedError
+from ..request.protocol import UnsupportedError
 
 if TYPE_CHECKING:
     from ..request.request import Request

@@ -23,7 +23,7 @@ def inventory(request: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters and buffers of the model with this config and task, grouped by name and shape."""
     import torch
 
-    from ..model import describe_model as contents
+    from ..model import build as contents
     from ..model.build import add_lora_adapters, build_model, has_tied_head
     from ..request.protocol import library_versions
     from ..request.request import Lora, read_user_code

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..request.errors import UnsupportedError
+from ..request.protocol import UnsupportedError
 from ..request.request import read_user_code
 from ..request.user_code import optimizer_class
 
 
 def optimizer(message: dict[str, Any]) -> dict[str, Any]:
     """Return the bytes of state of each tensor."""
-    from ..step.measured_optimizer import without_compiling
+    from ..step.training_steps import without_compiling
 
     with without_compiling():
         return _measured(message)
@@ -31,7 +31,7 @@ def optimizer(message: dict[str, Any]) -> dict[str, Any]:
 def _measured(message: dict[str, Any]) -> dict[str, Any]:
     import torch
 
-    from ..step.measured_optimizer import OptimizerFactory, measure
+    from ..step.training_steps import OptimizerFactory, measure
 
     kind = optimizer_class(message["path"], read_user_code(message))
     factory = OptimizerFactory(kind, dict(message.get("options") or {}))

@@ -9,9 +9,8 @@ import gc
 import os
 from typing import Any
 
-from ..measure.real_steps import run_steps, versions
-from ..measure.stages import NoStages
-from ..request.errors import UnsupportedError
+from ..measure.real_steps import NoStages, run_steps, versions
+from ..request.protocol import UnsupportedError
 from ..request.request import read_request
 
 

@@ -25,10 +25,9 @@ import gc
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..memory.reserved_memory import pack_allocations, replay_reserved
-from ..memory.summary import allocator_events, summarize
-from ..request.errors import UnsupportedError
-from ..request.protocol import library_versions
+from ..memory.allocator import pack_allocations, replay_reserved
+from ..memory.tracker import allocator_events, summarize
+from ..request.protocol import UnsupportedError, library_versions
 from ..request.request import read_request
 from ..step.supported_jobs import check_supported
 from .device_map import with_placement
@@ -51,7 +50,7 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
         traced = trace_layers(request)
     except UnsupportedError as reason:
         return {"unsupported": str(reason)}
-    from ..loops.state_spaces import kernel_versions
+    from ..loops.training_loop import kernel_versions
 
     gc.disable()  # what is left to do makes 100,000 tuples and no garbage; the collection after the answer enables it
     summary = summarize(traced.history)
@@ -76,7 +75,7 @@ def _import_libraries(request: Request) -> Callable[[Request], TracedSteps]:
     """
     gc.disable()  # nothing that is imported becomes garbage
     from ..model.build import import_model_code
-    from ..repetition.repeated_trace import trace_layers
+    from ..repetition import trace_layers
 
     import_model_code(request.config, request.task)
     gc.freeze()  # collections during the trace need not scan the libraries' objects

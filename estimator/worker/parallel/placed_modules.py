@@ -16,13 +16,12 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..model.build import without_adapters
-from ..request.errors import UnsupportedError
+from ..request.protocol import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ..memory.allocation_history import AllocationHistory
-    from ..memory.tracker import StorageTracker
+    from ..memory.tracker import AllocationHistory, StorageTracker
 
 _OFFLOADED = ("cpu", "disk", "meta")
 

@@ -17,7 +17,16 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from .errors import RefusedError
+# Errors whose message is a sentence for the user.
+
+
+class RefusedError(Exception):
+    """The installed libraries or the user's code cannot do what the request asks for; answered as ``error``."""
+
+
+class UnsupportedError(Exception):
+    """The trace does not cover this job; answered as ``unsupported``."""
+
 
 PARENT_CHECK_SECONDS = 0.5
 """Interval at which the worker checks that the process which started it still runs."""

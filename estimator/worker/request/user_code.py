@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import RefusedError
+from .protocol import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

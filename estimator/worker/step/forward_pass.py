@@ -4,23 +4,243 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-from ..loops.training_loop import loop_loss, takes_own_loss
-from ..model.dtypes import DTYPES, compute_dtype
-from ..model.inputs import LABEL_NAMES, make_inputs
-from ..request.errors import RefusedError, UnsupportedError
+from ..loops.training_loop import attention_output, loop_loss, takes_own_loss
+from ..model.build import DTYPES, LABEL_NAMES, compute_dtype, make_inputs
+from ..replaced import replaced
+from ..request.protocol import RefusedError, UnsupportedError
 from ..request.user_code import refusing_errors
-from .cuda_kernels import LOW_PRECISION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..memory.tracker import StorageTracker
     from ..request.request import Request, Training
+
+# Memory of CUDA's kernels for attention, dropout, softmax and embeddings, imitated on fake CPU tensors.
+#
+# Fake tensors on "cuda" would need no imitation, but autograd's engine asks for a real device. The tensors that each
+# kernel saves for its backward pass and allocates during it come from ATen's ``native/Dropout.cpp``,
+# ``native/SoftMax.cpp``, ``native/cuda/Embedding.cu``, ``EmbeddingBackwardKernel.cu`` and, under
+# ``native/transformers/cuda``, ``sdp_utils.cpp``, ``attention.cu``, ``attention_backward.cu``,
+# ``flash_attn/flash_api.cpp`` and ``mem_eff_attention/kernel_backward.h``. The tests compare saved and returned
+# tensors with torch's own kernels on tensors without data (torch 2.12.1 for CUDA 13, and 2.13.0); those do not show a
+# kernel's temporary memory.
+#
+# Known differences in whole forward passes: the statistics of ``layer_norm`` of 16-bit inputs (fp32 on CUDA, four
+# bytes more per token) and ``torch.nn.RMSNorm`` (one kernel on CUDA, from torch 2.9 on).
+#
+# The attention kernel is the one that CUDA chooses from sm_80 on. With cuDNN 9.15.1 or newer, torch 2.11 and newer
+# prefer cuDNN's kernel on Hopper and Blackwell: it saves the same tensors; its temporary memory is not published and
+# assumed to be the same. Legend: b batch, h heads, s sequence, d head dimension.
+
+
+MAX_FLASH_HEAD_DIM = 256
+"""Largest head dimension of flash attention."""
+LOW_PRECISION = (torch.float16, torch.bfloat16)
+BIAS_ALIGNMENT = 16
+"""Elements: the memory-efficient kernel needs a mask whose last dimension is padded to a multiple of it."""
+MAX_TOKENS_WITHOUT_PARTIAL_SUMS = 3072
+"""Up to this many tokens, an embedding's gradient is computed without partial sums."""
+TOKENS_PER_PARTIAL_SUM = 10
+"""Tokens of the same row that share a partial sum."""
+FLASH_NAME = "vramtop_fused_attention"
+"""Name under which flash attention is registered; under its own, transformers would ask for its package."""
+
+
+@contextlib.contextmanager
+def cuda_kernels() -> Iterator[None]:
+    """Make attention, dropout, softmax and embeddings allocate as CUDA's kernels do."""
+    functional = torch.nn.functional
+    attention = "scaled_dot_product_attention"
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            composite = "CompositeImplicitAutograd"
+            library.impl("softmax.int", _fp32_softmax(torch.ops.aten._softmax.default), composite)
+            library.impl("log_softmax.int", _fp32_softmax(torch.ops.aten._log_softmax.default), composite)
+            library.impl("embedding_dense_backward", _embedding_backward, "AutogradCPU")
+        with replaced((functional, attention, scaled_dot_product_attention), (functional, "dropout", dropout)):
+            yield
+    finally:
+        library._destroy()
+
+
+def _fp32_softmax(kernel: Any) -> Any:
+    """Return a softmax that widens fp16 in its kernel, where a CPU copies its input first."""
+
+    def run(tensor: Any, dim: int, dtype: Any = None) -> Any:
+        if tensor.dtype == torch.float16 and dtype == torch.float32:
+            return kernel(tensor, dim, True)
+        return kernel(tensor if dtype is None else tensor.to(dtype), dim, False)
+
+    return run
+
+
+def _embedding_backward(gradient: Any, ids: Any, rows: int, *settings: Any) -> Any:
+    """Sum the gradients of each row in fp32, with memory for the largest possible number of partial sums."""
+    with torch._C._AutoDispatchBelowAutograd():
+        gradient = gradient.contiguous()
+        result = torch.ops.aten.embedding_dense_backward.default(gradient, ids, rows, *settings)
+        tokens = ids.numel()
+        if tokens > MAX_TOKENS_WITHOUT_PARTIAL_SUMS:
+            sums = tokens // TOKENS_PER_PARTIAL_SUM + min(tokens, rows)
+            _order = [torch.empty_like(ids) for _ in range(2)]
+            _partial = gradient.new_empty((sums, gradient.shape[-1]), dtype=torch.float32)
+        return result
+
+
+def dropout(tensor: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Dropout with a mask of one byte per element, where a CPU keeps one of the tensor's dtype."""
+    if not training or p == 0 or inplace:
+        return torch.dropout_(tensor, p, training) if inplace else tensor
+    return torch.native_dropout(tensor, p, True)[0]
+
+
+def scaled_dot_product_attention(  # noqa: PLR0917 - torch's own signature
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Attention with the memory of the kernel that CUDA would choose. Shapes (b, h, s, d)."""
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    same_heads = query.shape[1] == key.shape[1]
+    same_size = query.shape[-1] == value.shape[-1] <= MAX_FLASH_HEAD_DIM
+    if query.dtype in LOW_PRECISION and attn_mask is None and same_size and (same_heads or enable_gqa):
+        return _flash_attention(query, key, value)
+    aligned = 16 // query.element_size()
+    if same_heads and query.shape[-1] % aligned == value.shape[-1] % aligned == 0:
+        return _MemoryEfficientAttention.apply(query, key, value, _additive_mask(attn_mask, query.dtype))[0]
+    # up to torch 2.13 no fused kernel supports grouped-query attention in fp32: the scores are written to memory
+    return torch.ops.aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )[0]
+
+
+def register_flash_attention() -> None:
+    """Register flash attention with transformers, which does not need its package then.
+
+    Raises:
+        ImportError: this version of transformers has no registry of attention implementations.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import flash_attention_mask
+
+    AttentionInterface.register(FLASH_NAME, _flash_for_transformers)
+    AttentionMaskInterface.register(FLASH_NAME, flash_attention_mask)
+
+
+def _flash_for_transformers(
+    _module: Any, query: Any, key: Any, value: Any, _mask: Any = None, **_settings: Any
+) -> tuple[Any, None]:
+    if query.dtype not in LOW_PRECISION:
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.bfloat16
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    width = value.shape[-1]
+    if width < query.shape[-1]:  # latent attention: models pad the values for flash attention (modeling_deepseek_v2)
+        value = torch.nn.functional.pad(value, (0, query.shape[-1] - width))
+    return _flash_attention(query, key, value)[..., :width].transpose(1, 2), None
+
+
+def _flash_attention(query: Any, key: Any, value: Any) -> Any:
+    """Flash attention over heads padded to a multiple of eight elements."""
+    d = query.shape[-1]
+    if d % 8:
+        query, key, value = (torch.nn.functional.pad(tensor, (0, -d % 8)) for tensor in (query, key, value))
+    return _FlashAttention.apply(query, key, value)[0][..., :d]
+
+
+def _additive_mask(mask: Any, dtype: Any) -> Any:
+    """Return a mask as the memory-efficient kernel reads it: additive, with padded rows."""
+    if mask is None:
+        return None
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=dtype).masked_fill_(mask.logical_not(), float("-inf"))
+    short = -mask.shape[-1] % BIAS_ALIGNMENT
+    return torch.nn.functional.pad(mask, (0, short))[..., : mask.shape[-1]] if short else mask
+
+
+class _FlashAttention(torch.autograd.Function):  # type: ignore[misc] # torch is not type-checked
+    """Flash attention: saves q, k, v, output, an fp32 log-sum-exp and the random state; returns the latter three."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any) -> Any:
+        output = attention_output(query)
+        made = query.new_empty(query.shape[:3], dtype=torch.float32), *_random_state(query)
+        ctx.mark_non_differentiable(*made)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(query, key, value, output, *made)
+        return (output, *made)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any, *_none: Any) -> Any:
+        query, key, value, output, *_made = ctx.saved_tensors
+        b, h, s, d = query.shape
+        step = 32 if d <= 128 else 64
+        dense = [tensor.transpose(1, 2).contiguous() for tensor in (gradient, output)]
+        result = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        rounded = -(-s // 128) * 128
+        dot = query.new_empty((b, h, rounded), dtype=torch.float32)
+        total = query.new_empty((b, rounded, h, -(-d // step) * step), dtype=torch.float32)
+        whole = None
+        if key.shape[1] != h:
+            whole = [tensor.new_empty((b, tensor.shape[2], h, tensor.shape[3])) for tensor in (key, value)]
+        del dot, total, whole, dense
+        return result
+
+
+class _MemoryEfficientAttention(torch.autograd.Function):  # type: ignore[misc] # torch is not type-checked
+    """Memory-efficient attention: saves q, k, v, mask, output and an fp32 log-sum-exp; returns the latter two."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any, bias: Any) -> Any:
+        b, h, s, _ = query.shape
+        output = query.new_empty((b, s, h, value.shape[-1])).transpose(1, 2)
+        sums = query.new_empty((b, h, -(-s // 32) * 32), dtype=torch.float32)
+        ctx.mark_non_differentiable(sums)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(query, key, value, bias, output, sums)
+        return output, sums
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any, _none: Any) -> Any:
+        query, key, value, bias, output, _sums = ctx.saved_tensors
+        b, h, s, d = query.shape
+        dense = gradient.transpose(1, 2).contiguous()
+        result = [tensor.new_empty(_shape_heads_after_tokens(tensor)).transpose(1, 2) for tensor in (query, key, value)]
+        of_bias = torch.empty_like(bias) if bias is not None and ctx.needs_input_grad[3] else None
+        if query.dtype in LOW_PRECISION:
+            delta = query.new_empty((b, h, s), dtype=torch.float32)
+        else:  # the fp32 kernel takes this sum as an input
+            delta = (dense.float() * output.transpose(1, 2).float()).sum(-1).transpose(-2, -1).contiguous()
+        block = 64 if d <= 64 else 128
+        total = query.new_empty((b, h, -(-s // block) * block, -(-d // block) * block), dtype=torch.float32)
+        del delta, total, dense
+        return (*result, of_bias)
+
+
+def _random_state(query: Any) -> Any:
+    """Return seed and offset: two small tensors on the GPU, with or without dropout."""
+    return query.new_empty(2, dtype=torch.int64), query.new_empty((), dtype=torch.int64)
+
+
+def _shape_heads_after_tokens(tensor: Any) -> tuple[int, ...]:
+    b, h, s, d = tensor.shape
+    return b, s, h, d
+
 
 DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
 """Exceptions of fake tensors where a program reads values."""

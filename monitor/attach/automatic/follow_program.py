@@ -4,31 +4,116 @@
 at the GPUs every few seconds and ends with the command. Without a driver it ends at once.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import select
 import sys
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common import VramtopError
-from vramtop.estimator.job import parse_assignment
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.job.job_file.changes import parse_assignment
 
-from ...board import Watchlist
-from ...history import History, RunRecorder
-from ...host import ancestor_pids, is_running, start_time_of
+from ...board.board import REASONS_IN_WORDS
+from ...board.watchlist import Watchlist
+from ...history.history import History, RunRecorder
+from ...host.processes import ancestor_pids, is_running, start_time_of
 from .automatic_attach import AutomaticAttach
-from .command_stderr import CommandStderr
-from .no_measurement import why_no_measurement
 
 if TYPE_CHECKING:
-    from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job import Job
+    from collections.abc import Callable, Mapping
 
-    from ...snapshot import ProcessKey, Snapshot
-    from ...sources import SnapshotSource
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job.job import Job
+
+    from ...board.board import Board
+    from ...snapshot.snapshot import ProcessKey, Snapshot
+    from ...sources.sampler import SnapshotSource
+    from .automatic_attach import Candidate
+
+# Standard error of a command that ``vramtop run`` has started, where vramtop says one sentence at most.
+
+
+class CommandStderr:
+    """Standard error of a command, for one sentence; held open until that is written, or until the command has ended.
+
+    Args:
+        descriptor: a duplicate of it; negative: there is none.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        with contextlib.suppress(OSError):
+            os.set_inheritable(descriptor, False)
+
+    @property
+    def is_open(self) -> bool:
+        """True while something may be said."""
+        return self._descriptor >= 0
+
+    def say(self, sentence: str) -> None:
+        """Write a line, and close."""
+        if self.is_open:
+            with contextlib.suppress(OSError):
+                os.write(self._descriptor, f"vramtop: {sentence}\n".encode())
+            self.close()
+
+    def close(self) -> None:
+        """Let go of it: a pipe ends when nobody holds it open."""
+        if self.is_open:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor = -1
+
+
+# Finds out why no measurement is kept of a command that ``vramtop run`` has started.
+
+
+_MOST_KEYS = 4
+
+
+def why_no_measurement(board: Board, candidate: Callable[[ProcessKey], Candidate | None], *, ended: bool) -> str | None:
+    """Return why no measurement of the processes on a board is kept; None: one is, or it is not decided yet.
+
+    Args:
+        board: with the processes of one command alone.
+        candidate: returns what is known about a process.
+        ended: the command has ended, so that nothing more will be read.
+    """
+    for run in board.runs:
+        if run.budget is not None and not run.missing:
+            return None
+    for run in board.runs:
+        known = [found for key in run.pids if (found := candidate(key)) is not None]
+        if not ended and any(each.due is not None for each in known):
+            return None  # it is read again
+        first = run.pids[0][0] if run.pids else None
+        if run.missing:
+            more = len(run.missing) - _MOST_KEYS
+            keys = ", ".join(run.missing[:_MOST_KEYS]) + (f" and {more} more" if more > 0 else "")
+            return _sentence(f"{keys} could not be read from it", first, ended=ended, one=len(run.missing) == 1)
+        if run.problem is not None:
+            return _sentence(f"there is no budget ({run.problem.rstrip('.')})", first, ended=ended)
+    for row in board.processes:
+        found = candidate(row.process.key)
+        if found is None or found.reason is None or not (ended or found.due is None):
+            continue
+        if words := REASONS_IN_WORDS.get(found.reason):
+            return _sentence(words, row.process.pid, ended=ended)
+    return None
+
+
+def _sentence(reason: str, pid: int | None, *, ended: bool, one: bool = False) -> str:
+    if ended or pid is None:
+        what = "it" if one else "them"
+        helps = f"name {what} on its command line, or with vramtop run --fit --set KEY=VALUE -- COMMAND"
+    else:
+        helps = f"vramtop attach {pid} shows what was read, and with --set KEY=VALUE keeps one"
+    return f"no measurement of this run is kept: {reason}; {helps}"
+
 
 SECONDS = 5.0
 """Between two readings: torch keeps what it once reserved, and the probe counts peaks itself."""
@@ -38,12 +123,12 @@ _NICE = 10
 
 
 def follow(
-    command: "ProcessKey",
-    source: "SnapshotSource",
+    command: ProcessKey,
+    source: SnapshotSource,
     recorder: RunRecorder,
     *,
     wait: Callable[[float], object] = time.sleep,
-    is_running: Callable[["ProcessKey"], bool] = is_running,
+    is_running: Callable[[ProcessKey], bool] = is_running,
     descends: Callable[[int, int], bool] = lambda pid, root: root == pid or root in ancestor_pids(pid),
     stderr: CommandStderr | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -86,7 +171,7 @@ def follow(
         attach.close()
 
 
-def _only(snapshot: "Snapshot", belongs: Callable[[int], bool], family: "dict[ProcessKey, bool]") -> "Snapshot":
+def _only(snapshot: Snapshot, belongs: Callable[[int], bool], family: dict[ProcessKey, bool]) -> Snapshot:
     """Return the snapshot with the processes of the command alone; a process that has ended stays what it was."""
     for _, process in snapshot.processes():
         if process.key not in family:
@@ -100,7 +185,7 @@ def _only(snapshot: "Snapshot", belongs: Callable[[int], bool], family: "dict[Pr
     return replace(snapshot, gpus=tuple(gpus))
 
 
-def _estimate(job: "Job") -> "Budget":
+def _estimate(job: Job) -> Budget:
     from vramtop.estimator.estimation import estimate  # only if the worker has not estimated it
 
     return estimate(job)
@@ -127,7 +212,7 @@ def wait_until_ended(pid: int) -> Callable[[float], object]:
 
 def main() -> None:
     """Follow the process whose pid is the first argument; then its standard error, and settings of its job."""
-    from ...sources.nvml import NvmlSource
+    from ...sources.nvml.nvml_source import NvmlSource
 
     pid, stderr = int(sys.argv[1]), CommandStderr(int(sys.argv[2]))
     settings = dict(parse_assignment(text) for text in sys.argv[3:])

@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from vramtop.estimator.common import CannotTellError, InputError, VramtopError, start_thread
+from vramtop.estimator.common.errors import CannotTellError, InputError, VramtopError, start_thread
 from vramtop.estimator.common.limits import PROCESS_READING
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job import match_nvml_name, replaces_model
-from vramtop.estimator.readers.source import Finding
-from vramtop.estimator.trace import keep_idle_workers
+from vramtop.estimator.job.gpu_catalogue import match_nvml_name
+from vramtop.estimator.job.job_file.changes import replaces_model
+from vramtop.estimator.readers.source.evidence import Finding
+from vramtop.estimator.trace.worker_pool import keep_idle_workers
 
-from ...history import Corrections
-from ...host import UnreadableProcessError, is_running, remember_process_tree
-from ..attachment import Attachment
+from ...history.history import Corrections
+from ...host.process_info import UnreadableProcessError, remember_process_tree
+from ...host.processes import is_running
+from ..attachment import Attachment, SavedAnswers, with_saved_answers
 from ..read_run import read_run
-from ..saved_answers import SavedAnswers, with_saved_answers
 from .run_answer import ReadRequest, RunAnswer, TraceRequest
 
 if TYPE_CHECKING:
-    from ...board import NoBudgetReason
+    from ...board.board import NoBudgetReason
 
 _MAX_TRACING_BYTES = 6 * 2**30
 """RAM that the processes which trace a step may take."""

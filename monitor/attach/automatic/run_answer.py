@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job import Gpu, Job
+    from vramtop.estimator.job.gpu_catalogue import Gpu
+    from vramtop.estimator.job.job import Job
 
-    from ...board import NoBudgetReason
+    from ...board.board import NoBudgetReason
     from ..attachment import Attachment
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vramtop.estimator.trace import safe_environment
+from vramtop.estimator.trace.start_python import safe_environment
 
 _MODULE = "vramtop.monitor.attach.automatic.follow_program"
 _START_SECONDS = 10.0

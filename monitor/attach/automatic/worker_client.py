@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import VramtopError
-from vramtop.estimator.trace import Worker
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.trace.worker_process import Worker
 
 from .run_answer import ReadRequest, RunAnswer, decode, encode
 

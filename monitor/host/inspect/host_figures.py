@@ -7,14 +7,14 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...snapshot import FIRST_SAMPLE, HOST_FIGURES, Fault, ProcessFigures
-from ..process_identity import load_stat
+from ...snapshot.snapshot import FIRST_SAMPLE, HOST_FIGURES, Fault, ProcessFigures
+from ..processes import load_stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ...snapshot import Demand, GpuProcess, GpuReading, ProcessFigure, ProcessKey
-    from ..process_identity import ProcessStat
+    from ...snapshot.snapshot import Demand, GpuProcess, GpuReading, ProcessFigure, ProcessKey
+    from ..processes import ProcessStat
 
 MIN_WINDOW_SECONDS = 0.5
 """Shortest time over which CPU % is measured: processor time is counted in steps of 10 ms, or 2 % of this."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from ...snapshot import gpu_list
+from ...snapshot.snapshot import gpu_list
 from ..context import (
     PYTHON_ELSEWHERE,
     Check,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from vramtop.estimator.common import expand_user
-from vramtop.estimator.model import find_token, offline_variable, token_file
+from vramtop.estimator.common.paths import expand_user
+from vramtop.estimator.model.hub import find_token, offline_variable, token_file
 
 from ..context import Check, CheckContext, CheckResult
 from ..facts import find_model_location, is_downloaded

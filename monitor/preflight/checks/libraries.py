@@ -11,8 +11,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from vramtop.estimator.job import Job
-from vramtop.estimator.trace import InstalledPackages
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.trace.installed_packages import InstalledPackages
 
 from ..context import PYTHON_ELSEWHERE, Check, CheckContext, CheckResult
 from ..facts import RequiredLibrary, required_libraries

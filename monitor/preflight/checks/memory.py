@@ -6,12 +6,15 @@ from dataclasses import replace
 import msgspec
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import CancelledError, format_gib
-from vramtop.estimator.job import Job, Parallel, resolve_job
-from vramtop.estimator.model import UNKNOWN_FAMILY_ERROR
+from vramtop.estimator.common.errors import CancelledError
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.resolved_job import resolve_job
+from vramtop.estimator.job.settings import Parallel
+from vramtop.estimator.model.read_architecture import UNKNOWN_FAMILY_ERROR
 
 from ...board.fit import DeviceCapacity, check_fit
-from ...host import RANKS_OF_DESCRIBED_HOST, host_verdict
+from ...host.available_ram import RANKS_OF_DESCRIBED_HOST, host_verdict
 from ..context import Check, CheckContext, CheckResult, target_devices
 
 _QUANTIZED_BITS = {"nf4": 4, "nf4-double": 4, "int8": 8, "fp8": 8, "int4": 4}

@@ -1,8 +1,11 @@
 """Checks of the model: whether all of its files are on the disk, and if not, whether they may be downloaded."""
 
-from vramtop.estimator.common import VramtopError, format_gib, is_folder
-from vramtop.estimator.job.rules import FRAMEWORKS
-from vramtop.estimator.model import hub_cache, offline_variable
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.paths import is_folder
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
+from vramtop.estimator.model.find_config import hub_cache
+from vramtop.estimator.model.hub import offline_variable
 
 from ..context import Check, CheckContext, CheckResult
 from ..facts import (

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vramtop.estimator.common import GIB, MIB, format_gib
+from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 
 from ..context import Check, CheckContext, CheckResult
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vramtop.estimator.common import CannotTellError, InputError, process_owner
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.trust import process_owner
 
 from ..probe_reader import ProbeReader, ProbeSample, find_probe
 from ..publisher import MAX_BYTES, REQUEST_BYTES

@@ -8,32 +8,85 @@ import stat
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common import (
-    PRIVATE,
-    CannotTellError,
-    InputError,
-    ProcessLimitError,
-    VramtopError,
-    is_file,
-    make_own_folder,
-    start_thread,
-    write_private,
-)
+from vramtop.estimator.common.errors import CannotTellError, InputError, ProcessLimitError, VramtopError, start_thread
+from vramtop.estimator.common.paths import is_file
+from vramtop.estimator.common.private_files import PRIVATE, make_own_folder, write_private
 
-from ..file_lock import lock_file
-from ..user_file import may_change_files
-from .in_force import read_settings_file
-from .old_file import TAKEN_OVER, read_old_file
-from .places import NO_FILE, config_file, old_settings_file
-from .schema import find_setting, mapping_of
-from .setting import Value
-from .template import default_line
-from .toml_text import read_toml, shown
+from ..user_file import lock_file, may_change_files
+from .in_force import (
+    NO_FILE,
+    TAKEN_OVER,
+    config_file,
+    old_settings_file,
+    read_old_file,
+    read_settings_file,
+    read_toml,
+    shown,
+    shown_name,
+)
+from .schema import SETTINGS, TABLES, Value, find_setting, mapping_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tomlkit import TOMLDocument
+
+    from .schema import Setting
+
+# The settings file with every setting commented out: its meaning, what it may be, and its default.
+
+
+_WIDTH = 78
+
+
+def settings_template() -> str:
+    """Return the text, which is valid TOML and sets nothing."""
+    lines = [
+        "# Settings of vramtop. What is commented out has the default that stands there.",
+        "# A flag takes precedence over the environment, that over this file.",
+        "# vramtop config prints what is in force, and from where.",
+    ]
+    for table, heading in TABLES.items():
+        is_mapping = find_setting(table) is not None
+        lines += ["", f"[{table}]", *([] if is_mapping else _comment(f"{heading}."))]
+        for setting in SETTINGS:
+            if setting.table == table:
+                lines += [*([] if is_mapping else [""]), *_setting(setting)]
+    return "\n".join(lines) + "\n"
+
+
+def _setting(setting: Setting) -> Iterator[str]:
+    yield from _comment(f"{setting.about}.")
+    yield from _comment(f"{setting.allowed[0].upper()}{setting.allowed[1:]}.{_instead(setting)}")
+    key = setting.name.rpartition(".")[2]
+    if isinstance(setting.example, dict):
+        yield from (f"# {shown_name(name)} = {shown(value)}" for name, value in setting.example.items())
+        return
+    if setting.example is not None:
+        yield f"#   for example: {key} = {shown(setting.example)}"
+    yield default_line(setting)
+
+
+def default_line(setting: Setting) -> str:
+    """Return the line that has a setting's default as a comment."""
+    return f"# {setting.name.rpartition('.')[2]} = {shown(setting.default)}"
+
+
+def _instead(setting: Setting) -> str:
+    """Return what takes precedence over it."""
+    variables = f"{setting.variable} or {setting.also}" if setting.also else setting.variable
+    names = " or ".join(filter(None, (setting.flag.replace(", ", " or "), variables)))
+    return f" Instead: {names}." if names else ""
+
+
+def _comment(text: str) -> list[str]:
+    return wrap(
+        text, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False, break_long_words=False
+    )
+
 
 _LOCK_TIMEOUT_SECONDS = 2.0
 _PERMISSIONS = 0o777

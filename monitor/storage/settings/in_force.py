@@ -1,16 +1,284 @@
 """The settings in force: flag, else environment, else settings file, else default; with the origin of each."""
 
+from __future__ import annotations
+
+import importlib
 import os
-from collections.abc import Mapping
-from typing import NamedTuple
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from vramtop.estimator.common import own_writers, read_file
+from vramtop.estimator.common.limits import LimitError, decode_json
+from vramtop.estimator.common.trust import own_writers
+from vramtop.estimator.common.untrusted_files import check_nesting, read_file
 
-from .old_file import read_old_file
-from .places import NO_FILE, config_file, old_settings_file
-from .schema import SETTINGS, find_setting
-from .setting import Value
-from .toml_text import FileSettings, Problem, lines_of, read_toml
+from .schema import (
+    COLOURS,
+    COLUMNS,
+    HOST_LINE,
+    KEYS,
+    QUIET_HOURS,
+    SETTINGS,
+    TABLES,
+    THEME,
+    VIEW,
+    Setting,
+    Value,
+    find_setting,
+    mapping_of,
+    nearest_name,
+)
+
+# Finds the settings file.
+
+
+CONFIG_VARIABLE = "VRAMTOP_CONFIG"
+"""Names the settings file; ``--config`` takes precedence and sets it, so that started processes have the same one."""
+NO_FILE = os.devnull
+"""Name that stands for no settings file."""
+
+
+def config_file(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the path of the settings file: the named one, else ``$XDG_CONFIG_HOME/vramtop/config.toml``.
+
+    It is relative if no home is known.
+    """
+    if named := environ.get(CONFIG_VARIABLE):
+        return os.path.abspath(os.path.expanduser(named))  # noqa: PTH100, PTH111 - pathlib need not be loaded here
+    return f"{_folder(environ, 'XDG_CONFIG_HOME', '.config')}/config.toml"
+
+
+def old_settings_file(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the path of the file in which vramtop kept its settings before; None: another file is named."""
+    if environ.get(CONFIG_VARIABLE):
+        return None
+    return f"{_folder(environ, 'XDG_DATA_HOME', '.local/share')}/settings.json"
+
+
+def _folder(environ: Mapping[str, str], variable: str, of_home: str) -> str:
+    """Return vramtop's folder as platformdirs does, which is imported only where that is no XDG folder."""
+    if sys.platform != "linux":
+        from platformdirs import user_config_dir, user_data_dir
+
+        return (user_config_dir if variable == "XDG_CONFIG_HOME" else user_data_dir)("vramtop")
+    base = environ.get(variable, "").strip()
+    return os.path.join(base or os.path.expanduser(f"~/{of_home}"), "vramtop")  # noqa: PTH111, PTH118 - as above
+
+
+# The text of a settings file: its values by dotted name, the line of each, and what is wrong with them.
+
+
+_WITH_GROUPS = (f"{KEYS}.", f"{COLOURS}.")
+"""Settings whose entries have dots in their names."""
+
+
+class Problem(NamedTuple):
+    """Problem of one setting, or of the whole file."""
+
+    sentence: str
+    """What, where, and what to do."""
+    name: str = ""
+    """The setting's dotted name; empty: it is about the file."""
+    line: int | None = None
+
+
+class FileSettings(NamedTuple):
+    """The settings of a text that can be used."""
+
+    values: Mapping[str, Value] = MappingProxyType({})
+    problems: tuple[Problem, ...] = ()
+    is_broken: bool = False
+    """It is no valid TOML: nothing of it is used, and it cannot be changed."""
+
+
+def read_toml(text: str, file: str) -> FileSettings:
+    """Return the settings of a text.
+
+    Args:
+        text: of the file.
+        file: its name, for sentences.
+    """
+    try:
+        tables = _decoded(text)
+        check_nesting(tables)
+    except ValueError as error:
+        found = re.search(r"line (\d+)", str(error))
+        line = int(found[1]) if found else None
+        where = f"{file}, line {line}" if line else file
+        reason = str(error).partition(" (at ")[0]
+        sentence = f"{where}: {_first_lower(reason)}; none of its settings are used until that is corrected"
+        return FileSettings(problems=(Problem(sentence, line=line),), is_broken=True)
+    values: dict[str, Value] = {}
+    wrong: list[tuple[str, str]] = []
+    for name, value in _leaves(tables):
+        setting = find_setting(name) or mapping_of(name)
+        if setting is None:
+            wrong.append((name, _unknown(name, value)))
+            continue
+        try:
+            if setting.name == name:
+                values[name] = setting.checked(value)
+            else:
+                key = name[len(setting.name) + 1 :]
+                entries = values.setdefault(setting.name, {})
+                assert isinstance(entries, dict)  # noqa: S101 - for the type checker
+                entries.update(_entry(setting, key, value))
+        except ValueError as error:
+            used = "it is left out" if setting.kind == "mapping" else f"{shown(setting.default)} is used"
+            wrong.append((name, f"{name} = {shown(value)}: {error}; until then {used}"))
+    lines = lines_of(text) if wrong else {}
+    problems = (
+        Problem(f"{file}{f', line {lines[name]}' if name in lines else ''}: {words}", name, lines.get(name))
+        for name, words in wrong
+    )
+    return FileSettings(values, tuple(problems))
+
+
+def lines_of(text: str) -> dict[str, int]:
+    """Return the line, from 1, on which each dotted name of a valid text gets its value."""
+    found: dict[str, int] = {}
+    header, statement, begin = "", "", 0
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+        if not statement and (not line.strip() or line.lstrip().startswith("#")):
+            continue
+        begin = begin or number
+        statement += line
+        is_header = statement.lstrip().startswith("[")
+        try:
+            tables = _decoded(statement if is_header else header + statement)
+        except ValueError:
+            continue  # it goes on in the next line
+        for name, _ in _leaves(tables):
+            found.setdefault(name, begin)
+        header = statement if is_header else header
+        statement, begin = "", 0
+    return found
+
+
+def shown(value: object) -> str:
+    """Return a value as TOML has it, on one line."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return _quoted(value)
+        case int() | float():
+            return f"{value:g}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e6 else repr(value)
+        case list() | tuple():
+            return f"[{', '.join(shown(each) for each in value)}]"
+        case Mapping():
+            return (
+                f"{{ {', '.join(f'{shown_name(str(name))} = {shown(each)}' for name, each in value.items())} }}"
+                if value
+                else "{}"
+            )
+        case _:
+            return str(value)  # a date
+
+
+def _decoded(text: str) -> dict[str, Any]:
+    """Return the tables of a text; tomllib's ValueError has the line at its end."""
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        tables: dict[str, Any] = toml.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return tables
+
+
+def _leaves(tables: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value with its dotted name; a table that is none of vramtop's as one value."""
+    for key, value in tables.items():
+        name = f"{before}{key}"
+        is_group = name.startswith(_WITH_GROUPS)  # [keys] may have fit.pin, which TOML takes for a table
+        if isinstance(value, dict) and (is_group or any(f"{table}.".startswith(f"{name}.") for table in TABLES)):
+            yield from _leaves(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _entry(setting: Setting, key: str, value: object) -> Mapping[str, str | tuple[str, ...]]:
+    checked = setting.checked({key: value})
+    assert isinstance(checked, Mapping)  # noqa: S101 - for the type checker
+    return checked
+
+
+def _unknown(name: str, value: object) -> str:
+    what = "table" if isinstance(value, dict) else "setting"
+    if name in TABLES:
+        return f"{name} is a table: write [{name}], and its settings below"
+    near = nearest_name(name)
+    hint = f"did you mean {near}?" if near else "vramtop config lists all"
+    return f"there is no {what} {name}; {hint}"
+
+
+def shown_name(name: str) -> str:
+    """Return a name as TOML has it, in quotes if need be."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    import json
+
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _first_lower(text: str) -> str:
+    return f"{text[:1].lower()}{text[1:]}"
+
+
+# ``settings.json`` in the data folder, where vramtop kept its settings before; it is read until it is taken over.
+
+
+TAKEN_OVER = "settings.json.taken-over"
+"""Its name once its values are in the settings file."""
+_VERSION = 1
+_NAMES = {
+    "theme": THEME,
+    "process_view": VIEW,
+    "process_columns": COLUMNS,
+    "host_line": HOST_LINE,
+    "quiet_hours": QUIET_HOURS,
+    "attach": "attach.automatic",
+}
+"""Names of settings now by their names there, where all values were texts."""
+
+
+def read_old_file(file: str) -> FileSettings:
+    """Return the values of the file under the names of now; nothing if there is no file.
+
+    Values that mean nothing any more are left out without a word: screens wrote them, not the user.
+    """
+    if not os.path.isabs(file) or not os.path.isfile(file):  # noqa: PTH113, PTH117 - most often there is none
+        return FileSettings()
+    try:
+        document = decode_json(read_file(Path(file)))
+    except OSError as error:
+        return _unusable(f"{file} cannot be read: {error.strerror or error}")
+    except LimitError:
+        return _unusable(f"{file} is damaged and is not used; remove it")
+    if not isinstance(document, dict) or document.get("version") != _VERSION:
+        return _unusable(f"{file} was written by another version of vramtop and is not used")
+    content = document.get("content")
+    if not isinstance(content, dict):
+        return _unusable(f"{file} is damaged and is not used; remove it")
+    values: dict[str, Value] = {}
+    for old, name in _NAMES.items():
+        setting, text = find_setting(name), content.get(old)
+        if setting is not None and isinstance(text, str):
+            try:
+                values[name] = setting.parsed(text)
+            except ValueError:
+                continue
+    return FileSettings(values)
+
+
+def _unusable(sentence: str) -> FileSettings:
+    return FileSettings(problems=(Problem(sentence),), is_broken=True)
+
 
 DEFAULT, FILE, OLD_FILE = "default", "file", "settings.json"
 """Origins; the others are an environment variable, and a flag with its dashes."""
@@ -75,7 +343,7 @@ class SettingsInForce(NamedTuple):
             line = None
         return f"{self.file}, line {line}" if line else self.file
 
-    def without(self, problem: Problem) -> "SettingsInForce":
+    def without(self, problem: Problem) -> SettingsInForce:
         """Return these settings with one at its default, as there is something wrong with what it was set to."""
         return self._replace(
             values={**self.values, problem.name: self.default(problem.name)},
@@ -83,7 +351,7 @@ class SettingsInForce(NamedTuple):
             problems=(*self.problems, problem),
         )
 
-    def with_flag(self, name: str, value: Value, flag: str) -> "SettingsInForce":
+    def with_flag(self, name: str, value: Value, flag: str) -> SettingsInForce:
         """Return these settings with one from the command line."""
         return self._replace(values={**self.values, name: value}, origins={**self.origins, name: flag})
 

@@ -8,17 +8,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from slow_cases import slow_every
 
-from vramtop.estimator.advice.bounded_search import BoundedSearch, Verdict
-from vramtop.estimator.advice.change_table import candidate_changes
-from vramtop.estimator.advice.largest_batch import find_largest
-from vramtop.estimator.advice.suggestions import suggest
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.advice.suggestion_search import BoundedSearch, Verdict, find_largest
+from vramtop.estimator.advice.suggestions import candidate_changes, suggest
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.reserved_memory import with_reserved_memory
 from vramtop.estimator.estimation import QuickEstimator, quick_estimator
-from vramtop.estimator.formula import peak_range
+from vramtop.estimator.formula import closed_form
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 from vramtop.monitor.board.fit import DeviceCapacity, check_fit
 
 LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16}
@@ -156,8 +154,8 @@ def _fits(job: Job, search: BoundedSearch) -> bool:
 
 def test_only_what_depends_on_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     replays: list[object] = []
-    replay = peak_range.replayed_slack
-    monkeypatch.setattr(peak_range, "replayed_slack", lambda rank, conf: replays.append(rank) or replay(rank, conf))
+    replay = closed_form.replayed_slack
+    monkeypatch.setattr(closed_form, "replayed_slack", lambda rank, conf: replays.append(rank) or replay(rank, conf))
     job = job_of("llama", "one GPU")
     quick = quick_estimator(job)
     peak = quick(job).peak

@@ -2,11 +2,9 @@
 
 import pytest
 
-from vramtop.estimator.advice.bounded_search import Verdict
-from vramtop.estimator.advice.change import ChangeRule
-from vramtop.estimator.advice.change_table import CHANGES, candidate_changes
-from vramtop.estimator.advice.suggestions import suggest
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.advice.suggestion_search import ChangeRule, Verdict
+from vramtop.estimator.advice.suggestions import CHANGES, candidate_changes, suggest
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.job import Inference, Job, ModelSpec, Training
 

@@ -4,17 +4,15 @@ from itertools import combinations
 
 import pytest
 
-from vramtop.estimator.advice.bounded_search import Verdict, shifted
-from vramtop.estimator.advice.change_table import candidate_changes
-from vramtop.estimator.advice.suggestion_search import Suggestion
-from vramtop.estimator.advice.suggestions import calibrated, confirm, suggest
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.advice.suggestion_search import Suggestion, Verdict, shifted
+from vramtop.estimator.advice.suggestions import calibrated, candidate_changes, confirm, suggest
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.reserved_memory import with_reserved_memory
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import QuickEstimator, quick_estimator
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Training
-from vramtop.estimator.job.job_file import with_changes
+from vramtop.estimator.job.job_file.changes import with_changes
 
 MODEL = ModelSpec(id="meta-llama/Llama-3.1-8B")
 JOB = Job(model=MODEL, training=Training(micro_batch=4, sequence_length=4096, precision="bf16"))

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget, Components, LargeTensor, PhaseMark, Timeline
+from vramtop.estimator.budget import Budget, Components, LargeTensor, PhaseMark, Timeline
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel

@@ -1,7 +1,6 @@
 import pytest
 
-from vramtop.estimator.budget.budget import RankPeak
-from vramtop.estimator.budget.rank_peaks import RankPeaks
+from vramtop.estimator.budget import RankPeak, RankPeaks
 
 SMALL, LARGE = (RankPeak(device_bytes=size, low_bytes=size - 1, high_bytes=size + 1) for size in (10, 20))
 

@@ -3,7 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator import InputError, Job, ModelSpec, Parallel, Training, estimate, ray_bundles
+from vramtop.estimator.budget import ray_bundles
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec, Parallel, Training
 
 DOCS = Path(__file__).parents[3] / "docs" / "how-to" / "ray.md"
 GIB = 2**30

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.causes.divergence import Observation, explain_divergence
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 
 TABLES: dict[str, Any] = {
     "model": {"id": "meta-llama/Llama-3.1-8B"},

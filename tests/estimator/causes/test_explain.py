@@ -11,7 +11,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 
 TABLES: dict[str, Any] = {
     "model": {"id": "meta-llama/Llama-3.1-8B"},

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.limits import LimitError, decode_json
-from vramtop.estimator.readers import read_launch
-from vramtop.estimator.readers.program.launchers import count_world_info_ranks
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.program.program import count_world_info_ranks
 
 ROOT = Path(__file__).parents[3]
 DEEP = "[" * 200_000
 DECODES = re.compile(r"json\.(?:loads?|JSONDecoder|Decoder|decode)\b")
 OWN = {  # of vramtop's own processes, through a pipe or a private folder, or what it has encoded itself
-    "estimator/trace/measure/real_step.py",
+    "estimator/trace/measure.py",
     "estimator/trace/worker_process.py",
     "estimator/worker/measure/__main__.py",
-    "estimator/worker/model/describe_model.py",
+    "estimator/worker/model/build.py",
     "estimator/worker/request/protocol.py",
     "monitor/attach/automatic/read_program.py",
-    "monitor/doctor/driver_process.py",
-    "monitor/history/corrections.py",
+    "monitor/doctor/driver_facts.py",
+    "monitor/history/history.py",
     "monitor/probe/trainer_guard.py",
     "monitor/storage/pending_jobs.py",
 }
@@ -33,7 +33,7 @@ AS_PYTHON_WRITES_IT = {  # NaN, Infinity, or more behind the end; each catches R
     "estimator/readers/source/notebooks.py",
     "monitor/probe/probe_reader.py",
 }
-NAMES_IT = {"estimator/readers/script/command_line/config_tables.py"}  # as a function that a script calls
+NAMES_IT = {"estimator/readers/script/command_line/parsed.py"}  # as a function that a script calls
 
 
 def test_nothing_else_decodes_json_by_hand() -> None:

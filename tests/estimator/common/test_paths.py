@@ -6,7 +6,7 @@ import pytest
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.paths import expand_user, is_file, is_folder
 from vramtop.estimator.job.job import ModelSpec
-from vramtop.estimator.job.job_file import load_job
+from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.estimator.model.find_config import hub_cache, resolve_model
 from vramtop.estimator.trace.interpreters import find_interpreters
 

@@ -11,8 +11,8 @@ from secret_corpus import HEX, LETTERS, NAMED, NO_SECRETS, OF_A_FORM, UUID
 
 from vramtop.estimator.common import secrets
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.secret_names import MASK
 from vramtop.estimator.common.secrets import (
+    MASK,
     displayed,
     displayed_arguments,
     displayed_data,

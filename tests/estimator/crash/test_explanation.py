@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 from memory_snapshots import AUTOGRAD, LOAD, LOSS, MIB, Recorder
 
-from vramtop.estimator import Budget, Job, ModelSpec, Training, estimate
-from vramtop.estimator.budget import Components, PhaseMark, PhaseName, Timeline
-from vramtop.estimator.crash import Failure, explain_failure, failure_of_snapshot
-from vramtop.estimator.crash.records import OtherProcess, OutOfMemory
+from vramtop.estimator.budget import Budget, Components, PhaseMark, PhaseName, Timeline
+from vramtop.estimator.crash.explanation import explain_failure, failure_of_snapshot
+from vramtop.estimator.crash.records import Failure, OtherProcess, OutOfMemory
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 from vramtop.estimator.crash.snapshot.snapshot_reader import _Reader
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec, Training
 
 GIB = 2**30
 

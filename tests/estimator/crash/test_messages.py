@@ -4,7 +4,7 @@
 
 import pytest
 
-from vramtop.estimator.crash.messages import parse_message
+from vramtop.estimator.crash.crash_file import parse_message
 from vramtop.estimator.crash.records import OtherProcess
 
 GIB, MIB = 2**30, 2**20

@@ -11,8 +11,8 @@ from memory_snapshots import CALL, MIB, Recorder
 
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 from vramtop.estimator.crash.snapshot.snapshot_reader import read_snapshot
-from vramtop.tui.draw import TextOutput
-from vramtop.tui.reports import snapshot_lines
+from vramtop.tui.draw.text_output import TextOutput
+from vramtop.tui.reports.crash_text import snapshot_lines
 
 SOURCE = """\
 raise SystemExit("this file is parsed, never imported")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from vramtop.estimator.crash import CrashLog
-from vramtop.estimator.crash.log_reader import read_log
+from vramtop.estimator.crash.crash_file import read_log
+from vramtop.estimator.crash.records import CrashLog
 
 GIB = 2**30
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.crash.snapshot import read_snapshot
+from vramtop.estimator.crash.snapshot.snapshot_reader import read_snapshot
 
 
 @pytest.mark.slow

@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 from memory_snapshots import AUTOGRAD, FORWARD, GATHER, LOAD, MIB, RECOMPUTE, Recorder, training_crash
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.limits import Limit
 from vramtop.estimator.crash.explanation import explain_failure, failure_of_snapshot
 from vramtop.estimator.crash.snapshot import plain_pickle, snapshot_reader
-from vramtop.estimator.crash.snapshot.entries import Entry, entry_of
-from vramtop.estimator.crash.snapshot.plain_pickle import load_plain_pickle
+from vramtop.estimator.crash.snapshot.plain_pickle import Entry, entry_of, load_plain_pickle
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 from vramtop.estimator.crash.snapshot.snapshot_reader import is_snapshot, read_snapshot
 

@@ -2,9 +2,11 @@
 
 import pytest
 
-from vramtop.estimator import Job, ModelSpec, Training, estimate
+from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.checkpoint_size import checkpoint_bytes
-from vramtop.estimator.job.rules.optimizers import OPTIMIZERS
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
+from vramtop.estimator.job.settings import ModelSpec, Training
 
 
 @pytest.mark.parametrize("name", [name for name, rules in OPTIMIZERS.items() if not rules.elsewhere])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from job_matrix import CELLS
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.trace.worker_pool import keep_idle_workers

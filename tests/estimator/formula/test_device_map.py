@@ -9,14 +9,14 @@ from accelerate import cpu_offload
 from accelerate.hooks import AlignDevicesHook, SequentialHook
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from vramtop.estimator.advice.change_table import candidate_changes
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.advice.suggestions import candidate_changes
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import estimate, quick_estimator
 from vramtop.estimator.formula.closed_form import closed_form
-from vramtop.estimator.job import Job, find_gpu
-from vramtop.estimator.job.job_file import job_from_mapping, with_changes
-from vramtop.estimator.model.count_parameters import count_parameters
-from vramtop.estimator.model.read_architecture import read_architecture
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
+from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
 
 BudgetOf = Callable[..., Budget]
 INFERENCE = {"training.mode": "inference", "training.precision": "bf16", "training.sequence_length": 64}

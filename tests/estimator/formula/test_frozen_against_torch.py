@@ -15,8 +15,8 @@ from storage_counter import StorageCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import masking_utils
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.formula.cuda_overhead import workspace_bytes
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.formula.rank_memory import workspace_bytes
 from vramtop.estimator.job.gpu_catalogue import generation_of
 
 LLAMA: dict[str, Any] = {

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator import estimate
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 
 LAYERS, HIDDEN, TOKENS = 32, 1024, 2 * 1024
 LLAMA: dict[str, Any] = {

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget.host_need import HostNeed
+from vramtop.estimator.budget import HostNeed
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec, Training
-from vramtop.estimator.job.job_file import with_changes
+from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.readers.config_file import read_config_file
 
 P = 8_030_261_248

@@ -4,16 +4,15 @@ from typing import Any
 
 from hypothesis import given, settings, strategies as st
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.reserved_memory import with_reserved_memory
 from vramtop.estimator.formula.closed_form import JobFamilies, closed_form
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import job_from_mapping, with_changes
-from vramtop.estimator.job.settled_job import settled
-from vramtop.estimator.model import Architecture
-from vramtop.estimator.model.count_parameters import count_parameters
-from vramtop.estimator.model.read_architecture import read_architecture
+from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
+from vramtop.estimator.job.resolved_job import settled
+from vramtop.estimator.model.architecture import Architecture
+from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
 
 LLAMA = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
 CONFIGS: tuple[dict[str, Any], ...] = (

@@ -9,9 +9,12 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vramtop.estimator import estimate
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.job import Job, Training, find_gpu, with_changes
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import with_changes
+from vramtop.estimator.job.settings import Training
 
 ROWS, LENGTH, VOCABULARY, HIDDEN = 4, 128, 2048, 16
 LOGITS = ROWS * LENGTH * VOCABULARY

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator import estimate
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import GIB
-from vramtop.estimator.job import Job, find_gpu, with_changes
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import with_changes
 
 JOB: dict[str, Any] = {
     "model.id": "Qwen/Qwen2.5-0.5B",

@@ -20,8 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.budget.host_need import HostNeed
+from vramtop.estimator.budget import Budget, HostNeed
 
 BudgetOf = Callable[..., Budget]
 RANKS = 8

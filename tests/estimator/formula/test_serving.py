@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.budget.serving_need import ServingNeed
+from vramtop.estimator.budget import Budget, ServingNeed
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
@@ -15,10 +14,9 @@ from vramtop.estimator.formula.activations.kv_cache import sequence_cache_bytes
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, Software, Training
-from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 from vramtop.estimator.job.resolved_job import resolve_job
-from vramtop.estimator.model.count_parameters import count_parameters
-from vramtop.estimator.model.read_architecture import read_architecture
+from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
 from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B"

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from vramtop.estimator.budget.budget import Budget, Components
+from vramtop.estimator.budget import Budget, Components
 
 RANKS = 4
 CONFIG: dict[str, Any] = {

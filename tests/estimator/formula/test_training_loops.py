@@ -94,7 +94,7 @@ def test_torchtitan_held_its_predictions_before_june_2024(budget_of: Estimate, t
 def test_torchtitan_kept_its_last_block_gathered_before_july_2025(
     budget_of: Estimate, tiny_llama: dict[str, Any]
 ) -> None:
-    from vramtop.estimator.job.job_file import job_from_mapping
+    from vramtop.estimator.job.job_file.changes import job_from_mapping
     from vramtop.estimator.job.resolved_job import resolve_job
 
     def stays(**software: str) -> bool:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 
 CONFIG = {
     "model_type": "llama",

@@ -8,12 +8,13 @@ import pytest
 from msgspec import inspect
 from slow_cases import quick_every
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula import closed_form
-from vramtop.estimator.formula.reserved import REPLAYED_BYTES
-from vramtop.estimator.job import MAX_GPUS, Job
-from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+from vramtop.estimator.formula.reserved.replayed import REPLAYED_BYTES
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
+from vramtop.estimator.job.settings import MAX_GPUS
 
 CONFIG = {
     "model_type": "llama",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import ResolvedJob, resolve_job
 
 

@@ -2,11 +2,9 @@
 
 import pytest
 
-from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.job.resolved_job import resolve_job
-from vramtop.estimator.job.rules.defaults import DEFAULTS
-from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
-from vramtop.estimator.job.settled_job import settled, trainer_precision
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.job.resolved_job import resolve_job, settled, trainer_precision
+from vramtop.estimator.job.rules.frameworks import DEFAULTS, FRAMEWORKS
 
 ZERO = {"strategy": "zero3", "data_shard": 2}
 INT8 = {"quantization": "int8"}

@@ -3,10 +3,9 @@
 import pytest
 from simulated_machine import MIB, NOW, Machine, budget_of, job, subject_of
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.learning.carried import carried
-from vramtop.estimator.learning.correction import corrected
+from vramtop.estimator.learning.correction import carried, corrected
 
 MACHINE = Machine(tokens=0.25, context=200 * MIB, noise=0.0)
 RUNS = [MACHINE.run(job(micro_batch=size)) for size in (1, 2, 4)]

@@ -7,7 +7,7 @@ from statistics import mean
 import pytest
 from simulated_machine import MIB, NOW, Machine, budget_of, job, subject_of
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.learning.correction import corrected, uncorrected
 from vramtop.estimator.learning.measurement import Measurement, Observed

@@ -9,8 +9,8 @@ import pytest
 
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import job_from_mapping, job_to_mapping
-from vramtop.estimator.learning.private_job import private_job
+from vramtop.estimator.job.job_file.changes import job_from_mapping, job_to_mapping
+from vramtop.estimator.learning.measurement import private_job
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import resolve_model
 

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate, quick_estimator
-from vramtop.estimator.job import Job, Lora, ModelSpec, Training
 from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.job.job import Inference
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.job import Inference, Job
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.job.settings import Lora, ModelSpec, Training
 from vramtop.estimator.model.checkpoint import job_of_model, stored_dtype, stored_format
 from vramtop.estimator.model.find_config import built_in_models, resolve_model
 from vramtop.estimator.model.model_search import other_kind

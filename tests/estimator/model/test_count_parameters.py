@@ -9,11 +9,15 @@ from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.task import Task
-from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, count_parameters
-from vramtop.estimator.model.families.registry import FAMILIES
+from vramtop.estimator.model.architecture import Inventory
+from vramtop.estimator.model.families import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
-from vramtop.estimator.model.parameters import Inventory
-from vramtop.estimator.model.read_architecture import RULED_TASKS, read_architecture
+from vramtop.estimator.model.read_architecture import (
+    RULED_TASKS,
+    UNKNOWN_FAMILY_ERROR,
+    count_parameters,
+    read_architecture,
+)
 from vramtop.estimator.trace.exact_parameter_count import InventoryAnswer, inventory_from_answer
 from vramtop.estimator.trace.worker_process import convert_answer
 

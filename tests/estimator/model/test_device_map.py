@@ -20,14 +20,13 @@ from accelerate.utils.modeling import dtype_byte_size
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job
-from vramtop.estimator.job.settings.model import ModelSpec
-from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.job.settings import ModelSpec
+from vramtop.estimator.model.architecture import Inventory
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.model.parameters import Inventory
-from vramtop.estimator.model.placement.device_map import Placement, parse_size, place
-from vramtop.estimator.model.read_architecture import read_architecture
+from vramtop.estimator.model.placement import Placement, parse_size, place
+from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
 
 SMALL = ("Qwen/Qwen2.5-0.5B",)
 LARGE = ("gpt2", "meta-llama/Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-8B", "google/gemma-2-9b")

@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.model.architecture import Architecture, BlockRules
-from vramtop.estimator.model.count_parameters import count_parameters
-from vramtop.estimator.model.families.family import Family, TaskHeads
-from vramtop.estimator.model.families.registry import FAMILIES, GENERIC, family_of
-from vramtop.estimator.model.parameter_roles import NamedShape, linear, norm
-from vramtop.estimator.model.read_architecture import read_architecture
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.model.architecture import Architecture, BlockRules, NamedShape, linear, norm
+from vramtop.estimator.model.families import FAMILIES, GENERIC, Family, TaskHeads, family_of
+from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
 
 LAYERS, HIDDEN, VOCABULARY = 4, 512, 2000
 

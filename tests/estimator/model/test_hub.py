@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.limits import HUB_CONFIG
-from vramtop.estimator.job import ModelSpec
-from vramtop.estimator.model import Refusal, download_config, resolve_model
+from vramtop.estimator.job.settings import ModelSpec
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.model.hub import Refusal, download_config
 from vramtop.tui.cli.main import main
 
 CONFIG = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 256}

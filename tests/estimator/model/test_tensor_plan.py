@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.model.placement import read_plan_file, splits, style_of_class
 
 BudgetOf = Callable[..., Budget]

@@ -7,10 +7,13 @@ import torch
 import transformers
 
 from vramtop.estimator.job.trainable import trainable_rules
-from vramtop.estimator.model.count_parameters import count_parameters
-from vramtop.estimator.model.patterns_of_count import patterns_of_count
-from vramtop.estimator.model.read_architecture import read_architecture
-from vramtop.estimator.model.trained_parameters import near_names, trained_by_count, trained_parameters
+from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.trained_parameters import (
+    near_names,
+    patterns_of_count,
+    trained_by_count,
+    trained_parameters,
+)
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.job.job import Job, ModelSpec, Training
-from vramtop.estimator.job.job_file import with_changes, with_old_model_removed
+from vramtop.estimator.job.job_file.changes import with_changes, with_old_model_removed
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.source.evidence import GIVEN
-from vramtop.estimator.readers.source.layered_settings import Setting
+from vramtop.estimator.readers.source.evidence import GIVEN, Setting
 
 LLAMA = "llama-3.1-8b"
 SCRIPT = """

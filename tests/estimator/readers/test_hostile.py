@@ -14,7 +14,8 @@ from hypothesis import given, settings, strategies as st
 from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.estimator.job.job_file import job_from_mapping, load_job
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.script.script_settings import read_script

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.job import Zero
+from vramtop.estimator.job.settings import Zero
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator import estimate
+from vramtop.estimator.estimation import estimate
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.source import JobReading
+from vramtop.estimator.readers.source.evidence import JobReading
 
 Read = Callable[[str], JobReading]
 TRAINER = "python train.py --model_name_or_path gpt2 --per_device_train_batch_size 1 --max_length 128 --bf16 true"

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from slow_cases import quick_every
 
-from vramtop.estimator import Job, ModelSpec, Training, estimate
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.job.job_file import load_job
-from vramtop.estimator.model.parameters import Inventory, ParameterGroup
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.load_and_save import load_job
+from vramtop.estimator.job.settings import ModelSpec, Training
+from vramtop.estimator.model.architecture import Inventory, ParameterGroup
 from vramtop.estimator.trace.exact_optimizer import CountedOptimizer, exact_optimizer
 
 OWN = """

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.trace.worker_pool import POOL
 
 CONFIG: dict[str, Any] = {
@@ -132,7 +132,7 @@ def test_the_second_answer_computes_nothing_by_the_closed_form(monkeypatch: pyte
     def called(*_: object, **__: object) -> None:
         raise AssertionError("the closed form was called")
 
-    monkeypatch.setattr("vramtop.estimator.formula.unstated.changes.closed_form", called)
+    monkeypatch.setattr("vramtop.estimator.formula.unstated.closed_form", called)
     monkeypatch.setattr("vramtop.estimator.formula.reserved.replayed.cache_of_lengths", called)
 
     assert estimate(JOBS["bf16"], method="traced").to_json() == first.to_json()

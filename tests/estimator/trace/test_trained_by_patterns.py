@@ -6,7 +6,7 @@ import pytest
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 
 BASE: dict[str, Any] = {
     "vocab_size": 500,

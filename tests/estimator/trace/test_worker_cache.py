@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from vramtop.estimator.trace.worker_cache import kept_result
+from vramtop.estimator.trace.worker_pool import kept_result
 
 BEFORE, LATER = 0.0, float("inf")
 

@@ -530,7 +530,7 @@ def test_modules_run_in_a_worker_program_without_vramtop():
         f"import sys; sys.path.insert(0, {str(folder.parent)!r})\n"
         f"from {folder.name}.allocator import CachingAllocator\n"
         f"from {folder.name}.allocator_settings import AllocatorSettings\n"
-        f"from {folder.name}.timeline import replay\n"
+        f"from {folder.name}.allocator import replay\n"
         "line = replay([('a', 3 << 20, 0), ('a', None, 0)], CachingAllocator(AllocatorSettings()))\n"
         "print(line.peak_reserved.reserved_bytes, any(name.startswith(('torch', 'vramtop')) for name in sys.modules))"
     )

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from partitioned_graphs import saved_bytes
 
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.trace.traced_loop import loop_request
 from vramtop.estimator.trace.traced_step import optimizer_class
-from vramtop.estimator.worker.request.errors import UnsupportedError
+from vramtop.estimator.worker.request.protocol import UnsupportedError
 from vramtop.estimator.worker.request.request import read_request
 from vramtop.estimator.worker.step.supported_jobs import check_supported
 

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from vramtop.estimator.worker.model import fake_values
 from vramtop.estimator.worker.step.cuda_autocast import cuda_autocast
-from vramtop.estimator.worker.step.cuda_kernels import cuda_kernels
+from vramtop.estimator.worker.step.forward_pass import cuda_kernels
 
 pytestmark = pytest.mark.skipif(
     torch.version.cuda is None or torch.cuda.is_available(), reason="needs torch built for CUDA, and no GPU"

@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from vramtop.estimator.worker.memory.tracker import StorageTracker
-from vramtop.estimator.worker.step import cuda_kernels
+from vramtop.estimator.worker.step import forward_pass
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 B, H, S = 2, 8, 200
@@ -46,7 +46,7 @@ def saved_by(function: Any) -> tuple[Any, list[Any]]:
 def test_flash_attention_saves_and_returns_what_torch_does(d: int, heads: int, dense: bool) -> None:
     with FakeTensorMode():
         ours, theirs = inputs(heads, d, BF16, dense), inputs(heads, d, BF16, dense)
-        output, kept = saved_by(lambda: cuda_kernels.scaled_dot_product_attention(*ours, enable_gqa=True))
+        output, kept = saved_by(lambda: forward_pass.scaled_dot_product_attention(*ours, enable_gqa=True))
         expected, expected_kept = saved_by(lambda: FLASH(*theirs))
 
         assert layouts(output) == layouts(expected[0])
@@ -60,7 +60,7 @@ def test_flash_attention_of_models_whose_values_are_narrower_pads_them() -> None
     with FakeTensorMode():
         query, key = (torch.empty((B, H, S, 192), dtype=BF16, requires_grad=True) for _ in range(2))
         value = torch.empty((B, H, S, 128), dtype=BF16, requires_grad=True)
-        (output, _), kept = saved_by(lambda: cuda_kernels._flash_for_transformers(None, query, key, value))
+        (output, _), kept = saved_by(lambda: forward_pass._flash_for_transformers(None, query, key, value))
 
         assert output.shape == (B, S, H, 128)
         # query, key, padded value and the output, all as wide as the query
@@ -79,7 +79,7 @@ def test_efficient_attention_saves_and_returns_what_torch_does(
     with FakeTensorMode():
         mask = torch.empty((B, 1, S, 208), dtype=dtype)[..., :S].expand(B, H, S, S) if masked or d == 64 else None
         ours, theirs = inputs(H, d, dtype, dense), inputs(H, d, dtype, dense)
-        output, kept = saved_by(lambda: cuda_kernels._MemoryEfficientAttention.apply(*ours, mask)[0])
+        output, kept = saved_by(lambda: forward_pass._MemoryEfficientAttention.apply(*ours, mask)[0])
         expected, expected_kept = saved_by(lambda: EFFICIENT(*theirs, mask, True))
 
         assert layouts(output) == layouts(expected[0])
@@ -109,7 +109,7 @@ def test_choice_of_the_kernel(d: int, value_d: int, heads: int, dtype: torch.dty
         value = inputs(heads, value_d, dtype, dense=False)[2]
         mask = torch.zeros((B, 1, S, S), dtype=torch.bool) if masked else None
         output, kept = saved_by(
-            lambda: cuda_kernels.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
+            lambda: forward_pass.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
         )
 
     scores_are_kept = any(shape[-2:] == (S, S) and shape[0] in (B, B * H) for shape, _, _ in kept)
@@ -124,7 +124,7 @@ def test_choice_of_the_kernel(d: int, value_d: int, heads: int, dtype: torch.dty
 
 
 def test_dropout_keeps_a_byte_per_element() -> None:
-    with FakeTensorMode(), cuda_kernels.cuda_kernels():
+    with FakeTensorMode(), forward_pass.cuda_kernels():
         tensor = torch.empty(4, 8, requires_grad=True)
         _, kept = saved_by(lambda: functional.dropout(tensor, 0.1))
 
@@ -132,7 +132,7 @@ def test_dropout_keeps_a_byte_per_element() -> None:
 
 
 def test_softmax_of_fp16_makes_no_copy() -> None:
-    with FakeTensorMode(), cuda_kernels.cuda_kernels():
+    with FakeTensorMode(), forward_pass.cuda_kernels():
         tensor = torch.empty(4, 8, dtype=FP16, requires_grad=True)
         wide, kept = saved_by(lambda: functional.softmax(tensor, -1, dtype=FP32))
         wide.sum().backward()
@@ -146,7 +146,7 @@ def test_softmax_of_fp16_makes_no_copy() -> None:
     ("tokens", "rows", "sums"), [(3072, 9999, 0), (3073, 9999, 307 + 3073), (3073, 100, 307 + 100)]
 )
 def test_gradients_of_embeddings_of_many_tokens_need_partial_sums(tokens: int, rows: int, sums: int) -> None:
-    with FakeTensorMode(), cuda_kernels.cuda_kernels(), StorageTracker() as tracker:
+    with FakeTensorMode(), forward_pass.cuda_kernels(), StorageTracker() as tracker:
         weight = torch.empty(rows, 128, dtype=BF16, requires_grad=True)
         functional.embedding(torch.zeros(1, tokens, dtype=torch.long), weight).sum().backward()
 

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.traced_step import trace_request
-from vramtop.estimator.worker.memory import fake_results
+from vramtop.estimator.worker.memory import tracker
 from vramtop.estimator.worker.request.request import read_request
 from vramtop.estimator.worker.step.training_steps import trace_steps
 
@@ -32,7 +32,7 @@ def test_a_trace_is_the_same_without_them(name: str, monkeypatch: pytest.MonkeyP
     job = CELLS[name]
     request = read_request(trace_request(job, resolve_model(job.model)))
     first, second = trace_steps(request), trace_steps(request)
-    monkeypatch.setattr(fake_results, "run", run_in_mode)
+    monkeypatch.setattr(tracker, "run", run_in_mode)
     without = trace_steps(request)
     for traced in (first, second):
         assert traced.history.events == without.history.events
@@ -40,7 +40,7 @@ def test_a_trace_is_the_same_without_them(name: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_result_is_made_once_by_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake_results, "_ENTRIES", {})
+    monkeypatch.setattr(tracker, "_ENTRIES", {})
     calls = []
     dispatch = FakeTensorMode.dispatch
 
@@ -53,8 +53,8 @@ def test_a_result_is_made_once_by_the_mode(monkeypatch: pytest.MonkeyPatch) -> N
     with FakeTensorMode():
         left, right = torch.empty(3, 4), torch.empty(4, 5)
         calls.clear()
-        results = [fake_results.run(torch.ops.aten.mm.default, (left, right), {}) for _ in range(3)]
-        views = [fake_results.run(torch.ops.aten.t.default, (left,), {}) for _ in range(2)]
+        results = [tracker.run(torch.ops.aten.mm.default, (left, right), {}) for _ in range(3)]
+        views = [tracker.run(torch.ops.aten.t.default, (left,), {}) for _ in range(2)]
     assert len(calls) == 2
     assert [each.shape for each in results] == [(3, 5)] * 3
     assert len({each.untyped_storage()._cdata for each in results}) == 3

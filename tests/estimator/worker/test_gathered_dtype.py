@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.formula import workspace_bytes
-from vramtop.estimator.job import generation_of
-from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.model import resolve_model
+from vramtop.estimator.formula.rank_memory import workspace_bytes
+from vramtop.estimator.job.gpu_catalogue import generation_of
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.traced_loop import loop_request
 from vramtop.estimator.trace.traced_step import trace_request
 
@@ -73,7 +73,7 @@ def test_the_model_takes_what_litgpts_own_takes(
 ) -> None:
     from storage_counter import StorageCounter
 
-    from vramtop.estimator.worker.loops.litgpt.step import build_litgpt, litgpt_loss
+    from vramtop.estimator.worker.loops.litgpt import build_litgpt, litgpt_loss
 
     request = request_of(family, targets, version)
     model = build_litgpt(request, torch.bfloat16)
@@ -127,8 +127,8 @@ def test_a_traced_step_takes_what_the_closed_form_counts(
 
 
 def test_what_is_unknown_of_litgpt_is_named(tiny_llama: dict[str, Any]) -> None:
-    from vramtop.estimator.worker.loops.litgpt.sizes import read_sizes
-    from vramtop.estimator.worker.request.errors import UnsupportedError
+    from vramtop.estimator.worker.loops.litgpt import read_sizes
+    from vramtop.estimator.worker.request.protocol import UnsupportedError
     from vramtop.estimator.worker.request.request import read_request
     from vramtop.estimator.worker.step.supported_jobs import check_supported
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.formula import workspace_bytes
-from vramtop.estimator.job import generation_of, resolve_job
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.formula.rank_memory import workspace_bytes
+from vramtop.estimator.job.gpu_catalogue import generation_of
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.trace.traced_loop import loop_request
 
 torch = pytest.importorskip("torch")
@@ -105,7 +106,7 @@ def test_chunks_that_run_backward_at_once_have_their_peak_in_the_forward_pass(
 def test_chunks_that_run_backward_at_once_never_have_all_logits() -> None:
     from storage_counter import StorageCounter
 
-    from vramtop.estimator.worker.loops.losses import CHUNKS, chunks_at_once_loss
+    from vramtop.estimator.worker.loops.training_loop import CHUNKS, chunks_at_once_loss
 
     tokens, hidden_size, vocabulary = 256, 8, 4096
     head = torch.nn.Linear(hidden_size, vocabulary, bias=False)
@@ -148,7 +149,7 @@ def test_automodel_has_the_experts_of_transformers_where_it_has_no_model_of_its_
 def test_other_experts_are_named(
     tiny_llama: dict[str, Any], family: str, training: dict[str, Any], sentence: str
 ) -> None:
-    from vramtop.estimator.worker.request.errors import UnsupportedError
+    from vramtop.estimator.worker.request.protocol import UnsupportedError
     from vramtop.estimator.worker.request.request import read_request
     from vramtop.estimator.worker.step.supported_jobs import check_supported
 

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from vramtop.estimator.worker.measure import real_steps  # noqa: E402
-from vramtop.estimator.worker.request.errors import RefusedError  # noqa: E402
+from vramtop.estimator.worker.request.protocol import RefusedError  # noqa: E402
 from vramtop.estimator.worker.request.request import read_request  # noqa: E402
 
 GIB = 2**30

@@ -7,8 +7,7 @@ import torch
 import transformers
 from storage_counter import StorageCounter
 
-from vramtop.estimator.worker.model.older.causal_loss import use_older_loss
-from vramtop.estimator.worker.model.older.separate_experts import separate_experts
+from vramtop.estimator.worker.model.older import separate_experts, use_older_loss
 from vramtop.estimator.worker.request.request import OlderVersions
 
 SIZES: dict[str, Any] = {

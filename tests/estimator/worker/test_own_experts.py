@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.formula import workspace_bytes
-from vramtop.estimator.job import generation_of
-from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.model import resolve_model
+from vramtop.estimator.formula.rank_memory import workspace_bytes
+from vramtop.estimator.job.gpu_catalogue import generation_of
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.traced_step import trace_request
 
 torch = pytest.importorskip("torch")
@@ -85,8 +85,7 @@ def in_bf16() -> Any:
 
 
 def titan(form: str, shared: int, score: str, first: bool, ranks: int) -> Any:
-    from vramtop.estimator.worker.model.experts.titan_routing import Routing
-    from vramtop.estimator.worker.model.experts.torchtitan import TitanMoE
+    from vramtop.estimator.worker.model.experts.torchtitan import Routing, TitanMoE
 
     routing = Routing(TOP_K, score, route_norm=not first, fp32_gate=form == "dispatch")
     beside = _SharedExpert() if shared else None
@@ -123,7 +122,7 @@ def test_torchtitans_experts_take_what_its_own_take(
 @pytest.mark.usefixtures("in_bf16")
 @pytest.mark.parametrize(("top_k", "shared", "expected"), REAL_TUNE)
 def test_torchtunes_experts_take_what_its_own_take(top_k: int, shared: bool, expected: tuple[int, int, int]) -> None:
-    from vramtop.estimator.worker.model.experts.torchtune import TuneMoE
+    from vramtop.estimator.worker.model.experts.replace_experts import TuneMoE
 
     made = TuneMoE((EXPERTS, HIDDEN, SIZE), top_k, _SharedExpert() if shared else None)
     assert taken(made) == pytest.approx(expected, rel=0.003)
@@ -172,7 +171,7 @@ def test_blocks_take_what_torchtitans_own_take(family: str, form: str, expected:
 def test_selective_checkpointing_recomputes_experts_and_routers(form: str, expected: tuple[int, int, int]) -> None:
     from torch.utils.checkpoint import checkpoint
 
-    from vramtop.estimator.worker.loops.selective_checkpointing import gate_shapes, keeping_contexts
+    from vramtop.estimator.worker.loops.training_loop import gate_shapes, keeping_contexts
 
     class Block(torch.nn.Module):  # type: ignore[misc] # torch is not type-checked
         def __init__(self) -> None:
@@ -269,7 +268,7 @@ def test_experts_are_sharded_no_further_than_their_ranks(budget_of: Estimate, ti
 def test_what_is_not_known_of_experts_is_named(
     tiny_llama: dict[str, Any], family: str, tables: dict[str, Any], sentence: str
 ) -> None:
-    from vramtop.estimator.worker.request.errors import UnsupportedError
+    from vramtop.estimator.worker.request.protocol import UnsupportedError
     from vramtop.estimator.worker.request.request import read_request
     from vramtop.estimator.worker.step.supported_jobs import check_supported
 

@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from vramtop.estimator.job import job_from_mapping  # noqa: E402
-from vramtop.estimator.model import resolve_model  # noqa: E402
+from vramtop.estimator.job.job_file.changes import job_from_mapping  # noqa: E402
+from vramtop.estimator.model.find_config import resolve_model  # noqa: E402
 from vramtop.estimator.trace.traced_step import trace_request  # noqa: E402
-from vramtop.estimator.worker.measure import own_kernels  # noqa: E402
-from vramtop.estimator.worker.request.errors import RefusedError  # noqa: E402
+from vramtop.estimator.worker.measure import real_steps  # noqa: E402
+from vramtop.estimator.worker.request.protocol import RefusedError  # noqa: E402
 from vramtop.estimator.worker.request.request import read_request  # noqa: E402
 
 
@@ -34,17 +34,17 @@ def test_liger_patches_the_parts_and_the_loss_of_the_job(monkeypatch: pytest.Mon
     liger: Any = Library("liger_kernel.transformers", monkeypatch)
     liger._apply_liger_kernel_to_instance = lambda **options: liger.asked.append(options)
     request = request_of(loss="fused-linear", fused_kernels=["norm", "rope"])
-    assert own_kernels.uses_liger(request)
-    own_kernels.apply_liger("the model", request)
+    assert real_steps.uses_liger(request)
+    real_steps.apply_liger("the model", request)
     [asked] = liger.asked
     assert asked.pop("model") == "the model"
     assert {name for name, wanted in asked.items() if wanted} == {
         *("rms_norm", "layer_norm", "rope", "fused_linear_cross_entropy")
     }
     assert {"swiglu", "geglu", "cross_entropy"} <= asked.keys()
-    plain = own_kernels.without_stand_ins(request)
+    plain = real_steps.without_stand_ins(request)
     assert (plain.loop.fused, plain.training.loss) == ((), "full")
-    assert not own_kernels.uses_liger(plain)
+    assert not real_steps.uses_liger(plain)
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,17 @@ def test_bitsandbytes_own_optimizer_steps_on_a_gpu(
     bitsandbytes.optim = SimpleNamespace(GlobalOptimManager=SimpleNamespace(get_instance=lambda: manager))
     embedding = torch.nn.Embedding(4, 4)
     model = torch.nn.Sequential(embedding, torch.nn.Linear(4, 4))
-    request = own_kernels.with_own_kernels(request_of(optimizer=optimizer), model)
+    request = real_steps.with_own_kernels(request_of(optimizer=optimizer), model)
     assert (request.optimizer.path, request.optimizer.options) == (named, {})
     assert bitsandbytes.asked == ([(embedding, "weight", {"optim_bits": 32})] if embeddings else [])
     on_cpu = request_of("cpu", optimizer=optimizer)
-    assert own_kernels.with_own_kernels(on_cpu, model).optimizer == on_cpu.optimizer  # its stand-in
+    assert real_steps.with_own_kernels(on_cpu, model).optimizer == on_cpu.optimizer  # its stand-in
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("bitsandbytes", "liger_kernel.transformers"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(RefusedError, match="this optimizer needs bitsandbytes, which cannot be imported here: "):
-        own_kernels.with_own_kernels(request_of(optimizer="adamw-8bit"), torch.nn.Linear(1, 1))
+        real_steps.with_own_kernels(request_of(optimizer="adamw-8bit"), torch.nn.Linear(1, 1))
     with pytest.raises(RefusedError, match="fused kernels need liger-kernel, which cannot be imported here: "):
-        own_kernels.apply_liger("the model", request_of(loss="fused-linear"))
+        real_steps.apply_liger("the model", request_of(loss="fused-linear"))

@@ -13,10 +13,12 @@ from storage_counter import StorageCounter
 
 from vramtop.estimator.job.quantization import tensor_bytes
 from vramtop.estimator.worker.model.build import prepare_for_training
-from vramtop.estimator.worker.model.quantized.kbit_preparation import cast_to_fp32
-from vramtop.estimator.worker.model.quantized.linear import Linear4bit
-from vramtop.estimator.worker.model.quantized.peft_layers import autocast_seen_by_peft
-from vramtop.estimator.worker.model.quantized.replace_layers import quantize_linear_layers
+from vramtop.estimator.worker.model.quantized import (
+    Linear4bit,
+    autocast_seen_by_peft,
+    cast_to_fp32,
+    quantize_linear_layers,
+)
 from vramtop.estimator.worker.request.request import Lora, OlderVersions, Request, Training
 
 SIZES: dict[str, Any] = {

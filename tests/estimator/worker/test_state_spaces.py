@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.worker.loops import state_spaces
+from vramtop.estimator.worker.loops import training_loop
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -51,7 +51,7 @@ def saved_bytes(mixer: Any) -> int:
 
 def test_the_fused_kernel_keeps_the_projection_and_the_scans_output(mixer: Any) -> None:
     plain = saved_bytes(mixer)
-    with state_spaces.fused_state_spaces([type(mixer).__module__]):
+    with training_loop.fused_state_spaces([type(mixer).__module__]):
         fused = saved_bytes(mixer)
     inner = HEADS * HEAD
     projected = 2 * inner + 2 * STATE + HEADS
@@ -62,12 +62,12 @@ def test_the_fused_kernel_keeps_the_projection_and_the_scans_output(mixer: Any) 
 
 def test_it_stands_in_only_where_the_kernels_are_installed(mixer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module = type(mixer).__module__
-    monkeypatch.setattr(state_spaces.importlib.util, "find_spec", lambda _name: None)
-    assert state_spaces.kernel_versions([module]) == {}
-    monkeypatch.setattr(state_spaces.importlib.util, "find_spec", lambda _name: object())
-    monkeypatch.setattr(state_spaces.importlib.metadata, "version", lambda _name: "2.3")
-    assert state_spaces.kernel_versions([module]) == {"mamba_ssm": "2.3", "causal_conv1d": "2.3"}
-    assert state_spaces.kernel_versions([sys.__name__]) == {}
+    monkeypatch.setattr(training_loop.importlib.util, "find_spec", lambda _name: None)
+    assert training_loop.kernel_versions([module]) == {}
+    monkeypatch.setattr(training_loop.importlib.util, "find_spec", lambda _name: object())
+    monkeypatch.setattr(training_loop.importlib.metadata, "version", lambda _name: "2.3")
+    assert training_loop.kernel_versions([module]) == {"mamba_ssm": "2.3", "causal_conv1d": "2.3"}
+    assert training_loop.kernel_versions([sys.__name__]) == {}
 
 
 def test_modules_that_import_what_they_are_asked_for_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +79,6 @@ def test_modules_that_import_what_they_are_asked_for_are_not_asked(monkeypatch: 
     alias = types.ModuleType("transformers.models.made_up.image_processing_made_up_fast")
     monkeypatch.setattr(alias, "__getattr__", load, raising=False)
     monkeypatch.setitem(sys.modules, alias.__name__, alias)
-    assert state_spaces.kernel_versions() == {}
-    with state_spaces.fused_state_spaces([alias.__name__]):
+    assert training_loop.kernel_versions() == {}
+    with training_loop.fused_state_spaces([alias.__name__]):
         pass

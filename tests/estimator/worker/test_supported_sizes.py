@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.worker.request.errors import UnsupportedError
+from vramtop.estimator.worker.request.protocol import UnsupportedError
 from vramtop.estimator.worker.request.request import Parallel, read_request
 from vramtop.estimator.worker.step.supported_jobs import check_supported
 

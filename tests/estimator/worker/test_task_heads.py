@@ -15,13 +15,17 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.job.task import Task
-from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, count_parameters
-from vramtop.estimator.model.families.registry import family_of
+from vramtop.estimator.model.families import family_of
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
-from vramtop.estimator.model.read_architecture import read_architecture, usual_task
+from vramtop.estimator.model.read_architecture import (
+    UNKNOWN_FAMILY_ERROR,
+    count_parameters,
+    read_architecture,
+    usual_task,
+)
 from vramtop.estimator.trace.exact_parameter_count import InventoryAnswer, inventory_from_answer
 from vramtop.estimator.trace.worker_process import convert_answer
-from vramtop.estimator.worker.model.tasks import auto_class_name
+from vramtop.estimator.worker.model.build import auto_class_name
 
 AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -14,13 +14,13 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from transformers import AutoConfig
 from transformers.distributed.tensor_parallel import ALL_PARALLEL_STYLES
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Training
-from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.worker.parallel.process_group import fake_process_group
-from vramtop.estimator.worker.parallel.tp_plan_styles import module_style
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.worker.parallel.data_parallel import fake_process_group
+from vramtop.estimator.worker.parallel.tensor_parallel import module_style
 
 AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
 WAYS = 4

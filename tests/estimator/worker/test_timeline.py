@@ -1,6 +1,5 @@
-from vramtop.estimator.worker.memory.allocator import CachingAllocator
+from vramtop.estimator.worker.memory.allocator import CachingAllocator, Point, replay
 from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
-from vramtop.estimator.worker.memory.timeline import Point, replay
 
 MIB = 1 << 20
 

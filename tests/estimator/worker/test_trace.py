@@ -16,10 +16,9 @@ from accelerate.utils.operations import convert_outputs_to_fp32
 from pinned_versions import needs_pinned_transformers, other_version
 from storage_counter import StorageCounter
 
-from vramtop.estimator.job.rules.optimizers import OPTIMIZERS, Optimizer
-from vramtop.estimator.job.rules.optimizers.states import Full
-from vramtop.estimator.model.count_parameters import count_parameters
-from vramtop.estimator.model.read_architecture import read_architecture
+from vramtop.estimator.job.rules.optimizers.optimizer import Full, Optimizer
+from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
+from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
 
 DROPLESS = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
 LLAMA: dict[str, Any] = {

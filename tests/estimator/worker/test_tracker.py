@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from vramtop.estimator.worker.memory.allocation_history import AllocationHistory
-from vramtop.estimator.worker.memory.tracker import StorageTracker
+from vramtop.estimator.worker.memory.tracker import AllocationHistory, StorageTracker
 
 SIZE = 128
 BYTES = 4 * SIZE * SIZE

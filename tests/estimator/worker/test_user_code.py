@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, VramtopError
 from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job.job import Job, ModelSpec, Training
-from vramtop.estimator.job.job_file import load_job, with_changes
+from vramtop.estimator.job.job_file.changes import with_changes
+from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.exact_parameter_count import exact_inventory
 from vramtop.estimator.trace.worker_pool import POOL

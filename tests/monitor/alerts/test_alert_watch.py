@@ -7,11 +7,20 @@ import pytest
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.alerts import alert_watch
-from vramtop.monitor.alerts.alert_watch import AlertWatch
-from vramtop.monitor.alerts.chosen_alerts import chosen_alerts
-from vramtop.monitor.alerts.conditions import Condition, Conditions, Feed
-from vramtop.monitor.alerts.quiet_hours import QuietHours, kept_quiet_hours
-from vramtop.monitor.alerts.rules import GPU_LOST, GROWING, NO_READINGS, OVER_BUDGET, Rule
+from vramtop.monitor.alerts.alert_watch import (
+    GPU_LOST,
+    GROWING,
+    NO_READINGS,
+    OVER_BUDGET,
+    AlertWatch,
+    Condition,
+    Conditions,
+    Feed,
+    QuietHours,
+    Rule,
+    chosen_alerts,
+    kept_quiet_hours,
+)
 
 FEED = Feed(board=None, age_seconds=0.0, interval=1.0)
 NIGHT = QuietHours.parse("22:00-07:00")

@@ -5,10 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from vramtop.monitor.alerts.conditions import Condition
-from vramtop.monitor.alerts.fleet_conditions import find_fleet_conditions
-from vramtop.monitor.fleet.fleet import Fleet
-from vramtop.monitor.fleet.host_reading import FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
+from vramtop.monitor.alerts.alert_watch import Condition
+from vramtop.monitor.alerts.fleet_watch import find_fleet_conditions
+from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
 
 GIB = 2**30
 

@@ -8,8 +8,7 @@ import pytest
 
 from vramtop.monitor.alerts.alert_watch import Announcement
 from vramtop.monitor.alerts.fleet_watch import FleetWatch
-from vramtop.monitor.fleet.fleet import Fleet
-from vramtop.monitor.fleet.host_reading import FleetGpu, FleetProcess, HostReading
+from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetProcess, HostReading
 
 GIB = 2**30
 

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from vramtop.monitor.anomalies.anomaly import Anomaly
-from vramtop.monitor.anomalies.detector import AnomalyDetector
-from vramtop.monitor.host.process_origin import ProcessOrigin
-from vramtop.monitor.host.processes import ENDED_NOTE, ZOMBIE_NOTE
+from vramtop.monitor.anomalies import Anomaly, AnomalyDetector
+from vramtop.monitor.host.processes import ENDED_NOTE, ZOMBIE_NOTE, ProcessOrigin
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source
 
 Make = Callable[..., Any]

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from vramtop.monitor.attach.rank_facts import RankFactsReader, rank_facts
-from vramtop.monitor.host.process_identity import start_time_of
+from vramtop.monitor.host.processes import start_time_of
 
 TORCHRUN = {
     "RANK": "9",

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from waiting import until
 
-from vramtop.estimator import estimate
 from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.estimation import estimate
 from vramtop.monitor.attach.read_run import read_run
 
 SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"

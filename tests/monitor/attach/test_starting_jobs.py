@@ -4,18 +4,16 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.estimator.readers.source.evidence import FindingCollector
-from vramtop.monitor.attach.attachment import Attachment, RankProcess
-from vramtop.monitor.attach.gpu_assignment import GpuAssignment
-from vramtop.monitor.attach.gpu_environment import GpuEnvironment
-from vramtop.monitor.attach.starting_jobs import StartingProcess, find_starting_processes, remaining_bytes_by_device
+from vramtop.monitor.attach.attachment import Attachment, GpuAssignment, GpuEnvironment, RankProcess
+from vramtop.monitor.attach.read_run import StartingProcess, find_starting_processes, remaining_bytes_by_device
 from vramtop.monitor.board.board import GpuRow, ProcessRow
-from vramtop.monitor.board.divergence.divergence_status import Comparison
-from vramtop.monitor.board.gpu_rows import committed_bytes
+from vramtop.monitor.board.divergence import Comparison
+from vramtop.monitor.board.watchlist import committed_bytes
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 
 NOW = 2_000.0

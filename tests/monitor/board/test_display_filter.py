@@ -8,9 +8,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.display_filter import RUNNING_SECONDS, DisplayFilter, parse_devices
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.fault import Fault
-from vramtop.monitor.snapshot.process_figures import ProcessFigures
-from vramtop.monitor.snapshot.snapshot import WatchedJob
+from vramtop.monitor.snapshot.snapshot import Fault, ProcessFigures, WatchedJob
 
 GIB = 2**30
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.job import Uncertainties
 from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.job.settings import Uncertainties
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 

@@ -8,16 +8,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.board import Board, ProcessRow, RunRow
-from vramtop.monitor.board.process_end import count_kernel_oom_kills
-from vramtop.monitor.board.run_tracker import RunTracker
-from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.host.process_identity import is_running
-from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
+from vramtop.monitor.board.watchlist import RunTracker, Watchlist, count_kernel_oom_kills
+from vramtop.monitor.host.processes import is_running
 from vramtop.monitor.snapshot.snapshot import (
+    NO_ANSWER,
+    Fault,
     FinalCounters,
     GpuProcess,
     GpuReading,

@@ -5,14 +5,13 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from vramtop.estimator.budget.budget import Budget, RankPeak
+from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Inference, Job, ModelSpec, Parallel, Training
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.memory_history import MemoryHistory
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MemoryHistory, Snapshot, WatchedJob
 
 JOB = Job(name="sft", model=ModelSpec(id="gpt2"))
 OTHER = Job(name="other", model=ModelSpec(id="gpt2"))

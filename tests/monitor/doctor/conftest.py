@@ -4,12 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.monitor.doctor.data_folder import collect_data_folder_facts
 from vramtop.monitor.doctor.driver_facts import DriverFacts
-from vramtop.monitor.doctor.issues import find_issues
-from vramtop.monitor.doctor.permissions import collect_permission_facts
-from vramtop.monitor.doctor.report import DoctorReport
-from vramtop.monitor.doctor.system import collect_system_facts
+from vramtop.monitor.doctor.report import DoctorReport, find_issues
+from vramtop.monitor.doctor.system import collect_data_folder_facts, collect_permission_facts, collect_system_facts
 
 
 @pytest.fixture

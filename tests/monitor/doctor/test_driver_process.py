@@ -15,9 +15,8 @@ import pynvml
 import pytest
 from waiting import until
 
-from vramtop.monitor.doctor import driver_process
-from vramtop.monitor.doctor.driver_facts import DriverFacts
-from vramtop.monitor.doctor.driver_process import DriverProcess
+from vramtop.monitor.doctor import driver_facts
+from vramtop.monitor.doctor.driver_facts import DriverFacts, DriverProcess
 
 NO_SUCH_PID = 2**22 - 1
 SECONDS = 60.0
@@ -33,7 +32,7 @@ def end_when(monkeypatch):
 
     def arm(condition):
         messages = []
-        add = driver_process._CollectedFacts.add
+        add = driver_facts._CollectedFacts.add
 
         def record(self, message):
             messages.append(dict(message))
@@ -42,8 +41,8 @@ def end_when(monkeypatch):
         def clock():
             return time.monotonic() + (2 * SECONDS if condition(messages) else 0)
 
-        monkeypatch.setattr(driver_process._CollectedFacts, "add", record)
-        monkeypatch.setattr(driver_process, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
+        monkeypatch.setattr(driver_facts._CollectedFacts, "add", record)
+        monkeypatch.setattr(driver_facts, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
 
     return arm
 
@@ -193,7 +192,7 @@ def test_a_driver_that_does_not_start_is_reported_in_one_sentence(driver, make_p
 )
 def test_the_kernel_module_is_reported_with_kind_and_version(driver, tmp_path, monkeypatch, line, shown):
     (tmp_path / "version").write_text(f"{line}\nGCC version:  gcc 12.2.0\n")
-    monkeypatch.setattr("vramtop.monitor.doctor.driver_process.DRIVER_VERSION_FILE", tmp_path / "version")
+    monkeypatch.setattr("vramtop.monitor.doctor.driver_facts.DRIVER_VERSION_FILE", tmp_path / "version")
     assert ask().kernel_module == shown
 
 

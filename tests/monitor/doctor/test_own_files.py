@@ -2,10 +2,14 @@
 
 import json
 
-from vramtop.monitor.doctor.data_folder import collect_data_folder_facts
 from vramtop.monitor.doctor.driver_facts import DriverFacts
-from vramtop.monitor.doctor.permissions import DeviceFile, PermissionFacts, collect_permission_facts
-from vramtop.monitor.history.database import Database
+from vramtop.monitor.doctor.system import (
+    DeviceFile,
+    PermissionFacts,
+    collect_data_folder_facts,
+    collect_permission_facts,
+)
+from vramtop.monitor.history.history import Database
 
 
 def test_permissions_are_read(tmp_path, make_page, issue_sentences):

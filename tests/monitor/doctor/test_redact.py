@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.monitor.doctor.redact import Redactor
+from vramtop.monitor.doctor.report import Redactor
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ import pytest
 from exporter import Exporter, exporters
 
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.anomalies.anomaly import Anomaly
+from vramtop.monitor.anomalies import Anomaly
 from vramtop.monitor.board.board import AttachProgress, Board
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
-from vramtop.monitor.snapshot.snapshot import MigReading, ProcessCounters, WatchedJob
+from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, MigReading, ProcessCounters, WatchedJob
 
 GIB = 2**30
 

@@ -4,8 +4,7 @@ import socket
 
 import pytest
 
-from vramtop.monitor.export.host_names import HostNames
-from vramtop.monitor.export.listen_address import ListenAddress
+from vramtop.monitor.export.listen_address import HostNames, ListenAddress
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,7 @@ from exporter import OPENMETRICS, samples
 from waiting import until
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.export.metrics.latest_board import LatestBoard
-from vramtop.monitor.export.metrics.metric_table import TABLE
-from vramtop.monitor.export.metrics.metrics_text import MetricsText
+from vramtop.monitor.export.metrics import TABLE, LatestBoard, MetricsText
 from vramtop.monitor.export.otlp import start_otlp
 
 

@@ -4,12 +4,10 @@ import msgspec
 import pytest
 from exporter import OPENMETRICS, families
 
-from vramtop.monitor.export.metrics.latest_board import LatestBoard
-from vramtop.monitor.export.metrics.metrics_text import MetricsText
-from vramtop.monitor.fleet.board_reading import reading_of_board
-from vramtop.monitor.fleet.host_reading import FleetGpu, HostReading, RankFacts
-from vramtop.monitor.fleet.prometheus.samples import Sample, Target
-from vramtop.monitor.fleet.prometheus.vramtop_hosts import vramtop_hosts
+from vramtop.monitor.export.metrics import LatestBoard, MetricsText
+from vramtop.monitor.fleet.fleet import FleetGpu, HostReading, RankFacts, reading_of_board
+from vramtop.monitor.fleet.prometheus.client import Sample, Target
+from vramtop.monitor.fleet.prometheus.prometheus_fleet import vramtop_hosts
 
 FACTS = RankFacts(rank=3, world_size=16, master="node01:29500", slurm_job="4711.0")
 TARGET = Target("", "vramtop", "node07:10440")
@@ -101,7 +99,7 @@ def test_a_host_whose_sampler_gives_no_readings_is_silent(board) -> None:
 @pytest.mark.parametrize("fault", ["NO_DRIVER"])
 def test_a_host_without_driver_is_live_and_says_so(make_snapshot, make_budget, fault) -> None:
     from vramtop.monitor.board.watchlist import Watchlist
-    from vramtop.monitor.snapshot.fault import Fault
+    from vramtop.monitor.snapshot.snapshot import Fault
 
     snapshot = make_snapshot([], faults=(Fault(field=None, code=fault, message="no driver"),))
     host = read_back(Watchlist(lambda _: make_budget()).update(snapshot))

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 from exporter import needs, program
 
-from vramtop.monitor.export.metrics.metric_table import TABLE
+from vramtop.monitor.export.metrics import TABLE
 from vramtop.monitor.export.ready_files import dashboard_text, rules_text
 
 ALERTS = {

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.fleet.host_reading import FleetGpu, FleetProcess, HostReading, RankFacts
+from vramtop.monitor.fleet.fleet import FleetGpu, FleetProcess, HostReading, RankFacts
 
 MakeHost = Callable[..., HostReading]
 

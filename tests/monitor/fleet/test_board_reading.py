@@ -8,10 +8,8 @@ import pytest
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.fleet.board_reading import reading_of_board
-from vramtop.monitor.fleet.host_reading import HostReading, RankFacts
-from vramtop.monitor.snapshot.fault import Fault
-from vramtop.monitor.snapshot.snapshot import WatchedJob
+from vramtop.monitor.fleet.fleet import HostReading, RankFacts, reading_of_board
+from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
 
 FACTS = RankFacts(rank=3, world_size=8, master="node01:29500")
 

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.fleet.fleet import Fleet
-from vramtop.monitor.fleet.host_reading import HostReading
+from vramtop.monitor.fleet.fleet import Fleet, HostReading
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramtop.monitor.fleet.group_ranks import group_ranks
+from vramtop.monitor.fleet.fleet import group_ranks
 
 MASTER = {"master": "node01:29500", "world_size": 4}
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from json_schemas import schema
 
-from vramtop.monitor.fleet.host_reading import FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
-from vramtop.monitor.fleet.stream_line import SCHEMA
+from vramtop.monitor.fleet.fleet import SCHEMA, FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
 
 TEXT = (Path(__file__).parents[3] / "docs" / "reference" / "stream.md").read_text()
 RECORDS = {

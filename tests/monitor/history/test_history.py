@@ -20,9 +20,8 @@ import pytest
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.learning.measurement import Measurement, Observed
-from vramtop.monitor.history import database, history
-from vramtop.monitor.history.history import Choice, History
-from vramtop.monitor.history.journal import journal_mode
+from vramtop.monitor.history import history
+from vramtop.monitor.history.history import Choice, History, journal_mode
 from vramtop.monitor.history.new_measurement import new_measurement
 
 GIB = 2**30
@@ -162,7 +161,7 @@ def test_settings_say_how_many_runs_are_kept_and_for_how_long(
 def test_the_file_stays_small(
     kept: History, measured: Callable[..., Measurement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (history, database):
+    for module in (history, history):
         monkeypatch.setattr(module, "MAX_BYTES", 2**17)
     first = measured()
     for at in range(40):
@@ -236,8 +235,8 @@ def test_an_older_file_is_brought_up_to_date(
 ) -> None:
     first = measured()
     kept.add(first)
-    newer = (*database.MIGRATIONS, "ALTER TABLE measurement ADD COLUMN note TEXT DEFAULT 'x'")
-    monkeypatch.setattr(database, "MIGRATIONS", newer)
+    newer = (*history.MIGRATIONS, "ALTER TABLE measurement ADD COLUMN note TEXT DEFAULT 'x'")
+    monkeypatch.setattr(history, "MIGRATIONS", newer)
     assert kept.list() == (first,)
     assert kept.path is not None
     with sqlite3.connect(kept.path) as connection:
@@ -292,7 +291,7 @@ def test_what_stands_in_its_place_is_no_file(kept: History, measured: Callable[.
 def test_a_file_that_another_program_holds_locked_is_one_sentence(
     kept: History, measured: Callable[..., Measurement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(history, "BUSY_SECONDS", 0.05)
     kept.add(measured())
     assert kept.path is not None
     holder = sqlite3.connect(kept.path, isolation_level=None)
@@ -344,7 +343,7 @@ _FORGED = (
 def test_a_forged_file_is_one_sentence_in_time_and_stays_as_it_is(
     statement: str, version: int, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "MEASURED_RUNS", replace(database.MEASURED_RUNS, seconds=1.0))
+    monkeypatch.setattr(history, "MEASURED_RUNS", replace(history.MEASURED_RUNS, seconds=1.0))
     file = tmp_path / "theirs.sqlite3"
     with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute(statement)

@@ -11,15 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common import ProcessLimitError
-from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.errors import CannotTellError, ProcessLimitError
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.learning.measurement import Measurement
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.history import recorder as module
-from vramtop.monitor.history.history import History
-from vramtop.monitor.history.recorder import THREAD, RunRecorder
+from vramtop.monitor.history import history as module
+from vramtop.monitor.history.history import THREAD, History, RunRecorder
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessCounters, ProcessKey, Snapshot, WatchedJob
 
 GIB = 2**30
@@ -188,7 +186,7 @@ def test_readings_alone_are_kept_when_memory_has_settled(machine: Machine) -> No
 
 def test_runs_of_other_users_are_not_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     other = os.geteuid() + 1
-    monkeypatch.setattr("vramtop.monitor.history.run_measurement.os.geteuid", lambda: other)
+    monkeypatch.setattr("vramtop.monitor.history.history.os.geteuid", lambda: other)
     machine.tick(38, steps=2)
     assert machine.runs == ()
 
@@ -208,7 +206,7 @@ def test_guessed_settings_are_not_kept(machine: Machine) -> None:
 
 def test_a_correction_is_not_kept_as_a_prediction(machine: Machine, make_budget: Callable[..., Budget]) -> None:
     """Otherwise each correction would correct the next one."""
-    from vramtop.estimator.budget.learned import Learned
+    from vramtop.estimator.budget import Learned
 
     first = make_budget(JOB, device=40)
     learned = Learned(

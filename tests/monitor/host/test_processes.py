@@ -12,7 +12,6 @@ from waiting import until
 
 from vramtop.monitor.host import processes
 from vramtop.monitor.host.plain_text import sanitize_line
-from vramtop.monitor.host.process_identity import read_stat
 from vramtop.monitor.host.processes import (
     ENDED_NOTE,
     GONE_NOTE,
@@ -20,6 +19,7 @@ from vramtop.monitor.host.processes import (
     STATE_INTERVAL_TICKS,
     ZOMBIE_NOTE,
     ProcessDirectory,
+    read_stat,
 )
 
 NO_SUCH_PID = 2**22 - 1

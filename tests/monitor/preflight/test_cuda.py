@@ -11,7 +11,7 @@ import pytest
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.estimator.trace.installed_packages import TorchBuild
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
+from vramtop.monitor.board.fit import DeviceCapacity
 from vramtop.monitor.preflight.checks.cuda import (
     ComputeCapabilityCheck,
     CudaRuntimeCheck,
@@ -20,10 +20,8 @@ from vramtop.monitor.preflight.checks.cuda import (
     kernel_support,
 )
 from vramtop.monitor.preflight.checks.libraries import LibrariesCheck
-from vramtop.monitor.preflight.context.check import Check
-from vramtop.monitor.preflight.context.check_context import CheckContext
-from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
-from vramtop.monitor.preflight.facts.machine import Machine, described_machine, this_machine
+from vramtop.monitor.preflight.context import Check, CheckContext
+from vramtop.monitor.preflight.facts import JobInterpreter, Machine, described_machine, this_machine
 
 MakeContext = Callable[..., CheckContext]
 
@@ -82,7 +80,7 @@ def test_a_hanging_driver_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr("vramtop.monitor.preflight.facts.machine.NvmlSource", Hangs)
+    monkeypatch.setattr("vramtop.monitor.preflight.facts.NvmlSource", Hangs)
     assert (
         this_machine(timeout_seconds=0.1).unavailable_reason == "the NVIDIA driver gives no answer within 0.1 seconds"
     )

@@ -7,8 +7,8 @@ import pytest
 
 from vramtop.estimator.job.job import Job, ModelSpec, Run
 from vramtop.monitor.preflight.checks.environment_keys import EnvironmentKeysCheck, HubTokenCheck
-from vramtop.monitor.preflight.context.check_context import CheckContext
-from vramtop.monitor.preflight.facts.hub_access import HubAccess
+from vramtop.monitor.preflight.context import CheckContext
+from vramtop.monitor.preflight.facts import HubAccess
 
 MakeContext = Callable[..., CheckContext]
 SECRET = "nvapi-0123456789"  # noqa: S105 - made up

@@ -8,14 +8,14 @@ import pytest
 
 from vramtop.monitor.preflight import checks
 from vramtop.monitor.preflight.checks import find_checks
-from vramtop.monitor.preflight.context.check_context import CheckContext
+from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.run_checks import run_checks
 
 NEW_CHECK = '''
 """A check of the weather."""
 
 from vramtop.monitor.preflight.checks.cuda import DriverCheck
-from vramtop.monitor.preflight.context.check import Check, CheckResult
+from vramtop.monitor.preflight.context import Check, CheckResult
 
 
 class _Weather(Check):

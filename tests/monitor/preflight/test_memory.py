@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Training
 from vramtop.monitor.host.available_ram import HostRam
 from vramtop.monitor.preflight.checks.memory import FitVerdictCheck, HostMemoryCheck, LowerBoundCheck, rank_lower_bound
-from vramtop.monitor.preflight.context.check_context import CheckContext
-from vramtop.monitor.preflight.facts.machine import Machine
+from vramtop.monitor.preflight.context import CheckContext
+from vramtop.monitor.preflight.facts import Machine
 
 MakeContext = Callable[..., CheckContext]
 LLAMA = ModelSpec(id="meta-llama/Llama-3.1-8B")

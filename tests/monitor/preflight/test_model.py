@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.job.job import Job, ModelSpec, Training
-from vramtop.estimator.model import find_token
+from vramtop.estimator.model.hub import find_token
 from vramtop.monitor.preflight.checks.model import ModelAccessCheck, ModelFilesCheck
-from vramtop.monitor.preflight.context.check_context import CheckContext
-from vramtop.monitor.preflight.facts.hub_access import HubAccess, query_hub_access
-from vramtop.monitor.preflight.facts.model_files import inspect_model_folder
-from vramtop.monitor.preflight.facts.model_location import find_model_location
+from vramtop.monitor.preflight.context import CheckContext
+from vramtop.monitor.preflight.facts import HubAccess, find_model_location, inspect_model_folder, query_hub_access
 
 MakeContext = Callable[..., CheckContext]
 NAME = "acme/tiny"

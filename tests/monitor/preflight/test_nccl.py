@@ -18,8 +18,8 @@ from vramtop.monitor.preflight.checks.nccl import (
     SharedMemoryCheck,
     select_interfaces,
 )
-from vramtop.monitor.preflight.context.check_context import CheckContext
-from vramtop.monitor.preflight.facts.machine import Machine
+from vramtop.monitor.preflight.context import CheckContext
+from vramtop.monitor.preflight.facts import Machine
 
 MakeContext = Callable[..., CheckContext]
 INTERFACES = ("lo", "eth0", "ib0", "ib1")

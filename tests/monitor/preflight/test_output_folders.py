@@ -14,8 +14,8 @@ from vramtop.estimator.formula.checkpoint_size import checkpoint_bytes
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Run, Training
 from vramtop.estimator.trace.installed_packages import InstalledPackages
 from vramtop.monitor.preflight.checks.output_folders import LogFolderCheck, OutputFolderCheck, ReportingTargetsCheck
-from vramtop.monitor.preflight.context.check_context import CheckContext
-from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
+from vramtop.monitor.preflight.context import CheckContext
+from vramtop.monitor.preflight.facts import JobInterpreter
 
 MakeContext = Callable[..., CheckContext]
 INLINE = ModelSpec(config={"model_type": "llama"})

@@ -11,12 +11,9 @@ from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.job.job import Job, ModelSpec, Run
 from vramtop.monitor.preflight.checks import find_checks
-from vramtop.monitor.preflight.context.check import Check, CheckResult
-from vramtop.monitor.preflight.context.check_context import CheckContext, LazyValue
-from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
-from vramtop.monitor.preflight.facts.machine import Machine
-from vramtop.monitor.preflight.prepare import prepare
-from vramtop.monitor.preflight.run_checks import exit_code, run_checks
+from vramtop.monitor.preflight.context import Check, CheckContext, CheckResult, LazyValue
+from vramtop.monitor.preflight.facts import JobInterpreter, Machine
+from vramtop.monitor.preflight.run_checks import exit_code, prepare, run_checks
 
 MakeContext = Callable[..., CheckContext]
 

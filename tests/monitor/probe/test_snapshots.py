@@ -16,8 +16,8 @@ import pytest
 from json_schemas import valid_json
 from waiting import until
 
-from vramtop.estimator.common import CannotTellError, InputError
-from vramtop.estimator.crash.snapshot import read_snapshot
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.crash.snapshot.snapshot_reader import read_snapshot
 from vramtop.monitor.probe.launch import probed_environment
 from vramtop.monitor.probe.probe_reader import ProbeReader
 from vramtop.monitor.probe.snapshots import ask, dump, on_failure

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.probe.trainer_guard import Limit, TrainerMemory
 

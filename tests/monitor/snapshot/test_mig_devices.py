@@ -5,10 +5,7 @@ from dataclasses import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.fault import Fault
-from vramtop.monitor.snapshot.memory_history import MemoryHistory
-from vramtop.monitor.snapshot.mig_devices import device_of, mig_devices
-from vramtop.monitor.snapshot.snapshot import WatchedJob
+from vramtop.monitor.snapshot.snapshot import Fault, MemoryHistory, WatchedJob, device_of, mig_devices
 
 
 def test_each_device_has_the_memory_of_its_instance_and_names_the_device_it_shares_it_with(make_mig_gpu, make_process):

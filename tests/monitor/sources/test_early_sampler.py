@@ -7,7 +7,7 @@ import pytest
 from waiting import DEADLINE_SECONDS
 
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.monitor.sources.early_sampler import EarlySampler
+from vramtop.monitor.sources.sampler import EarlySampler
 
 
 class ScriptedSource:

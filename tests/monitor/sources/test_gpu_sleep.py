@@ -2,9 +2,8 @@
 
 import pytest
 
-from vramtop.monitor.sources.nvml import gpu_sleep
-from vramtop.monitor.sources.nvml.device import MODE_INTERVAL_SECONDS
-from vramtop.monitor.sources.nvml.gpu_sleep import can_suspend, driver_addresses, is_suspended
+from vramtop.monitor.sources.nvml import device
+from vramtop.monitor.sources.nvml.device import MODE_INTERVAL_SECONDS, can_suspend, driver_addresses, is_suspended
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
 GIB = 2**30
@@ -16,8 +15,8 @@ def power(tmp_path, monkeypatch):
     (tmp_path / "gpus" / "000a:01:00.0").mkdir(parents=True)
     folder = tmp_path / "devices" / "000a:01:00.0" / "power"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(gpu_sleep, "DRIVER_FOLDER", tmp_path / "gpus")
-    monkeypatch.setattr(gpu_sleep, "PCI_FOLDER", tmp_path / "devices")
+    monkeypatch.setattr(device, "DRIVER_FOLDER", tmp_path / "gpus")
+    monkeypatch.setattr(device, "PCI_FOLDER", tmp_path / "devices")
 
     def write(control, status):
         (folder / "control").write_text(control + "\n")
@@ -74,7 +73,7 @@ def test_a_gpu_that_suspends_is_no_longer_queried(driver, source, power):
 def test_without_the_drivers_list_a_gpu_is_known_once_it_was_opened(
     driver, source, power, clock, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(gpu_sleep, "DRIVER_FOLDER", tmp_path / "absent")
+    monkeypatch.setattr(device, "DRIVER_FOLDER", tmp_path / "absent")
     power("auto", "active")
     source.open()
     assert source.read().gpus[0].faults == ()

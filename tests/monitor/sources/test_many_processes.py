@@ -16,8 +16,7 @@ from vramtop.monitor.anomalies import AnomalyDetector
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
-from vramtop.tui.cli.commands.reading.once_json import board_json
-from vramtop.tui.cli.commands.reading.once_text import board_lines
+from vramtop.tui.cli.commands.once import board_json, board_lines
 from vramtop.tui.draw.text_output import TextOutput
 
 PROCESSES = 20_000

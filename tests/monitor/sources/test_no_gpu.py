@@ -4,14 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.fault import NO_DRIVER
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.monitor.sources.no_gpu import OptionalGpuSource
-from vramtop.monitor.sources.sampler import RETRY_SECONDS
+from vramtop.monitor.snapshot.snapshot import NO_DRIVER, GpuReading, Snapshot
+from vramtop.monitor.sources.sampler import RETRY_SECONDS, OptionalGpuSource
 
 
 class Live:

@@ -6,9 +6,8 @@ import threading
 import pytest
 from waiting import until
 
-from vramtop.monitor.sources.nvml.call_threads import CallThread
-from vramtop.monitor.sources.nvml.error_messages import NoDriverError
-from vramtop.monitor.sources.nvml.nvml_source import COUNT_INTERVAL_SECONDS, NvmlSource
+from vramtop.monitor.sources.nvml.device_calls import NoDriverError
+from vramtop.monitor.sources.nvml.nvml_source import COUNT_INTERVAL_SECONDS, CallThread, NvmlSource
 
 GIB = 2**30
 PATIENCE = 0.05

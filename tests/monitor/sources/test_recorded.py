@@ -13,11 +13,9 @@ from hypothesis import given, strategies as st
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.monitor.sources.recorded.memory_series import MemorySeries
-from vramtop.monitor.sources.recorded.read_recorded import read_recorded
-from vramtop.monitor.sources.recorded.recorded import Recorded
+from vramtop.monitor.sources.recorded import MemorySeries, Recorded, read_recorded
 from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter
 
 

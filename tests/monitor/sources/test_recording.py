@@ -10,11 +10,8 @@ from json_schemas import valid_json
 
 from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
-from vramtop.monitor.snapshot.fault import Fault
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
-from vramtop.monitor.snapshot.host_load import HostLoad
-from vramtop.monitor.snapshot.process_figures import ProcessFigures
-from vramtop.monitor.snapshot.snapshot import WatchedJob
+from vramtop.monitor.snapshot.snapshot import Fault, HostLoad, ProcessFigures, WatchedJob
 from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter, read_recording
 
 
@@ -232,9 +229,9 @@ def test_without_a_snapshot_there_is_no_file_and_an_old_one_stays(tmp_path, snap
 _FILL_DISK = """
 import resource, sys
 from pathlib import Path
-from vramtop.estimator.common import VramtopError
-from vramtop.monitor.snapshot import Snapshot, Source
-from vramtop.monitor.sources import RecordingWriter
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.monitor.snapshot.snapshot import Snapshot, Source
+from vramtop.monitor.sources.recording import RecordingWriter
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:
     with RecordingWriter(Path(sys.argv[1])) as writer:

@@ -15,9 +15,8 @@ from hypothesis import given, settings, strategies as st
 from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.snapshot.snapshot import MAX_UNIX_SECONDS, Snapshot, Source
-from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter, read_recording
-from vramtop.monitor.sources.replay import ReplaySource
-from vramtop.monitor.sources.source import EndOfRecording
+from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter, ReplaySource, read_recording
+from vramtop.monitor.sources.sampler import EndOfRecording
 from vramtop.tui.background.recorder import Recorder
 
 HEADER = b'{"vramtop_recording": 1}\n'

@@ -7,8 +7,7 @@ import pytest
 from waiting import DEADLINE_SECONDS
 
 from vramtop.estimator.common.errors import CannotTellError, VramtopError
-from vramtop.monitor.sources.sampler import Sampler
-from vramtop.monitor.sources.source import EndOfRecording
+from vramtop.monitor.sources.sampler import EndOfRecording, Sampler
 
 
 class Feed:

@@ -1,6 +1,6 @@
 from waiting import until
 
-from vramtop.monitor.storage import RecentModels
+from vramtop.monitor.storage.recent_models import RecentModels
 
 
 def test_the_last_model_comes_first_and_each_is_there_once(tmp_path):

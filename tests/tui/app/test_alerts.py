@@ -8,12 +8,11 @@ import pytest
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.app import user_signals
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
+from vramtop.tui.app import app as user_signals
+from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.app.view_only_app import REFUSAL, ViewOnlyApp
-from vramtop.tui.screens.alerts.screen import AlertsScreen
-from vramtop.tui.widgets import StaticLines
+from vramtop.tui.screens.alerts import AlertsScreen
+from vramtop.tui.widgets.row_table import StaticLines
 
 GIB = 2**30
 SENTENCE = "11.0 GiB of GPU 0 belong to no visible process"

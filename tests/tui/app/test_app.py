@@ -10,8 +10,7 @@ import pytest
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
+from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.cli.main import main
 
 

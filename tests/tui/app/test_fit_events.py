@@ -4,15 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import PendingRow
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
-from vramtop.monitor.board.fit.fit_check import check_fit
-from vramtop.tui.app.fit_events import FitEvents
-from vramtop.tui.app.user_signals import desktop_sequence
-from vramtop.tui.screens.dashboard.pending_list import pending_line
+from vramtop.monitor.board.fit import DeviceCapacity, check_fit
+from vramtop.tui.app.app import FitEvents, desktop_sequence
+from vramtop.tui.screens.dashboard.screen import pending_line
 
 JOB = Job(name="sft; rm")
 

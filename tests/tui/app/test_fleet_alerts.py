@@ -12,13 +12,11 @@ from waiting import until_shown
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.monitor.alerts.fleet_watch import FleetWatch
-from vramtop.monitor.fleet.fleet import Fleet
-from vramtop.monitor.fleet.host_reading import FleetGpu, HostReading
+from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, HostReading
+from vramtop.tui.app.app import FleetOptions
 from vramtop.tui.app.fleet_app import FleetApp
-from vramtop.tui.app.options import FleetOptions
 from vramtop.tui.cli.main import main
-from vramtop.tui.screens.alerts.alert_lines import alert_lines
-from vramtop.tui.screens.alerts.screen import AlertsScreen
+from vramtop.tui.screens.alerts import AlertsScreen, alert_lines
 
 GIB = 2**30
 SENTENCE = "node7 is unreachable: Connection refused"

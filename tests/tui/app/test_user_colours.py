@@ -9,15 +9,11 @@ import pytest
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
+from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.cli.main import main
-from vramtop.tui.draw.colours import DEFAULT_COLOURS, SAME_AS, colour_of
-from vramtop.tui.draw.contrast import parse_hex
-from vramtop.tui.draw.palette import COMPONENTS, STATUSES
-from vramtop.tui.screens.settings.checked_colours import check_colours
-from vramtop.tui.screens.settings.screen import SettingsScreen
-from vramtop.tui.widgets.table_cell import table_cell
+from vramtop.tui.draw.palette import COMPONENTS, DEFAULT_COLOURS, SAME_AS, STATUSES, colour_of, parse_hex
+from vramtop.tui.screens.settings import SettingsScreen, check_colours
+from vramtop.tui.widgets.row_table import table_cell
 
 THEMES = ("vramtop-dark", "vramtop-light", "nord")
 MakeApp = Callable[..., VramtopApp]
@@ -120,7 +116,7 @@ async def test_a_colour_is_changed_on_the_settings_screen(make_app: MakeApp) -> 
 
 
 async def test_the_table_has_the_users_colours(make_app: MakeApp) -> None:
-    from vramtop.tui.draw.cell_text import CellText
+    from vramtop.tui.draw.labels import CellText
 
     app = make_app({"bad": "#ff00ff"})
     async with app.run_test(size=(80, 24)):

@@ -12,19 +12,18 @@ from waiting import until_shown
 
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.host.process_identity import start_time_of
+from vramtop.monitor.host.processes import start_time_of
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.monitor.storage import user_file
 from vramtop.monitor.storage.settings.change import change_settings
-from vramtop.monitor.storage.settings.places import config_file
+from vramtop.monitor.storage.settings.in_force import config_file
 from vramtop.monitor.storage.user_file import leave_files_unchanged
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
+from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.app.view_only_app import REFUSAL, ViewOnlyApp
 from vramtop.tui.cli.main import main
 from vramtop.tui.job.save_dialog import SaveJobScreen
 from vramtop.tui.screens.registry import SCREENS
-from vramtop.tui.screens.step.open_file import OpenFileScreen
+from vramtop.tui.screens.step import OpenFileScreen
 from vramtop.tui.widgets.choice import ChoiceMenu
 
 ONLY_SHOW = {"alerts", "attach", "step", "gpu", "process", "crash"}
@@ -135,7 +134,7 @@ async def test_the_palettes_commands_write_nothing(app: ViewOnlyApp, tmp_path: P
 @SLOW
 async def test_the_settings_of_a_run_can_be_seen_and_not_changed(app: ViewOnlyApp) -> None:
     from vramtop.tui.job.form.job_form import JobForm
-    from vramtop.tui.screens.attach.followed_run import FollowedRun
+    from vramtop.tui.screens.attach.screen import FollowedRun
 
     async with app.run_test(size=(140, 40)) as pilot:
         await shown(pilot, app)
@@ -153,7 +152,7 @@ async def test_the_settings_of_a_run_can_be_seen_and_not_changed(app: ViewOnlyAp
 async def test_only_processes_on_the_gpus_can_be_read(app: ViewOnlyApp, sleeper: subprocess.Popen[bytes]) -> None:
     from textual.widgets import Input, OptionList
 
-    from vramtop.tui.screens.attach.open_screen import open_attach_on
+    from vramtop.tui.screens.attach.screen import open_attach_on
 
     async with app.run_test(size=(140, 40)) as pilot:
         await shown(pilot, app)

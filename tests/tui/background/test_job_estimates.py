@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from waiting import until
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import UNTRACED
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.tui.background.job_estimates import JobEstimates
+from vramtop.tui.background.latest_only_task import JobEstimates
 
 JOB = Job(model=ModelSpec(id="gpt2"))
 

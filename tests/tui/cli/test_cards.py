@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from vramtop.estimator.advice.bounded_search import shifted
+from vramtop.estimator.advice.suggestion_search import shifted
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.fleet.placing.gpu_space import Card
-from vramtop.tui.cli.fitting.cards import find_cards
+from vramtop.monitor.fleet.placing import Card
+from vramtop.tui.cli.fitting.no_gpus import find_cards
 from vramtop.tui.job.budgets_by_card import BudgetsByCard, beyond_formula, estimator_on_card
 
 JOB = Job(name="a", model=ModelSpec(id="meta-llama/Llama-3.2-1B"))

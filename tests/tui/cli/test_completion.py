@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.job import catalogue
+from vramtop.estimator.job.gpu_catalogue import catalogue
 from vramtop.tui.cli.main import COMMANDS, main
-from vramtop.tui.cli.shell.files import FILES, shell_text
+from vramtop.tui.cli.shell import FILES, shell_text
 
 ROOT = Path(__file__).parents[3]
 BASH = shutil.which("bash") or "bash"

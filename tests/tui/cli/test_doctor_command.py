@@ -10,13 +10,9 @@ import pytest
 from json_schemas import valid_json
 from rich.cells import cell_len
 
-from vramtop.monitor.doctor.data_folder import DataFile, DataFolderFacts
 from vramtop.monitor.doctor.driver_facts import DriverFacts, GpuFacts
-from vramtop.monitor.doctor.interpreters import InterpreterFacts
-from vramtop.monitor.doctor.issues import find_issues
-from vramtop.monitor.doctor.permissions import PermissionFacts
-from vramtop.monitor.doctor.report import DoctorReport
-from vramtop.monitor.doctor.system import collect_system_facts
+from vramtop.monitor.doctor.report import DoctorReport, InterpreterFacts, find_issues
+from vramtop.monitor.doctor.system import DataFile, DataFolderFacts, PermissionFacts, collect_system_facts
 from vramtop.tui.cli.main import main
 from vramtop.tui.draw.text_output import TextOutput
 from vramtop.tui.reports.doctor_text import doctor_lines

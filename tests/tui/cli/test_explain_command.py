@@ -16,9 +16,11 @@ import pytest
 from json_schemas import require_valid
 from memory_snapshots import LOAD, Recorder, training_crash
 
-from vramtop.estimator.crash.log_reader import read_log
-from vramtop.estimator.job import Job, ModelSpec, find_gpu
-from vramtop.tui.cli.commands.crash import gpu_of_failure
+from vramtop.estimator.crash.crash_file import read_log
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec
+from vramtop.tui.cli.commands import explain
 from vramtop.tui.cli.main import main
 
 JOB = (
@@ -278,9 +280,9 @@ def test_a_log_is_taken_for_one_of_this_machine_by_the_memory_of_its_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gpu = make_gpu(name="NVIDIA H100 80GB HBM3", total_bytes=round(79.6 * 2**30), reserved_bytes=2**29)
-    monkeypatch.setattr(gpu_of_failure, "open_source", contextlib.nullcontext)
-    monkeypatch.setattr(gpu_of_failure, "read_gpus", lambda _: make_snapshot([gpu]))
-    found, is_here = gpu_of_failure.gpu_of_failure(
+    monkeypatch.setattr(explain, "open_source", contextlib.nullcontext)
+    monkeypatch.setattr(explain, "read_gpus", lambda _: make_snapshot([gpu]))
+    found, is_here = explain.gpu_of_failure(
         argparse.Namespace(gpu_type=flag), Job(model=ModelSpec(id="gpt2")), round(gib * 2**30)
     )
     assert (found and found.name, is_here) == (find_gpu(name).name if name else None, here)

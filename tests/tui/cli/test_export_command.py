@@ -11,9 +11,8 @@ import yaml
 from exporter import Exporter, exporters, samples, scrape
 from waiting import until
 
-from vramtop.monitor.snapshot.fault import Fault
-from vramtop.monitor.snapshot.snapshot import GpuReading
-from vramtop.tui.cli.commands.metrics.export import _Log, _whole_faults
+from vramtop.monitor.snapshot.snapshot import Fault, GpuReading
+from vramtop.tui.cli.commands.export import _Log, _whole_faults
 from vramtop.tui.cli.main import main
 
 GIB = 2**30

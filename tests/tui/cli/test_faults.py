@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from json_schemas import valid_json
 
-from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.monitor.sources.nvml.error_messages import NoDriverError
+from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, Snapshot
+from vramtop.monitor.sources.nvml.device_calls import NoDriverError
 from vramtop.tui.cli.main import main
 
 WHY = "the NVIDIA driver is installed but its kernel module is not loaded"
@@ -42,7 +41,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """Return a function that runs a command on a machine and returns its exit code and output."""
 
     def call(snapshot: Snapshot | None, *words: str) -> tuple[int, str, str]:
-        for module in ("commands.reading.once", "commands.attach", "commands.record", "fitting.machine_gpus"):
+        for module in ("commands.once", "commands.attach", "commands.record", "fitting.machine_gpus"):
             monkeypatch.setattr(f"vramtop.tui.cli.{module}.NvmlSource", lambda **_: Machine(snapshot))
         code = main(words)
         captured = capsys.readouterr()

@@ -55,9 +55,9 @@ def run(
     machine = Machine(make_snapshot([make_gpu(0, [held, notebook])]))
 
     def call(*words: str) -> str:
-        for command in ("reading.once", "record"):
+        for command in ("once", "record"):
             monkeypatch.setattr(f"vramtop.tui.cli.commands.{command}.NvmlSource", lambda *_, **__: machine)
-        monkeypatch.setattr("vramtop.tui.cli.commands.reading.once._ATTACH_SECONDS", 60.0)  # on a busy machine
+        monkeypatch.setattr("vramtop.tui.cli.commands.once._ATTACH_SECONDS", 60.0)  # on a busy machine
         assert main(words) == 0
         return str(capsys.readouterr().out)
 

@@ -14,19 +14,15 @@ from json_schemas import require_valid, valid_json
 
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.fleet.board_reading import reading_of_board
-from vramtop.monitor.fleet.fleet import Fleet
-from vramtop.monitor.fleet.host_reading import RankFacts
-from vramtop.monitor.fleet.stream_line import stream_line
+from vramtop.monitor.fleet.fleet import Fleet, RankFacts, reading_of_board, stream_line
 from vramtop.monitor.probe.probe_reader import DeviceCounters, ProbeSample
-from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
-from vramtop.monitor.snapshot.snapshot import GpuReading, ProcessCounters, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, ProcessCounters, Snapshot, WatchedJob
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.tui.cli.commands import attach
-from vramtop.tui.cli.commands.reading.once_json import board_json
-from vramtop.tui.cli.commands.remote.fleet_text import fleet_json
+from vramtop.tui.cli.commands.fleet_text import fleet_json
+from vramtop.tui.cli.commands.once import board_json
 from vramtop.tui.cli.main import main
 
 Run = Callable[..., str]

@@ -53,7 +53,7 @@ def test_a_command_is_added_by_a_row_and_a_module(
         (["estimate", "--help"], []),
         (["--job", "fit", "estimate", "--help"], []),
         (["fit", "--precision"], []),
-        (["--once"], ["reading", "reading.once"]),
+        (["--once"], ["once"]),
     ],
 )
 def test_only_the_chosen_command_is_imported(arguments: list[str], imported: list[str]) -> None:

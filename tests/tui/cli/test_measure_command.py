@@ -9,9 +9,16 @@ import pytest
 from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB, MIB
-from vramtop.estimator.trace.measure import MeasuredStep, Place, find_largest_batch, tiny_job
-from vramtop.estimator.trace.measure.figures import MeasuredRank, OutOfMemory, StepPeak
-from vramtop.monitor.history import History
+from vramtop.estimator.trace.measure import (
+    MeasuredRank,
+    MeasuredStep,
+    OutOfMemory,
+    Place,
+    StepPeak,
+    find_largest_batch,
+    tiny_job,
+)
+from vramtop.monitor.history.history import History
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.tui.cli.main import main
 
@@ -77,7 +84,7 @@ def on_gpus(
 
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: source)
-        monkeypatch.setattr("vramtop.tui.cli.measuring.measured_job.run_real_step", run)
+        monkeypatch.setattr("vramtop.tui.cli.measuring.free_gpus.run_real_step", run)
         code = main(["measure", *GPT2, "--json", *words])
         out, err = capsys.readouterr()
         return code, {**valid_json("measure", out), "places": list(source.places)}, err
@@ -151,7 +158,7 @@ def test_a_search_closes_in_on_the_largest_that_runs() -> None:
 
 
 def test_without_a_gpu_there_is_a_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from vramtop.estimator.common import CannotTellError
+    from vramtop.estimator.common.errors import CannotTellError
 
     class NoDriver(Gpus):
         def open(self) -> None:
@@ -166,8 +173,9 @@ def test_without_a_gpu_there_is_a_sentence(capsys: pytest.CaptureFixture[str], m
 
 
 def test_a_tiny_job_keeps_the_kind_of_model_and_its_settings() -> None:
-    from vramtop.estimator.job import Job, ModelSpec
-    from vramtop.estimator.model import resolve_model
+    from vramtop.estimator.job.job import Job
+    from vramtop.estimator.job.settings import ModelSpec
+    from vramtop.estimator.model.find_config import resolve_model
 
     job = Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     tiny = tiny_job(job, resolve_model(job.model))

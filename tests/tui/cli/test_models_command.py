@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from json_schemas import valid_json
 
-from vramtop.estimator.model import built_in_models, find_built_in
+from vramtop.estimator.model.find_config import built_in_models, find_built_in
 from vramtop.tui.cli.main import main
 
 Run = Callable[..., tuple[int, str, str]]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from json_schemas import valid_json
 
-from vramtop.monitor.preflight.context.check import CheckResult
+from vramtop.monitor.preflight.context import CheckResult
 from vramtop.tui.draw.text_output import TextOutput
 from vramtop.tui.reports.preflight_text import preflight_lines, summary_line
 

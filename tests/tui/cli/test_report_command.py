@@ -10,7 +10,7 @@ from json_schemas import valid_json
 from simulated_machine import Machine, job
 
 from vramtop.monitor.history.history import History
-from vramtop.tui.cli.commands.browser import report
+from vramtop.tui.cli.commands import report
 from vramtop.tui.cli.main import main
 
 Run = Callable[..., tuple[int, str, str]]

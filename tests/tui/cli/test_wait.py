@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.board.fit.device_capacity import device_capacities
+from vramtop.monitor.board.fit import device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.monitor.sources.nvml.error_messages import NoDriverError
+from vramtop.monitor.sources.nvml.device_calls import NoDriverError
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.tui.cli.fitting.waiting import WaitRequest, exec_program, program_to_start, wait_until_it_fits
 from vramtop.tui.cli.main import build_parser, main
@@ -97,7 +97,7 @@ from pathlib import Path
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.board.fit.device_capacity import device_capacities
+from vramtop.monitor.board.fit import device_capacities
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot, Source
 from vramtop.tui.cli.fitting.waiting import WaitRequest, wait_until_it_fits

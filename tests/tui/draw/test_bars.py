@@ -1,6 +1,6 @@
 from hypothesis import given, strategies as st
 
-from vramtop.estimator.budget.budget import Components
+from vramtop.estimator.budget import Components
 from vramtop.estimator.common.sizes import GIB
 from vramtop.tui.draw.bars import (
     HATCHED,
@@ -11,8 +11,7 @@ from vramtop.tui.draw.bars import (
     draw_bar,
     split_beyond,
 )
-from vramtop.tui.draw.colours import colour_of
-from vramtop.tui.draw.palette import COMPONENTS, ink_on
+from vramtop.tui.draw.palette import COMPONENTS, colour_of, ink_on
 from vramtop.tui.draw.text_output import TextOutput
 
 FULL = Components(weights=15 * GIB, gradients=15 * GIB, optimizer=30 * GIB)

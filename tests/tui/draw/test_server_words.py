@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Inference, Job, ModelSpec, Training
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
-from vramtop.tui.draw.gpu_bars import budget_cells
+from vramtop.tui.draw.labels import budget_cells
 from vramtop.tui.draw.palette import COMPONENTS, component_mark
 
 

@@ -7,7 +7,7 @@ from simulated_machine import Machine, job
 
 from vramtop.estimator.learning.measurement import Measurement
 from vramtop.monitor.history.hindsight import corrected_by_others
-from vramtop.tui.html_report.history_page import history_page, history_plot
+from vramtop.tui.html_report.page import history_page, history_plot
 
 
 @pytest.fixture

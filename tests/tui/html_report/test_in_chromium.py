@@ -9,7 +9,7 @@ from chromium import command, look, needs_chromium
 from eventful_recording import training_job, write_recording
 
 from vramtop.estimator.estimation import estimate
-from vramtop.monitor.sources.recorded.read_recorded import read_recorded
+from vramtop.monitor.sources.recorded import read_recorded
 from vramtop.tui.html_report.recording_page import recording_page
 
 pytestmark = [pytest.mark.slow, needs_chromium]

@@ -9,9 +9,9 @@ from eventful_recording import training_job, write_recording
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.estimation import estimate
-from vramtop.monitor.sources.recorded.read_recorded import read_recorded
+from vramtop.monitor.sources.recorded import read_recorded
 from vramtop.tui.html_report.plot_files import require_matplotlib, save_plots
-from vramtop.tui.html_report.recording_plots import recording_plots
+from vramtop.tui.html_report.recording_page import recording_plots
 
 
 @pytest.mark.slow

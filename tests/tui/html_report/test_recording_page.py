@@ -11,11 +11,9 @@ from eventful_recording import training_job, write_recording
 
 from vramtop.estimator.estimation import estimate
 from vramtop.monitor.sources.demo import demo_path
-from vramtop.monitor.sources.recorded.read_recorded import read_recorded
-from vramtop.monitor.sources.recorded.recorded import Recorded
-from vramtop.tui.html_report.recording_page import recording_page
-from vramtop.tui.html_report.recording_plots import gpu_plot, recording_plots
-from vramtop.tui.html_report.svg import time_plot
+from vramtop.monitor.sources.recorded import Recorded, read_recorded
+from vramtop.tui.html_report.page import time_plot
+from vramtop.tui.html_report.recording_page import gpu_plot, recording_page, recording_plots
 
 HOSTILE = "<script>alert(1)</script><img src=http://192.0.2.1/x>\x1b[31m\u202e"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.tui.job.typed_job import load_typed
+from vramtop.tui.job.load_job import load_typed
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.tui.keys.check_keys import check_keys
+from vramtop.tui.keys import check_keys
 from vramtop.tui.screens.key_places import key_places
 
 

@@ -11,9 +11,7 @@ from textual.binding import Binding, BindingsMap
 from textual.dom import DOMNode
 
 from vramtop import tui
-from vramtop.tui.keys.key_names import key_name, parse_key
-from vramtop.tui.keys.shared_rows import FIXED_KEYS
-from vramtop.tui.keys.table import KEYS
+from vramtop.tui.keys import FIXED_KEYS, KEYS, key_name, parse_key
 from vramtop.tui.screens.key_places import all_keys, key_places
 
 _FIXED = {parse_key(name) for fixed in FIXED_KEYS for name in fixed.names}

@@ -10,16 +10,15 @@ import pytest
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.host.process_identity import start_time_of
-from vramtop.tui.app.app import VramtopApp
+from vramtop.monitor.host.processes import start_time_of
+from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.app.help import HelpScreen
-from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
-from vramtop.tui.screens.dashboard.signals.terminate_screen import TerminateScreen
+from vramtop.tui.screens.dashboard.signals import TerminateScreen
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.widgets.keys_line import KeysLine
-from vramtop.tui.widgets.static_lines import StaticLines
+from vramtop.tui.widgets.row_table import StaticLines
 
 MakeApp = Callable[..., VramtopApp]
 

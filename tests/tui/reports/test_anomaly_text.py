@@ -12,9 +12,8 @@ import pytest
 from json_schemas import valid_json
 from waiting import until
 
-from vramtop.monitor.anomalies.anomaly import Anomaly
-from vramtop.tui.cli.commands import attach
-from vramtop.tui.cli.commands.reading import once
+from vramtop.monitor.anomalies import Anomaly
+from vramtop.tui.cli.commands import attach, once
 from vramtop.tui.cli.main import main
 from vramtop.tui.draw.text_output import TextOutput
 from vramtop.tui.reports.anomaly_text import anomaly_lines

@@ -13,8 +13,7 @@ from waiting import until_shown
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.help import help_content
-from vramtop.tui.keys.key import Key
-from vramtop.tui.keys.table import KEYS
+from vramtop.tui.keys import KEYS, Key
 from vramtop.tui.screens.base import BoardApp
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
 from vramtop.tui.screens.registry import SCREENS, ScreenSpec, preload_screens, screen_bindings
@@ -79,8 +78,8 @@ def test_the_keys_of_each_row_can_be_imported(spec: ScreenSpec) -> None:
 
 def test_every_module_that_is_loaded_before_a_key_needs_it_exists(monkeypatch):
     loaded: list[str] = []
-    monkeypatch.setattr("vramtop.tui.background.preload_modules", loaded.extend)
+    monkeypatch.setattr("vramtop.tui.background.preload.preload_modules", loaded.extend)
     preload_screens()
-    assert "vramtop.tui.screens.fit.open_screen" in loaded
+    assert "vramtop.tui.screens.fit.screen" in loaded
     for name in loaded:
         import_module(name)

@@ -13,7 +13,7 @@ import pytest
 from textual.events import Key
 from waiting import until
 
-from vramtop.tui.tty.blocking_input import BlockingInputDriver, StopEvent
+from vramtop.tui.tty.driver import BlockingInputDriver, StopEvent
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
         return SimpleNamespace(register=real.register, poll=wait, unregister=real.unregister)
 
-    monkeypatch.setattr("vramtop.tui.tty.blocking_input.select.poll", watched)
-    monkeypatch.setattr("vramtop.tui.tty.blocking_input._IDLE_SECONDS", 0.3)
+    monkeypatch.setattr("vramtop.tui.tty.driver.select.poll", watched)
+    monkeypatch.setattr("vramtop.tui.tty.driver._IDLE_SECONDS", 0.3)
     stop = StopEvent()
     driver.__dict__.update(fileno=slave, _parser_debug=False, exit_event=stop, _stop=stop, _can_block=True)
     driver.process_message = lambda event: keys.append(event.key) if isinstance(event, Key) else None

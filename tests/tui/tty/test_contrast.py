@@ -13,15 +13,23 @@ from waiting import until_shown
 
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.fault import Fault
-from vramtop.monitor.snapshot.snapshot import WatchedJob
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
+from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
+from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.app.themes import DEFAULT_THEME, THEMES
-from vramtop.tui.draw.contrast import VGA, XTERM, contrast, nearest_of_256, parse_hex, rgb_of_256
-from vramtop.tui.draw.palette import CHECKS, COMPONENTS, STATUSES, VERDICTS
-from vramtop.tui.draw.terminal_capabilities import ColourDepth
-from vramtop.tui.tty.colour_filters import ColourlessFilter, ReadableFilter, is_text
+from vramtop.tui.draw.palette import (
+    CHECKS,
+    COMPONENTS,
+    STATUSES,
+    VERDICTS,
+    VGA,
+    XTERM,
+    contrast,
+    nearest_of_256,
+    parse_hex,
+    rgb_of_256,
+)
+from vramtop.tui.draw.text_output import ColourDepth
+from vramtop.tui.tty.line_filters import ColourlessFilter, ReadableFilter, is_text
 
 NEEDS = {"over": 20.0, "right": 40.0, "under": 75.0, "waits": 70.0, "small": 5.0}
 THEMES_BY_NAME = {**BUILTIN_THEMES, **{theme.name: theme for theme in THEMES}}

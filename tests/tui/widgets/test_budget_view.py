@@ -1,10 +1,10 @@
 from collections.abc import Callable
 
-from vramtop.estimator import estimate
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.job import Job, with_changes
-from vramtop.monitor.board.fit.device_capacity import device_capacities
-from vramtop.monitor.board.fit.fit_check import check_fit
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import with_changes
+from vramtop.monitor.board.fit import check_fit, device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.widgets.budget_view import gpu_lines, phase_table
 

@@ -2,8 +2,7 @@ from textual.app import App, ComposeResult
 from textual.widgets import Input
 from waiting import until_shown
 
-from vramtop.tui.widgets.match_list import MatchList
-from vramtop.tui.widgets.search_choice import SearchChoice, SearchMenu
+from vramtop.tui.widgets.match_list import MatchList, SearchChoice, SearchMenu
 
 WORDS = ("A100", "H100", "L40S", "RTX 4090")
 

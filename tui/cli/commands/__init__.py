@@ -2,5 +2,4 @@
 
 Lives here: one module per command of ``main.COMMANDS``; vramtop without a command is ``dashboard`` or ``reading.once``.
 Only ``dashboard`` imports Textual.
-Callers: ``main``.
 """

@@ -9,20 +9,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.budget import Budget, budget_on_gpu
-from vramtop.estimator.causes import Divergence
-from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.estimator.causes.divergence import Divergence
+from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job import Job, job_to_mapping, match_nvml_name, parse_assignment, replaces_model
+from vramtop.estimator.job.gpu_catalogue import match_nvml_name
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import job_to_mapping, parse_assignment, replaces_model
 from vramtop.monitor.anomalies import Anomaly, AnomalyDetector
-from vramtop.monitor.attach import Attachment, SavedAnswers, require_running, with_saved_answers
-from vramtop.monitor.attach.read_run import read_run
-from vramtop.monitor.board.divergence import Comparison, PhaseTracker, compare_with_budget
-from vramtop.monitor.board.divergence.diagnose import diagnose
-from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot
-from vramtop.monitor.sources.nvml import NvmlSource
+from vramtop.monitor.attach.attachment import Attachment, SavedAnswers, with_saved_answers
+from vramtop.monitor.attach.read_run import read_run, require_running
+from vramtop.monitor.board.divergence import Comparison, PhaseTracker, compare_with_budget, diagnose
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
+from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
-from ...draw import detect_output
-from ...reports import RunReport, run_lines
+from ...draw.text_output import detect_output
+from ...reports.run_text import RunReport, run_lines
 from ..json_text import json_text
 from ..measured_runs import corrected_run, keep_reading
 from ..progress import Progress

@@ -8,17 +8,19 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError, require_threads
-from vramtop.monitor.attach.automatic import AutomaticAttach, IdleTracing, LeftAlone
-from vramtop.monitor.history import RunRecorder
-from vramtop.monitor.snapshot import CurrentDemand, Demand, ProcessFigure
-from vramtop.monitor.sources import EarlySampler, HostLoadSource, OptionalGpuSource
-from vramtop.monitor.sources.nvml import NvmlSource
-from vramtop.monitor.storage import PendingJobs, leave_files_unchanged
-from vramtop.monitor.storage.settings import HOST_LINE, THEME, save_setting, take_over_old_file
+from vramtop.estimator.common.errors import InputError, require_threads
+from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach, IdleTracing, LeftAlone
+from vramtop.monitor.history.history import RunRecorder
+from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand, ProcessFigure
+from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+from vramtop.monitor.sources.sampler import EarlySampler, HostLoadSource, OptionalGpuSource
+from vramtop.monitor.storage.pending_jobs import PendingJobs
+from vramtop.monitor.storage.settings.change import save_setting, take_over_old_file
+from vramtop.monitor.storage.settings.schema import HOST_LINE, THEME
+from vramtop.monitor.storage.user_file import leave_files_unchanged
 
-from ...draw import detect_output, is_dumb_terminal, prepare_textual, printable
-from ...tty.is_served import is_served
+from ...draw.text_output import detect_output, is_dumb_terminal, prepare_textual, printable
+from ...tty.terminal_app import is_served
 from ..crash_report import crash_sentence, save_fault
 from ..display_options import display_filter
 from ..estimators import Estimators, pending_jobs
@@ -27,8 +29,8 @@ from ..option_settings import settings_notices
 if TYPE_CHECKING:
     import argparse
 
-    from vramtop.monitor.board import Watchlist
-    from vramtop.monitor.sources import SnapshotSource
+    from vramtop.monitor.board.watchlist import Watchlist
+    from vramtop.monitor.sources.sampler import SnapshotSource
 
 _PRELOAD_SECONDS = 1.0
 """Time after the first frame at which screens are imported that no key has asked for."""
@@ -70,7 +72,8 @@ def run(options: argparse.Namespace) -> int:
     recorder = _recorder(estimators, attach) if measures else None
     threading.excepthook = lambda failed: pending.notify(crash_sentence(failed.exc_value or failed.exc_type()))
     sampler = EarlySampler(source, options.interval, watchlist.update)  # reads while Textual is being imported
-    from ...app import AppOptions, ViewOnlyApp, VramtopApp
+    from ...app.app import AppOptions, VramtopApp
+    from ...app.view_only_app import ViewOnlyApp
 
     app_options = AppOptions(
         interval=options.interval,
@@ -141,7 +144,7 @@ def _print_once(options: argparse.Namespace) -> int:
     if options.demo or options.replay:
         raise InputError(f"{reason}, so no recording can be played on it")
     print(f"vramtop: {reason}: printing one reading instead of the dashboard", file=sys.stderr)
-    from .reading import once
+    from . import once
 
     return once.run(options)
 
@@ -149,14 +152,14 @@ def _print_once(options: argparse.Namespace) -> int:
 def _source(options: argparse.Namespace, demand: CurrentDemand) -> tuple[SnapshotSource, str | None]:
     """Return the source of snapshots, and a banner if that is not this machine."""
     if options.replay:
-        from vramtop.monitor.sources import ReplaySource
+        from vramtop.monitor.sources.recording import ReplaySource
 
         path = Path(options.replay)
         source = ReplaySource(path, rebase=True)
         source.open()  # an error is reported before the screen opens
         return source, f"the recording {path.name}, not this machine now"
     if options.demo:
-        from vramtop.monitor.sources import demo_source
+        from vramtop.monitor.sources.demo import demo_source
 
         return demo_source(), "the demo recording, not this machine"
     return HostLoadSource(OptionalGpuSource(NvmlSource(demand=demand)), demand), None

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vramtop.estimator.common import ExitCode
-from vramtop.monitor.doctor import DoctorReport, Issue, collect_report, find_issues
-from vramtop.monitor.storage.settings import DEFAULT
+from vramtop.estimator.common.errors import ExitCode
+from vramtop.monitor.doctor.report import DoctorReport, Issue, collect_report, find_issues
+from vramtop.monitor.storage.settings.in_force import DEFAULT
 
-from ...draw import detect_output
-from ...reports import doctor_lines
-from ...tty import TerminalFacts, terminal_issues
-from ...tty.terminal_facts import terminal_facts
+from ...draw.text_output import detect_output
+from ...reports.doctor_text import doctor_lines
+from ...tty.terminal_facts import TerminalFacts, terminal_facts, terminal_issues
 from ..json_text import json_text
 from ..progress import Progress
 
 if TYPE_CHECKING:
-    from vramtop.monitor.storage.settings import SettingsInForce
+    from vramtop.monitor.storage.settings.in_force import SettingsInForce
 
     from ..json_types import DoctorJson
 

@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...draw import detect_output
-from ...job import load_from_options
-from ...reports import assumed_lines, budget_lines, closing_lines
+from ...draw.text_output import detect_output
+from ...job.load_job import load_from_options
+from ...reports.budget_text import assumed_lines, budget_lines, closing_lines
 from ..json_text import json_text
 from ..measured_runs import estimate_job
 from ..option_values import described_gpu

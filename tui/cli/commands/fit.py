@@ -4,31 +4,16 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vramtop.estimator.common import InputError
-from vramtop.estimator.trace import keep_idle_workers
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.trace.worker_pool import keep_idle_workers
 from vramtop.monitor.board.fit import device_capacities
 
-from ...job import load_from_options
-from ..fitting import (
-    FitCheck,
-    NoGpusError,
-    WaitRequest,
-    check_here,
-    check_on_fleet,
-    committed_bytes,
-    describe_machine,
-    exec_program,
-    gpu_and_memory,
-    judge_on,
-    open_source,
-    program_to_start,
-    read_gpus,
-    refuse_what_is_for_this_machine,
-    report_fit,
-    report_without_gpus,
-    select_devices,
-    wait_until_it_fits,
-)
+from ...job.load_job import load_from_options
+from ..fitting.fit_check import FitCheck, check_here, describe_machine, gpu_and_memory, judge_on, report_fit
+from ..fitting.fleet_check import check_on_fleet, refuse_what_is_for_this_machine
+from ..fitting.machine_gpus import NoGpusError, committed_bytes, open_source, read_gpus, select_devices
+from ..fitting.no_gpus import report_without_gpus
+from ..fitting.waiting import WaitRequest, exec_program, program_to_start, wait_until_it_fits
 from ..measured_runs import estimate_job
 from ..option_values import described_devices, described_gpu
 
@@ -86,7 +71,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
 def _over_fleet(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print which hosts of a fleet can take the job; exit codes likewise, 1 if none can take it now."""
-    from .remote import hosts, prometheus
+    from . import hosts, prometheus
 
     refuse_what_is_for_this_machine(options)
     loaded = load_from_options(options, launch)

@@ -11,13 +11,14 @@ from typing import NoReturn
 
 import msgspec
 
-from vramtop.estimator.common import CannotTellError, ExitCode, InputError, parse_size
+from vramtop.estimator.common.errors import CannotTellError, ExitCode, InputError
+from vramtop.estimator.common.sizes import parse_size
 from vramtop.estimator.trace.measure import BatchSearch
 
-from ...draw import detect_output, printable
-from ...job import load_from_options
+from ...draw.text_output import detect_output, printable
+from ...job.load_job import load_from_options
 from ..json_text import json_text
-from ..measuring import (
+from ..measuring.free_gpus import (
     FixedGpus,
     MeasuredJob,
     Measuring,
@@ -91,7 +92,7 @@ def _measured(options: argparse.Namespace, launch: Sequence[str] | None, how: Me
 
 
 def _run_suite(options: argparse.Namespace, how: Measuring) -> int:
-    from ..measuring import chosen_parts, open_suite, read_suite
+    from ..measuring.suite import chosen_parts, open_suite, read_suite
 
     path = Path(options.suite)
     parts = chosen_parts(read_suite(path), options.part)

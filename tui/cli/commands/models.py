@@ -4,10 +4,11 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError, format_size
-from vramtop.estimator.model import BuiltInModel, built_in_models, search_models
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.sizes import format_size
+from vramtop.estimator.model.find_config import BuiltInModel, built_in_models, search_models
 
-from ...draw import TextOutput, detect_output, format_table, truncate
+from ...draw.text_output import TextOutput, detect_output, format_table, truncate
 from ..json_text import json_text
 
 if TYPE_CHECKING:

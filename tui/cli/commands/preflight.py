@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from vramtop.estimator.common import ExitCode, working_folder
-from vramtop.estimator.job import Job
-from vramtop.monitor.preflight import ESTIMATE_TIMEOUT_SECONDS, exit_code, validate_job
+from vramtop.estimator.common.errors import ExitCode
+from vramtop.estimator.common.paths import working_folder
+from vramtop.estimator.job.job import Job
 from vramtop.monitor.preflight.checks import find_checks
 from vramtop.monitor.preflight.context import CheckContext, CheckResult
 from vramtop.monitor.preflight.facts import (
@@ -19,12 +19,11 @@ from vramtop.monitor.preflight.facts import (
     job_environment,
     this_machine,
 )
-from vramtop.monitor.preflight.prepare import prepare
-from vramtop.monitor.preflight.run_checks import run_checks
+from vramtop.monitor.preflight.run_checks import ESTIMATE_TIMEOUT_SECONDS, exit_code, prepare, run_checks, validate_job
 
-from ...draw import detect_output
-from ...job import job_from_options
-from ...reports import preflight_lines
+from ...draw.text_output import detect_output
+from ...job.load_job import job_from_options
+from ...reports.preflight_text import preflight_lines
 from ..json_text import json_text
 from ..measured_runs import correction
 from ..option_values import described_devices, described_gpu, described_host, gpu_indices

@@ -11,19 +11,20 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import CannotTellError, VramtopError
-from vramtop.monitor.attach.automatic import AutomaticAttach
-from vramtop.monitor.board import Watchlist
-from vramtop.monitor.history import RunRecorder
-from vramtop.monitor.snapshot import Snapshot
-from vramtop.monitor.sources import RecordingWriter, Sampler
-from vramtop.monitor.sources.nvml import NvmlSource
+from vramtop.estimator.common.errors import CannotTellError, VramtopError
+from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.history.history import RunRecorder
+from vramtop.monitor.snapshot.snapshot import Snapshot
+from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+from vramtop.monitor.sources.recording import RecordingWriter
+from vramtop.monitor.sources.sampler import Sampler
 
 from ..crash_report import save_fault
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job import Job
+    from vramtop.estimator.job.job import Job
 
     from ..json_types import RecordJson
 

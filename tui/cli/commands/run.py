@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Sequence
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.attach.automatic.start_following import start_following
 from vramtop.monitor.probe.launch import probed_environment
 
@@ -21,7 +21,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError("no command given; write: vramtop run -- python train.py ...")
     environ = probed_environment(os.environ, snapshot_folder=_snapshot_folder(options.snapshot_on_oom))
     if options.fit:
-        from ..fitting import guarded  # imports the estimator
+        from ..fitting.guard import guarded  # imports the estimator
 
         found = guarded(options, launch, environ)
         if isinstance(found, int):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.fleet.placing import place_job
 
-from ...draw import detect_output
-from ...job import BudgetsByCard
-from ...reports import budget_lines, closing_lines, fleet_fit_lines, fleet_fit_sentence
+from ...draw.text_output import detect_output
+from ...job.budgets_by_card import BudgetsByCard
+from ...reports.budget_text import budget_lines, closing_lines
+from ...reports.fleet_fit_text import fleet_fit_lines, fleet_fit_sentence
 from ..json_text import json_text
 from ..measured_runs import correction, estimate_job
 from .fit_check import EXIT_CODES
@@ -17,9 +18,9 @@ from .fit_check import EXIT_CODES
 if TYPE_CHECKING:
     import argparse
 
-    from vramtop.monitor.fleet import Fleet
+    from vramtop.monitor.fleet.fleet import Fleet
 
-    from ...job import LoadedJob
+    from ...job.load_job import LoadedJob
     from ..json_types import FitOverHostsJson
 
 _RAM = "The RAM of the hosts is not checked; vramtop preflight on the host itself does that."

@@ -11,12 +11,14 @@ from dataclasses import replace
 import msgspec
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import CannotTellError, VramtopError
-from vramtop.estimator.job import Job, ModelSpec, Parallel, parse_assignment, with_changes
+from vramtop.estimator.common.errors import CannotTellError, VramtopError
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import parse_assignment, with_changes
+from vramtop.estimator.job.settings import ModelSpec, Parallel
 from vramtop.monitor.board.fit import FitResult, Verdict, count_devices
 
-from ...draw import printable
-from ...job import load_from_options
+from ...draw.text_output import printable
+from ...job.load_job import load_from_options
 from .fit_check import EXIT_CODES, FitCheck, check_here, report_fit
 from .machine_gpus import gpus_here
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.estimation import estimate
 from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
-from vramtop.monitor.snapshot import DeviceIndex, Snapshot, gpu_list
-from vramtop.monitor.sources.nvml import NvmlSource
-from vramtop.monitor.storage import Reservations
+from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot, gpu_list
+from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+from vramtop.monitor.storage.reservations import Reservations
 
 from ..option_values import gpu_indices
 
 if TYPE_CHECKING:
-    from vramtop.monitor.attach import Attachment
+    from vramtop.monitor.attach.attachment import Attachment
 
 DeviceSelection = Sequence[int | str] | None
 """GPUs by index and MIG devices by uuid; None: all."""
@@ -98,7 +98,10 @@ def read_gpus(source: NvmlSource, advice: str = DESCRIBE) -> Snapshot:
 
 def committed_bytes(snapshot: Snapshot, selection: DeviceSelection) -> tuple[dict[DeviceIndex, int], tuple[str, ...]]:
     """Return free memory that is reserved, or that jobs which have just started will take; and notes about these."""
-    from vramtop.monitor.attach import find_starting_processes, remaining_bytes_by_device  # a third of the start-up
+    from vramtop.monitor.attach.read_run import (  # a third of the start-up
+        find_starting_processes,
+        remaining_bytes_by_device,
+    )
 
     reservations = Reservations()
     committed = reservations.committed(snapshot)
@@ -123,7 +126,7 @@ def select_devices(text: str | None, snapshot: Snapshot) -> tuple[DeviceSelectio
 
 
 def _visible_devices(snapshot: Snapshot) -> tuple[DeviceSelection, tuple[str, ...]]:
-    from vramtop.monitor.attach import GpuEnvironment, nvml_mig_parent, visible_gpus, visible_mig_devices
+    from vramtop.monitor.attach.attachment import GpuEnvironment, nvml_mig_parent, visible_gpus, visible_mig_devices
 
     choice = GpuEnvironment.from_environ(os.environ, local_rank=None, mig_parent=nvml_mig_parent)
     if choice.cuda_visible_devices is None:

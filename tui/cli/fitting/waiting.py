@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import CannotTellError, InputError, look_up_program, mask_line
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.secrets import mask_line
+from vramtop.estimator.common.trust import look_up_program
 from vramtop.monitor.board.fit import DeviceCapacity, FitResult, check_fit
-from vramtop.monitor.host import start_time_of
-from vramtop.monitor.snapshot import Snapshot
-from vramtop.monitor.storage import Reservation, Reservations
+from vramtop.monitor.host.processes import start_time_of
+from vramtop.monitor.snapshot.snapshot import Snapshot
+from vramtop.monitor.storage.reservations import Reservation, Reservations
 
-from ...draw import printable
+from ...draw.text_output import printable
 
 RESERVATION_SECONDS = 120.0
 """Time for which memory stays reserved after vramtop has ended, for a caller that starts the job itself."""

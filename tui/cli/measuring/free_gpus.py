@@ -1,19 +1,48 @@
 """The GPUs on which a measurement may run, what must stay free there, and what NVML shows meanwhile."""
 
 import contextlib
+import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from vramtop.estimator.common import MIB, CannotTellError
-from vramtop.estimator.trace.measure import Place
+from vramtop.estimator.budget import Budget, Span
+from vramtop.estimator.common.errors import CannotTellError, ExitCode, InputError
+from vramtop.estimator.common.sizes import GIB, MIB
+from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
+from vramtop.estimator.job.gpu_catalogue import Gpu
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import job_to_mapping
+from vramtop.estimator.learning.measurement import Observed
+from vramtop.estimator.model.checkpoint import job_of_model
+from vramtop.estimator.model.find_config import ResolvedModel, resolve_model
+from vramtop.estimator.trace.allocator_report import allocator_settings
+from vramtop.estimator.trace.measure import (
+    BatchSearch,
+    MeasuredStep,
+    Place,
+    find_largest_batch,
+    rank_count,
+    run_in_worker,
+    run_real_step,
+    tiny_job,
+)
 from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
-from vramtop.monitor.snapshot import NO_ANSWER, GpuReading, Snapshot
-from vramtop.monitor.sources.nvml import NvmlSource
+from vramtop.monitor.history.history import History
+from vramtop.monitor.history.new_measurement import new_measurement
+from vramtop.monitor.snapshot.snapshot import NO_ANSWER, GpuReading, Snapshot
+from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
-from ..fitting import committed_bytes, open_source, read_gpus, select_devices
+from ...draw.palette import peak_place
+from ...draw.text_output import TextOutput, format_table
+from ..fitting.machine_gpus import committed_bytes, open_source, read_gpus, select_devices
+
+if TYPE_CHECKING:
+    from ..json_types import MeasuredJson, MeasureJson, PredictedPeakJson
 
 ADVICE = "--cpu runs a tiny model on the CPU instead, and --predict only predicts"
 KEPT_BYTES = 512 * MIB
@@ -209,3 +238,433 @@ class FixedGpus:
         if ranks > len(self.chosen.devices):
             raise NoFreeGpus(f"the job has {ranks} ranks, and the suite has {len(self.chosen.devices)} GPU")
         return FreeGpus(self.chosen.source, self.chosen.devices[:ranks], self.chosen.snapshot, self.turn)
+
+
+# One job measured: predicted, run, read from outside, and kept in the history.
+
+
+_LARGEST_BATCH = 1 << 16
+"""Micro-batch at which the search ends, however little memory each sequence takes."""
+_NO_WORKSPACE = ":0:0"
+"""In the words of ``CUBLAS_WORKSPACE_CONFIG``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """How jobs are measured.
+
+    Args:
+        gpus: of this machine; None: on the CPU.
+        steps: optimizer steps.
+        timeout: seconds for each run.
+        limit_bytes: bytes that torch may allocate on each GPU; None: all that are free.
+        method: of the prediction.
+        python: the interpreter with torch.
+        keep: keep results in the history.
+        progress: called with what is being done.
+        in_worker: on the CPU, run the steps in the worker that predicts: for many tiny jobs.
+    """
+
+    gpus: OpenGpus | FixedGpus | None
+    steps: int
+    timeout: float
+    limit_bytes: int | None
+    method: MethodChoice
+    python: str | None
+    keep: bool
+    progress: Callable[[str], None]
+    in_worker: bool = False
+
+    def job(self, job: Job) -> Job:
+        """Return the job that is run in place of this one: on the CPU a tiny one."""
+        return job if self.gpus is not None else tiny_job(job, resolve_model(job.model))
+
+    def predicted_job(self, job: Job) -> Job:
+        """Return the job as its prediction takes it: on the CPU without the workspaces that cuBLAS has on a GPU."""
+        if self.gpus is not None:
+            return job
+        return msgspec.structs.replace(
+            job, software=msgspec.structs.replace(job.software, cublas_workspace=_NO_WORKSPACE)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredJob:
+    """A job beside its measurement, or the reason why there is none."""
+
+    job: Job
+    budget: Budget | None
+    """The estimate; None: none can be made."""
+    unpredicted: str | None = None
+    """Why no estimate can be made."""
+    step: MeasuredStep | None = None
+    outside: OutsideFigures = field(default_factory=OutsideFigures)
+    """What NVML showed of the rank with the highest peak."""
+    card: str | None = None
+    driver: str | None = None
+    error: str | None = None
+    """Why nothing was measured."""
+    notes: tuple[str, ...] = ()
+    seconds: float | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0: measured (or predicted), 1: it ran out of memory, 3: it could not be run."""
+        if self.error is not None:
+            return ExitCode.CANNOT_TELL
+        return ExitCode.NO if self.step is not None and self.step.out_of_memory else ExitCode.DONE
+
+
+def measure_job(job: Job, how: Measuring, *, budget: Budget | None = None) -> MeasuredJob:
+    """Measure a job, predict it, and keep both.
+
+    Args:
+        job: as it is run.
+        how: on which device, how long.
+        budget: the prediction, if it is made already.
+
+    Raises:
+        InputError: the job is invalid, ``--python`` or ``--gpu`` names nothing.
+    """
+    started = time.monotonic()
+    free: FreeGpus | None = None
+    model = resolve_model(job.model)
+    job = job_of_model(job, model)
+    found = MeasuredJob(job=job, budget=budget)
+    try:
+        if how.gpus is None:
+            places = [Place(limit_bytes=how.limit_bytes)] * rank_count(job)
+        else:
+            free = how.gpus.free(rank_count(job))
+            places = free.places(how.limit_bytes)
+            found = replace(found, card=free.name, driver=free.driver)
+        if budget is None:
+            found = predicted(job, how, free.devices[0].gpu_type if free else None, found)
+        how.progress(f"running {how.steps} steps of {model.label}")
+        step = _steps(job, model, how, free, places)
+    except CannotTellError as error:
+        return replace(found, error=error.message)
+    finally:
+        if free is not None:
+            free.release()
+    figures = free.figures[step.ranks.index(step.highest)] if free and free.figures else OutsideFigures()
+    found = replace(found, step=step, outside=figures, seconds=round(time.monotonic() - started, 1))
+    limited = step.out_of_memory is not None and how.limit_bytes is not None  # it failed by the user's wish
+    return _kept(found) if free and how.keep and not limited else found
+
+
+def _steps(
+    job: Job, model: ResolvedModel, how: Measuring, free: FreeGpus | None, places: Sequence[Place]
+) -> MeasuredStep:
+    if free is None and how.in_worker and len(places) == 1:
+        limit = how.limit_bytes
+        return run_in_worker(job, model, limit_bytes=limit, steps=how.steps, timeout=how.timeout, python=how.python)
+    return run_real_step(
+        job,
+        model,
+        places,
+        device="cuda" if free else "cpu",
+        steps=how.steps,
+        timeout=how.timeout,
+        python=how.python,
+        on_stage=free.read if free else lambda _stage, _pids: None,
+    )
+
+
+def predicted(job: Job, how: Measuring, gpu: Gpu | None, found: MeasuredJob) -> MeasuredJob:
+    """Return the job with its prediction."""
+    how.progress(f"estimating {job.label}")
+    try:
+        return replace(found, budget=estimate(how.predicted_job(job), method=how.method, gpu=gpu, python=how.python))
+    except CannotTellError as error:
+        return replace(found, unpredicted=error.message)
+
+
+def search_micro_batch(job: Job, how: Measuring) -> tuple[MeasuredJob, BatchSearch]:
+    """Find the largest micro-batch that runs; the measurement is that of the largest one, or of the last try.
+
+    Raises:
+        InputError: the job is invalid, or there is no memory to fill.
+        CannotTellError: the job cannot be measured.
+    """
+    available, gpu = how.limit_bytes, None
+    if how.gpus is not None:
+        free = how.gpus.free(rank_count(job))
+        available = free.available_bytes if available is None else min(free.available_bytes, available)
+        gpu = free.devices[0].gpu_type
+    if available is None:
+        raise InputError("--search needs GPUs, or with --cpu --memory SIZE: the memory to fill")
+    quick = quick_estimator(how.predicted_job(job), gpu=gpu)
+    results: dict[int, MeasuredJob] = {}
+
+    def with_batch(micro_batch: int) -> Job:
+        training = msgspec.structs.replace(job.training, micro_batch=micro_batch)
+        return msgspec.structs.replace(job, training=training)
+
+    def need(micro_batch: int) -> int:
+        peak = quick(how.predicted_job(with_batch(micro_batch))).peak
+        return peak.allocated_bytes if how.gpus is None else peak.device_bytes
+
+    def run(micro_batch: int) -> float | None:
+        result = results[micro_batch] = measure_job(with_batch(micro_batch), how)
+        if result.error is not None or result.step is None:
+            raise CannotTellError(result.error or "nothing was measured")
+        if result.step.out_of_memory:
+            return None
+        return _held_bytes(result) / need(micro_batch)
+
+    found = find_largest_batch(
+        _largest(need, available), run, lambda factor: _largest(lambda size: round(need(size) * factor), available)
+    )
+    shown = found.runs if found.runs is not None else found.tries[-1]
+    return results[shown], found
+
+
+def _largest(need: Callable[[int], int], available: int) -> int | None:
+    """Return the largest micro-batch that needs no more; None: not even 1 does."""
+    if need(1) > available:
+        return None
+    low, high = 1, 2
+    while high < _LARGEST_BATCH and need(high) <= available:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if need(middle) <= available else (low, middle)
+    return low
+
+
+def _held_bytes(result: MeasuredJob) -> int:
+    """Return the memory that a run held, as far out as it is known."""
+    assert result.step is not None  # noqa: S101 - the caller has asked
+    rank, outside = result.step.highest, result.outside
+    known = (outside.process_bytes, outside.device_bytes, rank.reserved_bytes, rank.allocated_bytes)
+    return next((size for size in known if size is not None), 0)
+
+
+def _kept(found: MeasuredJob) -> MeasuredJob:
+    """Keep the measurement in the user's history; what hinders that becomes a note."""
+    assert found.step is not None  # noqa: S101 - the caller has measured
+    rank, failed = found.step.highest, found.step.out_of_memory
+    device = found.outside.process_bytes if found.outside.process_bytes is not None else found.outside.device_bytes
+    variable = allocator_settings(os.environ)
+    observed = Observed(
+        allocated_bytes=rank.allocated_bytes,
+        reserved_bytes=rank.reserved_bytes,
+        device_bytes=device,
+        allocator_source="measure",
+        device_source=None if device is None else "measure",
+    )
+    now = time.time()
+    try:
+        measurement = new_measurement(
+            found.job,
+            [found.budget] if found.budget else [],
+            observed,
+            run=f"measure {rank.pid} {now}",
+            state="out_of_memory" if failed else "ended",
+            time=now,
+            card=found.card,
+            driver=found.driver,
+            versions={name: text for name, text in found.step.versions.items() if name != "python"},
+            allocator=variable[1] if variable else None,
+        )
+        repaired = History().add(measurement)
+    except CannotTellError as error:
+        return replace(found, notes=(*found.notes, f"Not kept in the history: {error.message}."))
+    return replace(found, notes=(*found.notes, *([repaired] if repaired else [])))
+
+
+# A measurement beside its prediction, as text and as JSON.
+
+
+_PHASES = ("loading", "forward", "backward", "optimizer step")
+_PARTS = ("weights", "gradients", "optimizer")
+_UNKNOWN = "-"
+_ALIGNED = "<>>>>"
+
+
+def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> "MeasureJson":
+    """Return the line of JSON about one job."""
+    step, outside, budget = found.step, found.outside, found.budget
+    measured: MeasuredJson | None = None
+    if step is not None:
+        measured = {
+            **step.to_json(),
+            "process_bytes": outside.process_bytes,
+            "device_bytes": outside.device_bytes,
+            "context_bytes": outside.context_bytes,
+            "stages": {stage: msgspec.to_builtins(found) for stage, found in outside.stages.items()},
+        }
+    error = found.error
+    if step is not None and step.out_of_memory is not None:
+        error = f"out of memory {step.out_of_memory.place}: {step.out_of_memory.message}"
+    data: MeasureJson = {
+        "schema": 1,
+        "job": {**job_to_mapping(found.job), "name": found.job.label},
+        "predicted": None if budget is None else peak_json(found, budget),
+        "device": step.device if step else None,
+        "card": found.card,
+        "driver": found.driver,
+        "versions": step.versions if step else {},
+        "measured": measured,
+        "error": error,
+        "seconds": found.seconds,
+        "notes": [*found.notes, *([f"Not predicted: {found.unpredicted}."] if found.unpredicted else [])],
+    }
+    if search is not None:
+        data["search"] = {
+            "key": "training.micro_batch",
+            "predicted": search.predicted,
+            "runs": search.runs,
+            "fails": search.fails,
+            "tries": list(search.tries),
+            "decided": search.decided,
+        }
+    return data
+
+
+def peak_json(found: MeasuredJob, budget: Budget) -> "PredictedPeakJson":
+    """Return the predicted peak; of a run on the CPU null for what only a GPU has."""
+    peak, on_cpu = budget.peak, found.step is not None and found.step.device == "cpu"
+    components: dict[str, int | None] = dict(peak.components.items())
+    if on_cpu:
+        components |= {"context": None, "communication": None}
+    return {
+        "method": budget.method,
+        "phase": peak.phase,
+        "components": components,
+        "allocated_bytes": peak.allocated_bytes,
+        "reserved_bytes": None if on_cpu else peak.reserved_bytes,
+        "device_bytes": None if on_cpu else peak.device_bytes,
+        "low_bytes": None if on_cpu else peak.low_bytes,
+        "high_bytes": None if on_cpu else peak.high_bytes,
+        "allocated_range": _span_json(None if on_cpu else peak.allocated_range),
+        "reserved_range": _span_json(None if on_cpu else peak.reserved_range),
+        "cache_bytes": None if on_cpu else peak.cache_bytes,
+    }
+
+
+def _span_json(span: Span | None) -> dict[str, Any] | None:
+    return None if span is None else asdict(span)
+
+
+def measured_lines(found: MeasuredJob, output: TextOutput, search: BatchSearch | None = None) -> Iterator[str]:
+    """Yield the figures side by side: torch's, NVML's, by component and by phase, then the notes."""
+    step, budget = found.step, found.budget
+    unit, name = _unit(found)
+    yield from (output.paint(line, None, bold=True) for line in output.wrapped(_headline(found), further="  "))
+    if search is not None:
+        yield from output.wrapped(search.sentence, further="  ")
+    if step is not None and step.out_of_memory is not None:
+        yield from output.wrapped(_failure(step, unit, name), further="  ")
+    if budget is not None:
+        yield from output.wrapped(f"predicted ({budget.method}): the peak {peak_place(budget)}", further="  ")
+    yield ""
+    last = "" if step is not None and step.device == "cpu" else "range"
+    rows = [(name, "measured", "predicted", "difference", last), *_rows(found, unit)]
+    yield from (output.text(line.rstrip()) for line in format_table(rows, _ALIGNED))
+    notes = [*found.notes, *([f"not predicted: {found.unpredicted}"] if found.unpredicted else [])]
+    if step is not None and step.device == "cpu":
+        notes.append(
+            "both are of a run on the CPU: without CUDA context, cuBLAS's workspaces and the allocator's cache, which "
+            "only a GPU has; vramtop estimate predicts these too"
+        )
+    if step is not None and step.device == "cpu" and found.job.parallel.cpu_offload != "none":
+        notes.append("on a CPU, what is offloaded to host memory counts as well")
+    if step is not None and step.highest.retries:
+        notes.append(f"the allocator freed its cache {step.highest.retries} times because memory was full")
+    if notes:
+        yield ""
+    for note in notes:
+        yield from output.wrapped(f"note: {note}", further="  ")
+
+
+def _headline(found: MeasuredJob) -> str:
+    step = found.step
+    if step is None:
+        return f"{found.job.label}: predicted only"
+    where = found.card or "a GPU" if step.device == "cuda" else "the CPU (a tiny model)"
+    ranks = f"{len(step.ranks)} ranks on " if len(step.ranks) > 1 else ""
+    versions = ", ".join(f"{name} {step.versions[name]}" for name in ("torch", "transformers") if name in step.versions)
+    count = len(step.highest.allocated_by_step_bytes)
+    steps = "" if step.out_of_memory or not count else f"{count} step{'s' * (count != 1)} on "
+    return f"{found.job.label}: {steps}{ranks}{where}; {versions}"
+
+
+def _failure(step: MeasuredStep, unit: int, name: str) -> str:
+    failed = step.out_of_memory
+    assert failed is not None  # noqa: S101 - the caller has asked
+    held = [
+        f"{size / unit:.2f} {name} {word}"
+        for size, word in ((failed.allocated_bytes, "allocated"), (failed.reserved_bytes, "reserved"))
+        if size is not None
+    ]
+    rank = f" of rank {step.ranks.index(step.highest)}" if len(step.ranks) > 1 else ""
+    return f"It ran out of memory {failed.place}{rank}, with {' and '.join(held)}: {failed.message}"
+
+
+def _rows(found: MeasuredJob, unit: int) -> Iterator[tuple[str, str, str, str, str]]:
+    step, budget = found.step, found.budget
+    rank = step.highest if step else None
+    peak = budget.peak if budget else None
+    on_cpu = step is not None and step.device == "cpu"
+
+    def row(name: str, seen: int | None, told: int | None, span: Span | None = None) -> tuple[str, str, str, str, str]:
+        apart = _UNKNOWN if seen is None or not told else f"{100 * (seen - told) / told:+.1f} %"
+        bounds = f"{span.low_bytes / unit:.2f} - {span.high_bytes / unit:.2f}" if span and not on_cpu else ""
+        return name, _size(seen, unit), _size(told, unit), apart, bounds
+
+    yield row(
+        "allocated",
+        rank.allocated_bytes if rank else None,
+        peak.allocated_bytes if peak else None,
+        peak.allocated_range if peak else None,
+    )
+    if not on_cpu:
+        yield from _outer_rows(found, row)
+    for name in _PARTS:
+        yield row(f"  {name}", rank.components.get(name) if rank else None, _whole_component(budget, name))
+    for phase in _PHASES:
+        seen = rank.phases.get(phase) if rank else None
+        told = next((each.allocated_bytes for each in budget.phases if each.name == phase), None) if budget else None
+        if seen is not None or told is not None:
+            yield row(f"allocated, {phase}", seen.allocated if seen else None, told)
+
+
+def _outer_rows(found: MeasuredJob, row: Callable[..., tuple[str, str, str, str, str]]) -> Iterator[Any]:
+    """Yield the figures that only a GPU has."""
+    rank, outside = found.step.highest if found.step else None, found.outside
+    peak = found.budget.peak if found.budget else None
+    yield row(
+        "reserved",
+        rank.reserved_bytes if rank else None,
+        peak.reserved_bytes if peak else None,
+        peak.reserved_range if peak else None,
+    )
+    device = outside.process_bytes if outside.process_bytes is not None else outside.device_bytes
+    yield row("device (NVML)", device, peak.device_bytes if peak else None, peak.device_range if peak else None)
+    reserved = rank.reserved_bytes if rank else None
+    outside_torch = None if device is None or reserved is None else device - reserved
+    yield row("  outside torch", outside_torch, peak.device_bytes - peak.reserved_bytes if peak else None)
+
+
+def _whole_component(budget: Budget | None, name: str) -> int | None:
+    """Return what a component takes where all of it exists: in some phase; of gradients, in the optimizer step."""
+    if budget is None:
+        return None
+    step = budget.phase("optimizer step")
+    if name == "gradients" and step is not None and step.components.gradients:
+        return step.components.gradients
+    most: int = max(getattr(phase.components, name) for phase in budget.phases)
+    return most
+
+
+def _unit(found: MeasuredJob) -> tuple[int, str]:
+    """Return the unit in which the smallest of the peaks can be read."""
+    seen = found.step.highest.allocated_bytes if found.step else None
+    size = seen if seen is not None else found.budget.peak.allocated_bytes if found.budget else 0
+    return (GIB, "GiB") if size >= GIB // 10 else (MIB, "MiB")
+
+
+def _size(size: int | None, unit: int) -> str:
+    return _UNKNOWN if size is None else f"{size / unit:.2f}"

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from vramtop.estimator.common import LimitError, current_token, decode_json
+from vramtop.estimator.common.cancellation import current_token
+from vramtop.estimator.common.limits import LimitError, decode_json
 
 _END_SECONDS, _POLL_SECONDS = 3.0, 0.05
 _MAX_LINE, _MAX_FIGURES = 1 << 20, 5000

@@ -7,7 +7,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from vramtop.estimator.common import InputError, LimitError, decode_json, displayed_data, read_file, write_private
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.limits import LimitError, decode_json
+from vramtop.estimator.common.private_files import write_private
+from vramtop.estimator.common.secrets import displayed_data
+from vramtop.estimator.common.untrusted_files import read_file
 
 from ..json_types import MeasureJson, PredictedPeakJson
 

@@ -4,24 +4,194 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .browser_arguments import add_report_arguments, add_serve_arguments
-from .export_arguments import add_export_arguments
-from .fit_arguments import add_fit_arguments, add_wait_arguments
-from .host_arguments import add_stream_arguments
-from .shared_flags import (
+from .parser import (
     JOB_USAGE,
+    add_alert_arguments,
     add_estimate_arguments,
+    add_host_arguments,
     add_host_memory_argument,
     add_method_argument,
+    add_name_argument,
+    add_stream_arguments,
     add_verbose_argument,
     positive_seconds,
     process_id,
+    rare_group,
     size_in_gib,
     step_count,
 )
 
 if TYPE_CHECKING:
     from .parser import Parser
+
+# The arguments of the commands whose result a browser shows.
+
+
+PLOT_FORMATS = ("png", "svg")
+
+
+def add_report_arguments(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop report``."""
+    parser.usage = "vramtop report RECORDING|HISTORY [FLAG ...]"
+    parser.examples = """\
+  vramtop report run.jsonl.gz                 writes run.html
+  vramtop report run.jsonl.gz --plots plots --plot-format svg
+  vramtop report history --out measured.html  the runs of vramtop history
+"""
+    parser.epilog = (
+        "The file has everything in it: opening it loads nothing and runs no script. Budgets are those of the closed "
+        "form. Plots as files need matplotlib: pip install 'vramtop-budget[report]'."
+    )
+    text = (
+        "A recording, as vramtop record makes it; history: your measured runs; or a file of measured runs, as "
+        "vramtop history --export writes it (.jsonl), or another user's history.sqlite3."
+    )
+    parser.add_argument("source", metavar="RECORDING|HISTORY", help=text)
+    text = "The HTML file; -: standard output (default: the recording's name with .html, in the current folder)."
+    parser.add_argument("--out", metavar="FILE", help=text)
+    parser.add_argument("--plots", metavar="FOLDER", help="Also write each plot as a file of its own into this folder.")
+    text = "Format of these files (default: png)."
+    parser.add_argument("--plot-format", choices=PLOT_FORMATS, default="png", help=text)
+    parser.add_argument("--overwrite", action="store_true", help="Replace existing files.")
+
+
+def add_serve_arguments(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop serve``."""
+    parser.usage = "vramtop serve [FLAG ...] [-- DASHBOARD FLAG ...]"
+    parser.examples = """\
+  vramtop serve                     prints an address to open; Ctrl-C stops
+  vramtop serve --listen 8000       then: ssh -L 8000:127.0.0.1:8000 HOST
+  vramtop serve -- --demo           with flags of the dashboard
+"""
+    parser.epilog = (
+        "Whoever knows the address, which has a random token in it, sees the dashboard; it changes with each start. "
+        "Nothing can be changed from the browser (vramtop --view-only) unless --allow-actions is given. Pages and "
+        "their websocket are refused under other names than this machine's, and to pages of other servers. It needs "
+        "textual-serve: pip install 'vramtop-budget[serve]'."
+    )
+    text = "Address to serve on: HOST:PORT, PORT, or :PORT for all addresses (default: 127.0.0.1 and a free port)."
+    parser.add_argument("--listen", metavar="HOST:PORT", help=text)
+    add_name_argument(parser)
+    text = "Let the browser do what the terminal can: end processes, check and save jobs, record."
+    parser.add_argument("--allow-actions", action="store_true", help=text)
+
+
+# The arguments of ``vramtop export``.
+
+
+def add_export_arguments(parser: "Parser") -> None:
+    """Add where the metrics go, who may read them, and what is read."""
+    parser.examples = """\
+  vramtop export                              on 127.0.0.1:10440
+  vramtop export --listen :10440 --tls-cert host.pem --tls-key host.key
+  vramtop export --listen :10440 --auth-user prometheus --password-file pw
+  vramtop export --textfile /var/lib/node_exporter/vramtop.prom
+  vramtop export --print-rules > vramtop_rules.yml
+"""
+    parser.epilog = (
+        "It runs until it is interrupted. What each metric means stands above it, in a line that begins with # HELP."
+    )
+    text = "Address to serve on: HOST:PORT, PORT, or :PORT for all addresses (default: 127.0.0.1:10440)."
+    parser.add_argument("--listen", metavar="HOST:PORT", help=text)
+    add_name_argument(parser)
+    text = "Write the metrics to this file (.prom) at each reading, for node_exporter; without --listen only that."
+    parser.add_argument("--textfile", metavar="FILE", help=text)
+    text = "Send the metrics to this OTLP endpoint too (HTTP); needs vramtop-budget[otlp]. Without --listen only that."
+    parser.add_argument("--otlp", metavar="URL", help=text)
+    parser.add_argument("--tls-cert", metavar="FILE", help="Certificate (PEM): serve HTTPS.")
+    parser.add_argument("--tls-key", metavar="FILE", help="Its private key (PEM).")
+    text = "Certificate of the authority (PEM) that clients must have a certificate of."
+    parser.add_argument("--client-ca", metavar="FILE", help=text)
+    text = "Clients need this name and a password: from --password-file or VRAMTOP_EXPORT_PASSWORD."
+    parser.add_argument("--auth-user", metavar="NAME", help=text)
+    parser.add_argument("--password-file", metavar="FILE", help="File with the password in its first line.")
+    text = "Job file of a pending job, whose verdict is exported (repeatable)."
+    parser.add_argument("--job", action="append", default=argparse.SUPPRESS, metavar="FILE", help=text)
+    text = "Attach to training processes automatically (default), or not: there are no budgets then."
+    parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
+    text = "Time between readings (default: 1)."
+    parser.add_argument("--interval", type=positive_seconds, default=argparse.SUPPRESS, metavar="SECONDS", help=text)
+    add_alert_arguments(parser, after_command=True)
+    printing = parser.add_mutually_exclusive_group()
+    for name, text in (("rules", "alerting rules for Prometheus"), ("dashboard", "Grafana dashboard")):
+        printing.add_argument(
+            f"--print-{name}", dest="print_file", action="store_const", const=name, help=f"Print the {text} and exit."
+        )
+
+
+# The arguments of ``vramtop fit`` and ``vramtop wait``.
+
+
+_FIT_EXAMPLES = """\
+  vramtop fit llama-3.1-8b --qlora --gpu-type 4090
+  vramtop fit qwen2.5-7b --batch-size 4 --seq-len 4k --bf16 --gpu-memory 24GiB
+  vramtop fit llama-3.1-70b --fsdp 16 --pure-bf16 --gpu-type h100
+  vramtop fit job.toml                        on this machine, now
+  vramtop fit axolotl.yml --gpu-type a100-80gb
+  vramtop fit job.toml --prometheus http://prometheus:9090    on which host?
+  vramtop fit job.toml --slurm > head.sbatch   the #SBATCH lines that it needs
+  vramtop fit -- torchrun --nproc-per-node 8 train.py --bf16 --output_dir out
+"""
+_FLEET_EPILOG = (
+    "With --prometheus, --host or --hosts: exit code 0 some host can take it now (or several together), 1 none can "
+    "now, 3 none with figures of now can, and there are others; --gpu-type then considers only GPUs of that type."
+)
+
+
+def add_fit_arguments(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop fit``."""
+    parser.usage = JOB_USAGE.format("fit")
+    parser.examples = _FIT_EXAMPLES
+    parser.epilog = _FLEET_EPILOG
+    _add_judging_arguments(parser)
+    _add_placing_arguments(parser)
+    waiting = rare_group(parser, "waiting")
+    text = "Wait until the job fits on GPUs of this machine; then exit code 0 (vramtop wait)."
+    waiting.add_argument("--wait", action="store_true", help=text)
+    _add_waiting_arguments(waiting)
+    add_host_arguments(parser, suppress_defaults=True)
+
+
+def add_wait_arguments(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop wait``, which is ``vramtop fit --wait``."""
+    parser.usage = JOB_USAGE.format("wait")
+    parser.set_defaults(wait=True, slurm=False, kubernetes=False)
+    parser.examples = """\
+  vramtop wait llama-3.1-8b --lora --pure-bf16 && ./train.sh
+  vramtop wait --exec -- torchrun --nproc-per-node 2 train.py --bf16
+  vramtop wait job.toml --timeout 3600 --exec python train.py
+"""
+    _add_judging_arguments(parser)
+    _add_waiting_arguments(parser.add_argument_group("waiting"))
+
+
+def _add_judging_arguments(parser: "Parser") -> None:
+    """Add the job, the machine, and how the verdict is made and shown."""
+    add_estimate_arguments(parser)
+    add_host_memory_argument(parser)
+    text = "Consider only micro-batches with which some gradient accumulation keeps the sequences per step."
+    parser.add_argument("--keep-global-batch", action="store_true", help=text)
+    add_verbose_argument(parser)
+
+
+def _add_waiting_arguments(group: argparse._ArgumentGroup) -> None:
+    text = "Give up after this time, with the exit code of the verdict."
+    group.add_argument("--timeout", type=positive_seconds, metavar="SECONDS", help=text)
+    text = "Time between readings (default: 2)."
+    group.add_argument("--interval", type=positive_seconds, default=2.0, metavar="SECONDS", help=text)
+    text = "Then run this command on the GPUs that were found (the rest of the line; without one, the launch line)."
+    group.add_argument("--exec", nargs=argparse.REMAINDER, metavar="COMMAND", help=text)
+
+
+def _add_placing_arguments(parser: "Parser") -> None:
+    """Add ``--slurm`` and ``--kubernetes``."""
+    group = parser.add_argument_group("elsewhere", "What the job needs of a scheduler, instead of this machine.")
+    places = group.add_mutually_exclusive_group()
+    text = "Print #SBATCH lines for this Slurm cluster, and which partitions can take the job, now and at all."
+    places.add_argument("--slurm", action="store_true", help=text)
+    text = "Print resource requests and node affinity for a pod, as YAML."
+    places.add_argument("--kubernetes", "--k8s", action="store_true", help=text)
+
 
 RUN_STATES = ("steady", "ended", "short", "growing", "out_of_memory")
 SHELLS = ("bash", "zsh", "fish", "man")
@@ -83,7 +253,7 @@ def _models(parser: "Parser") -> None:
 
 
 def _attach(parser: "Parser") -> None:
-    from ...job.flags import TRUST_KEY
+    from ...job.flags.job_flags import TRUST_KEY
 
     text = "Any process of the run: a rank or its launcher."
     parser.add_argument("process", type=process_id, metavar="PID", help=text)
@@ -192,7 +362,7 @@ def _history(parser: "Parser") -> None:
 
 
 def _measure(parser: "Parser") -> None:
-    from ...job.flags import add_job_arguments, gpu_count
+    from ...job.flags.job_flags import add_job_arguments, gpu_count
 
     parser.usage = JOB_USAGE.format("measure")
     parser.examples = """\

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Container, Mapping, Sequence
 from itertools import takewhile
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common.errors import InputError
 
 _JOB_FILE = re.compile(r".*\.(toml|ya?ml|json|py|ipynb)", re.IGNORECASE)
 _RECORDING_ENDINGS = (".jsonl", ".jsonl.gz")
@@ -81,7 +81,7 @@ def _with_job_flags(own: Sequence[str], words: Sequence[str], commands: Sequence
         words: the others, the first of them a flag.
         commands: all commands.
     """
-    from ...job.flags import normal_words  # not at start-up
+    from ...job.flags.job_flags import normal_words  # not at start-up
     from .parser import CommandParser
 
     parser = CommandParser(command="fit", prog="vramtop fit")
@@ -139,8 +139,9 @@ def _is_job(word: str) -> bool:
     """Return True for a job file, a script, a folder, or the name of a model that is here."""
     if _JOB_FILE.fullmatch(word) or "/" in word or os.path.isdir(word):  # noqa: PTH112
         return True
-    from vramtop.estimator.job import ModelSpec, names_user_code
-    from vramtop.estimator.model import resolve_model
+    from vramtop.estimator.job.job_file.load_and_save import names_user_code
+    from vramtop.estimator.job.settings import ModelSpec
+    from vramtop.estimator.model.find_config import resolve_model
 
     if names_user_code(word):
         return True
@@ -153,7 +154,7 @@ def _is_job(word: str) -> bool:
 
 def _is_card(word: str) -> bool:
     """Return True for the name of a GPU of the catalogue."""
-    from vramtop.estimator.job import find_gpu
+    from vramtop.estimator.job.gpu_catalogue import find_gpu
 
     try:
         find_gpu(word)
@@ -173,7 +174,7 @@ def _mistake(words: Sequence[str], commands: Sequence[str]) -> str:
             f"{word} is neither a recording nor a job file, which ends in .toml, .yaml, .yml or .json; "
             f"vramtop explain {word} reads a log or a memory snapshot"
         )
-    from vramtop.estimator.model import instead_of_model
+    from vramtop.estimator.model.find_config import instead_of_model
 
     if (sentence := instead_of_model(text)) is not None:
         return sentence
@@ -190,7 +191,7 @@ def _mistake(words: Sequence[str], commands: Sequence[str]) -> str:
 
 def _models_like(text: str) -> str:
     """Return a question for models whose names are like this text; empty if there are none."""
-    from vramtop.estimator.model import search_models
+    from vramtop.estimator.model.find_config import search_models
 
     near = search_models(text)
     return f"; did you mean {', '.join(near[:-1])}{' or ' if near[1:] else ''}{near[-1]}?" if near else ""

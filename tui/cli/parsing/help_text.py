@@ -4,13 +4,246 @@
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from textwrap import fill, wrap
+from typing import TYPE_CHECKING, Any
 
-from .exit_codes import exit_codes_sentence
-from .parser_facts import FlagFacts, FlagGroup, flag_groups, positionals
-from .shared_flags import EVERY_COMMAND
+from vramtop.estimator.common.errors import ExitCode
+
+from .parser import EVERY_COMMAND
+
+if TYPE_CHECKING:
+    from vramtop.estimator.job.field_help import FieldHelp
+
+# The facts about a parser's arguments, as help, completion and the manual page need them.
+
+
+_MAX_CHOICES = 12
+"""Choices that are listed; of more the first few."""
+_FIRST_CHOICES = 6
+
+
+@dataclass(frozen=True)  # not slotted: the meaning is cached
+class FlagFacts:
+    """One flag or positional argument."""
+
+    action: argparse.Action
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its names, the usual one first; empty for a positional argument."""
+        return tuple(self.action.option_strings)
+
+    @property
+    def is_familiar(self) -> bool:
+        """It is another tool's name of a setting."""
+        return self._familiar is not None
+
+    @cached_property
+    def _field(self) -> "FieldHelp | None":
+        """The job's key whose flag it is; only then the job's module is loaded."""
+        key = getattr(self.action, "key", None)
+        if key is None:
+            return None
+        from vramtop.estimator.job.field_help import field_help
+
+        return field_help(key)
+
+    @property
+    def _familiar(self) -> Any:
+        return getattr(self.action, "familiar", None)
+
+    @property
+    def _is_switch(self) -> bool:
+        from ...job.flags.job_flags import value_alone
+
+        return self._field is not None and value_alone(self._field.key) == "true"
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words that its value may be; empty if it is no choice of words."""
+        if self._field is not None:
+            return self._field.choices or (("true", "false") if self._is_switch else ())
+        if self._familiar is not None:
+            return tuple(self._familiar.choices)
+        return tuple(str(choice) for choice in self.action.choices or ())
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for its value: ``N``, ``[true|false]``; empty if it takes none."""
+        if self.action.nargs == 0:
+            return ""
+        if self._field is not None:
+            word = "true|false" if self._is_switch else self._field.placeholder
+        else:
+            metavar = self.action.metavar
+            word = metavar if isinstance(metavar, str) else self.action.dest.upper()
+            if not metavar and self.action.choices:
+                word = "|".join(self.choices)
+        return f"[{word}]" if self.action.nargs == "?" and self.names else word
+
+    @property
+    def takes_value(self) -> bool:
+        """A value follows it, or may follow."""
+        return self.action.nargs != 0
+
+    @property
+    def meaning(self) -> str:
+        """The sentence that explains it."""
+        text = self._field.sentence if self._field is not None else self.action.help or ""
+        return text if text.endswith(".") or not text else f"{text[0].upper()}{text[1:]}."
+
+    @property
+    def first_sentence(self) -> str:
+        """The meaning without what follows its first sentence, for a list of completions."""
+        return self.meaning.partition("; ")[0].partition(" (default")[0].rstrip(".")
+
+    def text(self, *, all_choices: bool = False) -> str:
+        """Return the meaning with choices and default.
+
+        Args:
+            all_choices: list each of them, however many there are.
+        """
+        field = self._field
+        if field is None:
+            return self.meaning
+        choices = field.choices if field.placeholder != "NAMES" else ()
+        few = all_choices or len(choices) <= _MAX_CHOICES
+        listed = ", ".join(choices if few else choices[:_FIRST_CHOICES])
+        more = "" if few else f" and {len(choices) - _FIRST_CHOICES} more, see vramtop completion man"
+        default = "" if field.default_text in (None, "no") else f" (default: {field.default_text})"
+        return f"{self.meaning}{f' Choices: {listed}{more}' if choices else ''}{default}"
+
+
+@dataclass(frozen=True, slots=True)
+class FlagGroup:
+    """Flags under one heading."""
+
+    heading: str
+    flags: tuple[FlagFacts, ...]
+    text: str = ""
+    """What is true of all of them."""
+    is_rare: bool = False
+    """Few people use them: each sets a key of the job file, or is another tool's name of such a flag."""
+
+
+def flag_groups(parser: argparse.ArgumentParser) -> tuple[FlagGroup, ...]:
+    """Return the flags of a parser by heading, those that are hidden left out."""
+    return tuple(group for group in _groups(parser) if group.flags)
+
+
+def positionals(parser: argparse.ArgumentParser) -> tuple[FlagFacts, ...]:
+    """Return the arguments without a name; of vramtop itself there are none but the command."""
+    plain = [action for action in parser._actions if not action.option_strings]
+    return tuple(FlagFacts(action) for action in plain if not isinstance(action, argparse._SubParsersAction))
+
+
+def _groups(parser: argparse.ArgumentParser) -> Iterator[FlagGroup]:
+    """Yield the groups: of a job's command its settings first; last what every command takes."""
+    takes_job = "JOB [" in (parser.usage or "")
+    titled = [group for group in parser._action_groups if group is not parser._optionals]
+    own = [group for group in titled if group.title != EVERY_COMMAND]
+    every = [group for group in titled if group.title == EVERY_COMMAND]
+    for group in [*own, parser._optionals, *every] if takes_job else [parser._optionals, *own, *every]:
+        shown = [each for each in group._group_actions if each.option_strings and each.help is not argparse.SUPPRESS]
+        heading = ("others" if takes_job else "flags") if group is parser._optionals else group.title or ""
+        flags = tuple(FlagFacts(action) for action in shown)
+        yield FlagGroup(heading, flags, group.description or "", is_rare=getattr(group, "is_rare", False))
+
+
+# Meanings of each command's exit codes, for help, the manual page and the documentation.
+
+
+_FIT = {
+    ExitCode.DONE: "it fits",
+    ExitCode.NO: "it does not fit",
+    ExitCode.CANNOT_TELL: "whether it fits is not known",
+    ExitCode.TIGHT: "tight: the expected peak fits, the upper bound does not",
+}
+_UNTIL_INTERRUPTED = {ExitCode.DONE: "interrupted"}
+OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
+    "": {
+        ExitCode.DONE: "the dashboard was quit, or with --once a reading was printed",
+        ExitCode.CANNOT_TELL: "with --once: no figures of now, such as without a driver",
+    },
+    "estimate": {ExitCode.DONE: "estimated", ExitCode.CANNOT_TELL: "the job cannot be estimated"},
+    "fit": _FIT,
+    "wait": {
+        **_FIT,
+        ExitCode.DONE: "it fits, or with --exec the command's own exit code",
+        ExitCode.NO: "it did not fit in time, or never can",
+    },
+    "preflight": {
+        ExitCode.DONE: "no check fails, though there may be warnings, a tight fit among them",
+        ExitCode.NO: "a check fails: the job would not run",
+        ExitCode.CANNOT_TELL: "no check fails, but the driver, the memory or the model's files could not be checked, "
+        "without which it is unknown whether the job can start",
+    },
+    "models": {ExitCode.DONE: "listed", ExitCode.WRONG_INPUT: "wrong input, or no model has such a name"},
+    "attach": {ExitCode.DONE: "the run was read", ExitCode.CANNOT_TELL: "a setting that is needed is missing"},
+    "explain": {ExitCode.DONE: "explained", ExitCode.CANNOT_TELL: "no failure of memory found"},
+    "snapshot": {
+        ExitCode.DONE: "the snapshot is written",
+        ExitCode.CANNOT_TELL: "it is not: the process has no probe, or did not answer in time",
+    },
+    "run": {
+        ExitCode.DONE: "the exit code of the command, whatever it is",
+        ExitCode.NO: "with --fit: it does not fit, and was not started",
+        ExitCode.CANNOT_TELL: "with --fit --strict: whether it fits is not known, and it was not started",
+        ExitCode.TIGHT: "with --fit --strict: it is tight, and was not started",
+    },
+    "measure": {
+        ExitCode.DONE: "it ran; with --suite: every row is there",
+        ExitCode.NO: "it ran out of memory",
+        ExitCode.CANNOT_TELL: "it could not be run: the job is not supported, a process died, or the time was up; with "
+        "--suite: time was short for some rows",
+    },
+    "history": {ExitCode.DONE: "listed, exported or removed"},
+    "stream": {ExitCode.DONE: "standard input or output was closed"},
+    "record": {ExitCode.DONE: "recorded", ExitCode.CANNOT_TELL: "there was no reading"},
+    "export": {**_UNTIL_INTERRUPTED, ExitCode.WRONG_INPUT: "wrong input, or nothing can listen on the address"},
+    "report": {ExitCode.DONE: "written"},
+    "serve": {**_UNTIL_INTERRUPTED, ExitCode.WRONG_INPUT: "wrong input, or nothing can listen on the address"},
+    "doctor": {
+        ExitCode.DONE: "printed",
+        ExitCode.CANNOT_TELL: "printed, but the driver cannot be used or does not answer",
+    },
+    "config": {
+        ExitCode.DONE: "printed or changed",
+        ExitCode.WRONG_INPUT: "wrong input, or something in the settings file is wrong",
+        ExitCode.CANNOT_TELL: "the settings file cannot be written",
+    },
+    "completion": {ExitCode.DONE: "printed"},
+}
+"""By command; the dashboard is the empty name. ``OF_EVERY_COMMAND`` has those that are missing here."""
+OF_EVERY_COMMAND: Mapping[str, str] = {
+    "0": "The job fits; no check fails; done.",
+    "1": "The job does not fit; a check fails; it ran out of memory.",
+    "2": "Wrong input or usage.",
+    "3": "It cannot be told: no driver, no GPU, a setting is unknown; or the output cannot be written.",
+    "4": "Tight: the expected peak fits, the upper bound does not.",
+    "70": "Internal error.",
+    "128 + n": "Ended by signal n.",
+    "141": "The reader of the output has closed it.",
+}
+
+
+def exit_codes_of(command: str) -> dict[ExitCode, str]:
+    """Return what each exit code of a command means, in the order of the codes.
+
+    Args:
+        command: its name; empty: the dashboard.
+    """
+    found = {ExitCode.WRONG_INPUT: "wrong input", **OF_COMMANDS[command]}
+    return {code: found[code] for code in sorted(found)}
+
+
+def exit_codes_sentence(command: str) -> str:
+    """Return the exit codes of a command in one sentence, for the end of its help."""
+    return f"Exit codes: {'; '.join(f'{code} {text}' for code, text in exit_codes_of(command).items())}."
+
 
 _WIDTH = 80
 _LEFT = 28

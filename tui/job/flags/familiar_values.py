@@ -6,9 +6,9 @@ Keys are those of the job file, or one of those below, from which several flags 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vramtop.estimator.common import InputError
-from vramtop.estimator.job import parse_assignment
-from vramtop.estimator.job.rules import DTYPE_NAMES
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job_file.changes import parse_assignment
+from vramtop.estimator.job.rules.frameworks import DTYPE_NAMES
 
 Settings = Mapping[str, Any]
 Reader = Callable[[str], Settings]
@@ -168,7 +168,8 @@ def bits(text: str) -> Settings:
 
 def optimizer(text: str) -> Settings:
     """Read an optimizer by its own name here, or by that of transformers' ``--optim``."""
-    from vramtop.estimator.job.rules import OPTIMIZERS, optimizer_by_trainer_name
+    from vramtop.estimator.job.rules.optimizers.by_name import optimizer_by_trainer_name
+    from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 
     if text in OPTIMIZERS or ":" in text or text == "unknown":
         return {"training.optimizer": text}
@@ -203,7 +204,7 @@ def served_weights(text: str) -> Settings:
     word = text.lower().replace("-", "_")
     if (count := {"4bit": "4", "nf4": "4", "8bit": "8", "int8": "8"}.get(word)) is not None:
         return bits(count)
-    from vramtop.estimator.model import WEIGHT_FORMATS  # not at start-up
+    from vramtop.estimator.model.checkpoint import WEIGHT_FORMATS  # not at start-up
 
     kinds = {**WEIGHT_FORMATS, "int4": "int4", "mxfp4": "mxfp4"}
     if word not in kinds:

@@ -4,12 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vramtop.estimator.common import InputError
-from vramtop.estimator.job import Job, check_value, parse_assignment, precision_under, with_changes
-from vramtop.estimator.job.rules import HALF, STRATEGIES
-from vramtop.estimator.model import resolve_model, weights_of
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import check_value, parse_assignment, with_changes
+from vramtop.estimator.job.resolved_job import precision_under
+from vramtop.estimator.job.rules.frameworks import HALF, STRATEGIES
+from vramtop.estimator.model.checkpoint import weights_of
+from vramtop.estimator.model.find_config import resolve_model
 
-from .familiar_flags import FAMILIAR_FLAGS, FamiliarFlag
 from .familiar_values import (
     AMP,
     BITS,
@@ -34,8 +36,7 @@ from .familiar_values import (
     precision,
     tokens,
 )
-from .ignored_flags import IGNORED_FLAGS
-from .job_flags import job_flags, value_alone
+from .job_flags import FAMILIAR_FLAGS, IGNORED_FLAGS, FamiliarFlag, job_flags, value_alone
 
 _MADE_OF_SEVERAL = (
     *(AMP, BITS, COMPLETION, FP8, GLOBAL_BATCH, METHOD, NODES, PROCESSES, PROMPT, SERVED, SPREAD, TUNING, WEIGHTS),

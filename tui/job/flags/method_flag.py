@@ -3,8 +3,9 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from vramtop.estimator.common import InputError
-from vramtop.estimator.job import Job, with_changes
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import with_changes
 
 
 def with_method(job: Job, method: str, stated: Collection[str], changes: Mapping[str, Any]) -> tuple[Job, str]:
@@ -22,7 +23,7 @@ def with_method(job: Job, method: str, stated: Collection[str], changes: Mapping
     """
     if job.training.mode != "train":
         raise InputError(f"--{method} is a way to train, and this job generates text only; leave out one of the two")
-    from vramtop.estimator.readers.trl import read_method  # only where it is asked for
+    from vramtop.estimator.readers.trl.methods import read_method  # only where it is asked for
 
     kept = [key for key in stated if (key, changes.get(key)) != ("training.loss", "fused-linear")]
     found = [finding for finding in read_method(method, job) if finding.key not in kept]

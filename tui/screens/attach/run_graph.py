@@ -1,8 +1,307 @@
 """Widget: memory over time in front of the budget, with scale and time axis."""
 
-from ...draw import axis_labels
-from ...widgets import CellRows, with_axes
-from .run_graph_rows import RunGraphData, axis_rows, run_graph_rows
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from vramtop.estimator.budget import Components
+
+from ...draw.bars import Cell, component_segments
+from ...draw.memory_graph import (
+    EIGHTHS,
+    Readings,
+    TimelineMark,
+    TimeMark,
+    axis_labels,
+    column_sizes,
+    level_of,
+    timeline_cells,
+    timeline_marks,
+)
+from ...draw.palette import COMPONENTS, OTHER_MEMORY, blend, colour_of, ink_on
+from ...widgets.cell_rows import CellRows, with_axes
+from ..step import MAX_GPU_TO_PEAK, STACK_ORDER
+
+# Rows of the run graph as plain data: a curve of memory over time in front of the stacked components of the budget.
+#
+# Components are drawn in full colours below the curve and in faint ones above it; the curve is a thick line between
+# them. Each is named once. What is held beyond the budget is red. Without colour, layers are told apart by patterns.
+
+
+EXPECTED, BOUND = "━", "┄"
+_STEPS = 8
+_CURVE_EIGHTHS = 4
+"""Minimum thickness of the curve, in eighths of a row."""
+_PATTERNS = (("▓", " "), ("▒", "░"))
+"""Held memory and memory still to come, of every other layer: without colour they are told apart by their patterns."""
+_DASH_CELLS = 4
+"""A line across the curve replaces every fourth of its cells."""
+_HELD_SHARE, _COMING_SHARE = 0.62, 0.24
+"""Share of a component's colour in held memory and in memory still to come; the rest is background."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelLine:
+    """A horizontal line, such as a bound of the budget."""
+
+    size_bytes: int
+    char: str
+    colour: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGraphData:
+    """The run and its budget."""
+
+    history: Readings
+    top_bytes: int
+    """Bytes at the top of the graph; anything above is cut off."""
+    span_seconds: float
+    """Seconds across the full width."""
+    now: float
+    """Unix seconds at the right edge."""
+    layers: Components | None = None
+    """Components of the budget, behind the curve; None: no budget is known."""
+    slack_bytes: int = 0
+    """Bytes that the allocator keeps beyond the components, on top of them."""
+    lines: tuple[LevelLine, ...] = ()
+    """The last of two lines in the same row is drawn."""
+    marks: tuple[TimeMark, ...] = ()
+    high_bytes: int | None = None
+    """The upper bound of the budget, beyond which the run is red; None: not known, or a guess."""
+    colour: str | None = None
+    """Colour of the curve."""
+
+
+def run_graph_rows(
+    data: RunGraphData,
+    *,
+    width: int,
+    height: int,
+    ground: str = "#000000",
+    patterns: bool = False,
+    full: str = "█",
+) -> list[list[Cell]]:
+    """Draw the run, top row first; each column shows the maximum over its time.
+
+    Args:
+        data: the run and its budget.
+        width: columns.
+        height: rows.
+        ground: the background colour, with which components are blended.
+        patterns: draw patterns: there is no colour.
+        full: character of a full cell.
+    """
+    if width <= 0 or height <= 0 or data.top_bytes <= 0:
+        return []
+    sizes = column_sizes(data.history, width, data.span_seconds, data.now)
+    levels = [level_of(size, height * _STEPS, data.top_bytes) for size in sizes]
+    bands = _bands(data, height, ground=ground, patterns=patterns, full=full)
+    lines = {_row_of(line.size_bytes, height, data.top_bytes): line for line in data.lines}
+    marks = {mark.column: mark.colour or colour_of("neutral") for mark in _marks(data, width) if mark.column}
+    calm, rows = data.colour or colour_of("no_budget"), []
+    for y in range(height - 1, -1, -1):
+        curve = colour_of("bad") if _is_beyond(data, y, height) else calm
+        row = [_cell(level - y * _STEPS, bands[y], curve, full, mark=marks.get(x)) for x, level in enumerate(levels)]
+        rows.append(_with_line(row, levels, y, bands[y], lines.get(y)))
+    _write_labels(rows, levels, data)
+    return rows
+
+
+def _is_beyond(data: RunGraphData, y: int, height: int) -> bool:
+    """Return True if everything in a row, counted from the bottom, is beyond the budget."""
+    return data.high_bytes is not None and y * data.top_bytes >= data.high_bytes * height
+
+
+def _write_labels(rows: list[list[Cell]], levels: Sequence[int], data: RunGraphData) -> None:
+    """Write the name and size of each layer once, in its middle, where neither the curve nor a line is."""
+    height, width = len(rows), len(levels)
+    taken = {_row_of(line.size_bytes, height, data.top_bytes) for line in data.lines}
+    layers = _stack(data)
+    ends = list(accumulate(layer.size_bytes for layer in layers))
+    for end, layer in sorted(zip(ends, layers, strict=True), key=lambda pair: -pair[1].size_bytes):
+        low, high = (round(edge * height / data.top_bytes) for edge in (end - layer.size_bytes, end))
+        free = [y for y in range(low, min(high, height)) if y not in taken]
+        if not free or not layer.labels:
+            continue
+        y = min(free, key=lambda each: abs(2 * each + 1 - low - high))
+        row = rows[height - 1 - y]
+        for label in (f" {label} " for label in layer.labels):
+            starts = (0, width - len(label))
+            start = next(
+                (at for at in starts if 0 <= at <= width - len(label) and _is_flat(levels, at, at + len(label), y)),
+                None,
+            )
+            if start is not None:
+                taken.add(y)
+                for x, char in enumerate(label, start=start):
+                    ground = row[x].ground
+                    row[x] = Cell(char, ground and ink_on(ground), ground)
+                break
+
+
+def _is_flat(levels: Sequence[int], start: int, end: int, y: int) -> bool:
+    """Return True if the curve does not pass through these columns of a row, counted from the bottom."""
+    return all(not 0 < level - y * _STEPS < _STEPS + _CURVE_EIGHTHS for level in levels[start:end])
+
+
+def axis_rows(data: RunGraphData, *, width: int, end: str = "now") -> tuple[list[Cell], str]:
+    """Return the two rows below the graph: the phases of the run by name, and time labels such as ``-5 min``.
+
+    Args:
+        data: the run that is drawn above.
+        width: columns.
+        end: label of the right edge.
+    """
+    axis, names = timeline_cells(_marks(data, width), width, empty="─"), [" "] * width
+    step = _tick_seconds(data.span_seconds, width)
+    slot = data.span_seconds / max(1, width)
+    free = max(0, width - len(end))
+    names[free:] = end[-width:] if width else ""
+    for count in range(1, int(data.span_seconds / step) + 1):
+        column = max(0, width - 1 - round(count * step / slot))
+        label = _ago(count * step)
+        at = max(0, column - len(label) // 2)
+        if width and axis[column].char == "─":
+            axis[column] = Cell("┴")
+        if at + len(label) < free:
+            names[at : at + len(label)] = label
+            free = at
+    return axis, "".join(names)
+
+
+def _marks(data: RunGraphData, width: int) -> tuple[TimelineMark, ...]:
+    return timeline_marks(data.marks, width=width, span_seconds=data.span_seconds, now=data.now)
+
+
+def graph_top_bytes(gpu_bytes: int | None, *sizes: int | None) -> int:
+    """Return the bytes at the top of the graph: those of the GPU, if the run or its budget fills enough of it."""
+    most = max((size for size in sizes if size is not None), default=0)
+    if gpu_bytes is not None and (not most or gpu_bytes <= MAX_GPU_TO_PEAK * most):
+        return max(gpu_bytes, most)
+    return max(1, round(most * 1.2))
+
+
+@dataclass(frozen=True, slots=True)
+class _Band:
+    """Cells of one row below and above the curve, and the main colour above it."""
+
+    held: Cell
+    coming: Cell
+    ground: str | None
+
+
+def _cell(reach: int, band: _Band, curve: str, full: str, *, mark: str | None) -> Cell:
+    """Return the cell of a column whose curve is ``reach`` eighths above the bottom of this row."""
+    if 0 < reach < _STEPS:
+        return Cell(EIGHTHS[reach], curve, band.ground)
+    if _STEPS <= reach < _STEPS + _CURVE_EIGHTHS:
+        return Cell(full, curve)
+    if reach > 0:
+        return band.held
+    return Cell("┊", mark, band.ground) if mark else band.coming
+
+
+def _with_line(row: list[Cell], levels: Sequence[int], y: int, band: _Band, line: LevelLine | None) -> list[Cell]:
+    if line is None:
+        return row
+    for x, level in enumerate(levels):
+        reach = level - y * _STEPS
+        crest = 0 < reach < _STEPS + _CURVE_EIGHTHS
+        if not crest:
+            row[x] = Cell(line.char, line.colour, band.held.ground or band.held.colour if reach > 0 else band.ground)
+        elif x % _DASH_CELLS == 0:
+            row[x] = Cell(line.char, line.colour, band.ground if reach < _STEPS // 2 else row[x].colour)
+    return row
+
+
+def _bands(data: RunGraphData, height: int, *, ground: str, patterns: bool, full: str) -> list[_Band]:
+    """Return the look of each row, from the bottom."""
+    calm = data.colour or colour_of("no_budget")
+    curves = [colour_of("bad") if _is_beyond(data, y, height) else calm for y in range(height)]
+    if data.layers is None:
+        return [_Band(Cell(full, curve), Cell(" "), None) for curve in curves]
+    unit = data.top_bytes / (height * _STEPS)
+    layers = _stack(data)
+    ends = accumulate(layer.size_bytes for layer in layers)
+    numbers = accumulate(layer.size_bytes >= unit * _STEPS / 2 for layer in layers)  # thin ones share a pattern
+    edges = [(at, layer.colour, round(end / unit)) for at, end, layer in zip(numbers, ends, layers, strict=True)]
+    return [
+        _band(_parts(edges, y * _STEPS), blend(curve, ground, _HELD_SHARE), ground, full, patterns=patterns)
+        for y, curve in enumerate(curves)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A component of the budget."""
+
+    size_bytes: int
+    colour: str
+    labels: tuple[str, ...] = ()
+
+
+def _stack(data: RunGraphData) -> list[_Layer]:
+    """Return the layers, from the bottom."""
+    if data.layers is None:
+        return []
+    segments = dict(zip((name for name, _ in data.layers.items()), component_segments(data.layers), strict=True))
+    stack = [_Layer(segments[name].size_bytes, COMPONENTS[name].colour, segments[name].labels) for name in STACK_ORDER]
+    return [*stack, _Layer(max(0, data.slack_bytes), OTHER_MEMORY["slack"].colour)]
+
+
+_Parts = list[tuple[int, str | None, int]]
+
+
+def _parts(edges: Sequence[tuple[int, str, int]], floor: int) -> _Parts:
+    """Return (number, colour, eighths) of the layers in a row, from the bottom, with the empty rest at the end."""
+    parts: _Parts = []
+    below = 0
+    for number, colour, edge in edges:
+        size = min(edge, floor + _STEPS) - max(below, floor)
+        if size > 0:
+            parts.append((number, colour, size))
+        below = edge
+    rest = _STEPS - sum(size for _, _, size in parts)
+    return [*parts, (0, None, rest)] if rest else parts
+
+
+def _band(parts: _Parts, beyond: str, ground: str, full: str, *, patterns: bool) -> _Band:
+    number, most, _ = max(parts, key=lambda part: part[2])
+    if patterns:
+        if most is None:
+            return _Band(Cell(full), Cell(" "), None)
+        held, coming = _PATTERNS[number % len(_PATTERNS)]
+        return _Band(Cell(held), Cell(coming), None)
+    cells = []
+    for share, blank in ((_HELD_SHARE, beyond), (_COMING_SHARE, None)):
+        shades = [blank if colour is None else blend(colour, ground, share) for _, colour, _ in parts]
+        first, size = shades[0], parts[0][2]
+        if size == _STEPS:
+            cells.append(Cell(" ", None, first))
+        else:
+            rest = max(range(1, len(parts)), key=lambda at: parts[at][2])
+            cells.append(Cell(EIGHTHS[size], first, shades[rest]))
+    return _Band(cells[0], cells[1], blend(most, ground, _COMING_SHARE) if most else None)
+
+
+def _row_of(size_bytes: int, height: int, top_bytes: int) -> int:
+    return min(height - 1, size_bytes * height // top_bytes)
+
+
+def _tick_seconds(span_seconds: float, width: int) -> float:
+    """Return the shortest round interval at which labels do not overlap."""
+    room = span_seconds * 12 / max(1, width)
+    steps = [1, 2, 5, 10, 15, 30, *(60 * m for m in (1, 2, 5, 10, 15, 30)), *(3600 * h for h in (1, 2, 3, 6, 12, 24))]
+    return next((float(step) for step in steps if step >= room), 86_400.0 * max(1, -int(-room // 86_400)))
+
+
+def _ago(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size and seconds % size == 0:
+            return f"-{seconds / size:.0f} {unit}"
+    return f"-{seconds:.0f} s" if seconds < 60 else f"-{seconds / 60:.1f} min"
+
 
 _AXIS_ROWS = 2
 

@@ -1,35 +1,472 @@
 """The attach screen: from a running process to its job, with evidence for each setting, and on to its budget."""
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.events import Resize
+from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Input
+from textual.widget import Widget
+from textual.widgets import Input, Label, OptionList, Static
+from textual.widgets.option_list import Option
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import VramtopError
+from vramtop.estimator.causes.divergence import Divergence
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.estimation import estimate
-from vramtop.monitor.attach import Attachment, SavedAnswers
+from vramtop.estimator.job.job import Job
+from vramtop.monitor.attach.attachment import Attachment, SavedAnswers
 from vramtop.monitor.attach.read_run import read_run
-from vramtop.monitor.board import Board, RunRow, Watchlist
-from vramtop.monitor.snapshot import ProcessKey, WatchedJob
+from vramtop.monitor.board.board import Board, ProcessRow, RunRow
+from vramtop.monitor.board.divergence import Status, diagnose
+from vramtop.monitor.board.missing_reason import NOT_ON_GPU_YET, MissingReason, missing_reason
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import HistoryKey, MemoryHistory, ProcessKey, WatchedJob, gpu_list
 
-from ...background import AttachFunction, EstimateFunction, JobEstimates, RunReader
-from ...job import RunEdits
-from ...job.form import JobForm
-from ...widgets import KeysLine, StaticLines, is_better_estimate
+from ...background.latest_only_task import AttachFunction, EstimateFunction, JobEstimates, LatestOnlyTask, RunReader
+from ...draw.labels import MUTED, badge, format_duration, gpu_labels, process_name, shorten, signed_gib, worst_row
+from ...draw.palette import STATUSES, colour_of
+from ...draw.text_output import printable
+from ...job.form.job_form import JobForm
+from ...job.run_edits import RunEdits
+from ...keys import bind
+from ...reports.divergence_text import divergence_content
+from ...widgets.budget_view import is_better_estimate
+from ...widgets.keys_line import KeysLine
+from ...widgets.row_table import StaticLines
+from ..base import BoardApp, is_view_only
+from ..crash import open_crash_on
 from ..step import LiveStepScreen
-from .followed_run import FollowedRun, find_run, is_only_in_recording, known_job, with_start_times
-from .keys import ATTACH_KEYS, ATTACH_LAYOUT
-from .pid_chooser import PidChooser
-from .rank_table import RankTable
-from .rank_view import RankView
-from .run_summary import run_tabs
+from .rank_view import RankPlacement, RankTable, RankView, time_words
+
+# Runs in a few lines of text: tabs for all of them, and the header of the one that is shown.
+
+
+_MAX_NAME_WIDTH = 28
+
+
+def run_tabs(runs: Sequence[RunRow], shown: Sequence[ProcessKey], width: int) -> Content:
+    """Return the followed runs in one line, the shown one marked; those that do not fit in are counted."""
+    if not runs:
+        return Content("Attach: compare a running job with its budget")
+    at = next((at for at, run in enumerate(runs) if not set(shown).isdisjoint(run.pids)), None)
+    if len(runs) == 1 and at == 0:  # its status stands below
+        return Content(_name(runs[0])).truncate(width)
+    tabs = [_tab(number, run, shown=number == at) for number, run in enumerate(runs)]
+    first = 0
+    while at is not None and first < at and sum(tab.cell_length + 2 for tab in tabs[first : at + 1]) > width:
+        first += 1
+    line = Content(f"‹ {first} more  " if first else "")
+    for place, tab in enumerate(tabs[first:], start=first):
+        if line.cell_length + tab.cell_length > width - 10 and place not in {first, at}:
+            return Content.assemble(line, f"{len(tabs) - place} more ›").truncate(width)
+        line = Content.assemble(line, tab, "  ")
+    return line.truncate(width)
+
+
+def run_header(attachment: Attachment, rows: Sequence[ProcessRow], missing: str) -> Content:
+    """Return the run in one line, and its command in another.
+
+    Args:
+        attachment: what was read of the run.
+        rows: its processes on GPUs.
+        missing: why there are none, if there are none.
+    """
+    gpus = gpu_labels(rows)
+    versions = " ".join(f"{name} {version}" for name, version in sorted(attachment.versions.items()))
+    count = len(attachment.ranks)
+    facts = [
+        f"pid {attachment.pid}" if count < 2 else f"{count} ranks",
+        f"by {attachment.launcher}" if attachment.launcher else "started directly",
+        *(printable(place) for place in attachment.inside),
+        "with the probe" if attachment.probe else "",
+        f"GPU {gpu_list(gpus)}" if gpus else missing,
+        f"up {format_duration(rows[0].elapsed_seconds)}" if rows else "",
+        versions,
+    ]
+    return _head([fact for fact in facts if fact], rows, attachment.command)
+
+
+def process_header(rows: Sequence[ProcessRow]) -> Content:
+    """Return a process that was not read in one line, and its command in another."""
+    first = rows[0].process
+    gpus = gpu_labels(rows)
+    facts = [f"pid {first.pid}", printable(first.user or "user n/a"), f"GPU {gpu_list(gpus)}"]
+    facts.append(f"up {format_duration(rows[0].elapsed_seconds)}")
+    return _head(facts, rows, first.command or first.name or "command n/a")
+
+
+def warnings_content(attachment: Attachment) -> Content:
+    """Return the warnings about what could not be read or understood."""
+    return Content("\n").join(
+        Content.assemble(("! ", f"bold {colour_of('warning')}"), printable(text)) for text in attachment.warnings
+    )
+
+
+def _tab(number: int, run: RunRow, *, shown: bool) -> Content:
+    row = worst_row(run.rows)
+    words = Content.styled(f" {number + 1} {shorten(_name(run), _MAX_NAME_WIDTH)}", "bold reverse" if shown else "")
+    if run.ended_at is not None and (row is None or row.comparison is None or row.comparison.status == "ended"):
+        return Content.assemble(words, " ", Content.styled(f"■ ended {time_words(run.ended_at)}", MUTED))
+    if row is None or row.comparison is None:
+        return Content.assemble(
+            words, Content.styled(" no budget" if run.problem else f" {NOT_ON_GPU_YET.short}", MUTED)
+        )
+    return Content.assemble(words, " ", badge(STATUSES[row.comparison.status], row.comparison.status))
+
+
+def _name(run: RunRow) -> str:
+    """Return the job's name, or else program and model, which distinguishes two runs of one script."""
+    if run.job.name:
+        return printable(run.job.name)
+    program = [process_name(row.process) for row in run.rows[:1]]
+    return printable(" ".join([*program, (run.job.model.id or "").rpartition("/")[2]]))
+
+
+def _head(facts: Sequence[str], rows: Sequence[ProcessRow], command: str) -> Content:
+    row = worst_row(rows)
+    status = Content()
+    if row is not None and row.comparison is not None:
+        difference = row.comparison.difference_bytes
+        size = f" {signed_gib(difference)} GiB · " if difference is not None else " "
+        status = Content.assemble(badge(STATUSES[row.comparison.status], row.comparison.status), size)
+    return Content("\n").join(
+        [Content.assemble(status, (" · ".join(facts), "bold")), Content.styled(printable(command), "dim")]
+    )
+
+
+# The view of a followed run: its ranks, its settings, and one of its processes compared with its budget.
+
+
+_EXPLAIN_STEP = 0.02
+"""A divergence is explained again when the held memory has changed by this share of the budget."""
+_Divergence = tuple[int, HistoryKey, int, bool, Status]
+"""Id of the budget, process on a GPU, held memory in steps, whether torch's counters are known, and status."""
+
+
+class FollowedRun(Vertical):
+    """Shows one run.
+
+    Args:
+        history: memory of processes over time.
+        estimate: a quick estimate, to explain divergences.
+        is_running: returns True if a process of this machine still runs.
+        id: the widget's id in the DOM.
+    """
+
+    DEFAULT_CSS = """
+    FollowedRun { height: 1fr; }
+    FollowedRun #run { padding: 0 1; text-overflow: ellipsis; }
+    FollowedRun #warnings { padding: 0 1; max-height: 4; overflow-y: auto; text-wrap: wrap; }
+    FollowedRun #halves { height: 1fr; layout: horizontal; border-top: hkey $foreground 20%; }
+    FollowedRun #settings { width: 2fr; max-width: 66; border-right: vkey $foreground 20%; }
+    FollowedRun #memory { width: 3fr; }
+    FollowedRun #problem { height: auto; padding: 0 1; color: $text-error; display: none; }
+    FollowedRun #problem.-shown { display: block; }
+    """
+
+    def __init__(
+        self,
+        history: MemoryHistory,
+        estimate: EstimateFunction,
+        is_running: Callable[[ProcessKey], bool],
+        *,
+        id: str | None = None,  # noqa: A002 - Textual's own name for it
+    ) -> None:
+        super().__init__(id=id)
+        self._history = history
+        self._estimate = estimate
+        self._is_running = is_running
+        self._explain_task = LatestOnlyTask("explain", self.call_later, self._show_explanation)
+        self._explained: _Divergence | None = None
+        """The divergence that is explained, or that is being explained."""
+        self._redraw: Callable[[], None] | None = None
+        self._attachment: Attachment | None = None
+        self.rows: tuple[ProcessRow, ...] = ()
+        """The run's processes on GPUs."""
+
+    def compose(self) -> ComposeResult:
+        """The whole run at the top, one of its processes below."""
+        yield StaticLines(id="run")
+        yield StaticLines(id="warnings")
+        yield RankTable(id="ranks")
+        yield Static(id="problem", markup=False)
+        with Horizontal(id="halves"):
+            yield Vertical(id="settings")
+            yield RankView(id="memory")
+
+    def on_unmount(self) -> None:
+        """Cancel the explanation."""
+        self._explain_task.cancel()
+
+    def show(
+        self, board: Board | None, keys: Sequence[ProcessKey], attachment: Attachment | None, budget: Budget | None
+    ) -> None:
+        """Show a run.
+
+        Args:
+            board: the latest board.
+            keys: processes of the run.
+            attachment: what was read of it; None: nothing yet.
+            budget: budget of its job, shown while the run holds nothing on a GPU.
+        """
+        self._attachment = attachment
+        self.rows = run_rows(board, keys)
+        now = board.snapshot.time if board else 0.0
+        missing = NOT_ON_GPU_YET if self.rows else missing_reason(board, keys, self._is_running)
+        header = run_header(attachment, self.rows, missing.short) if attachment else None
+        if header is None and self.rows:
+            header = process_header(self.rows)
+        reading = Content.styled(f"… reading process {keys[0][0]}", MUTED) if keys else Content()
+        self.query_one("#run", StaticLines).show(reading if header is None else header, layout=True)
+        warnings = self.query_one("#warnings", StaticLines)
+        warnings.display = bool(attachment and attachment.warnings)
+        if attachment:
+            warnings.show(warnings_content(attachment), layout=True)
+        placements = self._placements(board, attachment) or dict.fromkeys(keys, RankPlacement(missing=missing.short))
+        self.query_one(RankTable).show(self.rows, placements, width=self.size.width)
+        self._redraw = lambda: self._draw(budget, now, missing)
+        self._redraw()
+
+    @property
+    def selected(self) -> ProcessRow | None:
+        """The process under the cursor, which is drawn; None: it holds nothing on a GPU."""
+        return self.query_one(RankTable).selected
+
+    def show_problem(self, sentence: str | None) -> None:
+        """Say why the job is incomplete or invalid, or what is awaited; None: it is neither."""
+        line = self.query_one("#problem", Static)
+        line.update(sentence or "")
+        line.set_class(sentence is not None, "-shown")
+
+    async def replace_form(self, form: Widget) -> None:
+        """Show the settings of the run in this form."""
+        settings = self.query_one("#settings")
+        await settings.remove_children()
+        form.disabled = is_view_only(self)
+        await settings.mount(form)
+
+    def remove_form(self) -> None:
+        """Remove the settings of the run shown before."""
+        self.query_one("#settings").remove_children()
+
+    @on(RankTable.Selected)
+    @on(Resize)
+    def _draw_again(self) -> None:
+        if self._redraw is not None:
+            self._redraw()
+
+    @on(RankTable.Paged)
+    def _scroll_rank(self, event: RankTable.Paged) -> None:
+        """Scroll the process below the table, where the reason of a divergence may be out of sight."""
+        pane = self.query_one(RankView)
+        pane.scroll_relative(y=event.by * max(1, pane.size.height - 2), animate=False)
+
+    @on(RankTable.RowSelected)
+    def _explain_end(self) -> None:
+        """Open the explanation of a rank that ended out of memory."""
+        if self.selected is not None:
+            open_crash_on(cast("BoardApp", self.app), self.selected)
+
+    def _show_explanation(self, divergence: Divergence) -> None:
+        self.query_one(RankView).show_explanation(divergence_content(divergence))
+
+    def _placements(self, board: Board | None, attachment: Attachment | None) -> dict[ProcessKey, RankPlacement]:
+        """Return the rank of each process; those on no GPU yet with the GPU they will take, or why they are on none."""
+        if attachment is None:
+            return {}
+        present = {row.process.key for row in self.rows}
+        if board and any((rank.pid, rank.start_time) not in present for rank in attachment.ranks):
+            attachment = attachment.with_gpu_assignments([gpu.reading for gpu in board.gpus])
+        placements: dict[ProcessKey, RankPlacement] = {}
+        for rank in attachment.ranks:
+            key = rank.pid, rank.start_time
+            missing = NOT_ON_GPU_YET if key in present else missing_reason(board, (key,), self._is_running)
+            gpu = "-" if rank.gpu_assignment.gpu is None else str(rank.gpu_assignment.gpu)
+            placements[key] = RankPlacement(rank.rank, gpu, missing.short)
+        return placements
+
+    def _draw(self, budget: Budget | None, now: float, missing: MissingReason) -> None:
+        row, view = self.selected, self.query_one(RankView)
+        if row is None:
+            view.show_nothing(missing.sentence, budget)
+            return
+        view.show(row, history=self._history.lifetime(row.key), now=now)
+        self._explain(row)
+
+    def _explain(self, row: ProcessRow) -> None:
+        """Explain the process's divergence, if it has one that is not explained yet."""
+        attachment, budget, comparison = self._attachment, row.budget, row.comparison
+        if budget is None or comparison is None or not comparison.diverges:
+            self._explained = None
+            self._explain_task.cancel()
+            self.query_one(RankView).show_explanation(Content())
+            return
+        high = comparison.peak_usage
+        held = (high.size_bytes if high else comparison.observed_bytes) or 0
+        steps = round(held / max(1.0, _EXPLAIN_STEP * budget.peak.device_bytes))
+        divergence = (id(budget), row.key, steps, row.process.counters is not None, comparison.status)
+        if divergence == self._explained:
+            return
+        self._explained = divergence
+        assumed = [f.key for f in attachment.reading.findings if not f.written] if attachment else []
+        estimate = partial(self._estimate, environ=attachment.estimate_environ if attachment else None)
+        self._explain_task.submit(lambda: diagnose(budget, comparison, row.process, estimate, assumed=assumed))
+
+
+def find_run(board: Board | None, keys: Sequence[ProcessKey]) -> RunRow | None:
+    """Return the followed run that these processes belong to."""
+    runs = board.runs if board else ()
+    return next((run for run in runs if not set(keys).isdisjoint(run.pids)), None)
+
+
+def known_job(watchlist: Watchlist, keys: Sequence[ProcessKey]) -> Job | None:
+    """Return the job of the run that these processes belong to, unless settings of it are missing."""
+    runs = (run for run in watchlist.runs() if not set(keys).isdisjoint(run.pids) and not run.missing)
+    return next((run.job for run in runs), None)
+
+
+def run_rows(board: Board | None, keys: Sequence[ProcessKey]) -> tuple[ProcessRow, ...]:
+    """Return the processes of a run on their GPUs, including ended ones."""
+    run = find_run(board, keys)
+    if run is not None:
+        return run.rows
+    return tuple(row for row in (board.processes if board else ()) if row.process.key in keys)
+
+
+def is_only_in_recording(board: Board | None, pid: int) -> bool:
+    """Return True if the process is known from a recording only: a local process with its pid is another one."""
+    if board is None or board.snapshot.source.is_live:
+        return False
+    return any(row.process.pid == pid for row in (*board.processes, *board.ended_processes))
+
+
+def with_start_times(board: Board | None, keys: tuple[ProcessKey, ...]) -> tuple[ProcessKey, ...]:
+    """Return the keys, with start times added for processes that are now on a GPU or in a run."""
+    if board is None or all(start is not None for _, start in keys):
+        return keys
+    seen = [*(row.process.key for row in board.processes), *(key for run in board.runs for key in run.pids)]
+    return tuple(next((other for other in seen if key[1] is None and other[0] == key[0]), key) for key in keys)
+
+
+# Keys and layout of the attach screen.
+
+
+ATTACH_KEYS: list[BindingType] = [
+    bind("app.back", "app.pop_screen", "Back"),
+    bind("attach.choose", "choose", "Process"),
+    bind(
+        "dashboard.process", "app.open_screen('process')", "Info",
+        help_text="the process itself: SM, CPU, RAM, environment, open files, folder, parents, limits",
+    ),
+    bind("job.step", "step", "Step"),
+    bind("form.other_pane", "other_pane", "Settings"),
+    bind("attach.forget", "forget", "Forget", show=False),
+    bind("attach.zoom_in", "zoom(-1)", group="Zoom"),
+    bind("attach.zoom_out", "zoom(1)", group="Zoom"),
+    bind("attach.previous_run", "run(-1)", group="Runs"),
+    bind("attach.next_run", "run(1)", group="Runs"),
+    bind("attach.dismiss", "dismiss_run", "Dismiss"),
+]  # fmt: skip
+
+ATTACH_LAYOUT = """
+AttachScreen #title { width: 1fr; height: 1; padding: 0 1; text-style: bold; background: $panel; }
+AttachScreen.-narrow #settings { width: 1fr; max-width: 100%; border-right: none; display: none; }
+AttachScreen.-narrow.-settings #settings { display: block; }
+AttachScreen.-narrow.-settings #memory { display: none; }
+AttachScreen.-unreadable #settings { display: none; }
+"""
+
+
+# The choice of a process: a typed pid, or one of the processes that hold GPU memory now.
+
+
+class PidChooser(Vertical):
+    """Asks for a process and posts ``Chosen``; shows why the last one could not be read."""
+
+    DEFAULT_CSS = """
+    PidChooser { height: 1fr; padding: 1 1 0 1; }
+    PidChooser Horizontal { height: 1; margin: 0 0 1 0; }
+    PidChooser Input { width: 20; }
+    PidChooser #failure { height: auto; display: none; margin: 0 0 1 0; color: $text-error; }
+    PidChooser #failure.-shown { display: block; }
+    PidChooser OptionList { height: auto; max-height: 1fr; text-wrap: nowrap; text-overflow: ellipsis; }
+    """
+
+    @dataclass
+    class Chosen(Message):
+        """The user has chosen a process."""
+
+        pid: int
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
+        super().__init__(id=id)
+        self._lines: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        """The pid, a line for failures, and the processes on GPUs."""
+        picks_only = is_view_only(self)  # else any process of the machine could be read
+        with Horizontal():
+            yield Label("PID ")
+            hint = "one of these" if picks_only else "type it, then press Enter"
+            yield Input(placeholder=hint, compact=True, id="pid", disabled=picks_only)
+        yield Static(id="failure", markup=False)
+        yield Label("or choose one of these (Tab, then Enter):", id="these")
+        yield OptionList(id="running", compact=True, markup=False)
+
+    def show_board(self, board: Board) -> None:
+        """List the processes that hold GPU memory on this board."""
+        rows: dict[int, ProcessRow] = {}
+        for row in board.processes:
+            rows.setdefault(row.process.pid, row)
+        lines = [_line(row) for row in rows.values()]
+        if lines == self._lines:
+            return
+        self._lines = lines
+        options = self.query_one(OptionList)
+        at = options.highlighted_option.id if options.highlighted_option else None
+        options.clear_options()
+        options.add_options(Option(line, id=str(pid)) for pid, line in zip(rows, lines, strict=True))
+        if rows:  # Enter takes the first until another one is chosen
+            options.highlighted = options.get_option_index(at) if at and int(at) in rows else 0
+        self.query_one("#these").display = bool(rows)
+
+    def show_failure(self, sentence: str) -> None:
+        """Say why the process could not be read."""
+        line = self.query_one("#failure", Static)
+        line.update(f"✗ {sentence}" if sentence else "")
+        line.set_class(bool(sentence), "-shown")
+
+    @on(Input.Submitted, "#pid")
+    def typed(self, event: Input.Submitted) -> None:
+        """Post the typed pid if it is a number."""
+        event.stop()
+        text = event.value.strip()
+        if not text.isdecimal() or len(text) > 9:
+            self.show_failure(f"A pid is a whole number, which {text!r} is not." if text else "Enter a pid first.")
+            return
+        self.post_message(self.Chosen(int(text)))
+
+    @on(OptionList.OptionSelected, "#running")
+    def picked(self, event: OptionList.OptionSelected) -> None:
+        """Post the selected process."""
+        event.stop()
+        self.post_message(self.Chosen(int(event.option.id or 0)))
+
+
+def _line(row: ProcessRow) -> str:
+    process = row.process
+    size = f"{format_gib(process.used_bytes)} GiB"
+    command = printable(process.command or process.name or "?")
+    return f"{process.pid:>8}  {printable(process.user or '?'):<9} GPU {row.gpu.label:<3} {size:>10}  {command}"
 
 
 class AttachScreen(Screen[None]):
@@ -348,3 +785,28 @@ class AttachScreen(Screen[None]):
         self.query_one("#title", StaticLines).show(run_tabs(self._runs, self._keys, self.size.width - 2))
         if self._keys:
             self.query_one(FollowedRun).show(self._board, self._keys, self._attachment, self._budget)
+
+
+# Opens the attach screen: on the latest run, on a given process, or to ask for a process.
+
+
+def open_attach(app: BoardApp) -> None:
+    """Show the latest run, or ask for a process if no run is followed."""
+    runs = app.board.runs if app.board else ()
+    pid, start_time = runs[-1].pids[0] if runs and runs[-1].pids else (None, None)
+    open_attach_on(app, pid, start_time)
+
+
+def open_attach_on(app: BoardApp, pid: int | None, start_time: float | None = None) -> None:
+    """Open the screen on this process; None: ask for one."""
+    screen = AttachScreen(
+        app.watchlist,
+        estimate=app.estimate or estimate,
+        estimate_changed=estimate,
+        refine=app.refine,
+        attached=app.attachments,
+        board=app.board,
+        pid=pid,
+        start_time=start_time,
+    )
+    app.push_once(screen)

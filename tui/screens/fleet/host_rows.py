@@ -3,19 +3,133 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from vramtop.estimator.common import format_gib
-from vramtop.monitor.snapshot import GpuProcess
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.snapshot.snapshot import GpuProcess
 
-from ...draw import CellText, format_duration, printable, process_name, status_mark
-from .fleet_row import BROKEN, GONE, NO_STATUS, REST, Cells, FleetRow, plain, severity, status_cell
+from ...draw.labels import WORST_FIRST, CellText, format_duration, process_name, shorten, signed_gib
+from ...draw.palette import status_mark
+from ...draw.text_output import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from vramtop.monitor.fleet import Fleet, FleetGpu, FleetProcess, HostReading
+    from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetProcess, FleetRun, HostReading
+
+    from ...draw.labels import Tone
+
+# A row of the fleet's table as plain data: what it is about, by what it is sorted and found, and its cells.
+
+
+Fold = Literal["folded", "unfolded"]
+SortKey = Literal["STATUS", "HOST", "JOB", "USER", "FREE", "IN USE"]
+REST = "REST"
+"""Name of a cell that takes the place of all columns after the second."""
+Cells = Mapping[str, CellText]
+
+NO_STATUS = len(WORST_FIRST)
+"""Severity of what has no status."""
+GONE = WORST_FIRST.index("growing") + 0.5
+"""Severity of a host that is not live: after what runs out of memory or leaks now, before everything else."""
+BROKEN = GONE + 0.1
+"""Severity of a GPU that cannot be read."""
+_SEVERITY: dict[str, int] = {status: at for at, status in enumerate(WORST_FIRST)}
+_BAD, _WARNING = ("over", "growing", "out_of_memory"), ("under",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRow:
+    """One row; its cells are made when it comes into sight."""
+
+    key: Hashable
+    """Key of a host, GPU or run, equal in every fleet."""
+    severity: float
+    """Place of its worst status; 0 is the worst."""
+    host: str
+    job: str = ""
+    user: str = ""
+    status: str = ""
+    """Words by which its status is found."""
+    free_bytes: int = -1
+    used_bytes: int = -1
+    more: str = ""
+    """Further words by which it is found, such as the names of its GPUs."""
+    fold: Fold | None = None
+    """None: it has nothing below it."""
+    make_cells: Callable[[], Cells]
+    of_host: HostReading | None = None
+    """The host that it opens."""
+    of_run: FleetRun | None = None
+    """The run that it opens."""
+
+    def matches(self, words: list[str]) -> bool:
+        """Return True if it has all of these words; ``user:ann`` looks at one of its parts only."""
+        return all(self._has(word) for word in words)
+
+    def _has(self, word: str) -> bool:
+        name, colon, value = word.partition(":")
+        if colon and name in ("host", "job", "user", "status"):
+            return value in str(getattr(self, name)).lower()
+        parts = (self.host, self.job, self.user, self.status, self.more)
+        return any(word in part.lower() for part in parts)
+
+
+def sorted_rows(rows: list[FleetRow], by: SortKey) -> list[FleetRow]:
+    """Return rows in order; the order of equal ones is that of their hosts and jobs."""
+    orders: dict[SortKey, Callable[[FleetRow], tuple[object, ...]]] = {
+        "STATUS": lambda row: (row.severity,),
+        "HOST": lambda _: (),
+        "JOB": lambda row: (not row.job, row.job),
+        "USER": lambda row: (not row.user, row.user),
+        "FREE": lambda row: (-row.free_bytes,),
+        "IN USE": lambda row: (-row.used_bytes,),
+    }
+    first = orders[by]
+    return sorted(rows, key=lambda row: (*first(row), natural(row.host), row.job))
+
+
+def natural(name: str) -> tuple[str, int, str]:
+    """Return a sort key by which node9 comes before node10: text, its last number, and the name itself."""
+    digits = len(name) - len(name.rstrip("0123456789"))
+    return name[: len(name) - digits], int(name[len(name) - digits :][:18] or 0), name
+
+
+def severity(status: str | None) -> float:
+    """Return the place of a status among all, the worst first; an unknown one counts as unknown."""
+    if status is None:
+        return NO_STATUS
+    return _SEVERITY.get(status, _SEVERITY["unknown"])
+
+
+def status_cell(status: str, statuses: Mapping[str, int]) -> CellText:
+    """Return a status with the number of processes that have it, unless all are fine: ``▲ OVER 2/8``.
+
+    Args:
+        status: the worst one.
+        statuses: number of processes by status.
+    """
+    mark, every = status_mark(status), sum(statuses.values())
+    is_said = every > 1 and (statuses[status] < every or mark.word.isupper())
+    count = f" {statuses[status]}/{every}" if is_said else ""
+    return CellText(f"{mark.letter} {mark.short_word}{count}", _tone(status))
+
+
+def _tone(status: str) -> Tone:
+    """Return the tone of a status."""
+    if status in _BAD:
+        return "over"
+    if status in _WARNING:
+        return "under"
+    return "good" if status == "on_budget" else "muted"
+
+
+def plain(text: str | None, tone: Tone = "plain") -> CellText:
+    """Return a cell with this text."""
+    return CellText(printable(text or ""), tone)
 
 
 _BAR_CELLS = 10
@@ -207,3 +321,84 @@ def _status_cell(gpus: Sequence[FleetGpu], statuses: Counter[str], processes: in
     if worst is None:
         return CellText("no budget" if processes else "idle", "muted") if gpus else CellText("no GPU", "muted")
     return status_cell(worst, statuses)
+
+
+# Rows of runs: ranks on several hosts are one row.
+
+
+_COMMAND_CHARACTERS = 60
+
+
+def run_rows(fleet: Fleet) -> list[FleetRow]:
+    """Return one row per run."""
+    return [_run_row(run) for run in fleet.runs]
+
+
+def run_name(run: FleetRun) -> str:
+    """Return the job of a run; the beginning of its command if its job is unknown."""
+    command = next((rank.process.command for rank in run.ranks if rank.process.command), None)
+    return run.job or (shorten(command, _COMMAND_CHARACTERS) if command else "unknown job")
+
+
+def ranks_text(run: FleetRun) -> str:
+    """Return how many ranks were found, of how many."""
+    return f"{run.rank_count}/{run.world_size}" if run.world_size and run.world_size > 1 else str(run.rank_count)
+
+
+def where_text(run: FleetRun) -> str:
+    """Return what needs attention and where: diverging ranks, stragglers, silent and unseen ranks; else its hosts."""
+    parts = [f"{status_mark(rank.process.status or '').letter} {rank.label}" for rank in run.diverging[:2]]
+    parts += [f"{len(run.diverging) - 2} more diverge"] if len(run.diverging) > 2 else []
+    parts += [f"behind: {rank.label}" for rank in run.stragglers[:1]]
+    parts += [f"{len(run.stragglers) - 1} more behind"] if len(run.stragglers) > 1 else []
+    silent = len(run.ranks) - len(run.live_ranks)
+    parts += [f"{silent} rank{'s' * (silent != 1)} silent"] if silent else []
+    parts += [f"{run.unseen_ranks} rank{'s' * (run.unseen_ranks != 1)} elsewhere"] if run.unseen_ranks else []
+    names = ", ".join(host.host for host in run.hosts[:4]) + (" …" if len(run.hosts) > 4 else "")
+    return "; ".join(parts) or names
+
+
+def _run_row(run: FleetRun) -> FleetRow:
+    words = {rank.process.status for rank in run.live_ranks if rank.process.status}
+    flags = ("behind" if run.stragglers else "", "silent" if len(run.live_ranks) < len(run.ranks) else "")
+    return FleetRow(
+        key=("run", *run.key),
+        severity=severity(run.status) if run.live_ranks else severity("unknown"),
+        host=" ".join(host.host for host in run.hosts),
+        job=run_name(run),
+        user=run.user or "",
+        status=" ".join((*(status_mark(word).word for word in words), *flags)),
+        used_bytes=-1 if run.used_bytes is None else run.used_bytes,
+        make_cells=partial(_run_cells, run),
+        of_run=run,
+    )
+
+
+def _run_cells(run: FleetRun) -> Cells:
+    highest = run.highest
+    budget = None if highest is None else highest.process.budget_bytes
+    judged = highest is not None and highest.process.status != "incomplete"
+    difference = (highest.peak_bytes or 0) - budget if highest is not None and budget is not None and judged else None
+    at_least = "≥" if run.is_partial and run.used_bytes is not None else ""
+    return {
+        "JOB": plain(run_name(run)),
+        "STATUS": _status_cell_run_rows(run),
+        "USER": plain(run.user or "n/a"),
+        "RANKS": plain(ranks_text(run), "under" if run.unseen_ranks else "plain"),
+        "HOSTS": plain(str(len(run.hosts))),
+        "MAX": plain(format_gib(highest.peak_bytes) if highest else "n/a"),
+        "DIFF": plain("" if difference is None else signed_gib(difference)),
+        "SPREAD": plain("" if run.spread_bytes is None else format_gib(run.spread_bytes)),
+        "ALL": plain("n/a" if run.used_bytes is None else f"{at_least}{format_gib(run.used_bytes)}"),
+        "BUDGET": plain("" if run.budget_bytes is None else format_gib(run.budget_bytes)),
+        "WHERE": plain(where_text(run), "plain" if run.diverging or run.stragglers else "muted"),
+    }
+
+
+def _status_cell_run_rows(run: FleetRun) -> CellText:
+    if not run.live_ranks:
+        return CellText("! silent", "under")
+    if run.status is None:
+        return CellText("no budget", "muted")
+    statuses = Counter(rank.process.status for rank in run.live_ranks if rank.process.status)
+    return status_cell(run.status, statuses)

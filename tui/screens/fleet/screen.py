@@ -2,29 +2,683 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
+from msgspec import structs
+from rich.cells import set_cell_size
+from rich.segment import Segment
+from rich.style import Style
 from textual import on
 from textual.content import Content
+from textual.geometry import Size
+from textual.message import Message
 from textual.screen import Screen
+from textual.strip import Strip
 from textual.widgets import Input
+from textual.worker import get_current_worker
 
-from ...draw import MUTED
-from ...keys import shown_key
-from ...widgets import KeysLine, StaticLines
-from .details import FleetDetailScreen
-from .fleet_table import VIEWS, FleetTable
-from .header_text import FleetFeed, fleet_line, header_line, notice_lines
-from .keys import FLEET_KEYS
+from vramtop.estimator.common.sizes import TIB, UNSEEN_BYTES, format_gib, format_size
+
+from ...draw.labels import MUTED, SEPARATOR, CellText, alarm, format_duration, join_to_width, left_and_right, shorten
+from ...draw.memory_graph import EIGHTHS, graph_levels
+from ...draw.palette import VERDICTS, colour_of, on_colour, status_mark
+from ...draw.text_output import format_table, printable
+from ...keys import bind, shown_key
+from ...widgets.budget_view import short_gpu_name
+from ...widgets.keys_line import KeysLine
+from ...widgets.row_table import FOLD_SIGNS, ROW_BINDINGS, ContentLines, RowTable, StaticLines, column_gap, table_cell
+from ..base import FeedStatus, feed_signs
+from .columns import HOST_COLUMNS, RUN_COLUMNS, FleetColumn, columns_for
+from .host_rows import (
+    REST,
+    FleetRow,
+    HostRows,
+    SortKey,
+    gone_text,
+    gpu_rows,
+    ranks_text,
+    run_name,
+    run_rows,
+    severity,
+    sorted_rows,
+    use_bar,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+
     from textual.app import ComposeResult
     from textual.binding import BindingType
     from textual.events import Resize
 
-    from vramtop.monitor.fleet import Fleet
+    from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetProcess, FleetRank, FleetRun, HostReading
 
+    from ...draw.memory_graph import Readings
     from .job_fit import BudgetsFor
+
+# One host of the fleet as lines: its state, its GPUs with their processes, pending jobs, faults.
+
+
+_INDENT = "   "
+_GRAPH_LABEL = "last hour  "
+_MAX_GRAPH_COLUMNS = 120
+
+
+def host_lines(
+    fleet: Fleet, host: HostReading, width: int, graph: Callable[[FleetGpu, int], str] = lambda *_: ""
+) -> tuple[Content, list[Content]]:
+    """Return the title and the lines of a host; figures that are not of now are faint, below their age.
+
+    Args:
+        fleet: the fleet.
+        host: the host.
+        width: in columns.
+        graph: returns the memory of a GPU over the last hour in so many columns; empty: unknown.
+    """
+    title = Content(printable(f"Host {host.host}"))
+    return title, [line.truncate(width, ellipsis=True) for line in _lines(fleet, host, width, graph)]
+
+
+def process_line(process: FleetProcess, width: int) -> str:
+    """Return a process in one line: memory, budget, status, job, user, command."""
+    held = "memory n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes):>6} GiB"
+    budget = "" if process.budget_bytes is None else f" of {format_gib(process.budget_bytes)} predicted"
+    mark = status_mark(process.status) if process.status else None
+    status = f"{mark.letter} {mark.word}" if mark else process.note or "no budget"
+    pid = "" if process.pid is None else f"pid {process.pid}"
+    device = f"in {process.device}" if process.device else ""
+    words = (held + budget, status, process.job or "", process.user or "user n/a", pid, device, process.command or "")
+    return shorten(printable(SEPARATOR.join(filter(None, words))), width)
+
+
+def _lines(fleet: Fleet, host: HostReading, width: int, graph: Callable[[FleetGpu, int], str]) -> Iterator[Content]:
+    yield Content(printable(SEPARATOR.join(_facts(host))))
+    if not host.is_live:
+        yield Content.assemble((f" {host.state} ", alarm()), f" {gone_text(fleet, host)}")
+        age = fleet.age_seconds(host)
+        if host.gpus and age is not None:
+            yield Content("")
+            yield Content.styled(f"Figures of {format_duration(age)} ago, not of now:", "bold")
+    for fault in host.faults:
+        yield Content.assemble((" ! ", alarm()), f" {printable(fault)}")
+    for anomaly in host.anomalies:
+        yield Content.assemble((" ! ", alarm()), f" {printable(anomaly)}")
+    lines = (line for gpu in host.gpus for line in _gpu_lines(gpu, width, graph))
+    yield from lines if host.is_live else (line.stylize(MUTED) for line in lines)
+    if host.pending and host.is_live:
+        yield Content("")
+        yield Content.styled("Pending jobs", "bold")
+    for pending in host.pending if host.is_live else ():
+        word = next((mark.word for name, mark in VERDICTS.items() if name == pending.verdict), pending.verdict)
+        need = "" if pending.device_bytes is None else f" ({format_gib(pending.device_bytes)} GiB)"
+        sentence = f": {pending.sentence}" if pending.sentence else ""
+        yield Content(printable(f"{_INDENT}{pending.job}{need}: {word}{sentence}"))
+
+
+def _facts(host: HostReading) -> list[str]:
+    facts = [f"{len(host.gpus)} GPU{'s' * (len(host.gpus) != 1)}"] if host.gpus else ["no GPU is known"]
+    facts += [f"driver {host.driver_version}"] if host.driver_version else []
+    facts += [f"vramtop {host.vramtop_version}"] if host.vramtop_version else []
+    if host.time is not None:
+        facts.append(f"read at {time.strftime('%H:%M:%S', time.localtime(host.time))} by its clock")
+    return facts
+
+
+def _gpu_head(gpu: FleetGpu, width: int) -> Content:
+    """Return a GPU's name and figures; where there is little room without its bar, then with less of its name."""
+    used = f"{format_gib(gpu.used_bytes)} of {format_gib(gpu.total_bytes)} GiB in use"
+    parts = ["memory n/a"] if gpu.total_bytes is None else [used, f"{format_gib(gpu.free_bytes)} free"]
+    if (gpu.committed_bytes or 0) >= UNSEEN_BYTES:
+        parts.append(f"{format_gib(gpu.committed_bytes)} committed")
+    if (gpu.unattributed_bytes or 0) >= UNSEEN_BYTES:
+        parts.append(f"{format_gib(gpu.unattributed_bytes)} unattributed")
+    parts += [f"util {gpu.utilisation_percent} %"] if gpu.utilisation_percent is not None else []
+    figures = ", ".join(parts)
+    label, name = printable(f"GPU {gpu.shown_label}"), printable(short_gpu_name(gpu.name) if gpu.name else "name n/a")
+    bar = use_bar(gpu.used_bytes, gpu.total_bytes)
+    middle = f"  {bar}  " if bar else "  "
+    if len(label) + 2 + len(name) + len(middle) + len(figures) > width:
+        middle = "  "
+    name = shorten(name, max(0, width - len(label) - 2 - len(middle) - len(figures)))
+    return Content.assemble((f"{label}  {name}" if name else label, "bold"), middle, figures)
+
+
+def _gpu_lines(gpu: FleetGpu, width: int, graph: Callable[[FleetGpu, int], str]) -> Iterator[Content]:
+    yield Content("")
+    yield _gpu_head(gpu, width)
+    bars = graph(gpu, min(_MAX_GRAPH_COLUMNS, width - len(_INDENT) - len(_GRAPH_LABEL)))
+    if bars:
+        yield Content.assemble(_INDENT, (_GRAPH_LABEL, MUTED), bars)
+    if gpu.fault:
+        words = "its driver hangs, the figures are of an earlier reading: " if gpu.is_stale else ""
+        yield Content.assemble(_INDENT, (" ! ", alarm()), f" {words}{printable(gpu.fault)}")
+    for device in gpu.devices:
+        free = f"{format_gib(device.used_bytes)} of {format_gib(device.total_bytes)} GiB in use"
+        yield Content(
+            printable(f"{_INDENT}MIG device {device.shown_label}  {free}, {format_gib(device.free_bytes)} free")
+        )
+    if gpu.processes is None:
+        yield Content.styled(f"{_INDENT}its processes cannot be read", MUTED)
+    for process in gpu.processes or ():
+        yield Content(_INDENT + process_line(process, width - len(_INDENT)))
+        if process.diverges and process.sentence:
+            yield Content.styled(printable(f"{_INDENT}   {process.sentence}"), MUTED)
+
+
+# Keys of the dashboard over many hosts, and of its screens of a host and a run.
+
+
+FLEET_KEYS: list[BindingType] = [
+    bind("fleet.view", "view", "View"),
+    bind("fleet.sort", "sort", "Sort"),
+    bind(
+        "list.filter", "filter", "Filter",
+        help_text="filter by host, job, user, status: words that must all occur, or user:ann",
+    ),
+    bind("fleet.fit", "fit", "Fit"),
+    bind("app.back", "show_all", "Show all"),
+]  # fmt: skip
+FLEET_TABLE_KEYS: list[BindingType] = [
+    bind("list.open", "open", "Open", help_text="open the host or the run under the cursor"),
+    bind("list.unfold", "unfold", "GPUs", help_text="show the GPUs of a host, or hide them", group="GPUs"),
+    bind("list.fold", "fold", group="GPUs"),
+    *ROW_BINDINGS,
+]
+DETAIL_KEYS: list[BindingType] = [
+    bind("app.back", "app.pop_screen", "Back"),
+    bind("list.fold", "app.pop_screen"),
+    bind("list.up", "scroll(-1)"),
+    bind("list.down", "scroll(1)"),
+    bind("list.page_up", "scroll(-10)"),
+    bind("list.page_down", "scroll(10)"),
+]
+
+
+# One run of the fleet as lines: its sums over all hosts, and its ranks, those that need attention first.
+
+
+_TITLES = ("RANK", "HOST", "GPU", "NOW GiB", "MAX GiB", "BUDGET", "STEP", "STATUS")
+_ALIGN = "><<>>>><"
+
+
+def run_lines(fleet: Fleet, run: FleetRun, width: int) -> tuple[Content, list[Content]]:
+    """Return the title and the lines of a run; where there is little room, its hosts are named without their domain."""
+    title = Content(printable(f"Run {run_name(run)}" + (f" ({run.user})" if run.user else "")))
+    lines = list(_lines_run_text(fleet, run))
+    if any(line.cell_length > width for line in lines):
+        lines = list(_lines_run_text(fleet, _without_domains(run)))
+    return title, [line.truncate(width, ellipsis=True) for line in lines]
+
+
+def _without_domains(run: FleetRun) -> FleetRun:
+    """Return the run with short host names (up to the first dot), if these still tell its hosts apart."""
+    short = {host.host: host.host.partition(".")[0] for host in run.hosts}
+    if len(set(short.values())) < len(short) or any(name.isdecimal() for name in short.values()):  # 10.0.0.1
+        return run
+    hosts = {host.host: structs.replace(host, host=short[host.host]) for host in run.hosts}
+    return replace(run, ranks=tuple(replace(rank, host=hosts[rank.host.host]) for rank in run.ranks))
+
+
+def _lines_run_text(fleet: Fleet, run: FleetRun) -> Iterator[Content]:
+    yield Content(printable(SEPARATOR.join(_sums_run_text(run))))
+    if run.highest is not None:
+        size = format_gib(run.highest.peak_bytes)
+        yield Content.assemble("Highest peak: ", (f"{size} GiB", "bold"), printable(f", {run.highest.label}"))
+    for rank in run.diverging:
+        mark = status_mark(rank.process.status or "")
+        sentence = f": {rank.process.sentence}" if rank.process.sentence else ""
+        yield Content.assemble((f" {mark.letter} {mark.word} ", alarm()), printable(f" {rank.label}{sentence}"))
+    for rank in run.stragglers:
+        yield Content.assemble((" behind ", alarm()), printable(f" {rank.label}{_steps(rank)}"))
+    for host in run.hosts:
+        if not host.is_live:
+            age = fleet.age_seconds(host)
+            last = "" if age is None else f", last read {format_duration(age)} ago"
+            words = f" {host.host} is {host.state}{last}; its ranks are not in the sums"
+            yield Content.assemble((" ! ", alarm()), printable(words))
+    if run.unseen_ranks:
+        words = (
+            f"{run.unseen_ranks} of its {run.world_size} ranks are on hosts that are not listed, or not found there."
+        )
+        yield Content.styled(words, MUTED)
+    yield Content("")
+    ranks = sorted(run.ranks, key=lambda rank: (not rank.is_live, severity(rank.process.status)))
+    table = format_table([_TITLES, *(_cells(fleet, rank) for rank in ranks)], _ALIGN)
+    yield Content.styled(table[0], "bold")
+    yield from (
+        Content(line) if rank.is_live else Content.styled(line, MUTED)
+        for line, rank in zip(table[1:], ranks, strict=True)
+    )
+
+
+def _sums_run_text(run: FleetRun) -> list[str]:
+    hosts = len(run.hosts)
+    parts = [f"{ranks_text(run)} rank{'s' * (run.rank_count != 1)} on {hosts} host{'s' * (hosts != 1)}"]
+    if run.used_bytes is not None:
+        at_least = "at least " if run.is_partial else ""
+        parts.append(f"{at_least}{format_size(run.used_bytes)} in all")
+    if run.budget_bytes is not None:
+        parts.append(f"budget {format_size(run.budget_bytes)} for {run.world_size or run.rank_count} ranks")
+    parts += [f"spread {format_gib(run.spread_bytes)} GiB"] if run.spread_bytes is not None else []
+    return parts
+
+
+def _steps(rank: FleetRank) -> str:
+    return "" if rank.process.steps is None else f", at step {rank.process.steps:,}"
+
+
+def _cells(fleet: Fleet, rank: FleetRank) -> tuple[str, ...]:
+    """Return the cells of a rank; one whose figures are not of now has none, but their age."""
+    process, host = rank.process, rank.host
+    number = "" if rank.rank is None else str(rank.rank)
+    place = (number, printable(host.host), process.device or rank.gpu.shown_label)
+    if not rank.is_live:
+        age = fleet.age_seconds(host)
+        last = "the driver hangs" if host.is_live else "silent" if age is None else f"silent for {format_duration(age)}"
+        return (*place, "", "", "", "", last)
+    mark = status_mark(process.status) if process.status else None
+    return (
+        *place,
+        format_gib(process.used_bytes),
+        format_gib(rank.peak_bytes),
+        format_gib(process.budget_bytes) if process.budget_bytes is not None else "",
+        "" if process.steps is None else f"{process.steps:,}",
+        f"{mark.letter} {mark.word}" if mark else process.note or "",
+    )
+
+
+# The screen of one host or one run of the fleet, which follows the readings.
+
+
+_SPAN_SECONDS = 3600.0
+"""Time that the graphs of memory cover."""
+_HISTORY_SECONDS = 30.0
+"""Time between two readings of the history: a column of the graphs."""
+
+
+@runtime_checkable
+class ReadsMemoryHistory(Protocol):
+    """An app whose source of fleets may know the memory of GPUs over time."""
+
+    def read_memory_history(self, host: str, seconds: float) -> Mapping[str, Readings] | None:
+        """Return it by the UUID of each GPU; None: unknown. Called on other threads than that of the UI."""
+
+
+class FleetDetailScreen(Screen[None]):
+    """Everything that is known about one host, or about one run over its hosts.
+
+    Args:
+        fleet: the latest one.
+        host: name of the host.
+        run: the run, in place of a host.
+    """
+
+    TITLE = "Host or run"
+    BINDINGS: ClassVar[list[BindingType]] = DETAIL_KEYS
+    DEFAULT_CSS = """
+    FleetDetailScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
+    FleetDetailScreen ContentLines { height: 1fr; margin: 0 1; overflow-y: auto; }
+    """
+
+    def __init__(self, fleet: Fleet, *, host: str, run: FleetRun | None = None) -> None:
+        super().__init__()
+        self._fleet, self._host, self._run = fleet, host, run
+        self._history: Mapping[str, Readings] = {}
+
+    def compose(self) -> ComposeResult:
+        """Its name, and the lines about it."""
+        yield StaticLines(id="title")
+        yield ContentLines(id="lines")
+        yield KeysLine(show_command_palette=False)
+
+    @property
+    def lines(self) -> ContentLines:
+        """The lines."""
+        return self.query_one(ContentLines)
+
+    def on_mount(self) -> None:
+        """Show what is known already, and ask for what was before."""
+        self._draw()
+        if self._run is None and isinstance(self.app, ReadsMemoryHistory):
+            self._ask_for_history()
+            self.set_interval(_HISTORY_SECONDS, self._ask_for_history)
+
+    def _ask_for_history(self) -> None:
+        self.run_worker(self._read_history, thread=True, exclusive=True)
+
+    def _read_history(self) -> None:
+        app = self.app
+        if isinstance(app, ReadsMemoryHistory):
+            history = app.read_memory_history(self._host, _SPAN_SECONDS)
+            if history is not None and not get_current_worker().is_cancelled:
+                app.call_from_thread(self._show_history, history)
+
+    def _show_history(self, history: Mapping[str, Readings]) -> None:
+        self._history = history
+        self._draw()
+
+    def on_resize(self, _: Resize) -> None:
+        """Draw for the new width."""
+        self._draw()
+
+    def show_fleet(self, fleet: Fleet | None, feed: FleetFeed) -> None:
+        """Show the same host or run in a new fleet."""
+        del feed
+        if fleet is not None:
+            self._fleet = fleet
+            self._draw()
+
+    def action_scroll(self, by: int) -> None:
+        """Scroll by lines."""
+        self.lines.scroll_to(y=self.lines.scroll_offset.y + by, animate=False)
+
+    def _graph(self, gpu: FleetGpu, width: int) -> str:
+        """Return the memory of a GPU over the last hour as a line of bars; empty if it is not known."""
+        history = self._history.get(gpu.uuid or "")
+        if not history or not gpu.total_bytes:
+            return ""
+        now = self._fleet.time
+        levels = graph_levels(
+            history, width=width, height=1, top_bytes=gpu.total_bytes, span_seconds=_SPAN_SECONDS, now=now
+        )
+        return "".join(EIGHTHS[level] for level in levels)
+
+    def _draw(self) -> None:
+        width = self.size.width - 3
+        if not self.is_mounted or width <= 0:
+            return
+        if self._run is not None:
+            key = self._run.key
+            run = next((each for each in self._fleet.runs if each.key == key), None)
+            title, lines = run_lines(self._fleet, run or self._run, width)
+            found = run is not None
+        else:
+            host = next((each for each in self._fleet.hosts if each.host == self._host), None)
+            found = host is not None
+            title, lines = host_lines(self._fleet, host, width, self._graph) if host else (Content(self._host), [])
+        if not found:
+            what = "run has ended, or none of its hosts shows it any more; the figures below are its last ones"
+            lines = [Content.styled(f"The {what}." if lines else "The host is no longer listed.", MUTED), *lines]
+        self.query_one("#title", StaticLines).show(title)
+        self.lines.show_lines(lines)
+
+
+# Table of hosts or runs: of thousands of rows it makes the cells of those in sight, and draws those that changed.
+
+
+FleetView = Literal["hosts", "runs"]
+VIEWS: tuple[FleetView, ...] = ("hosts", "runs")
+SORT_KEYS: dict[FleetView, tuple[SortKey, ...]] = {
+    "hosts": ("STATUS", "HOST", "JOB", "USER", "FREE", "IN USE"),
+    "runs": ("STATUS", "HOST", "JOB", "USER", "IN USE"),
+}
+_TITLE_OF_KEY: dict[FleetView, dict[SortKey, str]] = {
+    "hosts": {"JOB": "JOBS", "USER": "JOBS"},
+    "runs": {"HOST": "WHERE", "IN USE": "ALL"},
+}
+_MARGIN = 2
+"""Cells on the left, for a blank and the sign of a fold."""
+_EMPTY = CellText("")
+
+
+class FleetTable(RowTable[FleetRow], can_focus=True):
+    """The table; its cursor follows its row once the user has moved it."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"fleet--cursor", "fleet--header"}
+    DEFAULT_CSS = """
+    FleetTable {
+        height: 1fr; min-height: 3; background: $background; color: $foreground;
+        overflow-x: hidden; scrollbar-size-vertical: 1;
+    }
+    FleetTable > .fleet--cursor { background: $primary 15%; color: $text; }
+    FleetTable:focus > .fleet--cursor { background: $primary 35%; }
+    FleetTable:nocolor > .fleet--cursor { text-style: reverse; }
+    FleetTable > .fleet--header { background: $panel; color: $text; text-style: bold; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = FLEET_TABLE_KEYS
+
+    class Opened(Message):
+        """The user opens a row."""
+
+        def __init__(self, row: FleetRow) -> None:
+            super().__init__()
+            self.row = row
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
+        super().__init__(id=id)
+        self.view: FleetView = "hosts"
+        self.sort_key: SortKey = "STATUS"
+        self.filter_words = ""
+        self.drawn_lines = 0
+        """Lines that were drawn so far; the others were shown again as they were."""
+        self._fleet: Fleet | None = None
+        self._unfolded: set[str] = set()
+        self._host_rows = HostRows()
+        self._columns: tuple[FleetColumn, ...] = ()
+        self._gap = 2
+        self._strips: dict[Hashable, tuple[object, Strip]] = {}
+        """By row: what was drawn, and its line."""
+
+    def show_fleet(self, fleet: Fleet) -> None:
+        """Show this fleet."""
+        self._fleet = fleet
+        self._refresh_rows()
+
+    def show_view(self, view: FleetView) -> None:
+        """Show hosts or runs."""
+        self.view, self.cursor_row, self._moved = view, 0, False
+        if self.sort_key not in SORT_KEYS[view]:
+            self.sort_key = "STATUS"
+        self._refresh_rows()
+        self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer the GPUs of hosts where rows are hosts."""
+        del parameters
+        return action != "unfold" or self.view == "hosts"
+
+    def sort_by_next(self) -> None:
+        """Sort by the next column."""
+        keys = SORT_KEYS[self.view]
+        self.sort_key = keys[(keys.index(self.sort_key) + 1) % len(keys)]
+        self._refresh_rows()
+
+    def filter_by(self, words: str) -> None:
+        """Show only rows with these words; an empty string shows all."""
+        self.filter_words = words
+        self._refresh_rows()
+
+    def action_open(self) -> None:
+        """Open the row under the cursor."""
+        if row := self.selected:
+            self.post_message(self.Opened(row))
+
+    def action_unfold(self) -> None:
+        """Show the GPUs of the host under the cursor."""
+        if (row := self.selected) and row.fold == "folded":
+            self._unfolded.add(row.host)
+            self._moved = True
+            self._refresh_rows()
+
+    def action_fold(self) -> None:
+        """Hide the GPUs of the host under the cursor, or of the GPU under it."""
+        if (row := self.selected) and row.host in self._unfolded and self.view == "hosts":
+            self._unfolded.discard(row.host)
+            above = next((at for at, each in enumerate(self._rows) if each.key == ("host", row.host)), self.cursor_row)
+            self.cursor_row = above
+            self._refresh_rows()
+            self.move_cursor(row=self.cursor_row)
+
+    def _refresh_rows(self) -> None:
+        if self._fleet is None:
+            return
+        followed = self.selected
+        rows = self._host_rows.rows(self._fleet, self._unfolded) if self.view == "hosts" else run_rows(self._fleet)
+        if words := self.filter_words.lower().split():
+            rows = [row for row in rows if row.matches(words)]
+        self._rows = self._with_gpus(sorted_rows(rows, self.sort_key))
+        if followed is not None and self._moved:
+            places = (at for at, row in enumerate(self._rows) if row.key == followed.key)
+            self.cursor_row = next(places, self.cursor_row)
+        self.cursor_row = max(0, min(self.cursor_row, len(self._rows) - 1))
+        self._lay_out()
+        self.virtual_size = Size(self.size.width, len(self._rows) + self.HEADER_LINES)
+        self._repaint()
+
+    def _with_gpus(self, rows: list[FleetRow]) -> list[FleetRow]:
+        if not self._unfolded or self.view != "hosts":
+            return rows
+        every: list[FleetRow] = []
+        for row in rows:
+            every.append(row)
+            if row.fold == "unfolded" and row.of_host is not None:
+                every += gpu_rows(row.of_host)
+        return every
+
+    def _lay_out(self) -> None:
+        width = self.size.width
+        gap = column_gap(width)
+        names = (row.host if self.view == "hosts" else row.job for row in self._rows)
+        longest = max(map(len, names), default=0)
+        wanted = HOST_COLUMNS if self.view == "hosts" else RUN_COLUMNS
+        room = max(1, width - _MARGIN - self.scrollbar_size_vertical)
+        columns = columns_for(wanted, room, gap, longest=longest)
+        if (columns, gap) != (self._columns, self._gap):
+            self._columns, self._gap = columns, gap
+            self._forget_drawn()
+
+    def _keep_drawn(self, visible: Sequence[FleetRow]) -> None:
+        keys = {row.key for row in visible}
+        self._strips = {key: drawn for key, drawn in self._strips.items() if key in keys or key in ("", None)}
+
+    def _fit_size(self) -> None:
+        self._refresh_rows()
+
+    def _sort_at(self, x: int) -> None:
+        del x
+        self.sort_by_next()
+
+    def _strip_at(self, y: int) -> Strip:
+        at = y - self.HEADER_LINES + self.scroll_offset.y
+        if y < self.HEADER_LINES:
+            return self._kept("", (self._titles(), self.size.width), self._header_strip)
+        if at >= len(self._rows):
+            return self._kept(None, self.size.width, lambda: Strip.blank(self.size.width, self.rich_style))
+        row, is_cursor = self._rows[at], at == self.cursor_row
+        cells = row.make_cells()
+        columns = self._columns[:2] if REST in cells else self._columns
+        rest = (cells[REST],) if REST in cells else ()
+        shown = (*(cells.get(column.name, _EMPTY) for column in columns), *rest)
+        state = (shown, row.fold, is_cursor, self.size.width)
+        return self._kept(row.key, state, lambda: self._row_strip(row, shown, is_cursor=is_cursor))
+
+    def _kept(self, key: Hashable, state: object, draw: Callable[[], Strip]) -> Strip:
+        """Return the line that was drawn for this state, or draw it."""
+        known = self._strips.get(key)
+        if known is None or known[0] != state:
+            known = self._strips[key] = (state, draw())
+            self.drawn_lines += 1
+        return known[1]
+
+    def _titles(self) -> tuple[str, ...]:
+        by = _TITLE_OF_KEY[self.view].get(self.sort_key, self.sort_key)
+        return tuple(f"{each.name}↓" if each.name == by else each.title for each in self._columns)
+
+    def _header_strip(self) -> Strip:
+        titles = zip(self._titles(), self._columns, strict=True)
+        text = "".join(self._spaced(f"{title:>{each.width}}" if each.right else title, each) for title, each in titles)
+        style = self.get_component_rich_style("fleet--header")
+        return Strip([Segment(" " * _MARGIN + text, style)]).adjust_cell_length(self.size.width, style)
+
+    def _row_strip(self, row: FleetRow, cells: Sequence[CellText], *, is_cursor: bool) -> Strip:
+        ground = self.get_component_rich_style("fleet--cursor") if is_cursor else self.rich_style
+        dark = self.app.current_theme.dark
+        segments = [Segment(f" {FOLD_SIGNS[row.fold]}", ground)]
+        columns = self._columns
+        if len(cells) < len(columns):  # the last cell has all the room that is left
+            taken = _MARGIN + sum(column.width + self._gap for column in columns[:2])
+            columns = (*columns[:2], FleetColumn(REST, max(1, self.size.width - taken - self._gap)))
+        for cell, column in zip(cells, columns, strict=True):
+            drawn = table_cell(cell, column.width, right=column.right, dark=dark)
+            segments.append(Segment(self._spaced(drawn.text, column), ground + Style.parse(drawn.style)))
+        return Strip(segments).adjust_cell_length(self.size.width, ground)
+
+    def _spaced(self, text: str, column: FleetColumn) -> str:
+        return set_cell_size(text, column.width) + " " * self._gap
+
+    def _forget_drawn(self) -> None:
+        super()._forget_drawn()
+        self._strips.clear()
+
+
+# The lines above the fleet's table: source and time of the readings, and the sums over all live hosts.
+
+
+_ANY_WIDTH = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetFeed(FeedStatus):
+    """Interval, age and state of the readings of many hosts."""
+
+    source: str
+    """What is read, in a few words: ``12 hosts over ssh``."""
+
+
+def header_line(fleet: Fleet | None, feed: FleetFeed, width: int) -> Content:
+    """Return the source at the left, and interval and time of the readings at the right."""
+    right: list[Content | str] = [*feed_signs(feed)]
+    if fleet is not None:
+        right += [f"every {feed.interval:g} s", time.strftime("%H:%M:%S", time.localtime(fleet.time))]
+    shown = join_to_width(right, width)
+    left = join_to_width(
+        [Content.styled("vramtop", "bold"), printable(feed.source)], max(0, width - 3 - shown.cell_length)
+    )
+    return left_and_right(left, shown, width)
+
+
+def fleet_line(fleet: Fleet | None, width: int) -> Content:
+    """Return the sums over all live hosts; what needs attention comes first. In few cells it has fewer words."""
+    if fleet is None:
+        return Content.styled("waiting for the first reading …", MUTED)
+    line = join_to_width(_sums(fleet, short=False), _ANY_WIDTH)
+    return line if line.cell_length <= width else join_to_width(_sums(fleet, short=True), width)
+
+
+def _sums(fleet: Fleet, *, short: bool) -> list[Content | str]:
+    totals, gpus = fleet.totals, fleet.totals.gpus
+    parts: list[Content | str] = []
+    if totals.silent_hosts:
+        every = "" if short else f" of {totals.hosts} hosts"
+        parts.append(Content.styled(f" {totals.silent_hosts}{every} silent ", alarm()))
+    if totals.diverging_runs:
+        every = "" if short else f" of {totals.runs} runs"
+        parts.append(
+            Content.styled(f" {totals.diverging_runs}{every} diverging ", f"bold {on_colour(colour_of('bad'))}")
+        )
+    parts += [f"{totals.connecting_hosts} connecting"] if totals.connecting_hosts else []
+    if not gpus.gpus:
+        return [*parts, Content.styled("no GPU could be read yet", MUTED)]
+    size = format_size if gpus.total_bytes >= TIB else format_gib  # beyond one TiB each figure has its own unit
+    total = "" if short else f" of {format_size(gpus.total_bytes)}"
+    unit = " GiB" if short and size is format_gib else ""
+    parts.append(Content.assemble((f"free {size(gpus.free_bytes)}", "bold"), f"{unit}{total}"))
+    parts.append(f"{'commit' if short else 'committed'} {size(gpus.committed_bytes)}")
+    at_least = "≥ " if gpus.unattributed_unknown else ""
+    parts.append(f"{'unattr' if short else 'unattributed'} {at_least}{size(gpus.unattributed_bytes)}")
+    parts += [f"{gpus.unknown_gpus} GPU{'s' * (gpus.unknown_gpus != 1)} n/a"] if gpus.unknown_gpus else []
+    parts.append(f"{gpus.gpus} GPU{'s' * (gpus.gpus != 1)}")
+    parts += [f"{totals.hosts} host{'s' * (totals.hosts != 1)}"] if not totals.silent_hosts else []
+    parts += [f"{totals.runs} run{'s' * (totals.runs != 1)}"] if not totals.diverging_runs else []
+    return parts
+
+
+def notice_lines(fleet: Fleet | None, feed: FleetFeed) -> list[Content]:
+    """Return what is wrong with the source as a whole."""
+    sentences = [feed.failure, fleet.notice if fleet else None]
+    return [Content.assemble((" ! ", alarm()), f" {printable(sentence)}") for sentence in sentences if sentence]
 
 
 @runtime_checkable

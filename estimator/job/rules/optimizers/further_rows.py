@@ -4,8 +4,7 @@ Sources: lion-pytorch 0.2, schedulefree 1.4, grokadamw 0.1, torch-optimi 0.3, pr
 pytorch-optimizer 4.1, torchdistx; states as counted in real steps (``tests/accuracy/optimizer_states.py``).
 """
 
-from .optimizer import Optimizer
-from .states import Full
+from .optimizer import Full, Optimizer
 
 
 def _of_pytorch_optimizer(*names: str) -> tuple[str, ...]:

@@ -7,8 +7,7 @@ GaLore's projection is a part of a singular value decomposition: a copy where th
 keeps the whole factor, a square of the shorter side, where it is fp32.
 """
 
-from .optimizer import Optimizer
-from .states import Factored, Full, LowRank, Quantized, QuantizedLowRank, Squares
+from .optimizer import Factored, Full, LowRank, Optimizer, Quantized, QuantizedLowRank, Squares
 
 _LOW_RANK = {"rank": 128, "targets": ["attn", "mlp"]}
 _PROJECTION = (LowRank(side="shorter", under=4), Squares(shorter=True, least=4))

@@ -8,8 +8,7 @@ and codes of 4 bits as int64 before they are packed (buffers of the code that in
 
 from collections.abc import Iterator
 
-from .optimizer import Optimizer, Variant
-from .states import Full, Quantized
+from .optimizer import Full, Optimizer, Quantized, Variant
 
 _BITSANDBYTES = ("bitsandbytes",)
 

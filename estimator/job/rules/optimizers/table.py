@@ -1,8 +1,8 @@
 """The table of optimizers, by the job file's names. A new optimizer is one row of a module of rows."""
 
-from . import factored_rows, further_rows, matrix_rows, quantized_rows, torch_rows
+from . import further_rows, matrix_rows, optimizer, quantized_rows, torch_rows
 
-_MODULES = (torch_rows, quantized_rows, factored_rows, matrix_rows, further_rows)
+_MODULES = (torch_rows, quantized_rows, optimizer, matrix_rows, further_rows)
 OPTIMIZERS = {row.name: row for module in _MODULES for row in module.ROWS}
 """By the job file's ``training.optimizer``."""
 UNKNOWN = "unknown"

@@ -5,8 +5,7 @@ and copies as counted in real steps (``tests/accuracy/optimizer_states.py``). Co
 ``foreach``, which is what torch takes on a GPU unless told otherwise.
 """
 
-from .optimizer import Optimizer, Variant
-from .states import Full
+from .optimizer import Full, Optimizer, Variant
 
 _FOREACH = {"foreach": True, "fused": False}
 _SLOW = {"foreach": True}

@@ -6,8 +6,9 @@ Only those on which scripts base a choice, or which they pass on to a model.
 from collections.abc import Mapping
 from typing import Any
 
-from ...source import transformers_defaults
-from ...trl import argument_defaults, method_of_class, trl_defaults
+from ...source.versions import transformers_defaults
+from ...trl.defaults import argument_defaults, trl_defaults
+from ...trl.methods import method_of_class
 
 _TRAINING: Mapping[str, Any] = {
     **dict.fromkeys(("do_train", "do_eval", "do_predict", "fp16", "bf16", "torch_compile", "use_cpu", "tf32"), False),

@@ -4,8 +4,8 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-from ...source import Setting, as_int
-from ..python import Function, ScriptClass
+from ...source.evidence import Setting, as_int
+from ..python.values import Function, ScriptClass
 
 _METHODS = ("__call__", "torch_call")
 _NO_SEQUENCES = re.compile(r"(?i)ids|label|mask|token|position|image|pixel|audio|video|len|extra_keys")

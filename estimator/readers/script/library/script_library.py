@@ -5,68 +5,67 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....job.rules import optimizer_class_names
-from ...source import MODEL_STATES, AssumedVersion, Component, Setting, old_arguments, old_names
-from ...trl import method_of_class
-from ..command_line import OPTION_FUNCTIONS, OPTION_PATHS, Options, Parsed
-from ..models import (
-    CONFIG_DEFAULTS,
-    LENGTH_ARGUMENTS,
-    TRAINING_CONFIG,
+from ....job.rules.optimizers.by_name import optimizer_class_names
+from ...source.evidence import MODEL_STATES, Component, Setting
+from ...source.versions import AssumedVersion, old_arguments, old_names
+from ...trl.methods import method_of_class
+from ..command_line.options import Options
+from ..command_line.parsed import OPTION_FUNCTIONS, OPTION_PATHS, Parsed
+from ..models.adapters import (
     AdapterConfig,
-    Arguments,
-    Container,
-    Model,
-    Notes,
-    ParsedArguments,
     QuantizationConfig,
-    assign_attribute,
     config_class,
     copy_of_class,
-    doubt_patch,
-    freeze_unknown,
     from_class,
     from_pretrained,
     get_peft_model,
     is_adapter_config,
     is_model_class,
-    make_layer,
-    models_in,
-    module_method,
-    parameters_of,
-    patch_attention,
     peft_config,
     quantization_config,
-    reachable_models,
     sentence_model,
     set_default_dtype,
 )
-from ..python import (
-    BUILTINS,
-    STANDARD_LIBRARY,
-    UNKNOWN,
-    Call,
-    External,
-    Function,
-    Instance,
-    Method,
-    ScriptClass,
-    ScriptEndsError,
-    Thing,
-    short_text,
+from ..models.configs import (
+    CONFIG_DEFAULTS,
+    LENGTH_ARGUMENTS,
+    TRAINING_CONFIG,
+    Arguments,
+    Notes,
+    ParsedArguments,
+    doubt_patch,
+    patch_attention,
 )
+from ..models.layers import (
+    Container,
+    assign_attribute,
+    freeze_unknown,
+    make_layer,
+    module_method,
+    parameters_of,
+    reachable_models,
+)
+from ..models.model import Model, models_in
+from ..python.evaluation import BUILTINS, STANDARD_LIBRARY
+from ..python.interpreter import ScriptEndsError
+from ..python.values import UNKNOWN, Call, External, Function, Instance, Method, ScriptClass, Thing, short_text
 from .collators import is_collator, line_of_several, sequences_by_option
-from .optimizers import UnknownParameters, is_average, is_parameters, make_average, make_optimizer, optimizer_path
+from .trainer_hooks import COLLATORS, doubt_groups, doubt_import, doubt_library_change, doubt_trainer, doubt_unknown
 from .trainers import (
     MODEL_FUNCTIONS,
     TrainerObject,
+    UnknownParameters,
     compile_model,
     initialize_deepspeed,
+    is_average,
+    is_parameters,
     make_arguments,
+    make_average,
     make_lightning_trainer,
+    make_optimizer,
     make_trainer,
+    optimizer_path,
 )
-from .unfollowed import COLLATORS, doubt_groups, doubt_import, doubt_library_change, doubt_trainer, doubt_unknown
 
 _CHANGES_MODELS = re.compile(r"(?i)freeze|lora|peft|quant|prun|adapter|offload|convert|inject|swap|replace|patch|wrap")
 """Functions that change a model which they are given, by their names."""

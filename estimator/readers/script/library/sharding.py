@@ -4,11 +4,172 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...source import MODEL_STATES, Component, Setting
-from ..models import Model, Notes, Part, models_in
-from ..python import UNKNOWN, Call, External, Instance, Method, ScriptClass, Thing, plain, short_text
-from .megatron_fsdp import MainDtypes, is_megatron_fsdp, shard_with_megatron
-from .replicas import REPLICA_FUNCTIONS, put_on_gpu
+from ...source.evidence import MEGATRON_OUTER_SHARDING, MEGATRON_SHARDING, MODEL_STATES, Component, Setting
+from ..models.configs import Notes
+from ..models.model import Model, Part, models_in
+from ..python.values import UNKNOWN, Call, External, Instance, Method, ScriptClass, Thing, plain, short_text
+
+# Megatron-FSDP, once nvFSDP, in a script's own loop: its strategy, units, buffers and dtypes.
+#
+# Names and defaults: ``megatron_fsdp/fully_shard.py`` and ``mixed_precision.py`` of Megatron-LM (core 0.20).
+
+
+_OWN_ARGUMENTS = {
+    *("zero_dp_strategy", "fsdp_unit_modules", "dp_shard_dim", "outer_dp_sharding_strategy", "nvfsdp_unit_modules"),
+    *("data_parallel_sharding_strategy", "init_model_with_meta_device", "init_nvfsdp_with_meta_device"),
+}
+
+
+class MainDtypes(Thing):
+    """``megatron_fsdp.MixedPrecisionPolicy(main_params_dtype=...)``: whether there is an fp32 copy of the weights."""
+
+    def __init__(self, call: Call) -> None:
+        self.has_main_weights = call.value(0, "main_params_dtype", default=True) is not None
+
+
+def is_megatron_fsdp(call: Call) -> bool:
+    """Return True for a call of Megatron-FSDP's functions, whose ``fully_shard`` has the name of torch's."""
+    return call.name in ("fully_shard_model", "nvfsdp") or bool(_OWN_ARGUMENTS & set(call.kwargs))
+
+
+def shard_with_megatron(call: Call, notes: Notes) -> Any:
+    """Follow ``fully_shard_model(model, ...)``, and ``fully_shard(model, optimizer, ...)``, which returns both."""
+    setting = Setting(value=True, origin=f"{call.where}: {call.name}(...)")
+    model = call.value(0, "module", default=UNKNOWN)
+    own: dict[str, Any] = {"megatron_fsdp": True, "megatron_fsdp_main_weights": True}
+    names = ("zero_dp_strategy", "data_parallel_sharding_strategy")
+    _take_word(call, own, "megatron_fsdp_sharding", MEGATRON_SHARDING, *names)
+    _take_word(call, own, "megatron_fsdp_outer", MEGATRON_OUTER_SHARDING, "outer_dp_sharding_strategy")
+    units = call.value(None, "fsdp_unit_modules", "nvfsdp_unit_modules")
+    if units is None:
+        own["megatron_fsdp_units"] = "model"
+    if any(call.value(None, name) is True for name in ("nccl_ub", "fsdp_double_buffer")):
+        own["megatron_fsdp_double_buffer"] = True
+    policy = call.value(None, "mixed_precision_policy")
+    if isinstance(policy, MainDtypes):
+        own["megatron_fsdp_main_weights"] = policy.has_main_weights
+    elif call.value(None, "preserve_fp32_weights", default=True) is False:
+        own["megatron_fsdp_main_weights"] = False
+    for name, value in own.items():
+        notes.own_loop.setdefault(name, setting.with_value(value))
+    if call.value(None, "keep_fp8_transpose_cache", default=False) is not False:
+        sentence = f"{call.where}: keep_fp8_transpose_cache keeps transposed copies of FP8 weights; none are counted."
+        notes.doubt(sentence, "weights", direction="more")
+    for each in models_in(model):
+        if isinstance(each, Model):
+            each.on_gpu, each.sharded = True, True
+    optimizer = call.value(1, "optimizer") if call.name == "fully_shard" else None
+    return (model, optimizer) if isinstance(optimizer, Thing | Instance) else model
+
+
+def _take_word(call: Call, own: dict[str, Any], key: str, words: dict[str, str], *names: str) -> None:
+    value = plain(call.value(None, *names))
+    known = words.get(str(value).lower())
+    if known is not None:
+        own[key] = known
+
+
+# DDP in scripts: ``DistributedDataParallel(...)``, and the handlers that pass its arguments through accelerate.
+#
+# Of its arguments ``gradient_as_bucket_view`` alone decides about bytes that count. Buckets hold every gradient once,
+# whatever ``bucket_cap_mb`` is; ``static_graph`` and ``find_unused_parameters`` decide when they are rebuilt, and the
+# latter's map has 4 bytes per parameter tensor (torch 2.13, ``torch/csrc/distributed/c10d/reducer.cpp``).
+
+
+_VIEWS = "gradient_as_bucket_view"
+_HOOK = "ddp_comm_hook"
+
+
+class Handler(Thing):
+    """One of accelerate's ``KwargsHandler``s: its settings, and sentences on what is not known of it."""
+
+    def __init__(self, settings: Mapping[str, Setting], sentences: Mapping[str, str]) -> None:
+        self.settings = settings
+        self.sentences = sentences
+        """By the setting that is not known."""
+
+
+def put_on_gpu(call: Call) -> Any:
+    """Note that what is wrapped is on the GPU, and return it."""
+    model = call.value(0, "module", default=UNKNOWN)
+    for each in models_in(model):
+        if isinstance(each, Model):
+            each.on_gpu = True if each.on_gpu is None else each.on_gpu
+            each.sharded = each.sharded or not call.name.endswith(("DDP", "DataParallel"))
+    return model
+
+
+def replicate(call: Call, notes: Notes) -> Any:
+    """Follow ``DDP(model)``."""
+    found = ddp_arguments(call)
+    for name, setting in found.settings.items():
+        notes.own_loop.setdefault(name, setting)
+    _doubt_replicas(found, notes)
+    if call.value(None, "mixed_precision") is not None:
+        shown = f"{call.name}(mixed_precision={short_text(call.expression(None, 'mixed_precision'))})"
+        sentence = f"{call.where}: {shown}: copies of the weights in another type are not counted."
+        notes.doubt(sentence, "weights", direction="more")
+        notes.doubt(sentence, "activations", "communication", direction="either")
+    return put_on_gpu(call)
+
+
+def ddp_arguments(call: Call) -> Handler:
+    """Return DDP's arguments that memory depends on, as ``DistributedDataParallelKwargs`` takes them too."""
+    settings: dict[str, Setting] = {}
+    sentences: dict[str, str] = {}
+    for name, renamed in ((_VIEWS, _VIEWS), ("comm_hook", _HOOK)):
+        if name not in call.kwargs:
+            continue
+        setting, value = call.setting(name), plain(call.kwargs[name])
+        if setting is not None and (name != _VIEWS or isinstance(value, bool)):
+            settings[renamed] = setting
+        else:
+            shown = f"{call.name}({name}={short_text(call.nodes.get(name))})"
+            sentences[renamed] = f"{call.where}: {shown} is only known when the script runs."
+    if call.unknown_table is not None:
+        sentences[_VIEWS] = f"{call.where}: {call.name}(**...) is only known when the script runs."
+    return Handler(settings, sentences)
+
+
+def take_handlers(value: Any, call: Call, notes: Notes) -> None:
+    """Take the settings of ``Accelerator(kwargs_handlers=[...])``."""
+    handlers = call.run.iterate(value)
+    if handlers is None:
+        sentence = f"{call.where}: Accelerator(kwargs_handlers=...) is only known when the script runs."
+        notes.doubt(sentence, "communication", direction="less", key=f"parallel.{_VIEWS}")
+        return
+    for handler in handlers:
+        if isinstance(handler, Handler):
+            for name, setting in handler.settings.items():
+                notes.accelerate.setdefault(name, setting)
+            _doubt_replicas(handler, notes)
+
+
+def _doubt_replicas(found: Handler, notes: Notes) -> None:
+    """Note what is not known: views of the buckets take less, a communication hook may take more."""
+    for name, sentence in found.sentences.items():
+        if name == "autocast":
+            notes.doubt(sentence, "activations", key="training.precision")
+        elif name == _VIEWS:
+            notes.doubt(sentence, "communication", direction="less", key=f"parallel.{_VIEWS}")
+        else:
+            notes.doubt(sentence, "communication", direction="more")
+
+
+def autocast_arguments(call: Call, notes: Notes) -> Any:
+    """Follow ``AutocastKwargs(enabled=False)``, with which the step runs in the type of the weights."""
+    enabled = call.value(0, "enabled", default=True)
+    shown = f"{call.name}(enabled={short_text(call.expression(0, 'enabled'))})" if enabled is not True else ""
+    return Handler({}, {} if enabled is True else {"autocast": f"{call.where}: {shown} is not read."})
+
+
+REPLICA_FUNCTIONS: Mapping[str, Any] = {
+    **dict.fromkeys(("DDP", "DistributedDataParallel", "DataParallel"), replicate),
+    "DistributedDataParallelKwargs": lambda call, notes: ddp_arguments(call),
+    "AutocastKwargs": autocast_arguments,
+}
+"""Functions and classes by the last part of their names."""
+
 
 FSDP_VERSION = {"FSDP": 1, "FullyShardedDataParallel": 1, "fully_shard": 2}
 MIXED_PRECISION = {

@@ -1,32 +1,387 @@
 """Trainers, accelerators and wrappers that a script puts around its model, and what it states to them."""
 
+import ast
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...source import MODEL_STATES, Setting
-from ..models import (
+from ....job.rules.optimizers.by_name import NOT_KNOWN, optimizer_arguments, optimizer_by_class, optimizer_class_names
+from ...source.evidence import MODEL_STATES, Setting, default_setting
+from ..models.adapters import (
     LIGER_FUNCTIONS,
     AdapterConfig,
-    Arguments,
-    Model,
-    Notes,
-    ParsedArguments,
     add_adapters,
     copy_value,
-    make_tensor,
-    models_in,
     patch_with_liger,
     prepare_for_kbit,
     reference_model,
-    take_trainer_settings,
 )
-from ..python import UNKNOWN, Attribute, Call, Function, Instance, Thing, plain, short_text
-from .accelerators import ACCELERATE_FUNCTIONS, AcceleratorObject
-from .optimizers import Optimizer
-from .sharding import MIXED_PRECISION, SHARDING_FUNCTIONS
-from .trainer_hooks import follow_callbacks, follow_own_optimizer
-from .unfollowed import doubt_arguments, doubt_batches
+from ..models.configs import Arguments, Notes, ParsedArguments, take_trainer_settings
+from ..models.layers import Container, parameters_of
+from ..models.model import Adapter, Model, Parameter, ParameterList, ParameterOwner, make_tensor, models_in
+from ..python.values import (
+    UNKNOWN,
+    Attribute,
+    Call,
+    Function,
+    Instance,
+    ScriptClass,
+    Thing,
+    as_number,
+    plain,
+    short_text,
+)
+from .sharding import MIXED_PRECISION, SHARDING_FUNCTIONS, DtypePolicy, take_handlers
+from .trainer_hooks import doubt_arguments, doubt_batches, follow_callbacks, follow_own_optimizer
+
+# accelerate in a script: ``Accelerator(...)`` and its plugins, by the names of accelerate's flags.
+
+
+_FSDP_ARGUMENTS = {
+    "fsdp_version": "fsdp_version",
+    "sharding_strategy": "fsdp_sharding_strategy",
+    "reshard_after_forward": "fsdp_reshard_after_forward",
+    "cpu_offload": "fsdp_offload_params",
+    "auto_wrap_policy": "fsdp_auto_wrap_policy",
+    "min_num_params": "fsdp_min_num_params",
+    "transformer_cls_names_to_wrap": "fsdp_transformer_layer_cls_to_wrap",
+    "activation_checkpointing": "fsdp_activation_checkpointing",
+    "cpu_ram_efficient_loading": "fsdp_cpu_ram_efficient_loading",
+    "backward_prefetch": "fsdp_backward_prefetch",
+    "limit_all_gathers": "fsdp_limit_all_gathers",
+}
+_DEEPSPEED_ARGUMENTS = {
+    "hf_ds_config": "deepspeed_config_file",
+    "zero_stage": "zero_stage",
+    "offload_optimizer_device": "offload_optimizer_device",
+    "offload_param_device": "offload_param_device",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+}
+_SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
+_WITHOUT_EFFECT = {
+    *("forward_prefetch", "use_orig_params", "sync_module_states"),
+    *("state_dict_type", "state_dict_config", "optim_state_dict_config"),
+    *("param_init_fn", "mixed_precision_policy", "gradient_clipping", "zero3_save_16bit_model"),
+    *("zero3_init_flag", "offload_optimizer_nvme_path", "offload_param_nvme_path", "parallelism_config"),
+    *("enable_msamp", "msamp_opt_level", "transformer_moe_cls_names", "is_train_batch_min"),
+}
+_PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "parallelism_config", "gradient_accumulation_plugin")
+_STARTING_BATCH = 128
+"""accelerate's default (``utils/memory.py``)."""
+_UNREAD = ("deepspeed_plugins", "megatron_lm_plugin", "torch_tp_plugin")
+
+
+class Plugin(Thing):
+    """A plugin of accelerate: its settings, and sentences on what is not known of it."""
+
+    def __init__(self, call: Call, switch: str | None, names: Mapping[str, str]) -> None:
+        self.settings: dict[str, Setting] = {}
+        self.sentences: list[str] = []
+        origin = f"{call.where}: {call.name}(...)"
+        if switch is not None:
+            self.settings[switch] = Setting(value=True, origin=origin)
+        for at, name in enumerate(call.args):
+            if at or call.name != "GradientAccumulationPlugin":
+                self.sentences.append(f"{call.where}: {call.name}({short_text(call.nodes.get(at))}) is not read.")
+            elif type(name) is int:
+                self.settings[names["num_steps"]] = Setting(value=name, origin=origin)
+        for name in call.kwargs:
+            self._take(call, name, names.get(name))
+        if call.unknown_table is not None:
+            self.sentences.append(f"{call.where}: {call.name}(**...) is only known when the script runs.")
+
+    def _take(self, call: Call, name: str, renamed: str | None) -> None:
+        value = call.kwargs[name]
+        if value is None or name in _WITHOUT_EFFECT:
+            return
+        setting = call.setting(name)
+        if name == "auto_wrap_policy" and setting is None:
+            setting = Setting(value="other_wrap", origin=f"{call.where}: {call.name}({name}=...)")
+        if renamed is None or setting is None:
+            shown = short_text(call.nodes.get(name))
+            self.sentences.append(f"{call.where}: {call.name}({name}={shown}) is not read.")
+        else:
+            self.settings[renamed] = setting
+
+
+def make_fsdp_plugin(call: Call, notes: Notes) -> Any:
+    """Follow ``FullyShardedDataParallelPlugin(...)``, which wraps the whole model as one unit unless told otherwise."""
+    found = Plugin(call, "use_fsdp", _FSDP_ARGUMENTS)
+    default = default_setting("no_wrap", "the default of FullyShardedDataParallelPlugin")
+    found.settings.setdefault("fsdp_auto_wrap_policy", default)
+    policy = call.value(None, "mixed_precision_policy")
+    if policy is not None and not (isinstance(policy, DtypePolicy) and policy.reduced == policy.gathered):
+        found.sentences.append(f"{call.where}: {call.name}(mixed_precision_policy=...) is not read.")
+    return found
+
+
+def _plugin(switch: str | None, names: Mapping[str, str]) -> Any:
+    return lambda call, notes: Plugin(call, switch, names)
+
+
+class AcceleratorObject(Thing):
+    """``Accelerator(...)`` or lightning's ``Fabric``."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def attribute(self, name: str) -> Any:
+        """Return a property or method."""
+        if name in ("is_main_process", "is_local_main_process", "sync_gradients"):
+            return True
+        if name in ("process_index", "local_process_index"):
+            return 0
+        return UNKNOWN if name in ("device", "state", "num_processes") else Attribute(self, name)
+
+    def method(self, call: Call) -> Any:
+        """Follow ``prepare``, which returns what it is given, and ``backward``."""
+        if call.name in ("prepare", "setup", "prepare_model"):
+            for value in call.args:
+                for model in models_in(value):
+                    if isinstance(model, Model):
+                        model.on_gpu = True if model.on_gpu is None else model.on_gpu
+                self._notes.parameters_given.append(value)
+            return call.args[0] if len(call.args) == 1 else tuple(call.args)
+        if call.name == "backward":
+            call.run.library.train_step(call)
+        return call.value(0, default=UNKNOWN) if call.name in ("unwrap_model", "free_memory") else UNKNOWN
+
+
+def make_accelerator(call: Call, notes: Notes) -> Any:
+    """Follow ``Accelerator(mixed_precision="bf16")``."""
+    for name in call.kwargs:
+        if name in (*_PLUGINS, *_UNREAD):
+            _take_plugin(call, name, notes)
+            continue
+        if name == "kwargs_handlers":
+            take_handlers(call.kwargs[name], call, notes)
+            continue
+        setting = call.setting(name)
+        if setting is not None and setting.value is not None:
+            notes.accelerate.setdefault(name, setting)
+        elif setting is None and name in ("mixed_precision", "gradient_accumulation_steps"):
+            key = "training.precision" if name == "mixed_precision" else "training.gradient_accumulation"
+            shown = f"Accelerator({name}={short_text(call.nodes.get(name))})"
+            sentence = f"{call.where}: {shown} is only known when the script runs."
+            components = ("weights", "gradients", "activations") if name == "mixed_precision" else ("gradients",)
+            notes.doubt(sentence, *components, key=key)
+    return AcceleratorObject(notes)
+
+
+def _take_plugin(call: Call, name: str, notes: Notes) -> None:
+    """Take the settings of a plugin; of one that is not known, nothing is counted as sharded."""
+    plugin = call.kwargs[name]
+    if plugin is None:
+        return
+    if isinstance(plugin, Plugin) and name in _PLUGINS:
+        for key, setting in plugin.settings.items():
+            notes.accelerate.setdefault(key, setting)
+        for sentence in plugin.sentences:
+            notes.doubt(sentence, *MODEL_STATES, "activations", "communication", key="parallel.strategy")
+        return
+    sentence = f"{call.where}: Accelerator({name}=...) is not read; nothing is counted as sharded by it."
+    notes.doubt(sentence, *MODEL_STATES, direction="less", key="parallel.strategy")
+
+
+def search_batch(call: Call, notes: Notes) -> Any:
+    """Follow ``@find_executable_batch_size(starting_batch_size=256)``, which halves the batch after each failure."""
+    function = call.value(0)
+    if isinstance(function, Function):
+        function.given = (call.value(1, "starting_batch_size", default=_STARTING_BATCH),)
+        sentence = f"{call.where}: {call.name} halves the batch when it does not fit; the first one is counted."
+        notes.doubt(sentence, "activations", "logits", direction="less", key="training.micro_batch")
+    return UNKNOWN
+
+
+ACCELERATE_FUNCTIONS: Mapping[str, Any] = {
+    "Accelerator": make_accelerator,
+    "FullyShardedDataParallelPlugin": make_fsdp_plugin,
+    "DeepSpeedPlugin": _plugin("use_deepspeed", _DEEPSPEED_ARGUMENTS),
+    "ParallelismConfig": _plugin(None, {name: f"parallelism_config_{name}" for name in _SIZES}),
+    "@find_executable_batch_size": search_batch,
+    "GradientAccumulationPlugin": _plugin(
+        None, {"num_steps": "gradient_accumulation_steps", "sync_each_batch": "sync_each_batch"}
+    ),
+}
+"""Functions and classes by the last part of their names."""
+
+
+# Optimizers of a script: their class, arguments, and the parameters that they are given.
+
+
+_AVERAGES = re.compile(r"(?i)ema|ema.?(model|v\d|params)?|.*exponentialmovingaverage|averagedmodel|modelema\w*|.*_ema")
+"""Classes that keep an average of a model's weights."""
+
+
+_MAX_ACCUMULATION = 4096
+_BASES = ("Optimizer", "Optimizer1State", "Optimizer2State")
+"""Bases of the optimizers of torch and bitsandbytes."""
+
+
+class Optimizer(Thing):
+    """An optimizer.
+
+    Args:
+        call: the call that makes it.
+        name: its class's name.
+        notes: the reading that it belongs to.
+    """
+
+    def __init__(self, call: Call, name: str, notes: Notes) -> None:
+        self.name, self.path, self.where, self._notes = name, call.path, call.where, notes
+        self.arguments = {key: plain(value) for key, value in call.kwargs.items() if key not in ("params", "model")}
+        """Keyword arguments; UNKNOWN for those only known at run time."""
+        self.values: list[Any] = []
+        """What it was given to train."""
+        self.take(call.value(0, "params", "model_params", "parameters"))
+
+    @property
+    def setting(self) -> Setting:
+        """Its row: an ``OptimizerChoice``."""
+        known = {name: value for name, value in self.arguments.items() if name in optimizer_arguments()}
+        given = {name: NOT_KNOWN if value is UNKNOWN else value for name, value in known.items()}
+        return Setting(value=optimizer_by_class(self.path, given), origin=f"{self.where}: {self.name}(...)")
+
+    def take(self, value: Any) -> None:
+        """Take more parameters to train: a list, or groups with ``params``."""
+        if isinstance(value, list | tuple):
+            for item in value[:50_000]:
+                self.take(item)
+        elif isinstance(value, dict):
+            if "params" in value:
+                self.take(value["params"])
+                for name in set(optimizer_arguments()) & value.keys():  # the rank of GaLore's group
+                    self.arguments.setdefault(name, plain(value[name]))
+        else:
+            self.values.append(value)
+
+    def trains(self) -> dict[ParameterOwner, set[str] | None]:
+        """Return the models and layers that it trains: names of parameters, or None for all of them."""
+        found: dict[ParameterOwner, set[str] | None] = {}
+        for value in self.values:
+            groups = value.groups if isinstance(value, ParameterList) else []
+            for owner, prefixes, _ in groups:
+                listed = owner.list_parameters(prefixes) if prefixes != ("",) else None
+                names = None if listed is None else {each.name or "" for _, each in listed}
+                _add(found, owner, names)
+            if isinstance(value, Parameter):
+                _add(found, value.owner, None if value.name is None or value.many else {value.name})
+            elif isinstance(value, Adapter):
+                found.setdefault(value.owner, set())
+            elif isinstance(value, ParameterOwner):
+                _add(found, value, None)
+        return found
+
+    def trains_unknown(self) -> bool:
+        """Return True if it was given the parameters of a model of which nothing is known."""
+        return any(isinstance(value, UnknownParameters) for value in self.values)
+
+    def has_unknown(self) -> bool:
+        """Return True if it was given parameters of which nothing is known."""
+        return not self.values or any(not isinstance(value, Thing) for value in self.values)
+
+    def attribute(self, name: str) -> Any:
+        """Return a method."""
+        return UNKNOWN if name in ("param_groups", "state") else Attribute(self, name)
+
+    def method(self, call: Call) -> Any:
+        """Follow a step, and groups that are added."""
+        if call.name == "add_param_group":
+            self.take(call.value(0, "param_group"))
+        elif call.name == "step":
+            note_accumulation(call, self._notes)
+            call.run.library.train_step(call)
+        return UNKNOWN
+
+
+def _add(found: dict[ParameterOwner, set[str] | None], owner: ParameterOwner, names: set[str] | None) -> None:
+    before = found.get(owner, set())
+    found[owner] = None if names is None or before is None else before | names
+
+
+def is_parameters(value: Any) -> bool:
+    """Return True for what an optimizer is given: parameters, a list of them, or groups of them."""
+    if isinstance(value, list | tuple) and value:
+        first = value[0]
+        return is_parameters(first) or (isinstance(first, dict) and "params" in first)
+    return isinstance(value, ParameterList | Parameter | Adapter | UnknownParameters)
+
+
+class UnknownParameters(Thing):
+    """``model.parameters()`` of a model of which nothing is known."""
+
+    def elements(self) -> list[Any] | None:
+        """Return nothing that is known."""
+        return None
+
+
+def make_optimizer(call: Call, notes: Notes) -> Optimizer:
+    """Follow the constructor of an optimizer."""
+    optimizer = Optimizer(call, call.name, notes)
+    model = call.value(None, "model")
+    if isinstance(model, Model) and not optimizer.values:
+        optimizer.take(model)
+    notes.optimizers.append(optimizer)
+    return optimizer
+
+
+def make_average(call: Call, notes: Notes) -> Any:
+    """Follow a class that keeps an average of a model's weights; None if it is given no model."""
+    value = call.value(0, "model", "parameters", default=None)
+    value = call.value(None, "ema_model", "params", default=value)
+    found = value if isinstance(value, Model) else None
+    if isinstance(value, ParameterList) and value.groups and isinstance(value.groups[0][0], Model):
+        found = value.groups[0][0]
+    if isinstance(value, Instance | Container):
+        inside = parameters_of(value)
+        found = next((owner for owner, _, _ in inside.groups if isinstance(owner, Model)), None) if inside else None
+    if found is None:
+        return None
+    average = found.copy(call.where)
+    average.label, average.role, average.runs = f"{call.name}(...)", "ema", False
+    device = call.value(None, "device")
+    if device == "cpu":
+        average.on_gpu = False
+    notes.models = [each for each in notes.models if each is not average]
+    notes.models.append(average)
+    return average
+
+
+def is_average(name: str) -> bool:
+    """Return True for the name of a class that keeps an average of weights."""
+    return _AVERAGES.fullmatch(name) is not None
+
+
+def optimizer_path(kind: ScriptClass, base: str) -> str | None:
+    """Return the path by which a script's class that derives from a base counts as an optimizer; None if it is none.
+
+    A class that derives from torch's plain ``Optimizer`` has its module in its path, so that it is not taken for a
+    library's class of the same name.
+    """
+    last = base.rpartition(".")[2]
+    if last in optimizer_class_names():
+        return base
+    if last not in _BASES:
+        return None
+    file = kind.module.path
+    return f"{file.parent.name}.{file.stem}.{kind.name}" if file is not None else f"script.{kind.name}"
+
+
+def note_accumulation(call: Call, notes: Notes) -> None:
+    """Note the accumulation in the conditions around an optimizer's step: ``(step + 1) % accumulation == 0``."""
+    for test, scope in call.run.guards:
+        for node in ast.walk(test):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+                steps = as_number(call.run.evaluate(node.right, scope))
+                shown = f"{call.run.location(test)}: {short_text(test)}"
+                if isinstance(steps, int) and 1 < steps <= _MAX_ACCUMULATION:
+                    origin = call.run.origin(node.right, scope)
+                    origin = f"{origin.origin} ({shown})" if origin is not None else shown
+                    notes.hints.setdefault("gradient_accumulation_steps", Setting(value=steps, origin=origin))
+                elif not isinstance(steps, int):
+                    sentence = f"{shown}: how often the optimizer steps is only known when the script runs."
+                    notes.doubt(sentence, "gradients", direction="more", key="training.gradient_accumulation")
+
 
 _ROLE_BY_ARGUMENT = {
     **dict.fromkeys(("ref_model", "reference_model"), "reference"),

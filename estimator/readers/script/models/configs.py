@@ -1,15 +1,243 @@
 """Configurations that a script makes and changes: a model's config, and the arguments of a trainer."""
 
+import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-from ...source import MODEL_STATES, NULL_IS_NO_LIMIT, NULL_IS_WRONG, UNKNOWN_TABLE, Setting
-from ...trl import TRAINER_NAMES
-from ..command_line import Parsed, class_defaults
-from ..python import PLAIN, UNKNOWN, Attribute, Call, Thing, as_number, plain, short_text
-from .config_defaults import CONFIG_DEFAULTS, SHAPE_FIELDS, general_name
-from .notes import Notes
+from ....job.settings import UncertaintyDirection
+from ...source.data_files import NULL_IS_NO_LIMIT, NULL_IS_WRONG
+from ...source.evidence import MODEL_STATES, UNKNOWN_TABLE, Component, Setting
+from ...source.versions import OldCall
+from ...trl.methods import TRAINER_NAMES
+from ..command_line.class_defaults import class_defaults
+from ..command_line.parsed import Parsed
+from ..python.values import (
+    PLAIN,
+    UNKNOWN,
+    Attribute,
+    Call,
+    External,
+    Function,
+    ScriptClass,
+    ScriptModule,
+    Thing,
+    as_number,
+    plain,
+    short_text,
+)
+
+# Defaults of transformers' config classes, for scripts that make a model from a config of their own.
+#
+# Source: the configuration files of transformers 5 (``models/<family>``). Fields that follow from others are left
+# out.
+
+
+def _decoder(*sizes: int, **more: Any) -> Mapping[str, Any]:
+    hidden, mlp, layers, heads, vocabulary, positions = sizes
+    table = {
+        "hidden_size": hidden,
+        "intermediate_size": mlp,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": positions,
+        **more,
+    }
+    return MappingProxyType(table)
+
+
+_QWEN2 = _decoder(4096, 22016, 32, 32, 151936, 32768, num_key_value_heads=32)
+_BERT: Mapping[str, Any] = _decoder(768, 3072, 12, 12, 30522, 512, type_vocab_size=2)
+
+CONFIG_DEFAULTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "Llama": ("llama", _decoder(4096, 11008, 32, 32, 32000, 2048)),
+    "Mistral": ("mistral", _decoder(4096, 14336, 32, 32, 32000, 131072, num_key_value_heads=8)),
+    "Mixtral": (
+        "mixtral",
+        _decoder(
+            *(4096, 14336, 32, 32, 32000, 131072), num_key_value_heads=8, num_local_experts=8, num_experts_per_tok=2
+        ),
+    ),
+    "Qwen2": ("qwen2", _QWEN2),
+    "Qwen3": ("qwen3", _decoder(4096, 22016, 32, 32, 151936, 32768, num_key_value_heads=32, head_dim=128)),
+    "Gemma": ("gemma", _decoder(3072, 24576, 28, 16, 256000, 8192, num_key_value_heads=16, head_dim=256)),
+    "Gemma2": ("gemma2", _decoder(2304, 9216, 26, 8, 256000, 8192, num_key_value_heads=4, head_dim=256)),
+    "Gemma3Text": ("gemma3_text", _decoder(2304, 9216, 26, 8, 262208, 131072, num_key_value_heads=4, head_dim=256)),
+    "Phi": ("phi", _decoder(2048, 8192, 24, 32, 51200, 2048)),
+    "Phi3": ("phi3", _decoder(3072, 8192, 32, 32, 32064, 4096)),
+    "Olmo2": ("olmo2", _decoder(4096, 11008, 32, 32, 50304, 2048)),
+    "GPTNeoX": ("gpt_neox", _decoder(6144, 24576, 44, 64, 50432, 2048)),
+    "GPT2": (
+        "gpt2",
+        MappingProxyType({"vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024}),
+    ),
+    "Bert": ("bert", _BERT),
+    "Roberta": ("roberta", MappingProxyType({**_BERT, "vocab_size": 50265})),
+    "DistilBert": (
+        "distilbert",
+        MappingProxyType(
+            {
+                "vocab_size": 30522,
+                "dim": 768,
+                "n_layers": 6,
+                "n_heads": 12,
+                "hidden_dim": 3072,
+                "max_position_embeddings": 512,
+            }
+        ),
+    ),
+    "T5": (
+        "t5",
+        MappingProxyType(
+            {
+                "vocab_size": 32128,
+                "d_model": 512,
+                "d_kv": 64,
+                "d_ff": 2048,
+                "num_layers": 6,
+                "num_heads": 8,
+                "relative_attention_num_buckets": 32,
+                "feed_forward_proj": "relu",
+                "is_encoder_decoder": True,
+            }
+        ),
+    ),
+}
+"""``model_type`` and defaults by what a class's name begins with: ``Llama`` of ``LlamaConfig``."""
+
+FIELD_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "hidden_size": ("n_embd", "d_model", "dim"),
+        "num_hidden_layers": ("n_layer", "num_layers", "n_layers"),
+        "num_attention_heads": ("n_head", "num_heads", "n_heads"),
+        "max_position_embeddings": ("n_positions",),
+        "intermediate_size": ("n_inner", "d_ff", "hidden_dim"),
+    }
+)
+"""Names that families have for a field which transformers also offers under its general name."""
+SHAPE_FIELDS = frozenset(
+    {
+        *(name for general, names in FIELD_NAMES.items() for name in (general, *names)),
+        *("num_labels", "vocab_size", "num_key_value_heads", "head_dim", "tie_word_embeddings", "num_local_experts"),
+        *("num_experts", "moe_intermediate_size", "n_routed_experts", "num_decoder_layers", "decoder_layers"),
+        *("encoder_layers", "ffn_dim", "type_vocab_size", "num_experts_per_tok"),
+    }
+)
+"""Fields on which parameters or activations depend."""
+
+
+def general_name(field: str, config: Mapping[str, Any]) -> str:
+    """Return the name under which a config has a field."""
+    if field in config:
+        return field
+    return next((name for name in FIELD_NAMES.get(field, ()) if name in config), field)
+
+
+# Findings of one reading of a script: models, optimizers, trainers, settings, and doubts.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """Something that memory depends on and that was not understood."""
+
+    sentence: str
+    direction: UncertaintyDirection = "either"
+    components: tuple[Component, ...] = ()
+    key: str | None = None
+    """The job key whose value, given by the user, removes the doubt."""
+    asks: bool = False
+    """No range allows for it: the user has to give the key."""
+
+
+@dataclass(slots=True)
+class Notes:
+    """The outcome of one reading."""
+
+    find_config: Callable[[str], Mapping[str, Any] | None]
+    """Returns the config of a model by its name; None if it is not on this machine."""
+    versions: Mapping[str, str]
+    """Installed versions by distribution, where known."""
+    models: list[Any] = field(default_factory=list)
+    """Every model that the script makes, in order."""
+    modules: list[Any] = field(default_factory=list)
+    """Objects of the script's classes, which may hold models and layers."""
+    optimizers: list[Any] = field(default_factory=list)
+    trainers: list[Any] = field(default_factory=list)
+    arguments: list[Any] = field(default_factory=list)
+    """``TrainingArguments`` and the like."""
+    parameters_given: list[Any] = field(default_factory=list)
+    """Models or parameters that something other than an optimizer of a known class trains."""
+    written: dict[str, Setting] = field(default_factory=dict)
+    hints: dict[str, Setting] = field(default_factory=dict)
+    accelerate: dict[str, Setting] = field(default_factory=dict)
+    own_loop: dict[str, Setting] = field(default_factory=dict)
+    """Settings of the script's own training loop, by accelerate's names."""
+    sharded: list[Any] = field(default_factory=list)
+    """What FSDP wraps in the script's own training loop, in order."""
+    assigned: dict[str, Setting] = field(default_factory=dict)
+    """Settings that the script assigns after it has parsed its command line."""
+    unresolved: dict[str, str] = field(default_factory=dict)
+    called: set[str] = field(default_factory=set)
+    old_calls: dict[OldCall, str] = field(default_factory=dict)
+    """What today's libraries refuse, and where it stands."""
+    own_loss: bool = False
+    """A class of the script's, derived from one of TRL's trainers, computes the loss itself."""
+    doubts: dict[str, Doubt] = field(default_factory=dict)
+    """By their sentences."""
+    assumed: dict[str, Doubt] = field(default_factory=dict)
+    """What was not followed, by sentences: doubts where nothing more specific says the same."""
+    names_found: dict[int, Setting] = field(default_factory=dict)
+    """Models' names that configs (1) and tokenizers (2) are loaded by."""
+    living: list[set[int]] = field(default_factory=list)
+    """Models that something refers to, by identity, each time that the script trains."""
+
+    default_dtype: Setting | None = None
+    added_tokens: int | None = 0
+    """Tokens that the script adds to its tokenizer; None: unknown."""
+
+    def living_beside(self, trained: Any) -> set[int] | None:
+        """Return the models that live while a model trains; None: no training was seen."""
+        points = [point for point in self.living if id(trained) in point] or self.living
+        return max(points, key=len, default=None)
+
+    def doubt(
+        self,
+        sentence: str,
+        *components: Component,
+        direction: UncertaintyDirection = "either",
+        key: str | None = None,
+        asks: bool = False,
+    ) -> None:
+        """Note something that was not understood, and the components of memory that it concerns."""
+        doubt = Doubt(sentence=sentence, direction=direction, components=components, key=key, asks=asks)
+        self.doubts.setdefault(sentence, doubt)
+
+    def assume(
+        self,
+        sentence: str,
+        *components: Component,
+        direction: UncertaintyDirection = "either",
+        key: str | None = None,
+    ) -> None:
+        """Note something that is counted like a library's because it was not followed."""
+        doubt = Doubt(sentence=sentence, direction=direction, components=components, key=key)
+        self.assumed.setdefault(sentence, doubt)
+
+    def all_doubts(self) -> list[Doubt]:
+        """Return the doubts, with those assumptions that no doubt covers: one for the same components or key."""
+        found = list(self.doubts.values())
+        for each in self.assumed.values():
+            if not any(
+                (known.key == each.key and known.key is not None)
+                or (known.key is None and known.direction == "either" and set(each.components) <= set(known.components))
+                for known in found
+            ):
+                found.append(each)
+        return found
+
 
 TRAINING_CONFIG = re.compile(rf"[A-Za-z0-9]*TrainingArguments|(Async)?({TRAINER_NAMES})(v2)?Config|ModelConfig")
 SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
@@ -262,3 +490,132 @@ def take_trainer_settings(call: Call, notes: Notes) -> None:
             text = f"{call.name}({name}={short_text(call.nodes.get(name))})"
             sentence = f"{call.where}: {text} is only known when the script runs."
             notes.unresolved.setdefault("max_length", sentence)
+
+
+# The attention of models whose classes stand in the script's own files.
+#
+# Since 4.36 transformers takes sdpa for classes that say ``_supports_sdpa = True``, and eager attention for others
+# (``PreTrainedModel`` in modeling_utils.py).
+
+
+_OF_ATTENTION = re.compile(r"(?i)att(n|ention)")
+_SDPA = {"sdpa", "scaled_dot_product_attention", "ALL_ATTENTION_FUNCTIONS"}
+_KINDS = (
+    ("flash_attention_2", re.compile(r"(?i)flash_?attn|flash_?attention")),
+    ("sdpa", re.compile(r"scaled_dot_product_attention|memory_efficient_attention")),
+    ("eager", re.compile(r"softmax")),
+)
+"""Attention by the functions that compute it; xformers' takes the memory of sdpa."""
+_COMPUTES = re.compile(
+    r"\.(forward|_\w*(attn|attention)_forward|[A-Z]\w*(DecoderLayer|MLP|RMSNorm|Model|For[A-Z]\w+))$"
+)
+"""Classes and methods that hold a model's activations or logits."""
+_DIVIDES = re.compile(
+    r"(?!get_|is_|has_)(?i:\w*(ring_(flash_)?att|zigzag|ulysses|(seq|sequence|context)_parallel|dist_(flash_)?att|lightseq))"
+)
+"""Names of what computes attention over a sequence whose parts lie on several GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAttention:
+    """What the files of a class say of its attention, where transformers' default may not hold."""
+
+    name: str | None
+    """A value of ``attn_implementation``; None: it cannot be decided, and transformers' default counts."""
+    where: str
+    """The file and line that compute it, for people."""
+    sentence: str
+    direction: UncertaintyDirection
+
+
+def own_attention(kind: ScriptClass | None) -> OwnAttention | None:
+    """Return what the files of a class and its bases say of attention; None where transformers' default holds.
+
+    Args:
+        kind: the class that makes the model; None: a library's.
+    """
+    if kind is None or not any(base.endswith("PreTrainedModel") for base in kind.external_bases()):
+        return None
+    modules = list(_modules(kind))
+    where = next((place for module in modules for place in _softmax_of_attention(module)), None)
+    supported = kind.find("_supports_sdpa")
+    if where is None or supported is True:
+        return None
+    if supported is not False and any(_SDPA & set(_words(module.tree)) for module in modules):
+        sentence = f"{where}: whether {kind.name} runs eager attention or sdpa is not known; sdpa is counted."
+        return OwnAttention(None, where, sentence, "more")
+    sentence = f"{where}: {kind.name} computes attention itself, without sdpa; eager attention is counted."
+    return OwnAttention("eager", where, sentence, "less")
+
+
+def doubt_patch(call: Call, notes: Notes) -> bool:
+    """Note what a script puts in the place of transformers' methods and classes, and sequences that it divides.
+
+    Returns:
+        False where it does neither.
+    """
+    new, key = call.value(0), "parallel.context"
+    patches = isinstance(call.receiver, External) and isinstance(new, Function | ScriptClass)
+    patches = patches and call.path.startswith("transformers.") and _COMPUTES.search(call.path) is not None
+    trees = [new.node, new.module.tree] if patches and isinstance(new, Function | ScriptClass) else []
+    divides = any(_DIVIDES.match(word) for tree in trees for word in _words(tree))
+    what = f"replaces {'.'.join(call.path.split('.')[-2:])}" if patches else f"calls {call.name}(...)"
+    divides = divides or (call.name.islower() and _DIVIDES.match(call.name) is not None)
+    if divides:
+        if all(doubt.key != key for doubt in notes.doubts.values()):
+            sentence = (
+                f"{call.where}: the script {what}, by which GPUs may share a sequence; parallel.context says how many."
+            )
+            notes.doubt(sentence, "activations", "logits", direction="less", key=key)
+    elif patches:
+        sentence = f"{call.where}: the script {what}; what transformers has there is counted."
+        notes.doubt(sentence, "activations", "logits")
+    return patches or divides
+
+
+def patch_attention(call: Call, notes: Notes) -> bool:
+    """Note which attention a script puts in the place of a library's: ``LlamaAttention.forward = forward``.
+
+    Returns:
+        False where the call is no such assignment.
+    """
+    new = call.value(0)
+    is_patch = isinstance(call.receiver, External) and isinstance(new, Function | ScriptClass)
+    if not is_patch or not re.search(r"Attention\w*(\.forward)?$", call.path):
+        return False
+    for words in (set(_words(new.node)), set(_words(new.module.tree))):
+        kind = next((name for name, pattern in _KINDS if any(map(pattern.search, words))), None)
+        if kind is not None:
+            text = f"{'.'.join(call.path.split('.')[-2:])} = {new.name}"
+            notes.hints["attn_implementation"] = Setting(value=kind, origin=f"{call.where}: {text}")
+            return True
+    return False
+
+
+def _modules(kind: ScriptClass, depth: int = 0) -> Iterator[ScriptModule]:
+    """Yield the files of a class and of its bases."""
+    yield kind.module
+    for base in kind.bases if depth < 10 else ():
+        if isinstance(base, ScriptClass):
+            yield from _modules(base, depth + 1)
+
+
+def _softmax_of_attention(module: ScriptModule) -> Iterator[str]:
+    """Yield the places at which classes and functions of attention take a softmax."""
+    for part in module.tree.body if module.tree is not None else ():
+        if isinstance(part, ast.ClassDef | ast.FunctionDef) and _OF_ATTENTION.search(part.name):
+            for node in ast.walk(part):
+                if isinstance(node, ast.Call) and "softmax" in (
+                    getattr(node.func, "attr", None),
+                    getattr(node.func, "id", None),
+                ):
+                    yield f"{module.name} line {node.lineno}"
+
+
+def _words(tree: ast.AST | None) -> Iterator[str]:
+    """Yield the names and texts in a file or a part of one."""
+    for node in ast.walk(tree) if tree is not None else ():
+        for part in ("id", "attr", "name", "value"):
+            word = getattr(node, part, None)
+            if isinstance(word, str):
+                yield word

@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...source import MODEL_STATES
-from ..python import UNKNOWN, Attribute, Call, External, Instance, Scope, Thing, short_text
-from .model import Model, Part, models_in
-from .notes import Notes
-from .parameters import Parameter, ParameterList, ParameterOwner, Shape, Tensor, elements
+from ...source.evidence import MODEL_STATES
+from ..python.values import UNKNOWN, Attribute, Call, External, Instance, Scope, Thing, short_text
+from .configs import Notes
+from .model import Model, Parameter, ParameterList, ParameterOwner, Part, Shape, Tensor, elements, models_in
 
 if TYPE_CHECKING:
-    from ....job import UncertaintyDirection
+    from ....job.settings import UncertaintyDirection
 
 _MAX_DEPTH = 6
 _SMALL_PART = 0.01

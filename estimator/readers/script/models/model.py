@@ -1,19 +1,271 @@
 """Models of a script and their parts: which weights they hold, what was changed, frozen and wrapped."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ....model import usual_task
-from ...source import MODEL_STATES, Setting
-from ..python import UNKNOWN, Attribute, Call, External, Instance, Thing, short_text
-from .configs import ModelConfig
-from .notes import Notes
-from .parameters import Parameter, ParameterList, ParameterOwner, Shape, elements, shapes_of
+from ....common.errors import VramtopError
+from ....job.task import Task
+from ....model.read_architecture import count_parameters, read_architecture, usual_task
+from ...source.evidence import MODEL_STATES, Setting
+from ..python.values import UNKNOWN, Attribute, Call, External, Instance, Thing, as_number, plain, short_text, truth
+from .configs import ModelConfig, Notes
 
 if TYPE_CHECKING:
-    from ....job import Task
-    from .own_attention import OwnAttention
+    from .configs import OwnAttention
+
+# Parameters of a model and whether they train, under the names of ``named_parameters``.
+
+
+MAX_NAMES = 20_000
+Shape = tuple[int, ...]
+
+
+class Tensor(Thing):
+    """A tensor that the script makes, of a known shape: ``torch.ones(768)``."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+
+    def attribute(self, name: str) -> Any:
+        """Return its shape, or a method."""
+        return self.shape if name == "shape" else Attribute(self, name)
+
+
+def make_tensor(call: Call) -> Any:
+    """Follow ``torch.zeros(2, 3)`` and ``torch.full((2, 3), 1.0)``."""
+    first = call.value(0, "size")
+    sizes = list(first) if isinstance(first, list | tuple) else call.args
+    sizes = [first] if call.name == "full" and not isinstance(first, list | tuple) else sizes
+    known = all(isinstance(size, int) and 0 < size < 2**31 for size in sizes)
+    return Tensor(tuple(sizes)) if sizes and known else UNKNOWN
+
+
+class ParameterOwner(Thing):
+    """A model or layer: its parameters by name, and which of them train."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.requires: dict[str, bool] | None = None
+        """Whether each parameter trains; None: nothing was frozen, or the names are unknown."""
+        self.rules: list[tuple[str, bool]] = []
+        """What was frozen (False) or trained in order, as patterns, where the names are unknown."""
+        self.cloned: dict[str, set[str | None]] = {}
+        """Names of the parameters that are copied, by script and line."""
+        self.dtype: str | None = None
+        """The dtype that layers of the script's own were converted to."""
+        self.uncertain: list[str] = []
+        """Sentences on freezing that was not understood."""
+        self._shapes: Mapping[str, Shape] | None = None
+        self._knows_shapes = False
+
+    def shapes(self) -> Mapping[str, Shape] | None:
+        """Return the shape of every parameter by name; None: unknown."""
+        if not self._knows_shapes:
+            self._knows_shapes = True
+            self._shapes = self.find_shapes()
+        return self._shapes
+
+    def forget_shapes(self) -> None:
+        """Find the names anew: the model has changed."""
+        self._knows_shapes = False
+
+    def find_shapes(self) -> Mapping[str, Shape] | None:
+        """Find the shape of every parameter by name; None: unknown."""
+        return None
+
+    def full_name(self, name: str) -> str:
+        """Return the name of a parameter that has another one as well."""
+        return name
+
+    def train(self, names: Iterable[str] | None, value: Any, call: Call) -> None:
+        """Take ``requires_grad`` of parameters or of modules (by their prefixes); None: of all."""
+        known = truth(value)
+        if known is None:
+            self.uncertain.append(f"{call.where}: which parameters train is only known when the script runs.")
+            return
+        shapes = self.shapes()
+        if shapes is None:
+            self.rules += [("*", known)] if names is None else [(name, known) for name in names]
+            return
+        if self.requires is None:
+            self.requires = dict.fromkeys(shapes, True)
+        if names is None:
+            self.requires = dict.fromkeys(self.requires, known)
+            return
+        for wanted in names:
+            full = self.full_name(wanted)
+            if full in self.requires:
+                self.requires[full] = known
+                continue
+            inside = [name for name in self.requires if name.startswith(f"{full}.")]
+            if not inside:
+                self.rules.append((full, known))
+            for name in inside:
+                self.requires[name] = known
+
+    def trains(self, name: str) -> Any:
+        """Return whether a parameter trains."""
+        if self.requires is not None:
+            return self.requires.get(name, UNKNOWN)
+        return UNKNOWN if self.rules or self.uncertain else True
+
+    def list_parameters(self, prefixes: tuple[str, ...] = ("",)) -> "list[tuple[str, Parameter]] | None":
+        """Return the parameters below prefixes with their names relative to these; None: unknown."""
+        shapes = self.shapes()
+        if shapes is None:
+            return None
+        found = []
+        for prefix in prefixes:
+            full = self.full_name(prefix)
+            start = f"{full}." if full else ""
+            found += [(name[len(start) :], Parameter(self, name)) for name in shapes if name.startswith(start)]
+        return found
+
+
+class Parameter(Thing):
+    """One parameter of a model; with a prefix in place of a name, all parameters below it.
+
+    Args:
+        owner: the model or layer.
+        name: its name; None: any of the model's parameters.
+        many: the name is a prefix.
+    """
+
+    def __init__(self, owner: ParameterOwner, name: str | None, *, many: bool = False) -> None:
+        self.owner, self.name, self.many = owner, name, many
+
+    @property
+    def identity(self) -> int:
+        """What ``id`` returns for it."""
+        return hash((id(self.owner), self.name))
+
+    @property
+    def shape(self) -> Shape | None:
+        """Its shape; None: unknown."""
+        shapes = self.owner.shapes()
+        return shapes.get(self.name) if shapes is not None and self.name is not None else None
+
+    def attribute(self, name: str) -> Any:
+        """Return an attribute or method."""
+        if name == "requires_grad":
+            return self.owner.trains(self.name) if self.name is not None else UNKNOWN
+        if name == "grad":
+            return UNKNOWN
+        if name in ("data", "module"):
+            return self
+        if name in ("ndim", "shape") and self.shape is not None:
+            return len(self.shape) if name == "ndim" else self.shape
+        return Attribute(self, name)
+
+    def item(self, key: Any) -> Any:
+        """Return some of its rows."""
+        if self.shape is None or not isinstance(key, slice):
+            return UNKNOWN
+        return Tensor((len(range(self.shape[0])[key]), *self.shape[1:]))
+
+    def set_attribute(self, name: str, value: Any, call: Call) -> None:
+        """Take an assignment to ``requires_grad``."""
+        if name == "requires_grad":
+            self.owner.train(None if self.name is None else [self.name], value, call)
+
+    def method(self, call: Call) -> Any:
+        """Return the result of a tensor's method."""
+        shape = self.shape
+        if call.name == "requires_grad_":
+            self.set_attribute("requires_grad", call.value(0, "requires_grad", default=True), call)
+        elif call.name in ("numel", "nelement"):
+            return UNKNOWN if shape is None else elements(shape)
+        elif call.name == "dim":
+            return UNKNOWN if shape is None else len(shape)
+        elif call.name == "size":
+            axis = call.value(0)
+            return UNKNOWN if shape is None else shape[axis] if isinstance(axis, int) and axis < len(shape) else shape
+        elif call.name in ("is_floating_point", "is_leaf"):
+            return True
+        elif call.name == "clone":
+            self.owner.cloned.setdefault(call.where, set()).add(self.name)
+        return UNKNOWN if call.name == "cpu" else self
+
+    def is_instance(self, kind: Any) -> bool | None:
+        """Return whether it is of a class."""
+        return True if isinstance(kind, External) and kind.name in ("Parameter", "Tensor") else None
+
+
+class ParameterList(Thing):
+    """``model.parameters()`` or ``model.named_parameters()``, expanded only where the script looks into it.
+
+    Args:
+        groups: owners with the prefixes below which parameters count, and what stands before their names.
+        named: it yields names as well.
+    """
+
+    truth_is_length = True
+
+    def __init__(self, groups: list[tuple[ParameterOwner, tuple[str, ...], str]], *, named: bool) -> None:
+        self.groups, self.named = groups, named
+
+    def elements(self) -> list[Any]:
+        """Return the parameters; of a model whose names are unknown, one that stands for all."""
+        found: list[Any] = []
+        for owner, prefixes, before in self.groups:
+            listed = owner.list_parameters(prefixes)
+            if listed is None:
+                whole = prefixes == ("",)
+                listed = [("", Parameter(owner, None if whole else prefix, many=not whole)) for prefix in prefixes]
+                found += [(UNKNOWN, each) if self.named else each for _, each in listed]
+            else:
+                found += [((before + name).rstrip("."), each) if self.named else each for name, each in listed]
+        return found
+
+    def attribute(self, name: str) -> Any:
+        """Return a method."""
+        return Attribute(self, name)
+
+
+def elements(shape: Shape) -> int:
+    """Return the number of elements of a shape."""
+    return prod(shape)
+
+
+def shapes_of(config: Mapping[str, Any], task: Task) -> dict[str, Shape] | None:
+    """Return the parameters of transformers' model for a config by name; None for a family that is not known."""
+    try:
+        inventory = count_parameters(read_architecture(config, task))
+    except (VramtopError, ArithmeticError, TypeError, ValueError):
+        return None
+    if inventory.count != "exact":
+        return None
+    found: dict[str, Shape] = {}
+    for group in inventory.groups:
+        if group.name.count("*") > 2 or len(found) + group.repeat > MAX_NAMES:
+            return None
+        inner = _inner_numbers(group.name)
+        for number in _layer_numbers(group.name, group.repeat // len(inner), inventory.layers):
+            outer = group.name.replace("*", str(number), 1)
+            found.update({outer.replace("*", str(each)): group.shape for each in inner})
+    return found
+
+
+def _layer_numbers(name: str, repeat: int, layers: int) -> Iterator[int | str]:
+    """Yield the numbers of the layers that have a parameter; mixtures of experts begin with dense layers."""
+    if "*" not in name:
+        yield "*"
+    elif repeat < layers and re.search(r"experts|router|\.gate\.", name):
+        yield from range(layers - repeat, layers)
+    else:
+        yield from range(repeat)
+
+
+def _inner_numbers(name: str) -> tuple[int, ...]:
+    """Return the numbers of T5's layers in a block that have a parameter."""
+    if name.count("*") < 2:
+        return (0,)
+    decoder = name.startswith("decoder")
+    layers = {"SelfAttention": (0,), "EncDecAttention": (1,), "DenseReluDense": (2,) if decoder else (1,)}
+    return next((found for part, found in layers.items() if f".{part}." in name), (0, 1, 2) if decoder else (0, 1))
+
 
 _BODY_NAMES = ("model", "transformer", "bert", "roberta", "distilbert", "gpt_neox", "encoder", "base_model")
 _LINEAR_CLASSES = ("Linear", "Linear4bit", "Linear8bitLt", "Conv1D")
@@ -209,8 +461,6 @@ class Adapter(Thing):
 
     def method(self, call: Call) -> Any:
         """Take ``requires_grad_``, and conversions."""
-        from .module_methods import given_dtype
-
         if (word := given_dtype(call)) is not None:
             self.owner.put("lora_adapter_dtype", word, call.where, f"{short_text(call.node)} of the adapters")
         if call.name == "requires_grad_":
@@ -235,8 +485,6 @@ class Part(Thing):
 
     def attribute(self, name: str) -> Any:
         """Return a module inside, or a method."""
-        from .module_methods import MODULE_METHODS
-
         if name in MODULE_METHODS or len(self.prefixes) != 1 or self.unknown:
             return Attribute(self, name)
         if name == "config" and isinstance(self.owner, Model):
@@ -264,8 +512,6 @@ class Part(Thing):
 
     def method(self, call: Call) -> Any:
         """Return the result of one of the module's methods."""
-        from .module_methods import MODULE_METHODS
-
         method = MODULE_METHODS.get(call.name)
         if method is not None:
             return method(self, call)
@@ -352,3 +598,364 @@ def models_in(value: Any, depth: int = 0) -> Iterator[ParameterOwner]:
     elif depth < 5 and isinstance(value, Instance | Thing):
         for item in value.parts():
             yield from models_in(item, depth + 1)
+
+
+# Methods of models and their modules that move, convert, freeze, resize or rebuild them.
+
+
+_DTYPES = {
+    **dict.fromkeys(("bfloat16", "bf16"), "bfloat16"),
+    **dict.fromkeys(("float16", "half", "fp16"), "float16"),
+    **dict.fromkeys(("float32", "float", "fp32"), "float32"),
+}
+_CONVERTERS = {"half": "float16", "bfloat16": "bfloat16", "float": "float32"}
+_WITHOUT_EFFECT = (
+    *("state_dict", "load_state_dict", "save_pretrained", "push_to_hub", "generate", "forward", "zero_grad"),
+    *("print_trainable_parameters", "num_parameters", "tie_weights", "init_weights", "post_init", "buffers"),
+    *("enable_input_require_grads", "set_adapter", "backward", "step", "get_memory_footprint", "no_sync"),
+    *("named_buffers", "get_nb_trainable_parameters", "register_forward_hook"),
+)
+_SMALL_PART = 0.01
+"""Share of a model's parameters below which a new head needs no mention."""
+
+
+def _is_whole(part: Part) -> bool:
+    return part.prefixes == ("",) and not part.unknown
+
+
+def _shown(call: Call) -> str:
+    return short_text(call.node)
+
+
+def convert(part: Part, dtype: Any, call: Call) -> None:
+    """Convert a model's weights to a dtype."""
+    owner = part.owner
+    if not isinstance(owner, Model):
+        owner.dtype = _DTYPES.get(str(plain(dtype)).rpartition(".")[2], owner.dtype)
+    if not isinstance(owner, Model) or dtype is None:
+        return
+    word = _DTYPES.get(str(plain(dtype)).rpartition(".")[2])
+    if word is not None and _is_whole(part):
+        owner.put("dtype", word, call.where, f".{call.name}({_arguments(call)})")
+    elif word is not None and owner.size_of(part.prefixes) < _SMALL_PART:
+        return
+    elif isinstance(dtype, str) and word is None:
+        owner.uncertain_type(call, f"weights in {dtype!r} are not known here")
+    elif not _is_whole(part):
+        owner.uncertain_type(call, "only a part of the model is converted; the estimate counts one type")
+    else:
+        owner.settings.pop("dtype", None)
+        owner.settings.pop("torch_dtype", None)
+        owner.unresolved["dtype"] = (
+            f"{call.where}: .{call.name}({_arguments(call)}) is only known when the script runs."
+        )
+
+
+def given_dtype(call: Call) -> str | None:
+    """Return the type to which a method converts; None if it converts to none that is known."""
+    if call.name in _CONVERTERS:
+        return _CONVERTERS[call.name]
+    given = [*call.args, *call.kwargs.values()] if call.name in ("to", "type") else []
+    return next((word for each in given if (word := _DTYPES.get(str(plain(each)).rpartition(".")[2]))), None)
+
+
+def _arguments(call: Call) -> str:
+    return ", ".join(
+        f"{key}={short_text(node)}" if isinstance(key, str) else short_text(node) for key, node in call.nodes.items()
+    )
+
+
+def _to(part: Part, call: Call) -> Any:
+    """Follow ``model.to(device, dtype)``."""
+    for at, value in enumerate([*call.args, *(call.kwargs.get(name) for name in ("device", "dtype"))]):
+        if value is None:
+            continue
+        is_dtype = at == len(call.args) + 1 or (isinstance(value, External) and value.owner == "torch")
+        shown = short_text(call.nodes.get(at))
+        is_dtype = is_dtype or (value is UNKNOWN and re.search(r"(?i)dtype|float|half|precision", shown) is not None)
+        if is_dtype:
+            convert(part, value, call)
+        elif isinstance(part.owner, Model) and _is_whole(part):
+            part.owner.on_gpu = not (isinstance(value, str) and value.startswith(("cpu", "meta")))
+    return _itself(part)
+
+
+def _itself(part: Part) -> Any:
+    return part.owner if _is_whole(part) else part
+
+
+def _converter(word: str) -> Callable[[Part, Call], Any]:
+    def apply(part: Part, call: Call) -> Any:
+        convert(part, word, call)
+        return _itself(part)
+
+    return apply
+
+
+def _type(part: Part, call: Call) -> Any:
+    convert(part, call.value(0, "dst_type"), call)
+    return _itself(part)
+
+
+def _move(on_gpu: bool) -> Callable[[Part, Call], Any]:
+    def apply(part: Part, call: Call) -> Any:
+        if isinstance(part.owner, Model) and _is_whole(part):
+            part.owner.on_gpu = on_gpu
+        return _itself(part)
+
+    return apply
+
+
+def _require(part: Part, value: Any, call: Call) -> Any:
+    """Freeze or train the parameters of modules."""
+    if part.unknown or (
+        isinstance(part.owner, Model) and any(p and part.owner.has_part(p) is False for p in part.prefixes)
+    ):
+        part.owner.uncertain.append(f"{call.where}: {_shown(call)} may freeze or train parameters and is not counted.")
+        return part
+    part.owner.train(None if _is_whole(part) else part.prefixes, value, call)
+    if _is_whole(part) and isinstance(part.owner, Model) and isinstance(value, bool):
+        part.owner.adapters_train = value
+    return _itself(part)
+
+
+def _requires_grad(part: Part, call: Call) -> Any:
+    return _require(part, call.value(0, "requires_grad", default=True), call)
+
+
+def _freeze_body(part: Part, call: Call) -> Any:
+    if isinstance(part.owner, Model):
+        _require(part.owner.body(), value=False, call=call)
+    return part
+
+
+def _freeze_named(part: Part, call: Call) -> Any:
+    """Follow ``freeze_feature_encoder()`` and the like, which freeze a module that the library chooses."""
+    owner, name = part.owner, call.name.removeprefix("freeze_")
+    if isinstance(owner, Model):
+        word = "feature_extractor" if name.startswith("feature") else name
+        shapes = owner.shapes() or {}
+        found = sorted({_up_to(each, word) for each in shapes if f".{word}." in f".{each}"})
+        if found:
+            owner.train(found[:1], value=False, call=call)
+        else:
+            sentence = f"{call.where}: {_shown(call)} freezes parameters of the model and is not counted."
+            owner.uncertain.append(sentence)
+    return None
+
+
+def _up_to(name: str, word: str) -> str:
+    parts = name.split(".")
+    return ".".join(parts[: parts.index(word) + 1])
+
+
+def _parameters(part: Part, call: Call) -> Any:
+    return ParameterList([(part.owner, part.prefixes, "")], named=call.name.startswith("named"))
+
+
+def _modules(part: Part, call: Call) -> Any:
+    if part.owner.shapes() is None:
+        return UNKNOWN
+    found: list[tuple[str, Any]] = [("", part), *_below(part, 0)]
+    if isinstance(part.owner, Model) and part.owner.has_adapters and _is_whole(part):
+        found.append(("lora", Adapter(part.owner)))
+    return found if call.name == "named_modules" else [each for _, each in found]
+
+
+def _below(part: Part, depth: int) -> list[tuple[str, Part]]:
+    found: list[tuple[str, Part]] = []
+    for _, child in part.children() or [] if depth < 8 else ():
+        found.append((child.prefixes[0], child))
+        found += _below(child, depth + 1)
+    return found
+
+
+def _children(part: Part, call: Call) -> Any:
+    found = part.children()
+    if found is None:
+        return UNKNOWN
+    return found if call.name == "named_children" else [each for _, each in found]
+
+
+def _apply(part: Part, call: Call) -> Any:
+    modules: list[Any] = [each for _, each in _below(part, 0)] if part.owner.shapes() is not None else [UNKNOWN]
+    for each in (*modules, part):
+        call.run.call(call.value(0), Call(call.run, call.node, "", None, [each]))
+    return _itself(part)
+
+
+def _checkpoint(on: bool) -> Callable[[Part, Call], Any]:
+    def apply(part: Part, call: Call) -> Any:
+        if isinstance(part.owner, Model):
+            part.owner.put("activation_checkpointing", on, call.where, f"{call.name}()")
+        return None
+
+    return apply
+
+
+def _resize(part: Part, call: Call) -> Any:
+    """Follow ``resize_token_embeddings(n)``; the few tokens that scripts add to a tokenizer change nothing."""
+    owner, number = part.owner, as_number(call.value(0, "new_num_tokens"))
+    if not isinstance(owner, Model) or number is None:
+        return UNKNOWN
+    multiple = call.value(1, "pad_to_multiple_of")
+    if isinstance(number, int) and number > 0:
+        if isinstance(multiple, int) and multiple > 0:
+            number = -(-number // multiple) * multiple
+        if owner.config is not None:
+            owner.config.set_field("vocab_size", number, call.where, f"resize_token_embeddings({number})")
+            owner.forget_shapes()
+    elif owner.notes.added_tokens is None or owner.notes.added_tokens > 1000 or _tokenizer_of_another(owner):
+        owner.notes.doubt(
+            f"{call.where}: resize_token_embeddings({_arguments(call)}) is only known when the script runs; the "
+            "vocabulary of the model is counted as it is.",
+            *MODEL_STATES,
+            "logits",
+            direction="more",
+        )
+    return part
+
+
+def _tokenizer_of_another(owner: Model) -> bool:
+    """Return True if the tokenizer is not the model's own, so that its vocabulary may be another."""
+    tokenizer, name = owner.notes.names_found.get(2), owner.name
+    return tokenizer is not None and name is not None and tokenizer.value != name.value
+
+
+def _embeddings(part: Part, call: Call) -> Any:
+    """Return the module of the token embedding or of the output head."""
+    shapes = part.owner.shapes()
+    if shapes is None:
+        return Part(part.owner, ("embed_tokens" if "input" in call.name else "lm_head",))
+    if "output" in call.name:
+        return Part(part.owner, ("lm_head",))
+    endings = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight", "shared.weight")
+    found = next((name for name in shapes if name.endswith(endings)), None)
+    return Part(part.owner, (found.rpartition(".")[0],)) if found else Part(part.owner, ("",), unknown=True)
+
+
+def _stack(part: Part, call: Call) -> Any:
+    name = call.name.removeprefix("get_")
+    owner = part.owner
+    if isinstance(owner, Model) and owner.has_part(name) is False:
+        return owner.body()
+    shared = isinstance(owner, Model) and owner.has_part("shared")
+    return Part(owner, (name, "shared") if shared else (name,))
+
+
+def _submodule(part: Part, call: Call) -> Any:
+    name = call.value(0, "target")
+    if not isinstance(name, str):
+        return Part(part.owner, part.prefixes, unknown=True)
+    full = f"{part.prefixes[0]}.{name}" if part.prefixes[0] else name
+    return (
+        Parameter(part.owner, part.owner.full_name(full)) if call.name == "get_parameter" else Part(part.owner, (full,))
+    )
+
+
+def _add_adapter(part: Part, call: Call) -> Any:
+    from .adapters import add_adapters
+
+    if isinstance(part.owner, Model):
+        add_adapters(part.owner, call.value(0, "adapter_config", "peft_config"), call)
+    return None
+
+
+def _load_adapter(part: Part, call: Call) -> Any:
+    from .adapters import load_adapters
+
+    if isinstance(part.owner, Model):
+        load_adapters(part.owner, call, trains=call.value(None, "is_trainable", default=False))
+    return None
+
+
+def _merge(part: Part, call: Call) -> Any:
+    if isinstance(part.owner, Model):
+        part.owner.has_adapters = False
+        part.owner.settings = {
+            name: setting
+            for name, setting in part.owner.settings.items()
+            if not name.startswith("lora_") and name != "use_peft"
+        }
+    return part.owner
+
+
+def _compile(part: Part, call: Call) -> Any:
+    if isinstance(part.owner, Model) and _is_whole(part):
+        part.owner.put("torch_compile", True, call.where, "compile()")
+    return None
+
+
+def _set_embeddings(part: Part, call: Call) -> Any:
+    value = call.value(0)
+    if isinstance(part.owner, Model) and isinstance(value, Thing):
+        from .layers import replace_part
+
+        replace_part(part.owner, "lm_head" if "output" in call.name else "embed_tokens", value, call)
+    return None
+
+
+def _add_module(part: Part, call: Call) -> Any:
+    name = call.value(0)
+    if isinstance(name, str):
+        part.set_attribute(name, call.value(1), call)
+    return None
+
+
+def _share(part: Part, call: Call) -> Any:
+    return _itself(part)
+
+
+def _fit(part: Part, call: Call) -> Any:
+    """Follow ``fit(objectives, use_amp=True)``, which trains a model of sentence-transformers."""
+    if isinstance(part.owner, Model):
+        notes = part.owner.notes
+        notes.parameters_given.append(part.owner)
+        if plain(call.value(None, "use_amp", default=False)) is True:
+            setting = Setting(value="fp16", origin=f"{call.where}: fit(use_amp=True)")
+            notes.own_loop.setdefault("mixed_precision", setting)
+    return None
+
+
+def _hook(part: Part, call: Call) -> Any:
+    """Note a communication hook of DDP's, which may copy its buckets."""
+    if isinstance(part.owner, Model):
+        part.owner.put("ddp_comm_hook", "hook", call.where, f".{call.name}({_arguments(call)})")
+    return UNKNOWN
+
+
+MODULE_METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
+    **dict.fromkeys(("parameters", "named_parameters"), _parameters),
+    **dict.fromkeys(("modules", "named_modules"), _modules),
+    **dict.fromkeys(("children", "named_children"), _children),
+    "to": _to,
+    "type": _type,
+    "cuda": _move(on_gpu=True),
+    "cpu": _move(on_gpu=False),
+    **{name: _converter(word) for name, word in _CONVERTERS.items()},
+    "requires_grad_": _requires_grad,
+    **dict.fromkeys(("freeze", "freeze_parameters"), lambda part, call: _require(part, value=False, call=call)),
+    **dict.fromkeys(("unfreeze", "unfreeze_parameters"), lambda part, call: _require(part, value=True, call=call)),
+    **dict.fromkeys(("freeze_base_model", "freeze_backbone"), _freeze_body),
+    **dict.fromkeys(("freeze_feature_encoder", "freeze_feature_extractor", "freeze_encoder"), _freeze_named),
+    **dict.fromkeys(("gradient_checkpointing_enable", "enable_gradient_checkpointing"), _checkpoint(on=True)),
+    **dict.fromkeys(("gradient_checkpointing_disable", "disable_gradient_checkpointing"), _checkpoint(on=False)),
+    "resize_token_embeddings": _resize,
+    **dict.fromkeys(("get_input_embeddings", "get_output_embeddings"), _embeddings),
+    **dict.fromkeys(("set_input_embeddings", "set_output_embeddings"), _set_embeddings),
+    **dict.fromkeys(("get_encoder", "get_decoder"), _stack),
+    **dict.fromkeys(("get_submodule", "get_parameter"), _submodule),
+    "add_adapter": _add_adapter,
+    "load_adapter": _load_adapter,
+    "apply": _apply,
+    "compile": _compile,
+    "fit": _fit,
+    "register_comm_hook": _hook,
+    **dict.fromkeys(("add_module", "register_module"), _add_module),
+    **dict.fromkeys(("merge_and_unload", "unload", "merge_adapter"), _merge),
+    **dict.fromkeys(
+        ("train", "eval", "get_base_model", "get_model", "share_memory", "unwrap", "to_bettertransformer"), _share
+    ),
+    **dict.fromkeys(_WITHOUT_EFFECT, lambda _, __: UNKNOWN),
+}
+"""Methods of modules by name."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ....common import TooLargeError, read_file
+from ....common.untrusted_files import TooLargeError, read_file
 from .values import ScriptModule
 
 MAX_BYTES = 3 * 2**16

@@ -5,5 +5,4 @@ out what allocates nothing, such as collectives. The trace runs as rank 0.
 
 Lives here: stages 1 and 2 (``reduced_gradients``), stage 3 (``gathered_weights``, ``sharded_gradients`` and
 ``zero_linear``), the optimizer's step that they share, and the choice between them.
-Callers: ``step``.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...model.dtypes import DTYPES
+from ...model.build import DTYPES
 
 if TYPE_CHECKING:
     from ...request.request import Request

@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.formula.activations.block import norm_per_token
 from vramtop.estimator.formula.activations.layer_context import layer_context
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.formula.activations.saved_activations import norm_per_token
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job
-from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
-from vramtop.estimator.model.read_architecture import read_architecture
+from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
 
 torch = pytest.importorskip("torch")
 TOKENS, HIDDEN = 64, 256

@@ -10,12 +10,12 @@ from storage_counter import StorageCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import masking_utils
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import estimate, quick_estimator
-from vramtop.estimator.formula.cuda_overhead import workspace_bytes
+from vramtop.estimator.formula.rank_memory import workspace_bytes
 from vramtop.estimator.job.gpu_catalogue import generation_of
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 
 STUDENT: dict[str, Any] = {
     "model_type": "llama",

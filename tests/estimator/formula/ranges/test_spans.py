@@ -8,10 +8,16 @@ import pytest
 
 from vramtop.estimator.budget import Budget, Components, Peak, Span
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.formula.ranges import FORMULA, DoubtfulBytes, figure_ranges
-from vramtop.estimator.formula.ranges.calibration import COUNT_SHARE, SMALL_BYTES
-from vramtop.estimator.formula.ranges.doubts import Doubts, StepDoubt
-from vramtop.estimator.job import job_from_mapping
+from vramtop.estimator.formula.ranges import (
+    COUNT_SHARE,
+    FORMULA,
+    SMALL_BYTES,
+    DoubtfulBytes,
+    Doubts,
+    StepDoubt,
+    figure_ranges,
+)
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 
 GIB = 2**30
 PARTS = Components(weights=20 * GIB, activations=8 * GIB, temporary=2 * GIB, communication=2 * GIB, context=GIB // 2)

@@ -5,15 +5,13 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.formula.plan import make_plan
-from vramtop.estimator.formula.rank_memory import RankMemory, rank_memory
-from vramtop.estimator.formula.reserved import tail
+from vramtop.estimator.formula.rank_memory import RankMemory, make_plan, rank_memory
+from vramtop.estimator.formula.reserved import replayed
 from vramtop.estimator.formula.reserved.machine import Machine
-from vramtop.estimator.formula.reserved.steps import TrainingRun
-from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.job.rules import FRAMEWORKS
-from vramtop.estimator.model.count_parameters import count_parameters
-from vramtop.estimator.model.read_architecture import read_architecture
+from vramtop.estimator.formula.reserved.replayed import TrainingRun
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
+from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
 from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
 
 SHAPE = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -79,7 +77,7 @@ def test_every_step_releases_what_it_allocates(framework: str) -> None:
 
 @pytest.mark.parametrize("chunks", [1, 2, 8])
 def test_a_loss_in_chunks_releases_what_it_allocates(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "_CHUNKS", chunks)
+    monkeypatch.setattr(replayed, "_CHUNKS", chunks)
     loras = (None, {"targets": "all-linear"})
     for parallel, config, in_backward, lora in itertools.product(STRATEGIES[2:5], CONFIGS, (False, True), loras):
         training = {"framework": "torchtitan", "loss": "chunked", "optimizer_in_backward": in_backward}

@@ -8,7 +8,7 @@ from job_matrix import CONFIGS, ONLY_EAGER
 from pinned_versions import other_version
 
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 
 pytest.importorskip("torch")
 PARALLEL: dict[str, dict[str, Any]] = {

@@ -6,7 +6,7 @@ import pytest
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

@@ -3,8 +3,10 @@
 import msgspec
 import pytest
 
-from vramtop.estimator import Job, ModelSpec, Training, estimate
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec, Training
 
 LLAMA = ModelSpec(id="llama-3.1-8b")
 

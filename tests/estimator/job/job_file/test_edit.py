@@ -5,7 +5,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from vramtop.estimator.job.job_file import edit_job_file, load_job, unified_diff
+from vramtop.estimator.job.job_file.load_and_save import edit_job_file, load_job, unified_diff
 
 TEXT = """\
 name = "sft"  # mine

@@ -15,7 +15,8 @@ from vramtop.estimator.job.job import (
     Training,
     Uncertainties,
 )
-from vramtop.estimator.job.job_file import job_differences, job_to_toml, load_job, save_job, with_changes
+from vramtop.estimator.job.job_file.changes import job_differences, with_changes
+from vramtop.estimator.job.job_file.load_and_save import job_to_toml, load_job, save_job
 
 LLAMA = ModelSpec(id="meta-llama/Llama-3.1-8B")
 JOBS = {

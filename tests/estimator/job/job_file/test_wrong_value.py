@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.common import InputError
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_no_type_of_the_library_is_in_a_message() -> None:
     """For every key, with values of every kind."""
     from msgspec.structs import fields
 
-    from vramtop.estimator.job import Job
-    from vramtop.estimator.job.job_file.keys import table_struct
+    from vramtop.estimator.job.job import Job
+    from vramtop.estimator.job.job_file.changes import table_struct
 
     sentences = []
     for table in (field.encode_name for field in fields(Job)):

@@ -5,12 +5,8 @@ from typing import Any
 import pytest
 from transformers.training_args import OptimizerNames
 
-from vramtop.estimator.job.rules.optimizers import (
-    NOT_KNOWN,
-    OPTIMIZERS,
-    optimizer_by_class,
-    optimizer_by_trainer_name,
-)
+from vramtop.estimator.job.rules.optimizers.by_name import NOT_KNOWN, optimizer_by_class, optimizer_by_trainer_name
+from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 
 NAMES_SINCE_4_40 = (
     *("adamw_hf", "adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused"),

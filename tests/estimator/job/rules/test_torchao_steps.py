@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.job.rules.optimizers import OPTIMIZERS
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 
 CONFIG = {
     "model_type": "llama",

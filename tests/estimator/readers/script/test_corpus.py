@@ -9,15 +9,14 @@ import pytest
 from tests.estimator.readers.script.corpus_scripts import Example, examples, truths, write_models
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.resolved_job import resolve_job
-from vramtop.estimator.job.rules import optimizer_by_class
+from vramtop.estimator.job.rules.optimizers.by_name import optimizer_by_class
 from vramtop.estimator.job.trainable import trainable_rules
-from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.architecture import Inventory
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.model.lora import adapter_elements
-from vramtop.estimator.model.parameters import Inventory
-from vramtop.estimator.model.read_architecture import read_architecture, usual_task
+from vramtop.estimator.model.read_architecture import count_parameters, read_architecture, usual_task
+from vramtop.estimator.model.trained_parameters import adapter_elements
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.script.models.parameters import elements, shapes_of
+from vramtop.estimator.readers.script.models.model import elements, shapes_of
 from vramtop.estimator.readers.source.evidence import JobReading
 
 TRUTH = truths()

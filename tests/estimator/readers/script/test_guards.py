@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 

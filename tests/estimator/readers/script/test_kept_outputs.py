@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.script.kept_outputs import kept_outputs
+from vramtop.estimator.readers.script.script_settings import kept_outputs
 
 KEPT = "for batch in loader:\n    out = model(**batch)\n    loss = out.loss\n    loss.backward()\n"
 SCRIPT = """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator import estimate
+from vramtop.estimator.estimation import estimate
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading

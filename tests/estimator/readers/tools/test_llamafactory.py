@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator import estimate
+from vramtop.estimator.estimation import estimate
 from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
 from vramtop.estimator.readers.source.evidence import JobReading
 

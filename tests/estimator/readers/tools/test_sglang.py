@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.budget.serving_share import budget_on_gpu
+from vramtop.estimator.budget import Budget, budget_on_gpu
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.readers.launch_line import read_launch, tool_of_line

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.advice.config_edits import tool_edits
+from vramtop.estimator.advice.suggestion_search import tool_edits
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Training
-from vramtop.estimator.job.job_file import with_changes
+from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.readers import tools
 from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
 from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 from vramtop.estimator.readers.tools import tool_registry
-from vramtop.estimator.readers.tools.shared.trainer_keys import TRAINER_KEYS
+from vramtop.estimator.readers.tools.shared import TRAINER_KEYS
 from vramtop.estimator.readers.tools.tool_registry import all_tools, find_tool_by_config, keys_of_tool, parse_launch
 
 MADE_UP_TOOL = '''
@@ -21,10 +21,10 @@ MADE_UP_TOOL = '''
 
 import re
 
-from vramtop.estimator.readers.program.launchers import ToolCommand
-from vramtop.estimator.readers.tools.shared.key_rules import apply_rules, int_rule, word_rule
-from vramtop.estimator.readers.tools.shared.merged_settings import tool_settings
-from vramtop.estimator.readers.tools.shared.tool_record import Tool, ToolKey, ToolKeys
+from vramtop.estimator.readers.program.program import ToolCommand
+from vramtop.estimator.readers.tools.shared import apply_rules, int_rule, word_rule
+from vramtop.estimator.readers.tools.shared import tool_settings
+from vramtop.estimator.readers.tools.shared import Tool, ToolKey, ToolKeys
 
 RULES = (
     int_rule("training.micro_batch", "kettle.batch"),
@@ -96,7 +96,7 @@ def test_without_its_module_the_tool_is_unknown() -> None:
 
 def test_every_module_and_room_of_the_folder_is_a_tool() -> None:
     folder = Path(tool_registry.__file__).parent
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "tool_registry"}
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "shared", "tool_registry"}
     rooms = {path.parent.name for path in folder.glob("*/__init__.py")} - {"shared"}
     prefix = f"{tools.__name__}."
     assert {tool.read.__module__.removeprefix(prefix).partition(".")[0] for tool in all_tools()} == modules | rooms

@@ -14,12 +14,21 @@ from typing import Any
 import pytest
 from waiting import until
 
-from vramtop.estimator.common import CancelToken, CannotTellError
-from vramtop.estimator.job import Job, job_from_mapping
-from vramtop.estimator.model import resolve_model
-from vramtop.estimator.trace.measure import MeasuredStep, Place, rank_count, run_real_step
-from vramtop.estimator.trace.measure.figures import MeasuredRank
-from vramtop.estimator.trace.measure.real_step import _environment, _require_measurable, run_in_worker
+from vramtop.estimator.common.cancellation import CancelToken
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.trace.measure import (
+    MeasuredRank,
+    MeasuredStep,
+    Place,
+    _environment,
+    _require_measurable,
+    rank_count,
+    run_in_worker,
+    run_real_step,
+)
 from vramtop.estimator.trace.traced_step import trace_request
 
 CONFIG = {
@@ -369,10 +378,7 @@ def test_what_can_be_measured_compiled_on_a_gpu(tables: dict[str, Any], sentence
 def test_the_real_step_is_compiled_by_torch_itself() -> None:
     """On the CPU its memory is not counted, so a counter that counts nothing stands in for CUDA's."""
     torch = pytest.importorskip("torch")
-    from vramtop.estimator.worker.measure.counters import PhaseCounter
-    from vramtop.estimator.worker.measure.placed_model import placed_model
-    from vramtop.estimator.worker.measure.real_steps import _train
-    from vramtop.estimator.worker.measure.stages import NoStages
+    from vramtop.estimator.worker.measure.real_steps import NoStages, PhaseCounter, _train, placed_model
     from vramtop.estimator.worker.request.request import read_request
 
     class Counter(PhaseCounter):

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from slow_cases import slow_every
 
-from vramtop.estimator.job import job_from_mapping
-from vramtop.estimator.model import resolve_model
-from vramtop.estimator.trace import Worker, find_interpreters
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.trace.interpreters import find_interpreters
 from vramtop.estimator.trace.measure import Place, rank_count, run_real_step
 from vramtop.estimator.trace.traced_step import trace_request
+from vramtop.estimator.trace.worker_process import Worker
 
 CONFIG = {
     "model_type": "llama",

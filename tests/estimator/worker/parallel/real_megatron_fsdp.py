@@ -20,8 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from vramtop.estimator.worker.memory.allocation_history import AllocationHistory
-from vramtop.estimator.worker.memory.tracker import StorageTracker
+from vramtop.estimator.worker.memory.tracker import AllocationHistory, StorageTracker
 
 RANKS, LENGTH, SMALLEST = 8, 16, 8192
 BF16, FP32 = "bfloat16", "float32"

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from vramtop.estimator.worker.memory.tracker import StorageTracker
-from vramtop.estimator.worker.parallel.process_group import fake_process_group, meta_propagation_untracked
+from vramtop.estimator.worker.parallel.data_parallel import fake_process_group, meta_propagation_untracked
 
 SHAPE = (2, 64, 128)
 

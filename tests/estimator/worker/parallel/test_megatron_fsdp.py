@@ -15,8 +15,7 @@ from real_megatron_fsdp import CASES, RANKS, allocations, dtype_of, model_of, re
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vramtop.estimator.worker.memory.tracker import StorageTracker
-from vramtop.estimator.worker.parallel.megatron_fsdp.engine import MegatronModel
-from vramtop.estimator.worker.parallel.megatron_fsdp.settings import MegatronSettings
+from vramtop.estimator.worker.parallel.megatron_fsdp import MegatronModel, MegatronSettings
 
 RECORDED: dict[str, dict[str, str]] = json.loads(Path(__file__).with_name("real_megatron_fsdp.json").read_text())
 

@@ -7,11 +7,11 @@ import pytest
 from job_matrix import CELLS
 from slow_cases import quick_every, slow_every
 
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.traced_step import trace_request
-from vramtop.estimator.worker.repetition.repeated_trace import trace_repeated
-from vramtop.estimator.worker.request.errors import RefusedError, UnsupportedError
+from vramtop.estimator.worker.repetition import trace_repeated
+from vramtop.estimator.worker.request.protocol import RefusedError, UnsupportedError
 from vramtop.estimator.worker.request.request import Request, read_request
 from vramtop.estimator.worker.step.supported_jobs import check_supported
 from vramtop.estimator.worker.step.training_steps import TracedSteps, trace_steps

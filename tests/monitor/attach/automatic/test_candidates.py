@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from vramtop.monitor.attach.automatic.candidates import MAX_READINGS, RETRY_SECONDS, SETTLED_SECONDS, Candidates
+from vramtop.monitor.attach.automatic.automatic_attach import MAX_READINGS, RETRY_SECONDS, SETTLED_SECONDS, Candidates
 from vramtop.monitor.attach.automatic.run_answer import RunAnswer
-from vramtop.monitor.board.gpu_rows import gpu_rows
-from vramtop.monitor.host.kinds.process_kind import program_of
+from vramtop.monitor.board.watchlist import gpu_rows
+from vramtop.monitor.host.kinds import program_of
 
 EARLY = RunAnswer(reason="job not read", too_early=True)
 REFUSED = RunAnswer(reason="no access")

@@ -16,15 +16,12 @@ import pytest
 from simulated_machine import Machine, job as simulated_job
 from waiting import until
 
-from vramtop.estimator.learning import digest
+from vramtop.estimator.learning.measurement import digest
 from vramtop.monitor.attach.automatic import automatic_attach
-from vramtop.monitor.attach.automatic.command_stderr import CommandStderr
-from vramtop.monitor.attach.automatic.follow_program import follow
+from vramtop.monitor.attach.automatic.follow_program import CommandStderr, follow
 from vramtop.monitor.attach.automatic.start_following import start_following
-from vramtop.monitor.history.history import History
+from vramtop.monitor.history.history import THREAD, History, RunRecorder, run_identity
 from vramtop.monitor.history.new_measurement import machine_digest
-from vramtop.monitor.history.recorder import THREAD, RunRecorder
-from vramtop.monitor.history.run_measurement import run_identity
 from vramtop.monitor.snapshot.snapshot import ProcessCounters
 
 GIB = 2**30

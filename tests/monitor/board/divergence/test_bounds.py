@@ -6,13 +6,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB, UNSEEN_BYTES, format_gib
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.board.divergence.divergence_status import Comparison, Status, compare_with_budget
-from vramtop.monitor.board.divergence.run_phases import PhaseTracker
-from vramtop.monitor.board.pending_rows import PendingFits
-from vramtop.monitor.host import HostRam
+from vramtop.monitor.board.divergence import Comparison, PhaseTracker, Status, compare_with_budget
+from vramtop.monitor.board.watchlist import PendingFits
+from vramtop.monitor.host.available_ram import HostRam
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessCounters, Snapshot
 
 WOBBLE = st.lists(st.integers(-UNSEEN_BYTES + 1, UNSEEN_BYTES - 1), min_size=2, max_size=30)

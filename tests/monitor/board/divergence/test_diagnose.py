@@ -5,14 +5,12 @@ from dataclasses import replace
 import pytest
 import simulated_machine as simulated
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 from vramtop.estimator.learning.correction import corrected
-from vramtop.monitor.board.divergence.diagnose import diagnose
-from vramtop.monitor.board.divergence.divergence_status import Comparison, compare_with_budget
-from vramtop.monitor.board.divergence.run_phases import PhaseTracker
+from vramtop.monitor.board.divergence import Comparison, PhaseTracker, compare_with_budget, diagnose
 from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters
 
 TABLES = {

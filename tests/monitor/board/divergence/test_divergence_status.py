@@ -3,10 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.board.divergence.divergence_status import Comparison, Status, as_far_as_known, compare_with_budget
-from vramtop.monitor.board.divergence.run_phases import PhaseTracker
+from vramtop.monitor.board.divergence import Comparison, PhaseTracker, Status, as_far_as_known, compare_with_budget
 from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters
 
 

@@ -2,9 +2,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.board.divergence.run_phases import PhaseTracker
+from vramtop.monitor.board.divergence import PhaseTracker
 from vramtop.monitor.snapshot.snapshot import ProcessCounters
 
 

@@ -6,15 +6,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from vramtop.estimator.budget.budget import Budget, RankPeak
-from vramtop.estimator.budget.serving_need import ServingNeed
+from vramtop.estimator.budget import Budget, RankPeak, ServingNeed
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
-from vramtop.monitor.board.fit import training_fit
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
-from vramtop.monitor.board.fit.fit_check import check_fit
-from vramtop.monitor.board.fit.fit_result import MAX_LISTED, DeviceVerdict
-from vramtop.monitor.board.fit.serving_fit import check_serving_fit
+from vramtop.monitor.board import fit
+from vramtop.monitor.board.fit import MAX_LISTED, DeviceCapacity, DeviceVerdict, check_fit, check_serving_fit
 
 
 def alike(count: int, free: int = 80, *, index: int = 0) -> DeviceCapacity:
@@ -73,13 +69,13 @@ def test_the_work_does_not_grow_with_the_ranks(
     make_budget: Callable[..., Budget], monkeypatch: pytest.MonkeyPatch, stages: int
 ) -> None:
     judged: list[DeviceCapacity] = []
-    judge = training_fit._judge
+    judge = fit._judge_training_fit
 
     def count(rank: RankPeak, device: DeviceCapacity, *, slack_bytes: int) -> DeviceVerdict:
         judged.append(device)
         return judge(rank, device, slack_bytes=slack_bytes)
 
-    monkeypatch.setattr(training_fit, "_judge", count)
+    monkeypatch.setattr(fit, "_judge_training_fit", count)
     work = []
     for shards in (4, 300_000):
         judged.clear()

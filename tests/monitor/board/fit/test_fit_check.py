@@ -4,13 +4,19 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from vramtop.estimator.budget.budget import Budget, RankPeak
+from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity, device_capacities
-from vramtop.monitor.board.fit.fit_check import check_fit
-from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
-from vramtop.monitor.snapshot.snapshot import ComputeMode, GpuProcess, GpuReading, ProcessType, Snapshot
+from vramtop.monitor.board.fit import DeviceCapacity, check_fit, device_capacities
+from vramtop.monitor.snapshot.snapshot import (
+    NO_ANSWER,
+    ComputeMode,
+    Fault,
+    GpuProcess,
+    GpuReading,
+    ProcessType,
+    Snapshot,
+)
 
 FOUR = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="fsdp2", data_shard=4))
 

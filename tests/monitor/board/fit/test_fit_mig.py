@@ -5,16 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.board import GpuRow, ProcessRow
-from vramtop.monitor.board.fit.device_capacity import commit, device_capacities
-from vramtop.monitor.board.fit.fit_check import check_fit
-from vramtop.monitor.board.gpu_rows import committed_bytes
-from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.fault import Fault
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
+from vramtop.monitor.board.fit import check_fit, commit, device_capacities
+from vramtop.monitor.board.watchlist import Watchlist, committed_bytes
+from vramtop.monitor.snapshot.snapshot import Fault, GpuProcess, GpuReading, Snapshot
 
 TWO = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=2))
 Gpus = Callable[..., GpuReading]

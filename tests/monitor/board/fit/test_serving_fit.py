@@ -3,10 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from vramtop.estimator.budget.serving_need import ServingNeed
+from vramtop.estimator.budget import ServingNeed
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity, device_capacities
-from vramtop.monitor.board.fit.serving_fit import check_serving_fit
+from vramtop.monitor.board.fit import DeviceCapacity, check_serving_fit, device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 
 NEED = ServingNeed(

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget.budget import Budget, RankPeak
+from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.job import Job, ModelSpec, Parallel
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec, Parallel
 from vramtop.monitor.board.fit import DeviceCapacity, check_fit
-from vramtop.monitor.fleet import Fleet, FleetGpu, FleetProcess, HostReading
+from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetProcess, HostReading
 from vramtop.monitor.fleet.placing import Card, FleetFit, place_job
 
 NOW = 5000.0

@@ -5,7 +5,7 @@ from itertools import permutations, product
 
 import pytest
 
-from vramtop.monitor.fleet.placing.packing import best_first, choose_gpus, largest_block, left_after
+from vramtop.monitor.fleet.placing import best_first, choose_gpus, largest_block, left_after
 
 
 def brute_block(available: list[int]) -> int:

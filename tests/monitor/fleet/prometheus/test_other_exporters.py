@@ -4,9 +4,9 @@ import re
 
 import msgspec
 
-from vramtop.monitor.fleet.host_reading import HostReading
-from vramtop.monitor.fleet.prometheus.other_exporters import EXPORTERS, OtherSample, other_hosts
-from vramtop.monitor.fleet.prometheus.samples import Target
+from vramtop.monitor.fleet.fleet import HostReading
+from vramtop.monitor.fleet.prometheus.client import Target
+from vramtop.monitor.fleet.prometheus.prometheus_fleet import EXPORTERS, OtherSample, other_hosts
 
 GIB, MIB = 2**30, 2**20
 DCGM, SMI, ALL_SMI = EXPORTERS

@@ -8,8 +8,7 @@ from stand_in_ssh import StandInSsh
 from waiting import until
 
 from vramtop.monitor.fleet.fleet import Fleet
-from vramtop.monitor.fleet.remote.remote_fleet import RemoteFleet
-from vramtop.monitor.fleet.remote.ssh_command import SSH_VARIABLE, SshCommand
+from vramtop.monitor.fleet.remote import SSH_VARIABLE, RemoteFleet, SshCommand
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from simulated_host import program
 from waiting import until
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.fleet.remote.remote_fleet import RemoteFleet
-from vramtop.monitor.fleet.remote.ssh_command import SSH_VARIABLE, SshCommand
+from vramtop.monitor.fleet.remote import SSH_VARIABLE, RemoteFleet, SshCommand
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 TOOLS = ("ssh", "ssh-keygen", "unshare")

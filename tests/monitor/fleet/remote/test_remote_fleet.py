@@ -9,8 +9,8 @@ import pytest
 from waiting import until
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.fleet.remote.remote_fleet import MAX_CONNECTING
-from vramtop.monitor.fleet.stream_line import stream_line
+from vramtop.monitor.fleet.fleet import stream_line
+from vramtop.monitor.fleet.remote import MAX_CONNECTING
 
 
 def states(fleet):

@@ -1,8 +1,7 @@
 import pytest
 
-from vramtop.estimator.common import CannotTellError
-from vramtop.monitor.fleet.schedulers.slurm_cluster import parse_cluster
-from vramtop.monitor.fleet.schedulers.slurm_nodes import parse_nodes, parse_partitions
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.monitor.fleet.schedulers import parse_cluster, parse_nodes, parse_partitions
 
 SLURM_20_11 = (
     "NodeName=n1 Arch=x86_64 CoresPerSocket=32  CPUAlloc=16 CPUTot=64 CPULoad=3.02 "

@@ -11,10 +11,8 @@ from waiting import until
 
 from vramtop.monitor.host.inspect import host_figures
 from vramtop.monitor.host.inspect.host_figures import HostFigures
-from vramtop.monitor.host.process_identity import load_stat
-from vramtop.monitor.snapshot.demand import Demand
-from vramtop.monitor.snapshot.process_figures import FIRST_SAMPLE
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
+from vramtop.monitor.host.processes import load_stat
+from vramtop.monitor.snapshot.snapshot import FIRST_SAMPLE, Demand, GpuProcess, GpuReading
 
 EVERYTHING = Demand(figures_of_all=frozenset({"cpu_percent", "rss_bytes", "threads", "sm_percent"}))
 BUSY = (

@@ -10,8 +10,7 @@ import pytest
 from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.monitor.host.inspect.process_details import read_details
-from vramtop.monitor.host.inspect.process_limits import read_cgroup
+from vramtop.monitor.host.inspect.process_details import read_cgroup, read_details
 
 PROGRAM = "import sys, tempfile; f = tempfile.TemporaryFile(); print('ready', flush=True); input()"
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz0123"  # noqa: S105 - made up

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.monitor.host.inspect.slurm_job import with_job_names
+from vramtop.monitor.host.inspect.process_details import with_job_names
 
 RECORD = "JobId=4711 JobName=sft llama UserId=ann(1001) GroupId=ann(1001) MCS_label=N/A Priority=1 JobState=RUNNING"
 

@@ -2,10 +2,7 @@
 
 import pytest
 
-from vramtop.monitor.host.kinds import kind_label
-from vramtop.monitor.host.kinds.known_program import KnownProgram
-from vramtop.monitor.host.kinds.process_kind import identify
-from vramtop.monitor.host.kinds.program_index import CommandLine, ProgramIndex
+from vramtop.monitor.host.kinds import CommandLine, KnownProgram, ProgramIndex, identify, kind_label
 
 MADE_UP = KnownProgram(kind="server", name="Gibbon", executables=("gibbon",), with_word=("serve",))
 

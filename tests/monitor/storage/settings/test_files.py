@@ -10,10 +10,16 @@ import pytest
 from platformdirs import user_config_dir, user_data_dir
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.monitor.storage.settings.change import change_settings, save_setting
-from vramtop.monitor.storage.settings.in_force import DEFAULT, FILE, OLD_FILE, SettingsInForce, settings_in_force
-from vramtop.monitor.storage.settings.places import config_file, old_settings_file
-from vramtop.monitor.storage.settings.template import settings_template
+from vramtop.monitor.storage.settings.change import change_settings, save_setting, settings_template
+from vramtop.monitor.storage.settings.in_force import (
+    DEFAULT,
+    FILE,
+    OLD_FILE,
+    SettingsInForce,
+    config_file,
+    old_settings_file,
+    settings_in_force,
+)
 
 COMMENTED = """\
 # mine

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.alerts.chosen_alerts import RULES_BY_WORD
-from vramtop.monitor.alerts.quiet_hours import QuietHours
+from vramtop.monitor.alerts.alert_watch import RULES_BY_WORD, QuietHours
 from vramtop.monitor.board.display_filter import ONLY_WORDS, parse_devices
 from vramtop.monitor.export.listen_address import DEFAULT_PORT, ListenAddress
 from vramtop.monitor.history.history import MAX_RUNS
+from vramtop.monitor.storage.settings.change import settings_template
 from vramtop.monitor.storage.settings.schema import (
     ALERTS,
     ONLY,
@@ -19,14 +19,12 @@ from vramtop.monitor.storage.settings.schema import (
     PROCESS_VIEWS,
     SETTINGS,
     TABLES,
+    Setting,
     find_setting,
     nearest_name,
 )
-from vramtop.monitor.storage.settings.setting import Setting
-from vramtop.monitor.storage.settings.template import settings_template
-from vramtop.tui.screens.dashboard.processes.columns.column import ColumnName
-from vramtop.tui.screens.dashboard.processes.process_rows import SortKey
-from vramtop.tui.screens.dashboard.processes.table_views import ViewName
+from vramtop.tui.screens.dashboard.processes.columns import ColumnName
+from vramtop.tui.screens.dashboard.processes.process_rows import SortKey, ViewName
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -12,11 +12,11 @@ from json_schemas import valid_json
 from simulated_machine import NOW, Machine, job
 
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.estimator.job.job_file import save_job
+from vramtop.estimator.job.job_file.load_and_save import save_job
 from vramtop.monitor.history import new_measurement
 from vramtop.monitor.history.history import History
 from vramtop.tui.cli.main import main
-from vramtop.tui.draw import TextOutput
+from vramtop.tui.draw.text_output import TextOutput
 from vramtop.tui.reports.history_text import history_lines
 
 Run = Callable[..., tuple[int, str, str]]

@@ -10,14 +10,13 @@ import pytest
 from json_schemas import valid_json
 from stand_in_ssh import StandInSsh
 
-from vramtop.estimator.advice import shifted
+from vramtop.estimator.advice.suggestion_search import shifted
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import quick_estimator
-from vramtop.monitor.fleet.host_reading import FleetGpu, FleetProcess, HostReading
-from vramtop.monitor.fleet.remote.ssh_command import SSH_VARIABLE
-from vramtop.monitor.fleet.stream_line import stream_line
+from vramtop.monitor.fleet.fleet import FleetGpu, FleetProcess, HostReading, stream_line
+from vramtop.monitor.fleet.remote import SSH_VARIABLE
 from vramtop.tui.cli.main import main
-from vramtop.tui.draw import TextOutput
+from vramtop.tui.draw.text_output import TextOutput
 
 Fit = Callable[..., tuple[int, Any, str]]
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"

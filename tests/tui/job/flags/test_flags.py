@@ -6,21 +6,15 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.common import InputError
-from vramtop.estimator.job import Job, Lora, ModelSpec, job_keys, with_changes
-from vramtop.estimator.job.job import Rollout
-from vramtop.estimator.readers import read_launch
-from vramtop.estimator.readers.trl import read_method
-from vramtop.tui.job import job_from_options
-from vramtop.tui.job.flags import (
-    FlagSettings,
-    GpuAction,
-    add_job_arguments,
-    normal_words,
-    settings_of_flags,
-)
-from vramtop.tui.job.flags.familiar_flags import FAMILIAR_FLAGS
-from vramtop.tui.job.flags.job_flags import job_flags
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job import Job, Rollout
+from vramtop.estimator.job.job_file.changes import job_keys, with_changes
+from vramtop.estimator.job.settings import Lora, ModelSpec
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.trl.methods import read_method
+from vramtop.tui.job.flags.flag_settings import FlagSettings, settings_of_flags
+from vramtop.tui.job.flags.job_flags import FAMILIAR_FLAGS, GpuAction, add_job_arguments, job_flags, normal_words
+from vramtop.tui.job.load_job import job_from_options
 
 
 def typed(line: str, *, gpus: int | None = None) -> FlagSettings:

@@ -1,10 +1,8 @@
 import pytest
 
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Training
-from vramtop.tui.job.form.fields import job_fields
-from vramtop.tui.job.form.form_state import FormState
-from vramtop.tui.job.form.groups import BASIC, field_groups
-from vramtop.tui.job.form.sharding import GPUS, SHARDING, SHARDING_KEYS
+from vramtop.tui.job.form.fields import GPUS, SHARDING, SHARDING_KEYS, job_fields
+from vramtop.tui.job.form.job_form import BASIC, FormState, field_groups
 
 
 def state_of(job: Job, usual_gpus: int = 1) -> FormState:

@@ -7,9 +7,8 @@ from textual.widgets import Input
 from waiting import until_shown
 
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel, Training
-from vramtop.tui.job.form.field_row import FieldRow
-from vramtop.tui.job.form.inputs import ModelInput
-from vramtop.tui.job.form.job_form import JobForm
+from vramtop.tui.job.form.fields import ModelInput
+from vramtop.tui.job.form.job_form import FieldRow, JobForm
 from vramtop.tui.widgets.choice import Choice
 
 

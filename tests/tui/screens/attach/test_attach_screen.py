@@ -12,20 +12,19 @@ from textual.screen import Screen
 from textual.widgets import Input, OptionList
 from waiting import until_shown
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.attach.attachment import Attachment, SavedAnswers, run_key
 from vramtop.monitor.attach.read_run import read_run
-from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import ProcessCounters, WatchedJob
-from vramtop.tui.screens.attach.rank_table import RankTable
+from vramtop.tui.screens.attach.rank_view import RankTable
 from vramtop.tui.screens.attach.run_graph import RunGraph
 from vramtop.tui.screens.attach.screen import AttachScreen
-from vramtop.tui.screens.step.screen import StepScreen
+from vramtop.tui.screens.step import StepScreen
 
 UNTRACED = "The step was not traced: lion cannot be traced."
 

@@ -13,12 +13,12 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 from waiting import until_shown
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.job.form.field_row import FieldRow
+from vramtop.tui.job.form.job_form import FieldRow
 from vramtop.tui.screens.attach.screen import AttachScreen
 
 OLD = "llama-3.1-8b"

@@ -2,16 +2,15 @@ import pytest
 from hypothesis import given, strategies as st
 from textual.app import App, ComposeResult
 
-from vramtop.estimator.budget.budget import Components
+from vramtop.estimator.budget import Components
 from vramtop.estimator.common.sizes import GIB
 from vramtop.tui.draw.bars import Cell
-from vramtop.tui.draw.colours import colour_of
 from vramtop.tui.draw.memory_graph import Readings, TimeMark
-from vramtop.tui.draw.palette import COMPONENTS
-from vramtop.tui.screens.attach.run_graph import RunGraph
-from vramtop.tui.screens.attach.run_graph_rows import (
+from vramtop.tui.draw.palette import COMPONENTS, colour_of
+from vramtop.tui.screens.attach.run_graph import (
     EXPECTED,
     LevelLine,
+    RunGraph,
     RunGraphData,
     axis_rows,
     graph_top_bytes,

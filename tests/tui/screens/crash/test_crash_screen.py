@@ -14,18 +14,18 @@ from screen_host import screen_lines, screen_text
 from textual.widgets import Input
 from waiting import until_shown
 
-from vramtop.estimator.common import GIB
+from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.crash.snapshot.snapshot_reader import read_snapshot
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job import Job, ModelSpec, Training
-from vramtop.monitor.board import Watchlist
-from vramtop.monitor.snapshot import FinalCounters, ProcessCounters, WatchedJob
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec, Training
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import FinalCounters, ProcessCounters, WatchedJob
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.screens.attach.rank_table import RankTable
-from vramtop.tui.screens.crash.screen import CrashScreen
+from vramtop.tui.screens.attach.rank_view import RankTable
+from vramtop.tui.screens.crash import CrashScreen
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
-from vramtop.tui.screens.step import OpenedFile
-from vramtop.tui.screens.step.screen import StepScreen
+from vramtop.tui.screens.step import OpenedFile, StepScreen
 
 JOB = Job(name="gpt2-sft", model=ModelSpec(id="gpt2"), training=Training(micro_batch=16, sequence_length=1024))
 SNAPSHOT = read_snapshot(io.BufferedReader(io.BytesIO(pickle.dumps(training_crash()))))  # type: ignore[arg-type]

@@ -13,20 +13,16 @@ from textual.drivers.headless_driver import HeadlessDriver
 from textual.events import Paste
 from waiting import until_shown
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.fault import NO_ANSWER, NO_DRIVER, Fault
-from vramtop.monitor.snapshot.snapshot import Snapshot, WatchedJob
-from vramtop.monitor.sources.early_sampler import EarlySampler
-from vramtop.tui.app.app import VramtopApp
+from vramtop.monitor.snapshot.snapshot import NO_ANSWER, NO_DRIVER, Fault, Snapshot, WatchedJob
+from vramtop.monitor.sources.sampler import EarlySampler
+from vramtop.tui.app.app import AppOptions, BoardUpdated, SourceFailed, VramtopApp
 from vramtop.tui.app.help import HelpScreen
-from vramtop.tui.app.messages import BoardUpdated, SourceFailed
-from vramtop.tui.app.options import AppOptions
-from vramtop.tui.screens.dashboard.gpus.gpu_area import GpuPanel
-from vramtop.tui.screens.dashboard.gpus.gpu_rows import GpuRows
+from vramtop.tui.screens.dashboard.gpus import GpuPanel, GpuRows
 from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
 
 NEEDS = {"llama-8b-sft": 62.0, "qwen-7b-dpo": 52.0, "big": 70.0, "small": 5.0}

@@ -4,15 +4,14 @@ from dataclasses import replace
 import pytest
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.anomalies.anomaly import Anomaly
+from vramtop.monitor.anomalies import Anomaly
 from vramtop.monitor.board.board import Board, GpuRow
 from vramtop.monitor.board.display_filter import DisplayFilter, parse_devices
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
+from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, Snapshot
 from vramtop.tui.screens.base import BoardFeed
-from vramtop.tui.screens.dashboard.header_text import notices
-from vramtop.tui.screens.dashboard.processes.table_views import TableView
+from vramtop.tui.screens.dashboard.processes.process_rows import TableView
+from vramtop.tui.screens.dashboard.screen import notices
 
 
 def make_anomaly(gpu: int, held: int) -> Anomaly:

@@ -5,11 +5,9 @@ from screen_host import screen_lines
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
-from vramtop.monitor.snapshot.host_load import HostLoad
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
-from vramtop.tui.screens.dashboard.host_text import has_room, host_line
+from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand, HostLoad
+from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.screens.dashboard.screen import has_room, host_line
 
 GIB = 2**30
 LOAD = HostLoad(

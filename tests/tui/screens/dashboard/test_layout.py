@@ -1,8 +1,7 @@
 import pytest
 
-from vramtop.tui.screens.dashboard.gpus.panel_places import PanelNeed, PanelPlace, place_panels
-from vramtop.tui.screens.dashboard.gpus.panel_shape import FRAME_LINES, JOBLESS_LINES
-from vramtop.tui.screens.dashboard.layout import DashboardLayout, plan_layout
+from vramtop.tui.screens.dashboard.gpus import FRAME_LINES, JOBLESS_LINES, PanelNeed, PanelPlace, place_panels
+from vramtop.tui.screens.dashboard.screen import DashboardLayout, plan_layout
 
 
 def plan(needs: list[PanelNeed], size: tuple[int, int] = (120, 37), **changes) -> DashboardLayout:

@@ -19,20 +19,15 @@ from waiting import until_shown
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.fault import Fault
-from vramtop.monitor.snapshot.snapshot import GpuReading, MigReading, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.snapshot import Fault, GpuReading, MigReading, Snapshot, WatchedJob
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
-from vramtop.tui.cli.commands import attach
-from vramtop.tui.cli.commands.reading import once
+from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.cli.commands import attach, once
 from vramtop.tui.cli.main import main
-from vramtop.tui.screens.dashboard.gpus.gpu_area import GpuPanel
-from vramtop.tui.screens.dashboard.gpus.gpu_row_text import gpu_name_width, gpu_row_line, gpu_row_titles
-from vramtop.tui.screens.dashboard.gpus.gpu_rows import GpuRows
+from vramtop.tui.screens.dashboard.gpus import GpuPanel, GpuRows, gpu_name_width, gpu_row_line, gpu_row_titles
 from vramtop.tui.screens.dashboard.processes.process_rows import in_order, matching, table_rows
 from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
-from vramtop.tui.screens.dashboard.signals.terminate_text import termination_details
+from vramtop.tui.screens.dashboard.signals import termination_details
 
 Make = Callable[..., Any]
 TUNE = Job(name="tune", model=ModelSpec(id="gpt2"))

@@ -10,9 +10,9 @@ from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
-from vramtop.tui.cli.commands.reading.once_json import board_json
-from vramtop.tui.draw.gpu_bars import held_cells
+from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault
+from vramtop.tui.cli.commands.once import board_json
+from vramtop.tui.draw.labels import held_cells
 from vramtop.tui.screens.dashboard.processes.process_rows import table_rows
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 
 from vramtop.monitor.board.board import AttachProgress
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.screens.dashboard.header_text import summary_line
+from vramtop.tui.screens.dashboard.screen import summary_line
 
 
 @pytest.mark.parametrize(

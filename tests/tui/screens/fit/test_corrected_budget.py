@@ -7,15 +7,13 @@ import pytest
 from screen_host import ScreenHost
 from waiting import until_shown
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.budget.learned import Learned
+from vramtop.estimator.budget import Budget, Learned
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
-from vramtop.tui.screens.dashboard.gpus.gpu_panel_text import panel_lines
-from vramtop.tui.screens.dashboard.gpus.panel_shape import PanelShape
-from vramtop.tui.screens.dashboard.pending_list import pending_line
+from vramtop.tui.screens.dashboard.gpus import PanelShape, panel_lines
+from vramtop.tui.screens.dashboard.screen import pending_line
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 
 JOB = Job(name="tune", model=ModelSpec(id="Llama-3.1-8B"))

@@ -9,27 +9,25 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 from waiting import until_shown
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
-from vramtop.estimator.job.job_file import load_job, with_changes
-from vramtop.estimator.job.settled_job import settled as as_settled, settles
+from vramtop.estimator.job.job_file.changes import with_changes
+from vramtop.estimator.job.job_file.load_and_save import load_job
+from vramtop.estimator.job.resolved_job import settled as as_settled, settles
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.storage import RecentModels
+from vramtop.monitor.storage.recent_models import RecentModels
 from vramtop.tui.job.copy_dialog import CopiedTextScreen
-from vramtop.tui.job.form.field_row import FieldRow
-from vramtop.tui.job.form.inputs import ModelInput
-from vramtop.tui.job.form.job_form import JobForm
+from vramtop.tui.job.form.fields import ModelInput
+from vramtop.tui.job.form.job_form import FieldRow, JobForm
 from vramtop.tui.job.open_dialog import OpenJobScreen
 from vramtop.tui.job.save_dialog import SaveJobScreen
 from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.fit.verdict_pane.suggestions import Suggestions
-from vramtop.tui.screens.fit.verdict_pane.verdict_view import VerdictView
-from vramtop.tui.screens.step.screen import StepScreen
-from vramtop.tui.screens.what_if.screen import WhatIfScreen
+from vramtop.tui.screens.fit.verdict_pane import Suggestions, VerdictView
+from vramtop.tui.screens.step import StepScreen
+from vramtop.tui.screens.what_if import WhatIfScreen
 from vramtop.tui.widgets.choice import Choice
-from vramtop.tui.widgets.match_list import MatchList
-from vramtop.tui.widgets.search_choice import SearchChoice, SearchMenu
+from vramtop.tui.widgets.match_list import MatchList, SearchChoice, SearchMenu
 
 MODEL = "Llama-3.1-8B"
 START = Job(model=ModelSpec(id=MODEL))

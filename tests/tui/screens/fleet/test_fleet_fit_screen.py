@@ -13,17 +13,16 @@ from scripted_fleets import HOSTS, NOW, ScriptedFleets, host
 from textual.widgets import Input
 from waiting import until_shown
 
-from vramtop.estimator.advice import shifted
+from vramtop.estimator.advice.suggestion_search import shifted
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import quick_estimator
-from vramtop.monitor.fleet.fleet import Fleet
-from vramtop.monitor.fleet.host_reading import HostReading
+from vramtop.monitor.fleet.fleet import Fleet, HostReading
+from vramtop.tui.app.app import FleetOptions
 from vramtop.tui.app.fleet_app import FleetApp
-from vramtop.tui.app.options import FleetOptions
 from vramtop.tui.job.budgets_by_card import BudgetsByCard
-from vramtop.tui.screens.fleet.job_fit import judging, screen
-from vramtop.tui.screens.fleet.job_fit.screen import FleetFitScreen
+from vramtop.tui.screens.fleet import job_fit
+from vramtop.tui.screens.fleet.job_fit import FleetFitScreen
 from vramtop.tui.screens.fleet.screen import FleetScreen
 
 JOB = "llama-3.1-8b --qlora --seq-len 512 --ddp 2"
@@ -33,7 +32,7 @@ JOB = "llama-3.1-8b --qlora --seq-len 512 --ddp 2"
 @pytest.fixture(autouse=True)
 def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read a job as soon as it is typed."""
-    monkeypatch.setattr(screen, "_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr(job_fit, "_DELAY_SECONDS", 0.01)
 
 
 class Clock:
@@ -183,7 +182,7 @@ def test_old_figures_have_no_verdict() -> None:
 
 
 def test_the_screen_works_while_hosts_are_judged_and_the_latest_reading_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    release, times, place = threading.Event(), [], judging.place_job
+    release, times, place = threading.Event(), [], job_fit.place_job
 
     def slow(fleet: Fleet, *rest: Any) -> Any:
         times.append(fleet.time)
@@ -191,7 +190,7 @@ def test_the_screen_works_while_hosts_are_judged_and_the_latest_reading_wins(mon
             assert release.wait(60)
         return place(fleet, *rest)
 
-    monkeypatch.setattr(judging, "place_job", slow)
+    monkeypatch.setattr(job_fit, "place_job", slow)
 
     async def check(app, pilot, source):
         await judged(app, pilot, JOB, "FITS")

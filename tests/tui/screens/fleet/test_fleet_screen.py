@@ -14,11 +14,10 @@ from waiting import until_shown
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.fleet.fleet import Fleet
-from vramtop.monitor.fleet.host_reading import FleetGpu, HostReading
+from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, HostReading
+from vramtop.tui.app.app import FleetOptions
 from vramtop.tui.app.fleet_app import FleetApp, FleetUpdated
-from vramtop.tui.app.options import FleetOptions
-from vramtop.tui.screens.fleet.fleet_table import FleetTable
+from vramtop.tui.screens.fleet.screen import FleetTable
 
 
 def drive(

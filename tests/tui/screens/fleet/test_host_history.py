@@ -8,11 +8,10 @@ from waiting import until_shown
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.fleet.fleet import Fleet
-from vramtop.monitor.fleet.host_reading import FleetGpu, HostReading
+from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, HostReading
+from vramtop.tui.app.app import FleetOptions
 from vramtop.tui.app.fleet_app import FleetApp
-from vramtop.tui.app.options import FleetOptions
-from vramtop.tui.screens.fleet.fleet_table import FleetTable
+from vramtop.tui.screens.fleet.screen import FleetTable
 
 NOW = 2_000_000_000.0
 GPU = {"total_bytes": 80 * GIB, "used_bytes": 40 * GIB, "free_bytes": 40 * GIB, "name": "NVIDIA H100"}

@@ -10,14 +10,11 @@ from screen_host import screen_lines, screen_text
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.demand import CurrentDemand
-from vramtop.monitor.snapshot.fault import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
-from vramtop.monitor.snapshot.snapshot import Snapshot
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
-from vramtop.tui.screens.dashboard.gpus.gpu_rows import GpuRows
-from vramtop.tui.screens.gpu.screen import GpuScreen
+from vramtop.monitor.snapshot.snapshot import NO_ANSWER, CurrentDemand, Fault, Snapshot
+from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.screens.dashboard.gpus import GpuRows
+from vramtop.tui.screens.gpu import GpuScreen
 
 DETAILS = GpuDetails(
     level="full",

@@ -19,22 +19,18 @@ from vramtop.estimator.common.errors import CancelledError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Run, Target
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.preflight.checks import find_checks
-from vramtop.monitor.preflight.context.check import Check, CheckResult, CheckStatus
-from vramtop.monitor.preflight.context.check_context import CheckContext
-from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
-from vramtop.monitor.preflight.facts.machine import Machine, described_machine
-from vramtop.monitor.preflight.prepare import prepare
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
+from vramtop.monitor.preflight.context import Check, CheckContext, CheckResult, CheckStatus
+from vramtop.monitor.preflight.facts import JobInterpreter, Machine, described_machine
+from vramtop.monitor.preflight.run_checks import prepare
+from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.background.preflight_run import PreflightProgress, PreflightRequest, read_context
 from vramtop.tui.job.open_dialog import OpenJobScreen
 from vramtop.tui.reports.preflight_text import summary_line
 from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.preflight.preflight_rows import PreflightMark, mark_line
-from vramtop.tui.screens.preflight.screen import PreflightScreen
+from vramtop.tui.screens.preflight import PreflightMark, PreflightScreen, mark_line
 
 LLAMA = {
     "model_type": "llama",

@@ -6,11 +6,10 @@ import pytest
 from scripted_fleets import HOSTS, ScriptedFleets
 from waiting import until_shown
 
+from vramtop.tui.app.app import FleetOptions
 from vramtop.tui.app.fleet_app import FleetApp
-from vramtop.tui.app.options import FleetOptions
 from vramtop.tui.screens.fleet.screen import FleetScreen
-from vramtop.tui.screens.settings.key_dialog import KeyDialog
-from vramtop.tui.screens.settings.screen import SettingsScreen
+from vramtop.tui.screens.settings import KeyDialog, SettingsScreen
 from vramtop.tui.widgets.keys_line import KeysLine
 
 

@@ -9,18 +9,15 @@ import tomllib
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.storage.settings import settings_in_force
 from vramtop.monitor.storage.settings.change import save_setting
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
+from vramtop.monitor.storage.settings.in_force import settings_in_force
+from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.app.view_only_app import ViewOnlyApp
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
-from vramtop.tui.screens.settings.checked_keys import with_checked_keys
-from vramtop.tui.screens.settings.key_dialog import KeyDialog
-from vramtop.tui.screens.settings.screen import SettingsScreen
+from vramtop.tui.screens.settings import KeyDialog, SettingsScreen, with_checked_keys
 from vramtop.tui.widgets.choice import ChoiceMenu
 from vramtop.tui.widgets.keys_line import KeysLine
-from vramtop.tui.widgets.static_lines import StaticLines
+from vramtop.tui.widgets.row_table import StaticLines
 
 FILE = """\
 # mine
@@ -247,7 +244,7 @@ async def test_a_program_is_not_named_from_a_browser(
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await open_settings(pilot)
-        monkeypatch.setattr("vramtop.tui.screens.settings.screen.is_served", lambda: True)
+        monkeypatch.setattr("vramtop.tui.screens.settings.is_served", lambda: True)
         await go_to(pilot, screen, "alerts.command")
         await pilot.press("enter", *"rm", "enter")
         assert file.read_text() == FILE

@@ -9,18 +9,16 @@ import pytest
 from screen_host import ScreenHost, screen_lines, screen_text
 from waiting import until_shown
 
-from vramtop.estimator.budget.budget import Budget, Components, LargeTensor, PhaseMark, Timeline
+from vramtop.estimator.budget import Budget, Components, LargeTensor, PhaseMark, Timeline
 from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
+from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.step.open_screen import show_step
-from vramtop.tui.screens.step.screen import TRACING, StepScreen
+from vramtop.tui.screens.step import TRACING, StepScreen, show_step
 
 MODEL = "meta-llama/Llama-3.1-8B"
 JOB = Job(name="llama-8b-sft", model=ModelSpec(id=MODEL))

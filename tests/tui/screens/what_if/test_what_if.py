@@ -6,8 +6,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.tui.draw.palette import VERDICTS
-from vramtop.tui.screens.what_if.plot_rows import axis_rows, column_of, plot_top, what_if_rows
-from vramtop.tui.screens.what_if.sweep import GpuLimits, Sweep, sweep_setting
+from vramtop.tui.screens.what_if import GpuLimits, Sweep, axis_rows, column_of, plot_top, sweep_setting, what_if_rows
 
 BATCH = "training.micro_batch"
 LENGTH = "training.sequence_length"

@@ -3,21 +3,27 @@
 Every used byte of a GPU is in some row: memory that no process accounts for has a row of its own.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from __future__ import annotations
 
-from vramtop.estimator.common import format_gib
-from vramtop.monitor.board import Board, GpuRow, GroupKey, ProcessGroup, ProcessRow
-from vramtop.monitor.host.inspect import Ancestor
-from vramtop.monitor.snapshot import GpuReading, MigDevice, ProcessKey
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from ....draw import WORST_FIRST, CellText, printable, severity_rank, unattributed_label
+from vramtop.estimator.common.sizes import GIB, format_gib
+from vramtop.monitor.board.board import Board, GpuRow, GroupKey, ProcessGroup, ProcessRow, group_processes
+from vramtop.monitor.host.inspect.ancestry import Ancestor
+from vramtop.monitor.host.kinds import starts_sessions
+from vramtop.monitor.snapshot.snapshot import GpuReading, MigDevice, ProcessKey
+
+from ....draw.labels import WORST_FIRST, CellText, severity_rank
+from ....draw.palette import unattributed_label
+from ....draw.text_output import printable
 from .columns import (
     COLUMNS,
     Column,
     ColumnName,
     figure_order,
+    group_count,
+    group_gpus,
     group_user,
     is_figure,
     process_command,
@@ -26,6 +32,9 @@ from .columns import (
     user_text,
     without_folder,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER", "SM", "BW", "CPU", "RAM", "THR"]
 RowKey = GroupKey
@@ -62,7 +71,7 @@ class TableRow:
     """Lines that connect a process with its group above, and its rank; None: it stands below none."""
     rest_bytes: int | None = None
     """Bytes of memory that no process accounts for."""
-    parts: tuple["TableRow", ...] = ()
+    parts: tuple[TableRow, ...] = ()
     """Rows of each GPU, of a row for such memory on several GPUs."""
     ancestor: Ancestor | None = None
     """A process that holds no GPU memory, and has started some that do."""
@@ -296,3 +305,345 @@ _ORDERS: dict[SortKey, Callable[[TableRow], tuple[float | str | tuple[int, ...],
     "RAM": lambda row: figure_order("rss_bytes", row.present),
     "THR": lambda row: figure_order("threads", row.present),
 }
+
+
+# Rows of the table that shows runs: one per run or program, with the rows of its processes below it if unfolded.
+
+
+_SMALL_BYTES = 2 * GIB
+"""What the driver itself takes of a GPU is less."""
+_MIN_TOGETHER = 3
+
+
+def run_rows(
+    groups: Sequence[ProcessGroup],
+    rest: Sequence[TableRow],
+    *,
+    words: str,
+    by: SortKey,
+    unfolded: Collection[GroupKey],
+) -> list[TableRow]:
+    """Return the rows that match the filter, in order; a filter that only some processes match unfolds their group.
+
+    Args:
+        groups: all processes of a board.
+        rest: rows of memory that no process accounts for.
+        words: of the filter.
+        by: sort order of the groups, and of the processes of each.
+        unfolded: groups whose processes are shown.
+    """
+    wanted = words.lower().split()
+    tops = in_order([*(_top(group) for group in groups), *_together(rest)], by)
+    return [row for top in tops for row in _with_children(top, wanted, by, unfolded)]
+
+
+def run_row_count(groups: Sequence[ProcessGroup], rest: Sequence[TableRow], unfolded: Collection[GroupKey]) -> int:
+    """Return how many rows ``run_rows`` has without a filter."""
+    tops = (*(_top(group) for group in groups if group.key in unfolded), *_together(rest))
+    shown = sum(len(top.group.rows if top.group else top.parts) for top in tops if top.fold and top.key in unfolded)
+    return len(groups) + len(_together(rest)) + shown
+
+
+def _together(rest: Sequence[TableRow]) -> list[TableRow]:
+    """Return memory that no process accounts for, what little each GPU has of it as one row."""
+    small = [row for row in rest if row.rest_bytes is not None and row.rest_bytes < _SMALL_BYTES]
+    if len(small) < _MIN_TOGETHER:
+        return list(rest)
+    size, gpu = sum(row.rest_bytes or 0 for row in small), small[0].gpu
+    row = TableRow(key=("unattributed",), gpu=gpu, row=None, rest_bytes=size, parts=tuple(small), fold="folded")
+    return [*(each for each in rest if each not in small), row]
+
+
+def _top(group: ProcessGroup) -> TableRow:
+    first = group.rows[0]
+    if len(group.rows) == 1:
+        return TableRow(key=first.key, gpu=first.gpu, row=first, group=group)
+    gpu = min((row.gpu for row in group.rows), key=lambda gpu: gpu.order)
+    return TableRow(key=group.key, gpu=gpu, row=None, group=group, fold="folded")
+
+
+def _with_children(
+    top: TableRow, wanted: Sequence[str], by: SortKey, unfolded: Collection[GroupKey]
+) -> Iterator[TableRow]:
+    if top.fold is None:
+        if not wanted or matches(top, wanted):
+            yield top
+        return
+    is_unfolded = top.key in unfolded
+    if not wanted and not is_unfolded:
+        yield top
+        return
+    children = _children(top.group) if top.group else list(top.parts)
+    found = [row for row in children if matches(row, wanted)] if wanted else children
+    some = 0 < len(found) < len(children)
+    if wanted and not found and not matches(top, wanted):
+        return
+    if not is_unfolded and not some:
+        yield top
+        return
+    yield replace(top, fold="unfolded")
+    yield from _connected(in_rank_order(found or children, by))
+
+
+def _children(group: ProcessGroup) -> list[TableRow]:
+    pids = () if group.run is None or group.ranks_elsewhere else group.run.pids  # elsewhere: which these are is unknown
+    ranks = {key: f"rank {at}: " for at, key in enumerate(pids)} if len(pids) > 1 else {}
+    return [_child(group, row, ranks.get(row.process.key, "")) for row in group.rows]
+
+
+def _child(group: ProcessGroup, row: ProcessRow, rank: str) -> TableRow:
+    return TableRow(key=row.key, gpu=row.gpu, row=row, group=group, lead=rank)
+
+
+def _connected(rows: Sequence[TableRow]) -> Iterator[TableRow]:
+    for at, row in enumerate(rows, start=1):
+        line = "└ " if at == len(rows) else "├ "
+        yield replace(row, lead=f"{line}{row.lead or ''}")
+
+
+# Rows of the tree view: every process once, below the one that has started it, down from launchers and shells.
+
+
+@dataclass(slots=True)
+class _Node:
+    """A process, with those that it has started."""
+
+    row: TableRow | None = None
+    """None: it holds no GPU memory."""
+    ancestor: Ancestor | None = None
+    children: list[_Node] = field(default_factory=list)
+
+    @property
+    def processes(self) -> tuple[ProcessRow, ...]:
+        """It and all below it, as far as they are on GPUs."""
+        own = self.row.rows if self.row else ()
+        return (*own, *(each for child in self.children for each in child.processes))
+
+    @property
+    def table_row(self) -> TableRow:
+        """Its row; the row of an ancestor stands for all processes below it."""
+        if self.row is not None:
+            return self.row
+        below, pid = self.processes, self.ancestor.pid if self.ancestor else 0
+        return TableRow(key=("ancestor", pid), gpu=below[0].gpu, row=None, ancestor=self.ancestor, below=below)
+
+    def contains(self, other: _Node) -> bool:
+        """Return True if the other node is this one, or below it."""
+        return self is other or any(child.contains(other) for child in self.children)
+
+
+def tree_rows(
+    board: Board, rest: Sequence[TableRow], ancestors: Mapping[int, Ancestor], *, words: str, by: SortKey
+) -> list[TableRow]:
+    """Return the rows that match the filter and those above them, in order.
+
+    Args:
+        board: the processes.
+        rest: rows of memory that no process accounts for.
+        ancestors: processes without GPU memory by pid; of others only what the board knows is shown.
+        words: of the filter.
+        by: sort order of processes with the same parent.
+    """
+    wanted = words.lower().split()
+    roots = [kept for root in _Tree(board, ancestors).roots if (kept := _matching(root, wanted))]
+    found = [row for row in rest if matches(row, wanted)]
+    return [*_drawn(roots, by, lines="", is_root=True), *in_order(found, by)]
+
+
+class _Tree:
+    """The processes of a board below their parents."""
+
+    def __init__(self, board: Board, ancestors: Mapping[int, Ancestor]) -> None:
+        self.roots: list[_Node] = []
+        self._ancestors = ancestors
+        self._by_pid: dict[int, _Node] = {}
+        rows: dict[ProcessKey, dict[object, ProcessRow]] = {}
+        for row in filter(board.displays, (*board.processes, *board.ended_processes)):
+            rows.setdefault(row.process.key, {}).setdefault(row.key, row)
+        nodes = [
+            (found, _Node(_table_row(key, found))) for key, each in rows.items() if (found := tuple(each.values()))
+        ]
+        for found, node in nodes:
+            self._by_pid.setdefault(found[0].process.pid, node)
+        for found, node in nodes:
+            process = found[0].process
+            self._put_below(node, process.parent, process.parent_name)
+        self.roots = _with_processes(self.roots)
+
+    def _put_below(self, node: _Node, parent: int | None, parent_name: str | None) -> None:
+        above = self._node_of(parent, parent_name)
+        if above is None or node.contains(above):
+            self.roots.append(node)
+        else:
+            above.children.append(node)
+
+    def _node_of(self, pid: int | None, name: str | None) -> _Node | None:
+        """Return the node of a parent; an ancestor gets one when it is first asked for."""
+        if pid is None or pid <= 1 or pid in self._by_pid:
+            return self._by_pid.get(pid or 0)
+        ancestor = self._ancestors.get(pid)
+        if ancestor is None and name is not None and not starts_sessions(name):
+            ancestor = Ancestor(pid=pid, name=name)
+        if ancestor is None:
+            return None
+        node = self._by_pid[pid] = _Node(ancestor=ancestor)
+        self._put_below(node, ancestor.parent, None)
+        return node
+
+
+def _with_processes(nodes: Sequence[_Node]) -> list[_Node]:
+    """Return the nodes without ancestors of nothing: a pid that is reused between two readings may look like a loop."""
+    for node in nodes:
+        node.children = _with_processes(node.children)
+    return [node for node in nodes if node.row or node.children]
+
+
+def _table_row(key: ProcessKey, rows: Sequence[ProcessRow]) -> TableRow:
+    """Return the row of a process, on one GPU or on several."""
+    if len(rows) == 1:
+        return TableRow(key=rows[0].key, gpu=rows[0].gpu, row=rows[0])
+    group = ProcessGroup(key=("process", *key), rows=tuple(rows))
+    return TableRow(key=group.key, gpu=rows[0].gpu, row=None, group=group)
+
+
+def _matching(node: _Node, wanted: Sequence[str]) -> _Node | None:
+    """Return the node if it matches, or with only those children that do; None if there are none."""
+    if not wanted or matches(node.table_row, wanted):
+        return node
+    children = [kept for child in node.children if (kept := _matching(child, wanted))]
+    return _Node(node.row, node.ancestor, children) if children else None
+
+
+def _drawn(nodes: Sequence[_Node], by: SortKey, *, lines: str, is_root: bool = False) -> Iterator[TableRow]:
+    """Yield the rows of these nodes and of all below them.
+
+    Args:
+        nodes: processes with the same parent.
+        by: their sort order.
+        lines: what connects the nodes above with their next siblings.
+        is_root: they have no parent.
+    """
+    for at, node in enumerate(sorted(nodes, key=lambda node: _order(node, by)), start=1):
+        is_last = at == len(nodes)
+        corner = "" if is_root else "└ " if is_last else "├ "
+        yield replace(node.table_row, lead=lines + corner)
+        yield from _drawn(node.children, by, lines=lines + ("" if is_root else "  " if is_last else "│ "))
+
+
+def _order(node: _Node, by: SortKey) -> tuple[object, ...]:
+    """Sort by the most urgent process of a node and of all below it."""
+    return min([order_key(node.table_row, by), *(_order(child, by) for child in node.children)])
+
+
+# Views of the process table: runs, a tree or single processes; and which runs are unfolded.
+
+
+ViewName = Literal["runs", "tree", "processes"]
+VIEWS: tuple[ViewName, ...] = ("runs", "processes", "tree")
+
+_MAX_GPU_WIDTH = 9
+"""Longer lists of GPUs are cut."""
+
+
+def view_named(name: object) -> ViewName:
+    """Return the view of this name; the first one if there is none."""
+    return next((view for view in VIEWS if view == name), VIEWS[0])
+
+
+class TableView:
+    """The rows of one board in the chosen view. Runs stay unfolded over boards."""
+
+    def __init__(self) -> None:
+        self.name: ViewName = "runs"
+        self._board: Board | None = None
+        self._groups: Sequence[ProcessGroup] | None = None
+        """Groups of the board; None: not needed yet."""
+        self._unfolded: set[GroupKey] = set()
+        self._ancestors: Mapping[int, Ancestor] = {}
+
+    @property
+    def has_groups(self) -> bool:
+        """True if it shows a group of several rows."""
+        return self.name == "runs" and any(len(group.rows) > 1 for group in self._all_groups())
+
+    @property
+    def row_count(self) -> int:
+        """Number of its rows without a filter; estimated where counting them costs as much as making them."""
+        if self._board is None:
+            return 0
+        if self.name == "runs":
+            return run_row_count(self._all_groups(), unattributed_rows(self._board), self._unfolded)
+        return len(self._board.processes) + len(self._board.displayed_gpus)
+
+    def widths(self, rows: Sequence[TableRow]) -> Mapping[ColumnName, int]:
+        """Return the least widths of columns whose texts depend on the machine.
+
+        Args:
+            rows: all rows that are shown.
+        """
+        if self._board is None:
+            return {}
+        groups = [row.group for row in rows if row.row is None and row.group]
+        lists = [
+            *map(group_gpus, groups),
+            *(short_gpu_list(part.gpu.label for part in row.parts) for row in rows if row.parts),
+        ]
+        longest = max(map(len, lists), default=0)
+        labels = [len(gpu.reading.label) for gpu in self._board.displayed_gpus]
+        return {
+            "GPU": max([min(longest, _MAX_GPU_WIDTH), *labels]),
+            "PID": max(map(len, map(group_count, groups)), default=0),
+        }
+
+    def show_board(self, board: Board) -> None:
+        """Take the rows from this board from now on."""
+        self._board, self._groups = board, None
+
+    def rows(self, *, words: str, by: SortKey) -> list[TableRow]:
+        """Return the rows that match the filter, in order."""
+        if self._board is None:
+            return []
+        if self.name == "runs":
+            rest = unattributed_rows(self._board)
+            return run_rows(self._all_groups(), rest, words=words, by=by, unfolded=self._unfolded)
+        if self.name == "tree":
+            rest = unattributed_rows(self._board)
+            return tree_rows(self._board, rest, self._ancestors, words=words, by=by)
+        return in_order(matching(table_rows(self._board), words), by)
+
+    def ancestors_to_read(self) -> tuple[set[int], set[int]] | None:
+        """Return the pids of the parents of all processes, and those of the processes; None: nothing shows ancestors.
+
+        Those of a recording are not processes of this machine now.
+        """
+        if self.name != "tree" or self._board is None or not self._board.snapshot.source.is_live:
+            return None
+        processes = [row.process for row in self._board.processes]
+        return {process.parent for process in processes if process.parent}, {process.pid for process in processes}
+
+    def show_ancestors(self, ancestors: Mapping[int, Ancestor]) -> bool:
+        """Show these in the tree, and return True if they differ from those before."""
+        changed, self._ancestors = ancestors != self._ancestors, ancestors
+        return changed
+
+    def unfold(self, row: TableRow) -> None:
+        """Show the processes of a run."""
+        self._unfolded.add(row.key)
+
+    def fold(self, row: TableRow) -> None:
+        """Hide the processes of a run."""
+        self._unfolded.discard(row.key)
+
+    def _all_groups(self) -> Sequence[ProcessGroup]:
+        if self._groups is None:
+            self._groups = _displayed_groups(self._board) if self._board else ()
+        return self._groups
+
+
+def _displayed_groups(board: Board) -> Sequence[ProcessGroup]:
+    """Return the groups with those of their rows that are displayed."""
+    groups = group_processes(board)
+    if board.hidden is None or not board.hidden.rows:
+        return groups
+    cut = (replace(group, rows=tuple(row for row in group.rows if board.displays(row))) for group in groups)
+    return tuple(group for group in cut if group.rows)

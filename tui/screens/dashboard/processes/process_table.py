@@ -1,32 +1,321 @@
 """Table of the runs and processes on all GPUs; it redraws only changed lines, and its cursor follows a row."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+from __future__ import annotations
 
-from textual.binding import BindingType
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from rich.cells import set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual import on
+from textual.app import SystemCommand
+from textual.content import Content
+from textual.events import ScreenResume
 from textual.geometry import Size
 from textual.message import Message
+from textual.screen import Screen
 from textual.strip import Strip
 
-from vramtop.monitor.board import Board, ProcessRow
-from vramtop.monitor.snapshot import Demand
+from vramtop.monitor.storage.settings.schema import COLUMNS, VIEW
 
-from ....widgets import RowTable, column_gap
+from ....draw.labels import MUTED, CellText
+from ....keys import bind, shown_key
+from ....widgets.row_table import FOLD_SIGNS, ROW_BINDINGS, RowTable, StaticLines, column_gap, table_cell
+from ..signals import Terminations
 from .columns import (
     PROCESS_COLUMNS,
     Column,
+    ColumnDialog,
     ColumnName,
     columns_for,
+    columns_named,
     default_columns,
     figure_demand,
     is_figure,
 )
-from .keys import TABLE_KEYS
-from .marks import Marks
-from .process_rows import SORTED_BY, SortKey, TableRow, next_sort_key, position_of
-from .row_painter import MARGIN, LineStyles, RowPainter
-from .table_views import VIEWS, TableView, ViewName
-from .tree_reader import TreeReader
+from .process_rows import (
+    SORTED_BY,
+    VIEWS,
+    Fold,
+    RowKey,
+    SortKey,
+    TableRow,
+    TableView,
+    ViewName,
+    next_sort_key,
+    position_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from textual.binding import BindingType
+
+    from vramtop.monitor.board.board import Board, ProcessRow
+    from vramtop.monitor.host.inspect.ancestry import Ancestor, AncestryReader
+    from vramtop.monitor.snapshot.snapshot import Demand, ProcessKey
+
+    from ....background.latest_only_task import LatestOnlyTask
+    from ...base import BoardApp
+
+# Keys of the process table, and of the screens that show it.
+
+
+PROCESS_KEYS = (
+    bind("processes.view", "view", "View"),
+    bind("processes.mark", "mark", "Mark", show=False),
+    bind("processes.columns", "columns", "Columns", show=False),
+    bind("processes.sort", "sort", "Sort"),
+    bind("processes.signal", "terminate", "Kill"),
+    bind("processes.signal", "explain_refusal", help_text=""),
+    bind("processes.leave_alone", "leave_alone", "Leave", show=False),
+    bind("app.back", "unmark", "Unmark", show=False),
+)
+"""Keys that act on the rows of the process table; other keys of the dashboard follow."""
+TABLE_KEYS = (
+    bind(
+        "list.open", "open", "Open",
+        help_text="unfold the run under the cursor; of an unfolded run or a process: settings, ranks, memory over "
+        "time, why it diverges",
+    ),
+    bind("list.unfold", "unfold", help_text="show the processes of a run, or hide them", group="Fold", show=False),
+    bind("list.fold", "fold", group="Fold", show=False),
+    *ROW_BINDINGS,
+)  # fmt: skip
+"""Keys of the table itself."""
+
+
+# The processes that the user has marked, to signal them together.
+
+
+Marking = Literal["none", "some", "all"]
+"""Whether the processes of a row are marked."""
+
+
+class Marks:
+    """The marked processes; one that has left the GPUs is no longer marked."""
+
+    def __init__(self) -> None:
+        self._rows: dict[ProcessKey, ProcessRow] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[ProcessRow]:
+        """Yield each process as it was read last, in the order in which they were marked."""
+        return iter(self._rows.values())
+
+    def toggle(self, row: TableRow) -> None:
+        """Mark the processes of a row; unmark them if all are marked."""
+        if self.of(row) == "all":
+            self._rows = {key: each for key, each in self._rows.items() if key not in row.process_keys}
+        else:
+            self._rows.update(_present(row.rows))
+
+    def clear(self) -> None:
+        """Unmark all processes."""
+        self._rows.clear()
+
+    def show_board(self, board: Board) -> bool:
+        """Take the processes from this board, and return True if fewer are marked now."""
+        if not self._rows:
+            return False
+        before, present = len(self._rows), _present(board.processes)
+        self._rows = {key: present[key] for key in self._rows if key in present}
+        return len(self._rows) < before
+
+    def of(self, row: TableRow) -> Marking:
+        """Return whether the processes of a row are marked."""
+        if not self._rows or not (keys := row.process_keys):
+            return "none"
+        count = sum(key in self._rows for key in keys)
+        return "none" if not count else "all" if count == len(keys) else "some"
+
+    def sentence(self, *, can_signal: bool) -> str:
+        """Return how many processes are marked, and what can be done with them; empty for none.
+
+        Args:
+            can_signal: processes can be signalled from here.
+        """
+        if not self._rows:
+            return ""
+        count = "1 process" if len(self) == 1 else f"{len(self)} processes"
+        signal = f": {shown_key('processes.signal')} signals them together" if can_signal else ""
+        return f"* {count} marked{signal}; {shown_key('app.back')} unmarks all"
+
+
+def _present(rows: Iterable[ProcessRow]) -> dict[ProcessKey, ProcessRow]:
+    return {row.process.key: row for row in rows if row.ended_at is None}
+
+
+# Draws the lines of the process table as strips; a line that has not changed is the same object as before.
+
+
+MARGIN = 2
+"""Cells on the left, for the sign of a mark and that of a fold."""
+_MARK_SIGNS: dict[Marking, str] = {"none": " ", "some": "~", "all": "*"}
+_MARKED = Style(bold=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineStyles:
+    """Styles of the table's lines."""
+
+    plain: Style
+    cursor: Style
+    header: Style
+    dark: bool
+    """The ground is dark."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A row as it was drawn last."""
+
+    row: TableRow
+    cells: tuple[CellText, ...]
+    state: tuple[Fold | None, Marking, bool]
+    strip: Strip
+
+
+class RowPainter:
+    """Draws the titles and the visible rows, and keeps what it has drawn.
+
+    Args:
+        styles: returns the styles now; asked again after ``clear``.
+    """
+
+    def __init__(self, styles: Callable[[], LineStyles]) -> None:
+        self._read_styles = styles
+        self._styles: LineStyles | None = None
+        self.columns: Sequence[Column] = ()
+        self.gap = 2
+        """Cells between two columns."""
+        self.width = 0
+        """Width of the drawn lines."""
+        self._lines: dict[RowKey, _Line] = {}
+        self._header: tuple[Sequence[str], Strip] | None = None
+
+    def clear(self) -> None:
+        """Draw everything again, in new styles."""
+        self._styles = self._header = None
+        self._lines.clear()
+
+    def lay_out(self, columns: Sequence[Column], gap: int) -> bool:
+        """Take these columns from now on, and return True if they differ from the last ones."""
+        if (columns, gap) == (self.columns, self.gap):
+            return False
+        self.columns, self.gap = columns, gap
+        self.clear()
+        return True
+
+    @property
+    def full_width(self) -> int:
+        """Cells of all columns."""
+        return MARGIN + sum(column.width + self.gap for column in self.columns)
+
+    def column_at(self, x: int) -> ColumnName | None:
+        """Return the column in a cell of a line; None: there is none."""
+        end = MARGIN
+        for column in self.columns:
+            end += column.width + self.gap
+            if x < end:
+                return column.name
+        return None
+
+    def header(self, titles: Sequence[str]) -> Strip:
+        """Return the line of titles."""
+        if self._header is None or self._header[0] != titles:
+            text = " " * MARGIN + "".join(self._spaced(title) for title in titles)
+            self._header = titles, self._full_line([Segment(text, self._style.header)])
+        return self._header[1]
+
+    def row(self, row: TableRow, marking: Marking, *, at_cursor: bool) -> Strip:
+        """Return the line of a row."""
+        state = row.fold, marking, at_cursor
+        line = self._lines.get(row.key)
+        if line is not None and line.row is row and line.state == state:
+            return line.strip
+        cells = tuple(row.cell(column) for column in self.columns)
+        same = line is not None and line.state == state and line.cells == cells
+        strip = line.strip if line and same else self._draw(row, cells, marking, at_cursor=at_cursor)
+        self._lines[row.key] = _Line(row, cells, state, strip)
+        return strip
+
+    def blank(self) -> Strip:
+        """Return a line without a row."""
+        return Strip.blank(self.width, self._style.plain)
+
+    def keep(self, keys: Collection[RowKey]) -> None:
+        """Forget the rows that are no longer visible."""
+        self._lines = {key: line for key, line in self._lines.items() if key in keys}
+
+    @property
+    def _style(self) -> LineStyles:
+        if self._styles is None:
+            self._styles = self._read_styles()
+        return self._styles
+
+    def _draw(self, row: TableRow, cells: Sequence[CellText], marking: Marking, *, at_cursor: bool) -> Strip:
+        styles = self._style
+        ground = styles.cursor if at_cursor else styles.plain
+        line: list[tuple[str, str]] = [(_MARK_SIGNS[marking] + FOLD_SIGNS[row.fold], "")]
+        for column, text in zip(self.columns, cells, strict=True):
+            cell = table_cell(text, column.width, right=column.right, dark=styles.dark)
+            drawn = self._spaced(set_cell_size(cell.text, column.width))
+            if line[-1][1] == cell.style:
+                line[-1] = (line[-1][0] + drawn, cell.style)
+            else:
+                line.append((drawn, cell.style))
+        weight = _MARKED if marking != "none" else Style()
+        return self._full_line([Segment(text, ground + Style.parse(style) + weight) for text, style in line])
+
+    def _spaced(self, text: str) -> str:
+        before = self.gap // 2
+        return " " * before + text + " " * (self.gap - before)
+
+    def _full_line(self, segments: list[Segment]) -> Strip:
+        strip = Strip(segments)
+        return strip.adjust_cell_length(self.width, segments[-1].style)
+
+
+# Reads who has started the processes of the tree view, off the UI thread and only while that is shown.
+
+
+class TreeReader:
+    """Brings the ancestors of the processes into a view.
+
+    Args:
+        view: what the table shows.
+        call_later: ``call_later`` of the table.
+        on_changed: called on the UI thread when the tree has changed.
+    """
+
+    def __init__(self, view: TableView, call_later: Callable[..., object], on_changed: Callable[[], None]) -> None:
+        self._view = view
+        self._call_later = call_later
+        self._on_changed = on_changed
+        self._reader: AncestryReader | None = None
+        self._task: LatestOnlyTask[Mapping[int, Ancestor]] | None = None
+
+    def read(self) -> None:
+        """Read the ancestors again, if the view shows them."""
+        if (pids := self._view.ancestors_to_read()) is None:
+            return
+        if self._reader is None or self._task is None:
+            from vramtop.monitor.host.inspect.ancestry import AncestryReader
+
+            from ....background.latest_only_task import LatestOnlyTask
+
+            self._reader = AncestryReader()
+            self._task = LatestOnlyTask("process tree", self._call_later, self._show)
+        reader = self._reader
+        self._task.submit(lambda: reader.read(*pids))
+
+    def _show(self, ancestors: Mapping[int, Ancestor]) -> None:
+        if self._view.show_ancestors(ancestors):
+            self._on_changed()
 
 
 class ProcessTable(RowTable[TableRow], can_focus=True):
@@ -278,3 +567,122 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
     def _forget_drawn(self) -> None:
         super()._forget_drawn()
         self._painter.clear()
+
+
+# Base of screens with the process table: view, sort, columns, marks, signals, and leaving a run alone.
+
+
+class ProcessTableScreen(Screen[None]):
+    """A screen with the process table, and a line ``#note`` above it."""
+
+    app: BoardApp
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._terminations = Terminations(self)
+
+    @property
+    def table(self) -> ProcessTable:
+        """The process table."""
+        return self.query_one(ProcessTable)
+
+    @property
+    def selected_process(self) -> ProcessRow | None:
+        """The process under the cursor of the table; of a run, its rank that diverges most or holds the most."""
+        selected = self.table.selected
+        return selected.process_row if selected else None
+
+    def offers(self, action: str) -> bool:
+        """Return whether a key does something now; if no process can be terminated, k says why."""
+        match action:
+            case "unmark":
+                return bool(self.table.marks)
+            case "terminate":
+                return self.app.termination_refusal is None
+            case "explain_refusal":
+                return self.app.termination_refusal is not None
+        return True
+
+    def process_commands(self) -> Iterable[SystemCommand]:
+        """Return the commands of the command palette that act on processes."""
+        yield SystemCommand("Sort", "Sort the processes by the next column", self.action_sort)
+        yield SystemCommand("Columns", "Choose the columns of the process table", self.action_columns)
+        yield SystemCommand("View", "Switch the view: runs, process tree, all processes", self.action_view)
+        if self.app.termination_refusal is None:
+            yield SystemCommand("Kill", "Signal the marked processes, or those under the cursor", self.action_terminate)
+
+    def show_table_note(self) -> None:
+        """Say so if the filter leaves no row, and how many processes are marked."""
+        line, table = self.query_one("#note", StaticLines), self.table
+        note = table.marks.sentence(can_signal=self.app.termination_refusal is None)
+        if not note and table.filter_words.split() and not table.row_count:
+            note = f"no process matches {table.filter_words!r}; {shown_key('app.back')} shows all"
+        line.display = bool(note)
+        line.show(Content.styled(note, MUTED))
+
+    def action_sort(self) -> None:
+        """Sort the processes by the next column."""
+        self.table.sort_by_next()
+
+    def action_columns(self) -> None:
+        """Choose the columns of the table."""
+        chosen = columns_named(self.app.settings.get(COLUMNS)) or self.table.usual_columns
+        self.app.push_screen(ColumnDialog(chosen, self.table.show_columns), self._keep_columns)
+
+    def _keep_columns(self, choice: Sequence[ColumnName] | None) -> None:
+        if choice is not None:
+            self.app.save_setting(COLUMNS, tuple(choice))
+
+    @on(ProcessTable.DemandChanged)
+    @on(ScreenResume)
+    def _update_demand(self) -> None:
+        self.app.update_demand()
+
+    def action_view(self) -> None:
+        """Show the table's next view: runs, tree, processes."""
+        self.app.save_setting(VIEW, self.table.show_next_view())
+
+    def action_mark(self) -> None:
+        """Mark the processes under the cursor, or unmark them."""
+        self.table.mark_selected()
+
+    def action_unmark(self) -> None:
+        """Unmark all processes."""
+        self.table.clear_marks()
+
+    @on(ProcessTable.Marked)
+    def _show_marks(self) -> None:
+        """Say how many processes are marked, and what can be done with them."""
+        self.show_table_note()
+        self.refresh_bindings()
+
+    def action_terminate(self) -> None:
+        """Ask which signal to send to the marked processes, or to those under the cursor."""
+        selected, board = self.table.selected, self.app.board
+        rows = list(self.table.marks) or list(selected.rows if selected else ())
+        present = [row for row in rows if row.ended_at is None]
+        if self.app.termination_refusal:
+            self.action_explain_refusal()
+        elif board is None or not rows:
+            self.notify("There is no process under the cursor that can be signalled.", severity="warning")
+        elif not present:
+            ended = f"Process {rows[0].process.pid} has" if len(rows) == 1 else "These processes have"
+            self.notify(f"{ended} ended already.", severity="warning")
+        else:
+            self._terminations.ask(present, board)
+
+    def action_leave_alone(self) -> None:
+        """Leave the run of the process under the cursor alone, or attach to it again."""
+        row, attach = self.selected_process, self.app.attach
+        if attach is None:
+            self.notify("The runs of a recording cannot be attached to or left alone.", severity="warning")
+        elif row is None or row.ended_at is not None:
+            self.notify("There is no running process under the cursor.", severity="warning")
+        else:
+            self.notify(attach.toggle(row), markup=False)
+            self.app.rebuild_board()
+
+    def action_explain_refusal(self) -> None:
+        """Say why no process can be terminated."""
+        if self.app.termination_refusal:
+            self.notify(self.app.termination_refusal, severity="warning", markup=False)

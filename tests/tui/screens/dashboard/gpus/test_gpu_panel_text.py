@@ -9,19 +9,21 @@ from rich.cells import cell_len
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import GpuRow, ProcessRow
-from vramtop.monitor.board.divergence.run_phases import PhaseStart
+from vramtop.monitor.board.divergence import PhaseStart
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.fault import HOST_MEMORY, Fault
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, WatchedJob
-from vramtop.tui.draw.colours import colour_of
-from vramtop.tui.draw.gpu_bars import budget_cells, held_cells
-from vramtop.tui.draw.palette import unattributed_label
+from vramtop.monitor.snapshot.snapshot import HOST_MEMORY, Fault, GpuProcess, GpuReading, WatchedJob
+from vramtop.tui.draw.labels import budget_cells, held_cells
+from vramtop.tui.draw.palette import colour_of, unattributed_label
 from vramtop.tui.screens.base import BoardFeed
-from vramtop.tui.screens.dashboard.gpus.gpu_panel_text import panel_lines
-from vramtop.tui.screens.dashboard.gpus.gpu_row_text import gpu_row_line, gpu_row_titles
-from vramtop.tui.screens.dashboard.gpus.panel_places import panel_need, panel_needs
-from vramtop.tui.screens.dashboard.gpus.panel_shape import PanelShape
-from vramtop.tui.screens.dashboard.header_text import header_line, summary_line
+from vramtop.tui.screens.dashboard.gpus import (
+    PanelShape,
+    gpu_row_line,
+    gpu_row_titles,
+    panel_lines,
+    panel_need,
+    panel_needs,
+)
+from vramtop.tui.screens.dashboard.screen import header_line, summary_line
 
 SHAPE = PanelShape(width=120, graph_height=3)
 

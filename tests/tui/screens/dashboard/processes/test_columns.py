@@ -14,19 +14,29 @@ from waiting import until_shown
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.demand import CurrentDemand
-from vramtop.monitor.snapshot.fault import Fault
-from vramtop.monitor.snapshot.process_figures import FIRST_SAMPLE, ProcessFigures
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Source, WatchedJob
+from vramtop.monitor.snapshot.snapshot import (
+    FIRST_SAMPLE,
+    CurrentDemand,
+    Fault,
+    GpuProcess,
+    GpuReading,
+    ProcessFigures,
+    Source,
+    WatchedJob,
+)
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
-from vramtop.tui.screens.dashboard.processes.columns.column_choice import all_columns, columns_named, moved
-from vramtop.tui.screens.dashboard.processes.columns.column_dialog import ColumnDialog
-from vramtop.tui.screens.dashboard.processes.columns.table_columns import COLUMNS, columns_for, default_columns
-from vramtop.tui.screens.dashboard.processes.process_rows import in_order, table_rows
+from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.screens.dashboard.processes.columns import (
+    COLUMNS,
+    ColumnDialog,
+    all_columns,
+    columns_for,
+    columns_named,
+    default_columns,
+    moved,
+)
+from vramtop.tui.screens.dashboard.processes.process_rows import TableView, in_order, table_rows
 from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
-from vramtop.tui.screens.dashboard.processes.table_views import TableView
 
 GIB = 2**30
 CALL = "nvmlDeviceGetProcessUtilization"

@@ -10,13 +10,11 @@ from waiting import until_shown
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, Parallel
-from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.process_groups import ProcessGroup
+from vramtop.monitor.board.board import Board, ProcessGroup
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
-from vramtop.tui.screens.dashboard.processes.columns.cell_texts import group_status
+from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.screens.dashboard.processes.columns import group_status
 from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
 

@@ -19,15 +19,14 @@ from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.terminate import ProcessTermination
 from vramtop.monitor.snapshot.snapshot import Source, WatchedJob
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.options import AppOptions
+from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
-from vramtop.tui.screens.dashboard.signals.terminate_screen import TerminateScreen
-from vramtop.tui.widgets import StaticLines
+from vramtop.tui.screens.dashboard.signals import TerminateScreen
+from vramtop.tui.widgets.row_table import StaticLines
 
-TERMINATE = "vramtop.tui.screens.dashboard.signals.terminate_screen"
+TERMINATE = "vramtop.tui.screens.dashboard.signals"
 GRACE = "vramtop.monitor.host.terminate.GRACE_SECONDS"
 SLEEPY = "import time; print(flush=True); time.sleep(60)"
 SLOW = (

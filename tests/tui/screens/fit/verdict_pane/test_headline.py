@@ -1,9 +1,8 @@
 import pytest
 
-from vramtop.monitor.board.fit.device_capacity import device_capacities
-from vramtop.monitor.board.fit.fit_check import check_fit
-from vramtop.tui.draw import VERDICTS
-from vramtop.tui.screens.fit.verdict_pane.headline import headline, large_letters
+from vramtop.monitor.board.fit import check_fit, device_capacities
+from vramtop.tui.draw.palette import VERDICTS
+from vramtop.tui.screens.fit.verdict_pane import headline, large_letters
 
 
 def lines(budget, snapshot, **options):

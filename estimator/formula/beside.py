@@ -1,0 +1,330 @@
+"""Models that are held beside the trained one: references, teachers, reward models, moving averages."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from msgspec.structs import replace as replace_struct
+
+from ..budget import Budget, Peak, Phase, RankPeak
+from ..common.errors import CannotTellError, VramtopError
+from ..common.sizes import format_gib
+from ..job.job import Job
+from ..job.resolved_job import ResolvedJob, resolve_job
+from ..job.settings import Lora, ModelSpec, OtherModel, Parallel, Training
+from ..model.architecture import Architecture, Inventory
+from ..model.find_config import resolve_model
+from ..model.read_architecture import count_parameters, read_architecture
+from .activations.saved_activations import forward_pass_bytes
+from .peak_moments import phase_peaks
+from .rank_memory import Plan, RankMemory, make_plan, rank_memory
+
+# Bytes of one model that is held beside the trained one on one rank: its weights, and its forward pass.
+#
+# Its forward pass runs without a graph, so that it saves nothing: it takes the temporary memory of one block and its
+# logits. A model in host memory takes none on the GPU.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldModel:
+    """A model of the job's ``other_models``, as far as it could be looked up."""
+
+    model: OtherModel
+    label: str
+    arch: Architecture
+    inventory: Inventory
+    assumed: str | None = None
+    """Why it is taken for a model like the trained one, in words; None: it was found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBytes:
+    """Bytes of a held model on one rank; of all of its ``count`` unless stated otherwise."""
+
+    weights: int
+    host_weights: int
+    temporary: int
+    """While one of them runs forward, besides its logits."""
+    logits: int
+    """Logits of one of them in the compute type, until the loss is computed from them."""
+    wide_logits: int
+    """Bytes of the logits in fp32, which the loss may make."""
+    cache: int
+    """Keys and values that a forward pass keeps unless it is told not to (``use_cache``)."""
+    gathered: int
+    """Gathered weights, where they are sharded."""
+
+
+def held_bytes(job: ResolvedJob, held: HeldModel) -> HeldBytes:
+    """Return what a held model takes on the rank with the most.
+
+    Raises:
+        InputError: the model cannot be spread as the job is.
+    """
+    model, plan = held.model, _plan(job, held)
+    rank = max((rank_memory(plan, stage) for stage in plan.distinct_stages), key=lambda each: each.states.weights)
+    weights = rank.states.weights * model.count
+    if not model.on_gpu:
+        return HeldBytes(weights=0, host_weights=weights, temporary=0, logits=0, wide_logits=0, cache=0, gathered=0)
+    runs = model.runs_forward and job.trains and job.frozen_models_beside
+    vocabulary = runs and held.arch.has_vocab_head and not job.loss_on_tokens
+    logits = rank.loss.forward_bytes if runs and not job.loss_on_tokens else 0
+    return HeldBytes(
+        weights=weights,
+        host_weights=0,
+        temporary=_forward_bytes(plan, rank) if runs else 0,
+        logits=logits,
+        wide_logits=4 * logits // plan.job.widths.compute if vocabulary else 0,
+        cache=rank.kv_cache if vocabulary else 0,
+        gathered=max(rank.buffers.forward, rank.buffers.head_forward) if runs else 0,
+    )
+
+
+def _forward_bytes(plan: Plan, rank: RankMemory) -> int:
+    """Return the temporary memory of a block that runs without a graph, with casts of its weights."""
+    casts = rank.casts // max(1, rank.stage.layers) + rank.head_casts
+    return forward_pass_bytes(plan.job, plan.arch, rank.stage) + casts
+
+
+def _plan(job: ResolvedJob, held: HeldModel) -> Plan:
+    """Return the plan of running the held model as it is, for inference."""
+    model, training = held.model, job.training
+    under_autocast = model.dtype is None or (model.dtype == "fp32" and job.widths.mixed)
+    quantized = None
+    if model.quantization != "none":  # smallest adapters: a base model that runs alone
+        quantized = Lora(rank=1, targets="all-linear", quantization=model.quantization)
+    other = Job(
+        model=ModelSpec(attention=job.model.attention, task=held.arch.task),
+        training=Training(
+            framework=training.framework,
+            micro_batch=training.micro_batch,
+            sequences_per_example=training.sequences_per_example,
+            sequence_length=training.sequence_length,
+            precision=training.precision if under_autocast or model.dtype is None else model.dtype,
+            mode="inference",
+        ),
+        lora=quantized,
+        parallel=replace_struct(job.parallel, pipeline=1) if model.sharded else Parallel(context=job.parallel.context),
+        software=job.software,
+    )
+    return make_plan(other, held.arch, held.inventory)
+
+
+# Adds the models beside the trained one to a budget: weights in every phase, a forward pass in the step.
+#
+# Their forward pass runs before the trained model's, or after it, when that one's activations exist: the budget takes
+# the later one, and the range allows for both. Logits of a teacher exist until the loss is computed from them.
+
+
+_RETAINED_SHARE = 0.6
+"""Share of the forward pass's peak of logits and loss that is left when the loss has been computed."""
+_ROLES_WITH_LOGITS = ("teacher",)
+"""Roles whose logits the loss compares with the trained model's, position by position."""
+
+_NAMES = {"ema": "a moving average of the weights", "other": "another model"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sum:
+    """Bytes of all held models."""
+
+    weights: int
+    host: int
+    passing: int
+    """Most that a forward pass takes, besides logits."""
+    logits: int
+    """Most logits of one forward pass."""
+    retained: int
+    """Logits that exist until the loss is computed."""
+    doubtful: int
+    """Bytes that a program may make besides: fp32 logits, and keys and values."""
+
+
+def with_other_models(budget: Budget, held: Sequence[HeldModel]) -> Budget:
+    """Return the budget with the models that are held beside the trained one.
+
+    Raises:
+        InputError: one cannot be spread as the job is.
+    """
+    if not held:
+        return budget
+    job = resolve_job(budget.job)
+    found = [(each, held_bytes(job, each)) for each in held]
+    total = _sum(found)
+    phases = tuple(_phase(phase, total) for phase in budget.phases)
+    highest = max(phases, key=lambda phase: phase.components.total_bytes)
+    before = next(phase for phase in budget.phases if phase.name == budget.peak.phase)
+    peak = _peak(budget.peak, before, highest, total)
+    host = budget.host
+    if host is not None and total.host:
+        host = replace(host, weights=host.weights + total.host)
+    assumed = [each.assumed for each in held if each.assumed]
+    return replace(
+        budget,
+        phases=phases,
+        peak=peak,
+        steady_device_bytes=peak.device_bytes,
+        host=host,
+        stages=tuple(_rank_peak(each, budget.peak, peak) for each in budget.stages),
+        assumptions=(*budget.assumptions, *_sentences(found)),
+        warnings=(*budget.warnings, *assumed),
+    )
+
+
+def _sum(found: Sequence[tuple[HeldModel, HeldBytes]]) -> _Sum:
+    retained = sum(held.model.count * each.logits for held, each in found if held.model.role in _ROLES_WITH_LOGITS)
+    return _Sum(
+        weights=sum(each.weights for _, each in found),
+        host=sum(each.host_weights for _, each in found),
+        passing=max((each.temporary + each.gathered for _, each in found), default=0),
+        logits=max((each.logits for _, each in found), default=0),
+        retained=retained,
+        doubtful=max((each.wide_logits + each.cache for _, each in found), default=0)
+        + sum(each.weights for held, each in found if held.assumed),
+    )
+
+
+def _phase(phase: Phase, total: _Sum) -> Phase:
+    """Return a phase with the held models."""
+    own = phase.components
+    weights = own.weights + total.weights
+    if phase.name not in ("forward", "backward"):
+        return replace(phase, components=replace(own, weights=weights))
+    found = replace(own, weights=weights, logits=own.logits + total.retained)
+    if phase.name == "forward" and total.passing:
+        running = replace(
+            own,
+            weights=weights,
+            logits=round(_RETAINED_SHARE * own.logits) + max(total.logits, total.retained),
+            temporary=own.temporary + total.passing,
+        )
+        found = max(found, running, key=lambda components: components.total_bytes)
+    return replace(phase, components=found)
+
+
+def _peak(peak: Peak, before: Phase, highest: Phase, total: _Sum) -> Peak:
+    """Return the peak with the held models, given its phase without them, and the highest one with them."""
+    more = highest.allocated_bytes - before.allocated_bytes
+    device = peak.device_bytes + more
+    passing = max(0, more - total.weights)
+    moved = peak.with_ranges(lambda span: span.moved(more, less=passing + _assumed(total), more=total.doubtful))
+    return replace(
+        moved,
+        phase=highest.name,
+        components=highest.components,
+        allocated_bytes=highest.allocated_bytes,
+        reserved_bytes=peak.reserved_bytes + more,
+        device_bytes=device,
+    )
+
+
+def _assumed(total: _Sum) -> int:
+    return min(total.weights, total.doubtful)
+
+
+def _rank_peak(rank: RankPeak, before: Peak, after: Peak) -> RankPeak:
+    return RankPeak(
+        device_bytes=rank.device_bytes + after.device_bytes - before.device_bytes,
+        low_bytes=rank.low_bytes + after.low_bytes - before.low_bytes,
+        high_bytes=rank.high_bytes + after.high_bytes - before.high_bytes,
+    )
+
+
+def _sentences(found: Sequence[tuple[HeldModel, HeldBytes]]) -> Iterator[str]:
+    for held, each in found:
+        model = held.model
+        times = f"{model.count} times " if model.count > 1 else ""
+        name = {"ema": "a moving average of the weights", "other": "another model"}.get(
+            model.role, f"a {model.role} model"
+        )
+        size = format_gib(each.weights if model.on_gpu else each.host_weights)
+        where = f"{size} GiB of weights" if model.on_gpu else f"in host memory, {size} GiB"
+        runs = "; its forward pass runs without a graph" if model.on_gpu and model.runs_forward else ""
+        yield f"Beside the trained model there is {times}{name} ({held.label}), {where}{runs}."
+
+
+# Looks up the models that a job holds beside the trained one.
+
+
+def find_held_models(
+    job: Job, arch: Architecture | CannotTellError, environ: Mapping[str, str] | None
+) -> tuple[HeldModel, ...]:
+    """Return the models that are held beside the trained one, each with its shape; none that nothing is known of.
+
+    Args:
+        job: the job.
+        arch: the trained model's shape, or why it is not known.
+        environ: environment with the Hugging Face cache; None: this process's.
+    """
+    found = (_held_model(job, other, arch, environ) for other in job.other_models)
+    return tuple(each for each in found if each is not None)
+
+
+def _held_model(
+    job: Job, other: OtherModel, arch: Architecture | CannotTellError, environ: Mapping[str, str] | None
+) -> HeldModel | None:
+    task, label, assumed = other.task or job.model.task, other.id or "like the trained one", None
+    same = other.id is None and other.config is None
+    spec = job.model if same else ModelSpec(id=other.id, config=other.config)
+    try:
+        model = resolve_model(spec, environ=environ)
+        if model.source == "code":
+            raise CannotTellError("it is Python code")
+        shape = read_architecture(model.config, task, where=model.where)
+    except VramtopError as error:
+        if isinstance(arch, CannotTellError):
+            return None
+        shape = arch
+        assumed = f"The {other.role} model {label} is assumed to be like the trained model: {error.message}."
+    return HeldModel(model=other, label=label, arch=shape, inventory=count_parameters(shape), assumed=assumed)
+
+
+# Adds the phase in which a checkpoint is saved to a traced budget: the traced step takes no checkpoint.
+
+
+def with_saving_phase(budget: Budget, arch: Architecture, inventory: Inventory) -> Budget:
+    """Return a traced budget with the phase "saving", and a higher peak where saving needs more than the step.
+
+    Weights and optimizer states are the traced ones; what is gathered is computed.
+
+    Args:
+        budget: of a traced step, without the phase.
+        arch: the model's shape.
+        inventory: its parameters.
+
+    Raises:
+        InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
+    """
+    step = budget.phase("optimizer step")
+    if budget.job.saving is None or step is None or budget.phase("saving") is not None:
+        return budget
+    plan = make_plan(budget.job, arch, inventory)
+    rank = rank_memory(plan, plan.stages[0])
+    computed = next(phase for phase in phase_peaks(rank) if phase.name == "saving").components
+    held = step.components
+    more = computed.communication - rank.nccl  # beyond NCCL's own buffers, which the traced step has too
+    components = replace(
+        held,
+        gradients=computed.gradients,
+        activations=0,
+        logits=computed.logits,
+        temporary=min(held.temporary, computed.temporary),
+        communication=step.outside_bytes - held.context + more,
+    )
+    phase = Phase(name="saving", components=components, outside_bytes=step.outside_bytes)
+    return replace(budget, phases=(*budget.phases, phase), peak=_peak_saving_phase(budget.peak, phase))
+
+
+def _peak_saving_phase(peak: Peak, phase: Phase) -> Peak:
+    """Return the peak, or that of the phase with the allocator's slack of the peak, if it is higher."""
+    more = phase.allocated_bytes - peak.allocated_bytes
+    if more <= 0:
+        return peak
+    moved = peak.with_ranges(lambda span: span.moved(more))
+    return replace(
+        moved,
+        phase=phase.name,
+        components=phase.components,
+        allocated_bytes=phase.allocated_bytes,
+        reserved_bytes=peak.reserved_bytes + more,
+        device_bytes=peak.device_bytes + more,
+    )

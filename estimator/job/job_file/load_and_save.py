@@ -1,0 +1,300 @@
+"""Reads job files (TOML); an error names the file."""
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...common.errors import InputError
+from ...common.paths import expand_user, is_file, note_job_folder
+from ...common.private_files import write_private
+from ...common.untrusted_files import parse_toml, read_file
+from ..job import Job
+from ..rules.optimizers.by_name import LISTED_LIBRARIES
+from ..settings import Parallel, Target
+from .changes import job_differences, job_from_mapping, job_to_mapping
+
+if TYPE_CHECKING:
+    from tomlkit.container import Container
+    from tomlkit.items import Item, Table
+
+# Says whether a job names Python code of the user, which only a worker imports.
+
+
+_CALLABLE = re.compile(r"(?:[\w./~ -]+\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*")
+
+
+def uses_user_code(job: Job) -> bool:
+    """Return True if the job names user code that a worker has to import: a model, a plan or an optimizer."""
+    optimizer = job.training.optimizer_class
+    own_optimizer = optimizer is not None and optimizer.partition(":")[0].partition(".")[0] not in LISTED_LIBRARIES
+    return isinstance(job.parallel.tensor_plan, str) or names_user_code(job.model.id) or own_optimizer
+
+
+def model_code(name: str, folder: str | None) -> dict[str, str]:
+    """Return the folder that a model of the user's is imported from, and its ``module:attribute``.
+
+    Args:
+        name: ``module:attribute`` or ``FILE.py:attribute``.
+        folder: that modules and files are in; None: the current one.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    module, _, attribute = name.partition(":")
+    place = Path(folder or "").resolve()
+    if not module.endswith(".py"):
+        return {"folder": str(place), "model": name}
+    file = place / expand_user(module)
+    if not is_file(file):
+        raise InputError(f"{name}: there is no file {file}; give its path, or with --code-folder its folder")
+    return {"folder": str(file.parent), "model": f"{file.stem}:{attribute}"}
+
+
+def names_user_code(name: str | None) -> bool:
+    """Return True if a name is written ``module:attribute`` or ``FILE.py:attribute`` and is not that of a file."""
+    return bool(name) and _CALLABLE.fullmatch(name or "") is not None and not os.access(name or "", os.F_OK)
+
+
+def load_job(path: Path) -> Job:
+    """Return the job in a TOML file; a model id that is a folder beside the file becomes that folder's full path.
+
+    Raises:
+        InputError: the file cannot be read, is not TOML, or is not a job.
+    """
+    note_job_folder(path.parent)
+    data = _read(path)
+    job = job_from_mapping(data, where=str(path))
+    if job.model.id is None and job.model.config is None:
+        raise InputError(f"{path}: no model given; write [model] with an id, or [model.config]")
+    others = [msgspec.structs.replace(other, id=_id_beside(path, other.id)) for other in job.other_models]
+    model = msgspec.structs.replace(job.model, id=_id_beside(path, job.model.id))
+    job = msgspec.structs.replace(job, model=model, other_models=others)
+    if uses_user_code(job):
+        place = str((path.parent / (job.model.code_folder or "")).resolve())
+        job = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, code_folder=place))
+    return job
+
+
+def _id_beside(path: Path, name: str | None) -> str | None:
+    """Return a model's id; for a folder beside the file, the folder's full path."""
+    return str((path.parent / name).resolve()) if name and is_file(path.parent / name / "config.json") else name
+
+
+def written_keys(path: Path) -> tuple[str, ...]:
+    """Return the dotted keys that a job file sets.
+
+    Raises:
+        InputError: it cannot be read, or is not TOML.
+    """
+    tables = _read(path)
+    return tuple(
+        f"{table}.{key}".rstrip(".")
+        for table, fields in tables.items()
+        for key in (fields if isinstance(fields, dict) else ("",))
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = read_file(path).decode()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{path}: cannot be read as text: {reason}") from None
+    try:
+        return parse_toml(text)
+    except ValueError as error:
+        raise InputError(f"{path}: not TOML: {error}") from None
+
+
+# Edits a job file: sets keys in its text, keeps comments and order, and shows the difference as a unified diff.
+#
+# tomlkit is imported when something is edited, which takes 15 ms.
+
+
+def edit_job_file(text: str, changes: Mapping[str, Any]) -> str | None:
+    """Return the text with dotted keys set; None if it is not TOML, or has a value where a table is needed.
+
+    An existing key keeps its place and its comment; a new key goes to the end of its table, and a new table to the end
+    of the file.
+
+    Args:
+        text: TOML.
+        changes: dotted job keys (``training.micro_batch``) and their values.
+    """
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        expected = _with_changes(parse_toml(text), changes)
+        document = tomlkit.parse(text)
+        for dotted, value in changes.items():
+            _set(document, dotted, value)
+        edited = document.as_string()
+        return edited if parse_toml(edited) == expected else None
+    except (ValueError, TypeError, TOMLKitError):
+        return None
+
+
+def unified_diff(before: str, after: str, *, name: str) -> str:
+    """Return the difference of two texts as ``diff -u`` writes it, with one line of context."""
+    found = difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=1, lineterm="")
+    return "\n".join(found)
+
+
+def toml_value(value: Any) -> str:
+    """Return a value as TOML writes it on one line; None in lists and tables is left out, for TOML has none."""
+    return _item(value).as_string()
+
+
+def _item(value: Any) -> "Item":
+    import tomlkit
+
+    if isinstance(value, Mapping):
+        table = tomlkit.inline_table()
+        table.update({str(key): _item(each) for key, each in value.items() if each is not None})
+        return table
+    if isinstance(value, list | tuple):
+        array = tomlkit.array()
+        array.extend(_item(each) for each in value if each is not None)
+        return array
+    scalar: Item = tomlkit.item(value)
+    return scalar
+
+
+def _item_table(fields: Mapping[str, Any]) -> "Table":
+    import tomlkit
+
+    table = tomlkit.table()
+    for key, value in fields.items():
+        table.append(key, _item(value))
+    return table
+
+
+def _set(document: "Container", dotted: str, value: Any) -> None:
+    """Set a key; tables that it needs are created.
+
+    Raises:
+        TypeError: there is a value where the key needs a table.
+    """
+    import tomlkit
+
+    if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value) and "." not in dotted:
+        tables = tomlkit.aot()
+        for each in value:
+            tables.append(_item_table(each))
+        document.pop(dotted, None)
+        document.append(dotted, tables)
+        return
+    table, _, key = dotted.rpartition(".")
+    inner: Any = document
+    for name in filter(None, table.split(".")):
+        if name not in inner:
+            inner.append(name, tomlkit.table())
+        inner = inner[name]
+    inner[key] = _item(value)
+
+
+def _with_changes(tables: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data that the edited text has to hold.
+
+    Raises:
+        TypeError: there is a value where a key needs a table.
+    """
+    for dotted, value in changes.items():
+        table, _, key = dotted.rpartition(".")
+        inner = tables
+        for name in filter(None, table.split(".")):
+            inner = inner.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise TypeError(f"{name} is no table")
+        inner[key] = value
+    return tables
+
+
+# Writes a job as a job file, which reads back as the same job.
+
+
+def job_to_toml(job: Job, *, of_this_machine: bool = True) -> str:
+    """Return the job as TOML, with every setting that an estimate reads, so that later defaults change nothing.
+
+    Args:
+        job: the job.
+        of_this_machine: its relative paths are from the working directory, and are made absolute; False: they stay.
+    """
+    import tomlkit  # 15 ms
+
+    tables = job_to_mapping(_with_absolute_paths(job) if of_this_machine else job)
+    for table in ("software", "unsure"):  # a version that is not stated stays the latest, whenever that is
+        if table in tables:
+            tables[table] = msgspec.to_builtins(getattr(job, table))
+    for table, default in (("parallel", Parallel()), ("target", Target())):
+        if getattr(job, table) == default:
+            tables.pop(table, None)
+    return tomlkit.dumps(_without_none(tables))
+
+
+def save_job(job: Job, path: Path, *, overwrite: bool = False) -> None:
+    """Write the job to a file; a job file that is replaced keeps its comments and its order where possible.
+
+    Args:
+        job: the job.
+        path: file to write; its folder must exist.
+        overwrite: replace an existing file.
+
+    Raises:
+        InputError: the file exists and must not be replaced, or it cannot be written.
+    """
+    target = expand_user(str(path))
+    try:
+        if overwrite and target.exists():
+            text = _edited(target, job) or job_to_toml(job)
+            write_private(target, text.encode(), mode=target.stat().st_mode & 0o777)
+        else:
+            write_private(target, job_to_toml(job).encode(), new=True)
+    except FileExistsError:
+        raise InputError(f"{path} already exists; give another name, or remove it") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"{path}: cannot be written: {reason}") from None
+
+
+def _edited(path: Path, job: Job) -> str | None:
+    """Return the text of a job file with the job's differences set; None if it is no job file, or keys must go."""
+    try:
+        changes = job_differences(load_job(path), _with_absolute_paths(job))
+        text = read_file(path).decode()
+    except (InputError, OSError, ValueError):
+        return None
+    return None if None in changes.values() else edit_job_file(text, changes)
+
+
+def _with_absolute_paths(job: Job) -> Job:
+    """Return the job with paths that mean the same from any folder."""
+    model = msgspec.structs.replace(job.model, id=_absolute_id(job.model.id))
+    if uses_user_code(job):
+        model = msgspec.structs.replace(model, code_folder=str(Path(model.code_folder or "").resolve()))
+    others = [msgspec.structs.replace(other, id=_absolute_id(other.id)) for other in job.other_models]
+    return msgspec.structs.replace(job, model=model, other_models=others)
+
+
+def _absolute_id(name: str | None) -> str | None:
+    """Return a model's id; of a model in a folder, the folder's full path."""
+    if name and not names_user_code(name) and is_file(expand_user(name) / "config.json"):
+        return str(expand_user(name).resolve())
+    return name
+
+
+def _without_none(value: Any) -> Any:
+    """Return tables and lists without None: TOML has none, and an absent key means the same."""
+    if isinstance(value, Mapping):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(each) for each in value if each is not None]
+    return value

@@ -1,0 +1,493 @@
+"""The settings of a job: its tables as records, with one sentence on each field."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
+
+from .rules.frameworks import AUTO, FRAMEWORKS, PRECISIONS, STRATEGIES
+from .rules.optimizers.options import check_options
+from .rules.optimizers.table import OPTIMIZERS
+from .task import Task
+from .trainable import check_patterns
+
+# Types of values that several tables of a job share.
+
+
+Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+"""No count of sequences, tokens or ranks reaches the maximum, and sums below it stay exact."""
+Version = Annotated[str, Meta(pattern=r"^v?\d+(\.\d+)*", max_length=64)]
+EnvironmentName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
+Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"]
+Dtype = Literal["fp32", "bf16", "fp16"]
+Quantization = Literal["none", "nf4", "nf4-double", "int8", "int4"]
+FusedKernel = Literal["norm", "mlp", "rope", "cross-entropy"]
+
+if TYPE_CHECKING:
+    FrameworkName: TypeAlias = str
+    OptimizerName: TypeAlias = str
+    PrecisionName: TypeAlias = str
+    StrategyName: TypeAlias = str
+else:  # the tables' rows are the values that a job file may give
+    FrameworkName = Literal[tuple(FRAMEWORKS)]
+    OptimizerName = Annotated[
+        str,
+        Meta(
+            pattern=rf"^({'|'.join((AUTO, *OPTIMIZERS))}|[A-Za-z_][\w.]*:[A-Za-z_][\w.]*)$",
+            max_length=200,
+            extra={"choices": (AUTO, *OPTIMIZERS)},
+        ),
+    ]
+    _PRECISIONS = (AUTO, *PRECISIONS)
+    PrecisionName = Literal[_PRECISIONS]
+    StrategyName = Literal[tuple(STRATEGIES)]
+
+
+# The model of a job, its adapters, and the models that are held in memory beside it.
+
+
+class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The model: by name or folder (``id``), or by its Hugging Face ``config`` written out."""
+
+    id: str | None = None
+    """Built-in name, hub id (in the local cache), folder with a config.json, or ``module:callable`` of your own."""
+    task: Task = "causal-lm"
+    """Purpose of the head on top of the model."""
+    num_labels: Positive | None = None
+    """Number of outputs of a classification head; absent: as many as the config says, else 2."""
+    attention: Attention = "sdpa"
+    """Implementation of attention, as transformers names it."""
+    config: dict[str, Any] | None = None
+    """The fields of a Hugging Face config.json, in place of ``id``."""
+    trust_remote_code: bool = False
+    """Run the Python code in the model's folder, in the worker process."""
+    code_folder: str | None = None
+    """Folder from which ``module:callable`` is imported; absent: the job file's folder, else the current one."""
+
+
+class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Low-rank adapters over frozen, perhaps quantized, weights."""
+
+    rank: Positive = 16
+    """Rank of the LoRA matrices."""
+    targets: list[str] | Literal["all-linear"] = field(default_factory=lambda: ["q_proj", "v_proj"])
+    """Names of the linear layers that get adapters, or ``all-linear``."""
+    quantization: Quantization = "none"
+    """Format in which the frozen linear weights are stored: 4-bit (``nf4``, ``nf4-double``) for QLoRA, or 8-bit.
+
+    ``int4`` is GPTQ or AWQ. A checkpoint that is stored in one of these formats has it where this is ``none``.
+    """
+    dropout: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    """Dropout probability of the adapters' input (``lora_dropout``); absent: the framework's default."""
+    kbit_preparation: bool | None = None
+    """Parameters that are not quantized are cast to fp32 (peft's ``prepare_model_for_kbit_training``); absent: as the
+    framework does."""
+    adapter_dtype: Dtype | None = None
+    """Type of the adapters' weights; absent: the framework's choice."""
+
+
+class OtherModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A model that is held in memory beside the trained one, with frozen weights: no gradients, no optimizer state."""
+
+    role: Literal["reference", "teacher", "reward", "critic", "ema", "other"] = "other"
+    """Purpose of the model; ``ema`` is a moving average of the trained model's weights."""
+    id: str | None = None
+    """The model, as for ``model.id``; absent: a model like the trained one."""
+    config: dict[str, Any] | None = None
+    """The fields of a Hugging Face config.json, in place of ``id``."""
+    task: Task | None = None
+    """Purpose of the head on top of the model; absent: the same as the trained model's."""
+    dtype: Dtype | None = None
+    """Type of its weights; absent: that of the trained model's weights."""
+    quantization: Quantization = "none"
+    """Format in which its linear weights are stored."""
+    sharded: bool = False
+    """Shard it as the job's FSDP or ZeRO 3 shards the trained model."""
+    on_gpu: bool = True
+    """Keep it on the GPU; false: in CPU RAM."""
+    count: Positive = 1
+    """Number of such models."""
+    forward: bool | None = None
+    """Its forward pass runs in each step; absent: true, except for ``ema``."""
+
+    @property
+    def runs_forward(self) -> bool:
+        """True if its forward pass runs in each step."""
+        return self.role != "ema" if self.forward is None else self.forward
+
+
+# Surroundings of a training step: library versions, the GPU, folders and keys, and what is not known.
+
+
+UncertaintyDirection = Literal["no", "less", "more", "either"]
+
+
+class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Versions of libraries on which memory depends; absent: the latest. ``version_rules`` has the rules."""
+
+    torch: Version | None = None
+    """Version of torch."""
+    cuda: Version | None = None
+    """Version of the CUDA toolkit that torch was built with."""
+    transformers: Version | None = None
+    """Version of transformers."""
+    bitsandbytes: Version | None = None
+    """Version of bitsandbytes."""
+    peft: Version | None = None
+    """Version of peft."""
+    litgpt: Version | None = None
+    """Version of LitGPT."""
+    torchtitan: Version | None = None
+    """Version of torchtitan."""
+    megatron_fsdp: Version | None = None
+    """Version of megatron-fsdp; absent: that of the time of the stated torch."""
+    trl: Version | None = None
+    """Version of TRL."""
+    vllm: Version | None = None
+    """Version of vLLM."""
+    sglang: Version | None = None
+    """Version of SGLang."""
+    module_loading: Literal["lazy", "eager"] | None = None
+    """Moment at which CUDA loads kernels (``CUDA_MODULE_LOADING``); absent: the versions' default."""
+    cublas_workspace: Annotated[str, Meta(pattern=r"^(:[0-9]{1,9}:[0-9]{1,9}){1,9}$")] | None = None
+    """cuBLAS workspace (``CUBLAS_WORKSPACE_CONFIG``), such as ``:4096:8``; absent: the GPU's default."""
+
+
+class Uncertainties(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Errors that a range allows for, by component: missing (``less``), twice as large (``more``), or both."""
+
+    weights: UncertaintyDirection = "no"
+    """Possible error of the weights."""
+    gradients: UncertaintyDirection = "no"
+    """Possible error of the gradients."""
+    optimizer: UncertaintyDirection = "no"
+    """Possible error of the optimizer state."""
+    activations: UncertaintyDirection = "no"
+    """Possible error of the activations."""
+    logits: UncertaintyDirection = "no"
+    """Possible error of logits and loss."""
+    communication: UncertaintyDirection = "no"
+    """Possible error of the communication buffers."""
+
+
+class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The GPU that the job is planned for."""
+
+    gpu: str | None = None
+    """GPU that the job is planned for, by its name in the catalogue; absent: this machine's."""
+
+
+class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Requirements of a run beside the GPUs: no estimate depends on them; the preflight checks do."""
+
+    output_dir: str | None = None
+    """Folder for checkpoints; relative to the folder in which the job is started."""
+    save_total_limit: Positive | None = None
+    """Most checkpoints that are kept; absent: all."""
+    logging_dir: str | None = None
+    """Folder for logs; absent: ``output_dir``."""
+    report_to: list[str] = field(default_factory=list)
+    """Services that metrics are reported to, as transformers names them: wandb, tensorboard, mlflow, ..."""
+    inference_endpoint: str | None = None
+    """URL of an inference service that the run calls, to judge or to generate text."""
+    inference_key: EnvironmentName = "NSS_INFERENCE_KEY"
+    """Environment variable with the key to that service."""
+    required_environment: list[EnvironmentName] = field(default_factory=list)
+    """Other environment variables that the run needs."""
+
+
+# Parallelism: the ranks over which a job is split, and the way it is split.
+
+
+DeviceMap = Literal["auto", "balanced", "balanced_low_0", "sequential"] | dict[str, int | str]
+"""A rule by which accelerate places modules, or the device of each module: a GPU's number, ``cpu`` or ``disk``."""
+_DIMENSIONS = ("data_shard", "data_replicate", "tensor", "pipeline", "context", "expert")
+MAX_GPUS = 2**20
+"""The largest clusters that are published have some 100,000 GPUs (Meta 24,576 twice, 2024; xAI 200,000, 2025)."""
+
+
+class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Parallelism: the ranks over which the job is split, and the way it is split."""
+
+    strategy: StrategyName = "none"
+    """Data parallelism: copies of the model (ddp), or shards of it (FSDP, ZeRO)."""
+    data_shard: Positive = 1
+    """GPUs that share one copy of what FSDP or ZeRO shards."""
+    data_replicate: Positive = 1
+    """Copies of the model whose gradients are averaged: DDP's GPUs, or the outer dimension of HSDP."""
+    tensor: Positive = 1
+    """GPUs over which each layer is split (tensor parallelism)."""
+    sequence_parallel: bool = False
+    """Split norms and the residual stream over the tensor-parallel GPUs too."""
+    tensor_plan: str | dict[str, str] | None = None
+    """Tensor-parallel plan of your own, as ``module:attribute``; absent: the model's own.
+
+    Also a table with a style of transformers' plans for each module, layer numbers as ``*``. An attribute is a dict of
+    styles or a function that returns one; a traced step imports it, a closed form reads its file as data.
+    """
+    pipeline: Positive = 1
+    """Number of pipeline stages."""
+    context: Positive = 1
+    """GPUs over which each sequence is split (context parallelism)."""
+    expert: Positive = 1
+    """GPUs over which the experts are split; they are data-parallel GPUs too."""
+    reshard_after_forward: bool = True
+    """FSDP frees the gathered parameters after the forward pass, and gathers them again for the backward pass."""
+    fsdp_units: Literal["blocks", "model"] | None = None
+    """Unit that FSDP gathers at once: one block, or the whole model; absent: as the framework does."""
+    param_dtype: Dtype | None = None
+    """Type in which FSDP2 gathers parameters and computes; absent: as the precision says."""
+    fsdp_min_unit_parameters: Positive | None = None
+    """FSDP1 makes units of at least this many parameters (size-based wrapping), not of blocks."""
+    fsdp_wrap_classes: list[str] | None = None
+    """Classes of modules that become FSDP units; absent: the model's blocks."""
+    fsdp_backward_prefetch: Literal["pre", "post", "none"] | None = None
+    """Moment when FSDP1's backward pass gathers the next unit: before or after this one's gradients; absent: pre."""
+    limit_all_gathers: bool | None = None
+    """FSDP1 lets the CPU run ahead of the GPU by two gathered units at most; absent: true."""
+    original_parameters: bool | None = None
+    """FSDP1 keeps the model's own parameters (``use_orig_params``); absent: true, and false over quantized weights."""
+    reduce_dtype: Dtype | None = None
+    """Type in which gradients are reduced between GPUs; absent: fp32, and the compute type under accelerate's FSDP1.
+
+    Megatron-FSDP outside of Megatron-LM reduces in the weights' type.
+    """
+    gradient_dtype: Dtype | None = None
+    """Type in which gradients are accumulated (DeepSpeed, Megatron-FSDP); absent: as the strategy does."""
+    sync_every_micro_batch: bool | None = None
+    """Gradients are reduced after every micro-batch, not after the last one only; absent: as the framework does."""
+    gradient_as_bucket_view: bool = False
+    """DDP's gradients are views of its buckets, not tensors beside them."""
+    cpu_offload: Literal["none", "optimizer", "all"] = "none"
+    """States that are kept in CPU RAM: slower."""
+    sharding: Literal[
+        "full", "grad_op", "hybrid", "hybrid_grad_op", "none", "optim", "optim_grads", "optim_grads_params"
+    ] = "full"
+    """Sharded states: full, grad_op, hybrid, hybrid_grad_op or none for FSDP1; Megatron-FSDP has its own names."""
+    double_buffer: bool = False
+    """Megatron-FSDP keeps its communication buffers between steps."""
+    outer_sharding: Literal["none", "optim"] = "none"
+    """Megatron-FSDP shards optimizer states over ``data_replicate`` too."""
+    main_weights: bool | None = None
+    """Megatron-FSDP keeps an fp32 copy of the weights (``main_params_dtype``); absent: under mixed precision."""
+    communication_unit: Positive | None = None
+    """Megatron-FSDP gathers and reduces about that many elements ahead (``suggested_communication_unit_size``)."""
+    load_on_rank_zero: bool = False
+    """Only the first rank of a machine loads the checkpoint (accelerate's ``cpu_ram_efficient_loading``)."""
+    device_map: DeviceMap | None = None
+    """Place modules on ``pipeline`` GPUs that one process uses one after the other, as transformers' ``device_map``.
+
+    ``auto`` and ``balanced`` fill the GPUs evenly, ``balanced_low_0`` leaves room on the first, ``sequential`` fills
+    one after the other; what no GPU has room for goes to CPU RAM, then to the disk. A table names the device of each
+    module: a GPU's number, ``cpu`` or ``disk``.
+    """
+    max_memory: dict[str, int | str] | None = None
+    """Most that ``device_map`` places on a device, as ``{0 = "20GiB", cpu = "60GiB"}``; absent: what is free on it."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError, which msgspec reports with the key, for more ranks than there are GPUs anywhere.
+
+        Also for a device map beside a strategy: accelerate trains such a model in one process only.
+        """
+        sizes = {name: getattr(self, name) for name in _DIMENSIONS}
+        if max(self.world_size, self.expert) > MAX_GPUS:
+            product = " x ".join(f"{name} {size:,}" for name, size in sizes.items() if size > 1)
+            raise ValueError(f"{product} is more GPUs than any cluster has (at most {MAX_GPUS:,})")
+        if self.device_map is not None and self.world_size > self.pipeline:
+            raise ValueError("device_map runs in one process: of the sizes, only pipeline may be larger than 1")
+
+    @property
+    def without_tables(self) -> "Parallel":
+        """These settings without tables, so that they can be hashed; a device map makes no pipeline."""
+        if self.device_map is None and self.max_memory is None and self.tensor_plan is None:
+            return self
+        pipeline = 1 if self.device_map is not None else self.pipeline  # one process, without a schedule
+        return replace(self, device_map=None, max_memory=None, tensor_plan=None, pipeline=pipeline)
+
+    @property
+    def data_ranks(self) -> int:
+        """Ranks with different data: data_shard x data_replicate."""
+        return self.data_shard * self.data_replicate
+
+    @property
+    def world_size(self) -> int:
+        """GPUs that the job needs; expert parallelism reuses the data-parallel ones."""
+        return self.data_ranks * self.tensor * self.pipeline * self.context
+
+
+# Settings of a model that generates text: a served one, or one that generates during training.
+
+
+class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Settings of a served model, for ``training.mode = "inference"``.
+
+    ``training.micro_batch`` is the number of concurrent sequences, ``training.sequence_length`` their maximum length.
+    """
+
+    engine: Literal["transformers", "vllm", "sglang"] = "transformers"
+    """Engine that serves the model: its cache and buffers are counted."""
+    weights: Literal["auto", "fp8", "int8", "int4", "nf4", "nf4-double", "mxfp4"] = "auto"
+    """Format of the linear weights (``int4``: AWQ or GPTQ); ``auto``: as the checkpoint stores them."""
+    cache_dtype: Literal["auto", "fp8"] = "auto"
+    """Type of the key-value cache; ``auto``: the type of computation."""
+    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.9
+    """Share of the GPU's memory that vLLM or SGLang takes (``mem_fraction_static``); what weights leave is cache."""
+    cache_bytes: Annotated[int, Meta(ge=1, le=2**50)] | None = None
+    """vLLM: size of the key-value cache in bytes, in place of a share (``kv_cache_memory_bytes``)."""
+    prefill_tokens: Positive | None = None
+    """vLLM: most tokens in one step (``max_num_batched_tokens``); absent: its default for the GPU."""
+    cuda_graphs: bool = True
+    """vLLM: steps are recorded as CUDA graphs, which take memory (off by ``enforce_eager``)."""
+    sleep: bool = False
+    """vLLM: it gives its memory back while it sleeps (``enable_sleep_mode``)."""
+
+
+class Rollout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Text that the model generates during training, in the training process itself or through vLLM on its GPUs.
+
+    A vLLM server on other GPUs takes none of this memory, and is no part of the job.
+    """
+
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """Engine that generates text in training; ``vllm``: vLLM in the training process (TRL calls this ``colocate``)."""
+    micro_batches: Positive = 1
+    """Micro-batches whose sequences a rank generates at once (TRL's ``steps_per_generation``)."""
+    prompt_length: Positive | None = None
+    """Tokens of a prompt, which run at once; absent: what ``training.loss_length`` leaves of a sequence."""
+    gather_weights: bool = True
+    """ZeRO 3 gathers the whole weights while text is generated (TRL's ``ds3_gather_for_generation``)."""
+    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.3
+    """vLLM's share of the GPU's memory."""
+    tensor: Positive = 1
+    """Ranks over which vLLM splits the weights."""
+    sleep: bool = False
+    """vLLM gives its memory back between rollouts (``vllm_enable_sleep_mode``)."""
+
+
+# Settings of a training step.
+
+
+class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Settings of a training step."""
+
+    framework: FrameworkName = "transformers"
+    """Library that runs the training loop: its loss, casts and buffers are counted."""
+    micro_batch: Positive = 1
+    """Sequences per GPU in one forward pass (the batch size per device)."""
+    sequence_length: Positive = 2048
+    """Tokens per sequence, after truncation or packing."""
+    sequences_per_example: Positive = 1
+    """Sequences that one example stands for: 2 if it is a chosen and a rejected one (DPO)."""
+    gradient_accumulation: Positive = 1
+    """Forward and backward passes per optimizer step."""
+    precision: PrecisionName = AUTO
+    """Type of weights and computation; ``auto``: as the framework does; ``*-mixed``: fp32 weights under autocast.
+
+    ``auto`` in transformers 5: the checkpoint's type. ``docs/reference/frameworks.md`` has each framework's.
+    """
+    optimizer: OptimizerName = AUTO
+    """The optimizer, by name or as ``module:Class``; ``auto``: the framework's. It decides the bytes of state."""
+    optimizer_options: dict[str, Any] | None = None
+    """The optimizer's keyword arguments on which memory depends, such as ``{rank = 128}``; absent: the defaults."""
+    activation_checkpointing: Literal["none", "full", "selective"] = "none"
+    """Free activations in the forward pass and compute them again in the backward pass: slower, less memory."""
+    activation_offload: bool = False
+    """Keep saved activations in CPU RAM until the backward pass: slower."""
+    trainable: list[str] | None = None
+    """Names or patterns of parameters that train; ``!`` in front freezes; absent: all, or with LoRA the adapters."""
+    trainable_parameters: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    """Number of parameters that train, where a running program reports it; counts more than ``trainable``."""
+    optimizer_in_backward: bool = False
+    """Apply each gradient as soon as it is computed, and free it."""
+    compile: bool = False
+    """The model runs under torch.compile."""
+    loss: Literal["full", "chunked", "fused-linear", "log-probs", "fused-log-probs", "divergence"] = "full"
+    """Computation of the loss from the logits.
+
+    ``full``: from all logits at once; ``chunked``: from a part of them at a time; ``fused-linear``: without storing
+    them (Liger-Kernel); ``log-probs``: log-probabilities of the given tokens, from all logits (DPO, GRPO);
+    ``fused-log-probs``: of one example at a time (Liger-Kernel); ``divergence``: between all logits of student and
+    teacher (GKD).
+    """
+    fused_kernels: list[FusedKernel] | None = None
+    """Parts of the model that fused kernels compute (Liger-Kernel, Unsloth), which save less; absent: the framework's.
+
+    ``norm``: RMS and layer norms; ``mlp``: the product of a gated MLP; ``rope``: rotary embeddings;
+    ``cross-entropy``: the loss, which writes its gradient over the logits. Absent, NeMo AutoModel has the first three,
+    and whether a ``fused-linear`` loss comes with them is not known; an empty list: none. Models that Liger-Kernel does
+    not patch stay as they are.
+    """
+    keep_outputs: bool | None = None
+    """A variable of the training loop holds the model's outputs through the backward pass; absent: as the framework."""
+    loss_length: Positive | None = None
+    """Tokens at the end of each sequence whose logits are computed, such as the completion's; absent: all."""
+    reference_pass: bool = False
+    """A reference model's forward pass runs while the activations of the trained model are held."""
+    varying_lengths: bool | None = None
+    """Batches differ in length from step to step: not packed, padded to their longest sequence or not at all."""
+    mode: Literal["train", "inference"] = "train"
+    """``inference``: the model generates text; no gradients, no optimizer."""
+
+    def __post_init__(self) -> None:
+        """Check the patterns and the optimizer's options.
+
+        Raises:
+            ValueError: a pattern is empty, or an option does not exist or has another type.
+        """
+        if self.trainable is not None:
+            check_patterns(self.trainable)
+        if self.optimizer_options is not None and self.optimizer_class is None:
+            check_options(self.optimizer_options)
+
+    @property
+    def optimizer_class(self) -> str | None:
+        """``module:Class`` if the optimizer is a class rather than a row of the table."""
+        return self.optimizer if ":" in self.optimizer else None
+
+
+# DeepSpeed's ZeRO settings on which memory depends.
+
+
+_Elements = Annotated[int, Meta(ge=0, le=2**53)]
+"""DeepSpeed takes 0 as well, for a bucket that holds one parameter at a time."""
+
+
+class Zero(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """DeepSpeed's ZeRO settings on which memory depends, by elements; what is absent has DeepSpeed's default."""
+
+    reduce_bucket: _Elements | None = None
+    """Gradients reduced at a time (``reduce_bucket_size``); absent: 5e8."""
+    allgather_bucket: _Elements | None = None
+    """Updated weights gathered at a time (``allgather_bucket_size``), stages 1 and 2; absent: 5e8."""
+    overlap_comm: bool | None = None
+    """A second bucket fills while the first is reduced (``overlap_comm``); absent: in stage 3 only."""
+    contiguous_gradients: bool = True
+    """Gradients are copied to a bucket as they are produced (``contiguous_gradients``)."""
+    prefetch_bucket: _Elements | None = None
+    """Weights gathered ahead of use, stage 3 (``stage3_prefetch_bucket_size``); absent: 5e7."""
+    max_live_parameters: _Elements | None = None
+    """Most weights gathered at once, stage 3 (``stage3_max_live_parameters``); absent: 1e9."""
+    max_reuse_distance: _Elements | None = None
+    """Weights needed again within that many stay gathered, stage 3 (``stage3_max_reuse_distance``); absent: 1e9."""
+    persistence_threshold: _Elements | None = None
+    """Smaller parameters are never sharded, stage 3 (``stage3_param_persistence_threshold``); absent: 1e5."""
+    sub_group: _Elements | None = None
+    """Elements stepped at a time, stage 3 (``sub_group_size``); absent: 1e9."""
+
+
+# Settings of a checkpoint: what is saved, and on which device it is gathered.
+
+
+class Saving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Contents of a checkpoint, and how ranks put it together."""
+
+    weights: Literal["full", "sharded", "adapters", "none"] | None = None
+    """Weights that are saved; absent: the adapters alone with LoRA, else the full model.
+
+    ``full``: the first rank gathers the whole model (FULL_STATE_DICT, ``stage3_gather_16bit_weights_on_model_save``,
+    ``save_consolidated``); ``sharded``: each rank saves its shard (SHARDED_STATE_DICT).
+    """
+    to_cpu: bool = True
+    """Gathered parameters move to CPU RAM one at a time; false: they stay on the GPU until all are there."""
+    optimizer: bool = False
+    """Optimizer states are saved with the weights, in the same way."""

@@ -1,0 +1,791 @@
+"""NeMo AutoModel: its YAML recipes and the overrides on its command line."""
+
+import re
+
+from ...job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES, Strategy
+from ...model.placement import STYLES, read_plan_file, style_of_class
+from ..program.program import Program, ToolCommand, WorldSize, checked_ranks, read_world_size
+from ..source.evidence import (
+    MEGATRON_SHARDING,
+    MODEL_STATES,
+    Component,
+    FindingCollector,
+    JobReading,
+    LayeredSettings,
+    Setting,
+    UncountedSetting,
+    as_bool,
+    as_int,
+    as_word,
+    default_setting,
+    is_open,
+    warn_of_uncounted,
+)
+from ..source.versions import version_tuple
+from ..trainer.trainer_program import known_config, stored_dtype
+from ..trainer.unread_settings import warn_of_unread
+from .shared import (
+    CHECKPOINTING_SWITCH,
+    Tool,
+    ToolKey,
+    ToolKeys,
+    apply_rules,
+    bool_rule,
+    folder_id,
+    has_any,
+    has_key,
+    int_rule,
+    optimizer_options,
+    record_bool,
+    record_dropout,
+    record_int,
+    record_optimizer,
+    record_ranks,
+    record_word,
+    tool_settings,
+    word_rule,
+)
+
+# Settings of a recipe whose effect is not counted: the components that each may change, and in which direction.
+
+
+_DOUBTS = (
+    UncountedSetting(
+        path="distributed.enable_fsdp2_prefetch",
+        direction="more",
+        components=("communication",),
+        why="FSDP2 gathers blocks further ahead",
+    ),
+    UncountedSetting(
+        path="distributed.enable_async_tensor_parallel",
+        direction="more",
+        components=("communication",),
+        why="symmetric memory of the tensor-parallel group",
+    ),
+    UncountedSetting(
+        path="distributed.moe.lm_head_precision",
+        direction="more",
+        components=("weights", "logits"),
+        why="the head runs in another type",
+    ),
+    UncountedSetting(
+        path="distributed.multimodal.frozen_sharding",
+        direction="more",
+        components=("weights", "communication"),
+        why="frozen towers may be whole on every rank",
+    ),
+    UncountedSetting(
+        path="fp8.enabled",
+        direction="either",
+        components=("activations", "communication"),
+        why="torchao's float8 layers save fp8 inputs, and gather in fp8 if they are asked to",
+    ),
+    UncountedSetting(
+        path="qat.enabled",
+        direction="more",
+        components=("activations",),
+        why="fake quantization saves its input of every layer",
+    ),
+    UncountedSetting(
+        path="peft.use_dora",
+        direction="more",
+        components=("activations",),
+        why="DoRA computes with the whole weight of every adapted layer",
+    ),
+    UncountedSetting(
+        path="neftune",
+        direction="more",
+        components=("activations",),
+        why="noise is added to a copy of the embeddings",
+    ),
+    UncountedSetting(
+        path="tool_call_eval",
+        direction="more",
+        components=("activations",),
+        why="text is generated during training",
+    ),
+    UncountedSetting(
+        path="teacher_model.pretrained_model_name_or_path",
+        direction="more",
+        components=(*MODEL_STATES, "activations", "logits"),
+        why="a teacher runs beside the model; give other_models",
+    ),
+)
+_WITHOUT_EFFECT = (
+    *("distributed.patch_is_packed_sequence", "distributed.backend", "distributed.moe.ignore_router_for_ac"),
+    *("distributed.moe.wrap_outer_model", "distributed.find_unused_parameters", "distributed.static_graph"),
+    *("distributed.broadcast_buffers", "distributed.bucket_cap_mb", "distributed.fsdp2_forward_prefetch_depth"),
+    *("distributed.fsdp2_backward_prefetch_depth", "model.use_sdpa_patching", "distributed.use_hf_tp_plan"),
+    *("distributed.activation_checkpointing_scope", "peft.use_memory_efficient_lora", "peft.use_triton"),
+)
+"""Settings that change no bytes that count, or only beside one of the above."""
+
+
+def mark_doubts(program: Program, settings: LayeredSettings) -> None:
+    """Warn of every setting that is on and not counted, and mark what it concerns."""
+    warn_of_uncounted(settings, _DOUBTS, program.findings, is_off=_is_off)
+    kernels = [settings.find(f"model.backend.{name}") for name in ("attn", "linear", "rms_norm", "experts")]
+    for kernel in kernels:
+        if kernel is not None and str(kernel.value).lower().startswith("te"):
+            program.findings.warn(f"{kernel.origin}: TransformerEngine saves other tensors than those counted.")
+            program.findings.add_uncertainty("either", "activations")
+    scope = settings.find("distributed.activation_checkpointing_scope")
+    if scope is not None and str(scope.value).lower() not in ("all", "default", "auto"):
+        program.findings.warn(f"{scope.origin}: checkpointing of all blocks is counted.")
+        program.findings.add_uncertainty("more", "activations")
+    settings.find(*_WITHOUT_EFFECT)
+
+
+def _is_off(setting: Setting) -> bool:
+    return as_bool(setting) is False or str(setting.value).lower() in ("root", "none", "[]", "{}")
+
+
+# The loss of a recipe, and the fused kernels of its model.
+#
+# ``loss_fn``: components/loss. ``use_liger_kernel``, on by default, patches transformers' models (norms, SwiGLU,
+# RoPE; ``_patch_liger_kernel``), not where tensor or context parallelism splits them (``_apply_preload_overrides``).
+
+
+_LOSSES = {
+    "maskedcrossentropy": "full",
+    "fusedlinearcrossentropy": "fused-linear",
+    "linearcrossentropy": "fused-linear",
+    "chunkedcrossentropy": "chunked",
+    "teparallelcrossentropy": "full",
+}
+_IN_PLACE = ("teparallelcrossentropy",)
+"""Losses whose kernel writes the gradient over the logits and computes in fp32 itself (TransformerEngine's)."""
+_LIGER = ("norm", "mlp", "rope")
+
+
+def read_loss(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Record ``training.loss`` and ``training.fused_kernels``."""
+    named = settings.find("loss_fn._target_", "loss_fn")
+    loss = as_word(named) or ""
+    if named is not None and loss in _LOSSES:
+        findings.record_from(named, "training.loss", _LOSSES[loss])
+    elif named is not None:
+        findings.mark_uncertain("training.loss", f"{named.origin}: the loss {named.value} is not known here.")
+    if (kept := settings.find("loss_fn.fp32_upcast")) is not None and as_bool(kept) is False:
+        findings.warn(f"{kept.origin}: no fp32 copy of the logits is made; the range allows for less.")
+        findings.add_uncertainty("less", "logits")
+    without = _without_liger(settings)
+    if loss in _IN_PLACE and named is not None:
+        kernels = ["cross-entropy"] if without is not None else [*_LIGER, "cross-entropy"]
+        findings.record_from(named, "training.fused_kernels", kernels)
+    elif without is not None:
+        findings.record_from(without, "training.fused_kernels", [])
+    if (hidden := settings.find_true("model.output_hidden_states")) is not None and loss != "fusedlinearcrossentropy":
+        findings.warn(f"{hidden.origin}: the hidden states of all layers are kept until the next batch.")
+        findings.add_uncertainty("more", "activations")
+
+
+def _without_liger(settings: LayeredSettings) -> Setting | None:
+    """Return the setting that keeps Liger's kernels off; None: they are on."""
+    switch = settings.find("model.use_liger_kernel", "use_liger_kernel")
+    if switch is not None and as_bool(switch) is False:
+        return switch
+    for name in ("distributed.tp_size", "distributed.cp_size"):
+        size = settings.find(name)
+        if (as_int(size) or 1) > 1:
+            return size
+    return None
+
+
+# The strategy of a recipe's ``distributed`` section, and the version of AutoModel that reads it.
+
+
+_STRATEGIES = {
+    **dict.fromkeys(("fsdp2", "fsdp2manager", "fsdp2config"), "fsdp2"),
+    **dict.fromkeys(("megatron_fsdp", "megatron-fsdp", "mfsdp"), "megatron-fsdp"),
+    **dict.fromkeys(("megatronfsdpmanager", "megatronfsdpconfig"), "megatron-fsdp"),
+    **dict.fromkeys(("nvfsdp", "nvfsdpmanager"), "megatron-fsdp"),
+    **dict.fromkeys(("ddp", "ddpmanager", "ddpconfig"), "ddp"),
+}
+_SIZE_NAMES = ("dp", "tp", "cp", "pp", "ep")
+_LATEST = (0, 5)
+"""The version whose source these rules follow (tags v0.1.0 to v0.5.0 of NVIDIA-NeMo/Automodel)."""
+
+
+def version_of(program: Program) -> tuple[int, ...]:
+    """Return AutoModel's installed version, by default the latest that is known here."""
+    known = program.versions.get("nemo_automodel") or program.versions.get("nemo-automodel")
+    return version_tuple(known) or _LATEST
+
+
+def named_strategy(settings: LayeredSettings) -> Setting | None:
+    """Return the strategy: FSDP2 where only sizes are given; None where no setting concerns several ranks."""
+    named = settings.find("distributed.strategy", "distributed._target_", "distributed_config._target_")
+    sized = [name for name in _SIZE_NAMES if settings.find(f"distributed.{name}_size") is not None]
+    if named is None and sized:
+        return default_setting("fsdp2", "Automodel's default strategy")
+    return named
+
+
+def strategy_of(program: Program, settings: LayeredSettings) -> Strategy | None:
+    """Return the job's strategy; None: one rank, whose model is not spread, or nothing says anything about ranks."""
+    named = named_strategy(settings)
+    if named is None or as_int(world_size(program, settings).ranks) == 1:
+        return None
+    return STRATEGIES[_STRATEGIES.get(as_word(named) or "", "fsdp2")]
+
+
+def is_known(named: Setting) -> bool:
+    """Return True for a strategy with rules."""
+    return (as_word(named) or "") in _STRATEGIES
+
+
+def world_size(program: Program, settings: LayeredSettings) -> WorldSize:
+    """Return the number of ranks; ``automodel`` itself starts one per GPU, or as many as ``--nproc-per-node``."""
+    per_node = settings.find("nproc_per_node")
+    if "tool" not in program.launcher.launchers or "RANK" in program.environ:
+        return read_world_size(program.launcher, LayeredSettings(), program.environ, findings=program.findings)
+    return checked_ranks(None if as_word(per_node) in ("gpu", "auto") else per_node, program.findings)
+
+
+# The dtypes of a recipe: of the weights as they are loaded, and those that each strategy computes and reduces in.
+#
+# FSDP2: ``mp_policy`` (``FSDP2Config``, by default bf16 parameters, reduced in fp32 since 0.5 and in bf16 before);
+# what a written policy leaves out stays None, which is the dtype of the weights (torch's ``MixedPrecisionPolicy``).
+# On a single GPU the managers of Megatron-FSDP and DDP cast the model to bf16 (``parallelize``), FSDP2's leaves it
+# alone.
+
+
+_POLICY = "distributed.mp_policy"
+
+
+def read_precision(program: Program, settings: LayeredSettings) -> None:
+    """Record ``training.precision``, and for FSDP2 the dtypes of gathered parameters and of reduced gradients."""
+    findings, strategy = program.findings, strategy_of(program, settings)
+    weights = _weights(program, settings)
+    kept = DTYPE_NAMES.get(as_word(weights) or "")
+    autocast = settings.find("distributed.autocast_dtype")
+    if strategy is not None and strategy.fsdp2:
+        _read_policy(program, settings, weights, kept)
+    elif (
+        strategy is not None
+        and strategy.megatron_fsdp
+        and (preserved := settings.find_true("distributed.preserve_fp32_weights"))
+    ):
+        findings.record_from(preserved, "training.precision", "bf16-mixed")
+    elif strategy is None and _casts_one_gpu(program, settings):
+        origin = f"{weights.origin}; Automodel casts the model to bf16 on a single GPU"
+        findings.record("training.precision", "bf16", origin, written=weights.written)
+    elif autocast is not None and kept == "fp32":
+        low = DTYPE_NAMES.get(as_word(autocast) or "", "bf16")
+        findings.record_from(autocast, "training.precision", f"{low}-mixed")
+    if autocast is not None:
+        findings.warn(f"{autocast.origin}: the residual stream may be fp32 under autocast; activations may be larger.")
+        findings.add_uncertainty("more", "activations")
+    record_word(findings, "training.precision", weights, DTYPE_NAMES)
+
+
+def _weights(program: Program, settings: LayeredSettings) -> Setting:
+    """Return the dtype in which the weights are loaded, by default as stored."""
+    dtype = settings.find("model.torch_dtype", "model.dtype")
+    if dtype is not None and as_word(dtype) != "auto":
+        return dtype
+    stored = stored_dtype(known_config(program.findings.get("model.id"), program.environ))
+    return stored or default_setting("bfloat16", "Automodel's usual torch_dtype")
+
+
+def _casts_one_gpu(program: Program, settings: LayeredSettings) -> bool:
+    named = (as_word(named_strategy(settings)) or "").replace("-", "_")
+    return as_int(world_size(program, settings).ranks) == 1 and named.startswith(("megatron", "mfsdp", "nvfsdp", "ddp"))
+
+
+def _read_policy(program: Program, settings: LayeredSettings, weights: Setting, kept: str | None) -> None:
+    """Record what FSDP2's mixed-precision policy makes of weights that are kept in a dtype."""
+    findings = program.findings
+    written = bool(settings.names(f"{_POLICY}."))
+    gathered, reduced, output = (
+        settings.find(f"{_POLICY}.{name}") for name in ("param_dtype", "reduce_dtype", "output_dtype")
+    )
+    policy = default_setting("bfloat16", "Automodel's default mp_policy") if not written else None
+    low = DTYPE_NAMES.get(as_word(gathered or policy) or "", kept)
+    origin = (gathered or policy or weights).origin
+    if low is not None and kept == "fp32" and low in HALF:
+        text = f"{weights.origin}; FSDP2 gathers in {low}: {origin}"
+        findings.record("training.precision", f"{low}-mixed", text, written=weights.written)
+    elif low is not None and kept is not None and low != kept:
+        findings.record("parallel.param_dtype", low, origin, written=gathered is not None)
+    if reduced is None and not written:
+        dtype = "float32" if version_of(program) >= (0, 5) else "bfloat16"
+        reduced = default_setting(dtype, "Automodel's default mp_policy")
+    in_what = DTYPE_NAMES.get(as_word(reduced) or "", low)
+    if in_what is not None:
+        reduced = reduced or default_setting(in_what, "mp_policy without a reduce_dtype: the type of computation")
+        findings.record_from(reduced, "parallel.reduce_dtype", in_what)
+    out = DTYPE_NAMES.get(as_word(output) or "")
+    if output is not None and out == "fp32" and low in HALF:
+        findings.warn(f"{output.origin}: the logits are cast to fp32, which is not counted.")
+        findings.add_uncertainty("more", "logits")
+
+
+def reduces_in_fp32(settings: LayeredSettings) -> Setting:
+    """Return whether Megatron-FSDP reduces gradients in fp32: by default it does so in their own dtype."""
+    written = settings.find("distributed.grad_reduce_in_fp32")
+    if written is not None and as_bool(written) is not None:
+        return written
+    return default_setting(False, "Automodel's default grad_reduce_in_fp32")
+
+
+# Megatron-FSDP, once nvFSDP, under Automodel: its keys, and what Megatron-FSDP itself makes of them.
+#
+# Megatron-FSDP turns both overlaps on where it shards what they move, builds double buffers for user buffers of NCCL,
+# and refuses a strategy that it does not know (megatron_fsdp.py, fully_shard.py, param_and_grad_buffer.py of core
+# 0.16).
+
+
+_REFUSED = {"params": "gradients and optimizer states whole", "grads_params": "optimizer states whole"}
+"""Strategies that only Automodel's and nvFSDP's documentation name, and what they would leave whole by their names."""
+_FP8_COPIES = ("transposed fp8 weights stay", "weights", "communication")
+_MEGATRON_FSDP_DOUBTS = {
+    "disable_bucketing": ("one bucket holds all that lies outside of the units", "communication"),
+    "keep_fp8_transpose_cache": _FP8_COPIES,
+    "keep_fp8_transpose_cache_when_using_custom_fsdp": _FP8_COPIES,
+    "report_nan_in_param_grad": ("gradients are checked one by one", "gradients"),
+}
+"""Switches that keep more: why, and the components that may be larger."""
+_UNIT_NAMES = ("distributed.nvfsdp_unit_modules", "distributed.megatron_fsdp_unit_modules")
+_LLAMA_BLOCK = "transformers.models.llama.modeling_llama.LlamaDecoderLayer"
+
+
+def read_megatron_fsdp(program: Program, settings: LayeredSettings) -> None:
+    """Record how Megatron-FSDP shards, in which units, and what its buffers keep."""
+    findings = program.findings
+    _read_sharding(settings, findings)
+    _read_units(program, settings)
+    user_buffers = settings.find_true("distributed.nccl_ub")
+    record_bool(findings, "parallel.double_buffer", user_buffers or settings.find("distributed.fsdp_double_buffer"))
+    if user_buffers is not None:
+        findings.warn(f"{user_buffers.origin}: NCCL's user buffers lie in a memory pool of their own, not counted.")
+        findings.add_uncertainty("more", "communication")
+    reduced = reduces_in_fp32(settings)
+    findings.record_from(reduced, "parallel.reduce_dtype", "fp32" if as_bool(reduced) else "bf16")
+    preserved = settings.find("distributed.preserve_fp32_weights")
+    default = default_setting(False, "Automodel's default preserve_fp32_weights")
+    record_bool(findings, "parallel.main_weights", preserved or default)
+    _doubt_buffers(settings, findings)
+
+
+def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> None:
+    written = settings.find("distributed.data_parallel_sharding_strategy", "distributed.zero_dp_strategy")
+    chosen = written or default_setting("optim_grads_params", "Automodel's default sharding")
+    word = as_word(chosen) or ""
+    if word in MEGATRON_SHARDING:
+        findings.record_from(chosen, "parallel.sharding", MEGATRON_SHARDING[word])
+        return
+    left = _REFUSED.get(word)
+    what = f"it would leave {left}" if left else "it is not known"
+    findings.record_from(chosen, "parallel.sharding", "none")  # the most that it can mean
+    sentence = f"{chosen.origin}: Megatron-FSDP has no strategy {word!r}; {what}: nothing sharded is counted at most."
+    findings.mark_uncertain("parallel.sharding", sentence, direction="less")
+
+
+def _read_units(program: Program, settings: LayeredSettings) -> None:
+    """Record what is gathered at once: blocks, or the whole model where no unit is named, or none matches.
+
+    The default names Llama's block before 0.5; since then, the classes that the model itself does not split.
+    """
+    findings = program.findings
+    null = settings.find_unset(*_UNIT_NAMES)
+    written, since = settings.find(*_UNIT_NAMES), version_of(program) >= (0, 5)
+    if null is not None and null.value is None and ("nvfsdp" in null.origin or not since):
+        findings.record_from(null, "parallel.fsdp_units", "model")
+        return
+    if written is None and (since or settings.find("distributed.nvfsdp_unit_modules") is None):
+        written = None if since else default_setting([_LLAMA_BLOCK], "Automodel's default unit modules")
+    if written is None:
+        return
+    classes = written.value if isinstance(written.value, list) else [written.value]
+    names = [str(each).rpartition(".")[2] for each in classes]
+    block = _block_prefix(program)
+    if block is not None and not any(name.lower().startswith(block) for name in names):
+        sentence = f"{written.origin}: no unit is a block of this model, so that all of it is gathered at once."
+        findings.warn(sentence, unless="parallel.fsdp_units")
+        findings.record_from(written, "parallel.fsdp_units", "model")
+    elif not any(name.endswith(("Layer", "Block", "DecoderLayer")) for name in names):
+        sentence = f"{written.origin}: the units {', '.join(names)} are counted as whole blocks."
+        findings.mark_uncertain("parallel.fsdp_units", sentence)
+
+
+def _block_prefix(program: Program) -> str | None:
+    """Return the beginning of the names of the model's classes in lower case; None: its config is not known."""
+    config = known_config(program.findings.get("model.id"), program.environ) or {}
+    architectures = config.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else None
+    if isinstance(first, str) and "For" in first:
+        return first.partition("For")[0].lower()
+    family = config.get("model_type")
+    return family.removesuffix("_text").replace("_", "") if isinstance(family, str) else None
+
+
+def _doubt_buffers(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Doubt communication buffers where overlaps, buckets or fp8 copies differ from what is counted."""
+    sharding = findings.get("parallel.sharding")
+    forced = sharding is not None and sharding.value in ("optim_grads", "optim_grads_params")
+    for name in ("overlap_grad_reduce", "overlap_param_gather"):
+        off = settings.find(f"distributed.{name}")
+        only_params = name == "overlap_param_gather" and sharding is not None and sharding.value == "optim_grads"
+        if off is None or as_bool(off) is not False:
+            continue
+        if forced and not only_params:
+            findings.warn(f"{off.origin} has no effect: Megatron-FSDP overlaps what it shards.")
+        else:
+            findings.warn(f"{off.origin}: without overlap all buckets are communicated at once, which is not counted.")
+            findings.add_uncertainty("more", "communication")
+    for name, (why, *components) in _MEGATRON_FSDP_DOUBTS.items():
+        _doubt(settings, findings, name, why, *components)
+    for name in ("init_nvfsdp_with_meta_device", "init_fsdp_with_meta_device"):
+        settings.find(f"distributed.{name}")  # while loading only: weights are made shard by shard
+    for name in ("average_in_collective", "calculate_per_token_loss", "check_for_nan_in_grad"):
+        settings.find(f"distributed.{name}")  # no bytes
+
+
+def _doubt(settings: LayeredSettings, findings: FindingCollector, name: str, why: str, *components: str) -> None:
+    switched: Setting | None = settings.find_true(f"distributed.{name}")
+    if switched is not None:
+        findings.warn(f"{switched.origin}: {why}, which is not counted.")
+        findings.add_uncertainty("more", *components)  # type: ignore[arg-type]
+
+
+# The tensor-parallel plan of a recipe: ``tp_plan`` (``custom_tp_plan``, ``tp_shard_plan``), or Automodel's own.
+#
+# A plan is the import path of a dict or of a function that returns one, or a table of styles; without one Automodel
+# takes its own plan for the model's class, else the model's (``_get_parallel_plan`` of
+# components/distributed/parallelizer.py). A path is followed to its file, which is read as data: nothing that a
+# recipe names is run.
+
+
+_NAMES = ("distributed.tp_plan", "distributed.custom_tp_plan", "distributed.tp_shard_plan")
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_OWN = "nemo_automodel"
+_LEFT_WHOLE: tuple[Component, ...] = (*MODEL_STATES, "activations")
+
+
+def read_tensor_plan(program: Program, settings: LayeredSettings, *, strategy: Strategy) -> None:
+    """Record ``parallel.tensor_plan``, or doubt what a plan that cannot be read leaves whole."""
+    findings = program.findings
+    written = settings.find(*_NAMES)
+    table = _table(settings)
+    if as_int(settings.find("distributed.tp_size")) in (None, 1) or (written is None and not table):
+        return
+    given = written or table[0][1]
+    if strategy.megatron_fsdp:
+        findings.warn(f"{given.origin} is ignored: Automodel gives Megatron-FSDP no plan of the user's.")
+        return
+    path = str(given.value) if written is not None and _PATH.fullmatch(str(given.value)) else None
+    if path is not None and path.startswith(f"{_OWN}."):
+        findings.warn(f"{given.origin}: a plan of Automodel's own is counted as the model's plan in transformers.")
+        return
+    plan = _styles(table) if path is None else read_plan_file(path, program.filesystem.cwd)
+    if plan is not None:
+        findings.record_from(given, "parallel.tensor_plan", plan)
+        return
+    why = "it cannot be read without running it" if path is not None else "not all of its styles are known"
+    findings.warn(f"{given.origin}: {why}; the model's own plan is counted.", unless="parallel.tensor_plan")
+    findings.add_uncertainty("more", *_LEFT_WHOLE, unless="parallel.tensor_plan")
+
+
+def _table(settings: LayeredSettings) -> list[tuple[str, Setting]]:
+    """Return the entries of a plan that is written as a table: module, and style or its class."""
+    entries = []
+    for prefix in _NAMES:
+        for name in settings.names(f"{prefix}."):
+            setting = settings.find(name)
+            if setting is not None:
+                entries.append((name.removeprefix(f"{prefix}."), setting))
+    return entries
+
+
+def _styles(table: list[tuple[str, Setting]]) -> dict[str, str] | None:
+    """Return the plan of a table, with layouts as part of the style; None: a style is not known."""
+    plan: dict[str, str] = {}
+    for name, setting in table:
+        module, _, last = name.rpartition(".")
+        value = str(setting.value)
+        style = style_of_class(value) if last == "_target_" else value if value in STYLES else None
+        if style is None:
+            return None
+        plan[module if last == "_target_" else name] = style
+    return plan or None
+
+
+# Reads how a recipe spreads its job over ranks: the ``distributed`` section, by strategy.
+#
+# Sources: ``DistributedSetup``, ``FSDP2Manager``, ``MegatronFSDPManager``, ``DDPManager`` and ``parallelizer.py`` of
+# Automodel's components/distributed; ``fully_shard_model`` and ``MegatronFSDP`` of Megatron-LM's megatron_fsdp.
+
+
+_CHECKPOINTING = {
+    **dict.fromkeys(("true", "on", "yes", "enabled", "full"), "full"),
+    "selective": "selective",
+    **dict.fromkeys(("false", "off", "no", "disabled", "none"), "none"),
+}
+_CHECKPOINTING_NAMES = ("distributed.activation_checkpointing", "activation_checkpointing")
+_CHECKPOINTING_RULE = word_rule("training.activation_checkpointing", _CHECKPOINTING, *_CHECKPOINTING_NAMES)
+_FSDP2_RULES = (
+    bool_rule("parallel.sequence_parallel", "distributed.sequence_parallel"),
+    bool_rule("parallel.reshard_after_forward", "distributed.reshard_after_forward"),
+)
+_SCHEDULES = ("1f1b", "schedule1f1b")
+
+
+def read_parallel(program: Program, settings: LayeredSettings) -> None:
+    """Record the strategy, the ranks of every dimension, and the strategy's own settings."""
+    findings, strategy = program.findings, strategy_of(program, settings)
+    named = named_strategy(settings)
+    if strategy is not None and strategy.megatron_fsdp and version_of(program) >= (0, 2):
+        _warn_of_checkpointing(settings, findings)
+    else:
+        apply_rules((_CHECKPOINTING_RULE,), settings, findings, tool="Automodel")
+    if named is None or strategy is None:
+        return
+    if not is_known(named):
+        sentence = f"{named.origin}: strategy {named.value!r} is not known here; FSDP2 is counted."
+        findings.mark_uncertain("parallel.strategy", sentence, direction="more")
+    findings.record_from(named, "parallel.strategy", strategy.name)
+    world, find = world_size(program, settings), settings.find
+    if strategy.buckets:
+        ranks = find("distributed.dp_size")
+        ranks = world.ranks if ranks is None or is_open(ranks) else ranks
+        record_int(findings, "parallel.data_replicate", ranks)
+        if ranks is None:
+            findings.require("parallel.data_replicate")
+        record_bool(findings, "parallel.gradient_as_bucket_view", find("distributed.gradient_as_bucket_view"))
+        return
+    sizes = {
+        "tensor": find("distributed.tp_size"),
+        "pipeline": find("distributed.pp_size"),
+        "context": find("distributed.cp_size"),
+        "expert": find("distributed.ep_size"),
+        "data_replicate": find("distributed.dp_replicate_size"),
+    }
+    record_ranks(findings, world, sizes, _data_shards(settings))
+    read_tensor_plan(program, settings, strategy=strategy)
+    if strategy.megatron_fsdp:
+        read_megatron_fsdp(program, settings)
+    else:
+        _read_fsdp2(settings, findings)
+
+
+def _warn_of_checkpointing(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Record that Megatron-FSDP's manager skips activation checkpointing, since 0.2, on several ranks."""
+    written = settings.find(*_CHECKPOINTING_NAMES)
+    if written is not None and _CHECKPOINTING.get(as_word(written) or "", "none") != "none":
+        findings.warn(f"{written.origin} has no effect: Automodel does not support it with Megatron-FSDP.")
+
+
+def _read_fsdp2(settings: LayeredSettings, findings: FindingCollector) -> None:
+    _read_expert_resharding(settings, findings)
+    apply_rules(_FSDP2_RULES, settings, findings, tool="Automodel")
+    offload = settings.find(
+        *("distributed.offload_policy._target_", "distributed.offload_policy", "distributed.cpu_offload")
+    )
+    if offload is None and settings.names("distributed.offload_policy."):
+        offload = settings.find(*settings.names("distributed.offload_policy."))
+        offload = offload.with_value(True) if offload is not None else None
+    if offload is not None and (as_bool(offload) or "cpuoffload" in str(offload.value).lower()):
+        findings.record_from(offload, "parallel.cpu_offload", "all")
+    settings.find(*settings.names("distributed.offload_policy."))
+    deferred = settings.find("distributed.defer_fsdp_grad_sync")
+    deferred = deferred or default_setting(True, "Automodel's default defer_fsdp_grad_sync")
+    if as_bool(deferred) is not None:
+        findings.record_from(deferred, "parallel.sync_every_micro_batch", not as_bool(deferred))
+    _read_pipeline(settings, findings)
+
+
+def _read_pipeline(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Doubt activations under schedules other than 1F1B, which hold more micro-batches."""
+    if (as_int(settings.find("distributed.pp_size")) or 1) == 1:
+        return
+    schedule = settings.find("distributed.pipeline.pp_schedule_csv", "distributed.pipeline.pp_schedule")
+    if schedule is not None and (as_word(schedule) or "") not in _SCHEDULES:
+        findings.warn(f"{schedule.origin}: a 1F1B schedule is counted; others hold more micro-batches at once.")
+        findings.add_uncertainty("more", "activations")
+    uneven = settings.find("distributed.pipeline.module_fqns_per_model_part", "distributed.pipeline.layers_per_stage")
+    if uneven is not None or settings.names("distributed.pipeline.module_fqns_per_model_part."):
+        findings.warn("distributed.pipeline: blocks are counted as if they were spread evenly over the stages.")
+        findings.add_uncertainty("more", *MODEL_STATES, "activations")
+
+
+def _data_shards(settings: LayeredSettings) -> Setting | None:
+    """Return the number of data shards: ``dp_size`` counts all data-parallel ranks, replicas included."""
+    total, copies = settings.find("distributed.dp_size"), settings.find("distributed.dp_replicate_size")
+    size = as_int(total)
+    if total is None or size is None:
+        return None
+    return total.with_value(max(1, size // (as_int(copies) or 1)))
+
+
+def _read_expert_resharding(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Record that weights stay gathered by default where experts are spread over ranks (``MoEParallelizerConfig``)."""
+    experts = settings.find("distributed.ep_size")
+    written = settings.find("distributed.moe.reshard_after_forward")
+    if experts is not None and (as_int(experts) or 1) > 1:
+        default = default_setting(False, f"{experts.origin}: Automodel's default with experts")
+        record_bool(findings, "parallel.reshard_after_forward", written or default)
+
+
+# The checkpoints of a recipe (``CheckpointingConfig``, ``Checkpointer.save_model``).
+#
+# Each rank writes its shard with torch's distributed checkpoints; ``save_consolidated`` merges the files on the host.
+# Adapters are gathered whole, parameter by parameter, and copied to the CPU. Optimizer states are saved in both
+# cases.
+
+
+def read_saving(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Record the table ``saving`` unless checkpoints are off."""
+    enabled = settings.find("checkpoint.enabled")
+    if enabled is not None and as_bool(enabled) is False:
+        return
+    adapters = settings.find("peft._target_", "peft.dim", "peft.peft_scheme")
+    chosen = enabled or adapters or default_setting(True, "Automodel's default checkpoint.enabled")
+    findings.record_from(chosen, "saving.weights", "adapters" if adapters is not None else "sharded")
+    findings.record_from(chosen, "saving.optimizer", True)
+    settings.find(*settings.names("checkpoint."))
+
+
+# A recipe's model, batch, optimizer and adapters; the other modules of this room read the rest of it.
+#
+# Names and meanings: ``nemo_automodel/recipes``, ``_transformers`` and ``components`` of Automodel 0.1 to 0.5.
+
+
+_TASKS = {
+    "ForSequenceClassification": "sequence-classification",
+    "ForImageTextToText": "image-text-to-text",
+    "ForTextToWaveform": "text-to-waveform",
+}
+"""Tasks by a part of the builder's name."""
+_ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
+_RULES = (
+    int_rule("training.micro_batch", "step_scheduler.local_batch_size", "step_scheduler.micro_batch_size"),
+    bool_rule("training.compile", "compile.enabled", "distributed.enable_compile", "compile"),
+)
+_LENGTH_NAMES = ("dataset.seq_length", "dataset.seq_len", "dataset.max_seq_length", "dataset.max_length")
+
+
+def read(program: Program) -> JobReading:
+    """Return the job of an Automodel recipe."""
+    findings, settings = program.findings, tool_settings(program, "c", "config")
+    findings.record("training.framework", "automodel", "the program that is started", written=False)
+    _read_model(program, settings)
+    _read_batch(settings, findings)
+    read_loss(settings, findings)
+    _read_adapters(settings, findings)
+    read_precision(program, settings)
+    _read_optimizer(settings, findings)
+    read_parallel(program, settings)
+    read_saving(settings, findings)
+    mark_doubts(program, settings)
+    warn_of_unread(settings, findings)
+    return findings.build()
+
+
+def _read_model(program: Program, settings: LayeredSettings) -> None:
+    findings = program.findings
+    name = settings.find(
+        "model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path", "model.config.name_or_path"
+    )
+    if name is not None:
+        findings.record_from(name, "model.id", folder_id(program.filesystem, str(name.value)) or str(name.value))
+    builder = settings.find("model._target_")
+    task = next((task for word, task in _TASKS.items() if builder is not None and word in str(builder.value)), None)
+    if builder is not None and task is not None:
+        findings.record_from(builder, "model.task", task)
+    packed = settings.find("packed_sequence.packed_sequence_size")
+    if packed is not None and str(packed.value) != "0" and as_int(settings.find("distributed.cp_size")) in (None, 1):
+        findings.record_from(packed, "model.attention", "flash_attention_2")  # kernel_patches.py asserts it
+    attention = settings.find("model.attn_implementation", "model.backend.attn")
+    if attention is not None and as_word(attention) in _ATTENTION:
+        findings.record_from(attention, "model.attention", as_word(attention))
+    elif attention is not None:
+        sentence = f"{attention.origin}: attention {attention.value!r} is not known here and is counted as sdpa."
+        findings.mark_uncertain("model.attention", sentence)
+    origin = "not set anywhere; FlashAttention 2, the default where it is installed, needs as much memory"
+    findings.record("model.attention", "sdpa", origin, written=False)
+
+
+def _read_batch(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Record micro-batch and length: a pipeline runs parts of the local batch, packed sequences are all of one length.
+
+    Without packing the collater pads a batch to its longest sequence (components/datasets/utils.py).
+    """
+    staged = settings.find("distributed.pp_size")
+    if staged is not None and (as_int(staged) or 1) > 1:
+        size = settings.find("distributed.pipeline.pp_microbatch_size")
+        default = default_setting(1, "Automodel's default pp_microbatch_size")
+        record_int(findings, "training.micro_batch", size or default)
+    apply_rules(_RULES, settings, findings, tool="Automodel")
+    packed = settings.find("packed_sequence.packed_sequence_size")
+    is_packed = packed is not None and str(packed.value) != "0"
+    record_int(findings, "training.sequence_length", packed if is_packed else settings.find(*_LENGTH_NAMES))
+    if is_packed and packed is not None:
+        findings.record_from(packed, "training.varying_lengths", False)
+    else:
+        origin = "Automodel pads a batch to its longest sequence unless it packs them"
+        findings.record("training.varying_lengths", True, origin, written=False)
+    if (total := settings.find("step_scheduler.global_batch_size")) is not None:
+        findings.record_global_batch(as_int(total), total)
+
+
+def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
+    setting = settings.find("optimizer._target_", "optimizer.name", "optimizer")
+    if setting is None:
+        return
+    record_optimizer(findings, setting, options=optimizer_options(settings, "optimizer."))
+
+
+def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
+    if settings.find("peft._target_", "peft.dim", "peft.peft_scheme") is None:
+        return
+    record_int(findings, "lora.rank", settings.find("peft.dim") or default_setting(8, "Automodel's default peft.dim"))
+    modules, all_linear = settings.find("peft.target_modules"), settings.find_true("peft.match_all_linear")
+    if all_linear is not None:
+        findings.record_from(all_linear, "lora.targets", "all-linear")
+    elif modules is not None:
+        _read_targets(modules, findings)
+    record_word(findings, "lora.adapter_dtype", settings.find("peft.lora_dtype"), DTYPE_NAMES)
+    dropout = settings.find("peft.dropout") or default_setting(0.0, "Automodel's default peft.dropout")
+    record_dropout(findings, dropout)  # of the input or of the output, as dropout_position says
+    four, eight = settings.find_true("quantization.load_in_4bit"), settings.find_true("quantization.load_in_8bit")
+    double = settings.is_true("quantization.bnb_4bit_use_double_quant")
+    if four is not None:
+        findings.record_from(four, "lora.quantization", "nf4-double" if double else "nf4")
+    elif eight is not None:
+        findings.record_from(eight, "lora.quantization", "int8")
+
+
+def _read_targets(modules: Setting, findings: FindingCollector) -> None:
+    """Record names, which may be patterns: ``*_proj`` is every projection of a block, ``*.q_proj`` the one named so."""
+    patterns = modules.value if isinstance(modules.value, list) else [modules.value]
+    names = [str(pattern).rpartition(".")[2] for pattern in patterns]
+    if names == ["*_proj"]:
+        findings.record_from(modules, "lora.targets", "all-linear")
+    elif any("*" in name for name in names):
+        findings.warn(f"{modules.origin}: the pattern {modules.value} is not understood; give lora.targets as names.")
+        findings.require("lora.targets")
+    else:
+        findings.record_from(modules, "lora.targets", names)
+
+
+TOOL = Tool(
+    name="NeMo Automodel",
+    programs=re.compile(r"(.*/)?automodel|nemo_automodel(\.\w+)*|(.*/)?nemo_automodel/.*"),
+    commands=(ToolCommand(name="automodel", subcommands=None),),
+    is_config=lambda table: has_key(table, "_target_") and has_any(table, "step_scheduler", "recipe"),
+    read=read,
+    keys=ToolKeys(
+        settings={
+            "training.micro_batch": ToolKey(name="step_scheduler.local_batch_size"),
+            "training.sequence_length": ToolKey(name="packed_sequence.packed_sequence_size"),
+            "training.activation_checkpointing": ToolKey(
+                name="distributed.activation_checkpointing", values=CHECKPOINTING_SWITCH
+            ),
+            "parallel.reshard_after_forward": ToolKey(name="distributed.reshard_after_forward"),
+            "lora.rank": ToolKey(name="peft.dim"),
+        },
+        derived={"training.gradient_accumulation": "step_scheduler.global_batch_size"},
+    ),
+)

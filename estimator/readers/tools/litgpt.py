@@ -1,0 +1,532 @@
+"""LitGPT: the flags of ``litgpt finetune_lora CHECKPOINT_DIR --train.micro_batch_size 4`` and its YAML."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from ...common.errors import InputError, VramtopError
+from ...job.rules.frameworks import older
+from ..program.program import Program, ToolCommand, checked_ranks, visible_gpus
+from ..source.data_files import read_table
+from ..source.evidence import (
+    FindingCollector,
+    JobReading,
+    LayeredSettings,
+    Setting,
+    as_bool,
+    as_int,
+    as_word,
+    default_setting,
+    is_open,
+    parse_digits,
+    refusal,
+)
+from ..trainer.trainer_program import known_config
+from ..trainer.unread_settings import warn_of_unread
+from .shared import (
+    CONFIG_SUFFIXES,
+    Tool,
+    ToolKey,
+    ToolKeys,
+    apply_rules,
+    config_of_model,
+    expand_abbreviations,
+    folder_id,
+    has_any,
+    int_rule,
+    optimizer_options,
+    record_dropout,
+    record_int,
+    record_optimizer,
+    tool_layers,
+    word_rule,
+)
+
+if TYPE_CHECKING:
+    from ...model.architecture import Architecture
+
+# LitGPT's adapter methods (LLaMA-Adapter, and its second version): which parameters train, and how many.
+#
+# Read from ``adapter.py`` and ``adapter_v2.py`` of LitGPT 0.5.13.
+
+
+_PROMPT_LENGTH = 10
+_FIRST_LAYER = 2
+"""Layers from this one on attend to the learned prompt."""
+
+
+def read_adapter_method(program: Program, settings: LayeredSettings, *, second: bool) -> None:
+    """Record the parameters that train: a prompt for most layers; in version 2 the norms, scales and biases too."""
+    findings = program.findings
+    origin = f"LitGPT's adapter method{' v2' if second else ''}"
+    findings.record("training.trainable", ["*norm*", "*ln_*"] if second else ["!*"], origin, written=False)
+    number = _count(program, second=second)
+    if number is not None:
+        findings.record("training.trainable_parameters", number, origin, written=False)
+    else:
+        findings.warn(f"{origin}: its own parameters are not counted, as the model's config is not known here.")
+        findings.add_uncertainty("more", "gradients", "optimizer")
+    quantize = settings.find("quantize")
+    if quantize is not None:
+        findings.warn(f"{quantize.origin}: quantized weights without LoRA adapters are counted unquantized.")
+        findings.add_uncertainty("less", "weights")
+
+
+def _count(program: Program, *, second: bool) -> int | None:
+    """Return the number of parameters that train; None if the model's config is not known."""
+    arch = known_architecture(program)
+    if arch is None or arch.experts:
+        return None
+    prompts = max(arch.layers - _FIRST_LAYER, 0) * (_PROMPT_LENGTH * arch.hidden + arch.heads)
+    if not second:
+        return prompts
+    mlp = (2 if arch.gated else 1) * arch.mlp_size + arch.hidden
+    outputs = arch.layers * (arch.query_size + arch.key_size + arch.value_size + arch.hidden + mlp) + arch.vocab
+    norms = (arch.layers * arch.norms_per_layer + 1) * arch.hidden * (2 if arch.norm == "layer" else 1)
+    return prompts + 2 * outputs + norms
+
+
+def known_architecture(program: Program) -> "Architecture | None":
+    """Return the architecture of the model that has been read; None if it is not known here."""
+    from ...model.read_architecture import read_architecture  # here: 20 ms that recognising a run does not need
+
+    written = program.findings.get("model.config")
+    model = program.findings.get("model.id")
+    config = written.value if written is not None else known_config(model, program.environ, folders=program.pid is None)
+    try:
+        return read_architecture(config) if config is not None else None
+    except VramtopError:
+        return None
+
+
+# Reads how LitGPT spreads a job, from ``devices`` and ``num_nodes``; visible GPUs count for ``auto`` only.
+#
+# Read from ``finetune/*.py``, ``pretrain.py`` and ``utils.py`` (``parse_devices``) of LitGPT 0.5.4 to 0.5.13.
+
+
+LORA_RECIPES = ("lora", "finetune", "finetune_lora")
+
+
+def read_devices(program: Program, settings: LayeredSettings, *, recipe: str) -> None:
+    """Record the ranks: several mean FSDP, and for fine-tuning checkpointed blocks."""
+    findings, pretrains = program.findings, recipe == "pretrain"
+    written_nodes = settings.find("num_nodes")
+    nodes = as_int(written_nodes) or 1
+    if written_nodes is not None and as_int(written_nodes) is None:
+        findings.refuse_ranks(refusal(written_nodes, "number of machines"))
+        findings.require("parallel.data_shard")
+        return
+    devices = settings.find("devices") or default_setting("auto" if pretrains else 1, "LitGPT's default devices")
+    if as_word(devices) in ("auto", "-1"):
+        devices = _all_devices(program, nodes) or devices
+    per_node = as_int(devices)
+    if per_node is None:
+        if not is_open(devices):
+            findings.refuse_ranks(refusal(devices, "number of devices"))
+        findings.require("parallel.data_shard")
+        return
+    origin = f"{devices.origin} times {written_nodes.origin}" if nodes > 1 and written_nodes else devices.origin
+    ranks = Setting(value=per_node * nodes, origin=origin, written=devices.written)
+    if checked_ranks(ranks, findings).ranks is None:
+        findings.require("parallel.data_shard")
+        return
+    if ranks.value == 1:
+        findings.record("parallel.data_shard", 1, origin, written=False)
+        return
+    composable = recipe in LORA_RECIPES and not older(program.versions.get("litgpt"), 0, 5, 11)
+    strategy = "fsdp2" if composable else "fsdp1"
+    findings.record("parallel.strategy", strategy, f"{origin}: LitGPT shards over several devices", written=False)
+    _read_reduction(program, composable=composable)
+    if pretrains:
+        findings.record("parallel.sharding", "hybrid", "litgpt pretrain shards within a machine", written=False)
+        findings.record_from(ranks, "parallel.data_shard", per_node)
+        findings.record_from(ranks, "parallel.data_replicate", nodes)
+    else:
+        findings.record_from(ranks, "parallel.data_shard", ranks.value)
+        origin = f"{origin}: LitGPT then checkpoints every block"
+        findings.record("training.activation_checkpointing", "full", origin, written=False)
+
+
+def _read_reduction(program: Program, *, composable: bool) -> None:
+    """Record the dtype of reduced gradients: FSDP1's is that of computation, FSDP2's that of the weights.
+
+    Source: Lightning's ``plugins/precision/fsdp.py``; its ``ModelParallelStrategy`` gives FSDP2 no policy.
+    """
+    findings = program.findings
+    precision = findings.get("training.precision")
+    half, _, mixed = str(precision.value if precision is not None else "").partition("-")
+    if composable and mixed:
+        findings.warn("LitGPT gathers fp32 weights for LoRA on several devices; 16-bit ones are counted.")
+        findings.add_uncertainty("more", "weights")
+    if half in ("bf16", "fp16") and not (composable and mixed):
+        findings.record("parallel.reduce_dtype", half, "Lightning reduces FSDP's gradients in 16 bits", written=False)
+
+
+def _all_devices(program: Program, nodes: int) -> Setting | None:
+    """Return the GPUs of one machine: those that its ranks hold, else the visible ones; None if they are unknown."""
+    if program.self_started_ranks is not None:
+        origin = f"{program.self_started_ranks} processes that it started hold GPU memory"
+        return default_setting(program.self_started_ranks, origin)
+    total = parse_digits(program.environ.get("WORLD_SIZE", ""))  # Lightning sets it for the ranks that it starts
+    if total is not None and total % nodes == 0:
+        return default_setting(total // nodes, "WORLD_SIZE in the environment")
+    return visible_gpus(program.environ)
+
+
+# The layers that LitGPT's switches (``lora_mlp``, ...) adapt, by the names that the model at hand gives them.
+
+
+TARGETS: dict[str, tuple[tuple[tuple[str, ...], ...], bool]] = {
+    "lora_query": ((("q_proj",),), True),
+    "lora_key": ((("k_proj",),), False),
+    "lora_value": ((("v_proj",),), True),
+    "lora_projection": ((("o_proj",), ("dense",), ("out_proj",)), False),
+    "lora_mlp": (
+        (
+            ("gate_proj", "up_proj", "down_proj"),
+            ("gate_up_proj", "down_proj"),
+            ("dense_h_to_4h", "dense_4h_to_h"),
+            ("fc1", "fc2"),
+        ),
+        False,
+    ),
+    "lora_head": ((("lm_head",), ("embed_out",)), False),
+}
+"""Each switch with the names of its layers in several families, and its default."""
+
+
+def record_targets(program: Program, settings: LayeredSettings) -> None:
+    """Record the layers that the switches adapt; without a known model, by all names."""
+    names, experts = _module_names(program)
+    targets: list[str] = []
+    origins: list[str] = []
+    for name, (families, on_by_default) in TARGETS.items():
+        setting = settings.find(name)
+        is_on = as_bool(setting) if setting is not None else on_by_default
+        if is_on and name == "lora_mlp" and experts and setting is not None:
+            targets += experts
+        elif is_on:
+            every = tuple(dict.fromkeys(layer for family in families for layer in family))
+            targets += next((family for family in families if names.issuperset(family)), every)
+        if setting is not None:
+            origins.append(setting.origin)
+    origin = "; ".join(origins) or "LitGPT's default: queries and values"
+    program.findings.record("lora.targets", targets, origin, written=bool(origins))
+
+
+def _module_names(program: Program) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the last parts of the names of the model's linear layers, and those of its experts and their router.
+
+    Both are empty if the model is not known.
+    """
+    from ...model.families import family_of
+    from ...model.read_architecture import count_parameters  # here: a model is looked up only where it must be
+
+    arch = known_architecture(program)
+    try:
+        inventory = count_parameters(arch) if arch is not None else None
+    except VramtopError:
+        inventory = None
+    if arch is None or inventory is None:
+        return frozenset(), ()
+    linear = [group.name for group in inventory.groups if group.linear]
+    names = frozenset(name.removesuffix(".weight").rpartition(".")[2] for name in linear)
+    experts = family_of(inventory.family).expert_names if arch.experts else None
+    return names, (*experts, "gate") if experts else ()
+
+
+# The model of a LitGPT job: a checkpoint folder, a name in its list, or a ``Config`` of its own.
+#
+# Read from ``config.py`` (defaults), ``model.py`` and ``utils.py`` (``extend_checkpoint_dir``) of LitGPT 0.5.13.
+
+
+_CONFIG_FILE = "model_config.yaml"
+_PREFIX = "model_config."
+_DEFAULTS: Mapping[str, Any] = {
+    "n_layer": 16,
+    "n_embd": 4096,
+    "n_head": 32,
+    "block_size": 4096,
+    "vocab_size": 50254,
+    "padding_multiple": 512,
+    "norm_class_name": "LayerNorm",
+    "mlp_class_name": "GptNeoxMLP",
+    "bias": True,
+    "parallel_residual": True,
+    "norm_eps": 1e-5,
+}
+_LLAMA = ("RMSNorm", "LLaMAMLP")
+_GPT_NEOX = ("LayerNorm", "GptNeoxMLP")
+_NOT_CONVERTED = (
+    *("n_expert", "latent_attention", "norm_qk", "post_attention_norm", "post_mlp_norm", "shared_attention_norm"),
+    *("sliding_window_size", "attention_logit_softcapping", "final_logit_softcapping", "lm_head_bias"),
+)
+"""Parts of a ``Config`` that the two families it is converted to do not have."""
+
+
+def read_litgpt_model(program: Program, settings: LayeredSettings, *, positional: str | None) -> None:
+    """Record ``model.id``, and ``model.config`` where LitGPT's model has a config of its own or unties the head.
+
+    Args:
+        program: the program.
+        settings: its settings.
+        positional: the model on the command line without a flag.
+    """
+    own = _own_config(settings)
+    if own is not None:
+        _record_converted(program, own.value, own.origin)
+        return
+    setting = settings.find("checkpoint_dir", "model_name", "initial_checkpoint_dir", "repo_id")
+    if positional is not None:
+        setting = Setting(value=positional, origin=f"{positional} on the command line")
+    if setting is None:
+        return
+    text = str(setting.value).rstrip("/")
+    folder = _checkpoint_folder(program, text)
+    stored = _stored_config(folder / _CONFIG_FILE, program) if folder is not None else {}
+    hub = stored.get("hf_config")
+    if folder is not None and (found := folder_id(program.filesystem, str(folder))) is not None:
+        name = found
+    elif isinstance(hub, Mapping) and hub.get("org") and hub.get("name"):
+        name = f"{hub['org']}/{hub['name']}"
+    elif stored:
+        _record_converted(program, stored, f"{setting.origin}: {_CONFIG_FILE}")
+        return
+    else:
+        name = "/".join(PurePath(text).parts[-2:]) if "/" in text else text
+    program.findings.record_from(setting, "model.id", name)
+    _untie(program, settings, setting.with_value(name))
+
+
+def _own_config(settings: LayeredSettings) -> Setting | None:
+    """Return the ``Config`` that is written out, which wins over the model's name."""
+    fields = {name: found for name in settings.names(_PREFIX) if (found := settings.find(name)) is not None}
+    if not fields:
+        return None
+    origin = next(iter(fields.values())).origin
+    values = {name.removeprefix(_PREFIX): _number(setting.value) for name, setting in fields.items()}
+    return Setting(value=values, origin=origin)
+
+
+def _number(value: Any) -> Any:
+    """Return the value of a flag's text as YAML means it."""
+    if not isinstance(value, str):
+        return value
+    words = {"true": True, "false": False, "null": None, "None": None}
+    return words.get(value, int(value) if value.lstrip("-").isdecimal() else value)
+
+
+def _checkpoint_folder(program: Program, text: str) -> Path | None:
+    """Return the folder as LitGPT finds it: as it is written, or below ``checkpoints``."""
+    for name in (text, f"checkpoints/{text}"):
+        folder = program.filesystem.resolve(name)
+        if os.access(folder / _CONFIG_FILE, os.R_OK) or os.access(folder / "config.json", os.R_OK):
+            return folder
+    return None
+
+
+def _stored_config(path: Path, program: Program) -> Mapping[str, Any]:
+    try:
+        return read_table(path) if os.access(path, os.R_OK) else {}
+    except InputError as error:
+        program.findings.warn(f"The model's own configuration is not counted: {error.message}", unless="model.id")
+        return {}
+
+
+def _untie(program: Program, settings: LayeredSettings, model: Setting) -> None:
+    """Record a config without a tied head: LitGPT's ``GPT`` has a head of its own, whatever the checkpoint ties."""
+    if settings.is_true("train.tie_embeddings"):
+        return
+    config = config_of_model(program, model)
+    if config is not None and config.get("tie_word_embeddings"):
+        untied = {**config, "tie_word_embeddings": False}
+        program.findings.record("model.config", untied, f"{model.origin}; LitGPT unties the head", written=False)
+
+
+def _record_converted(program: Program, own: Mapping[str, Any], origin: str) -> None:
+    """Record the Hugging Face config of the same model, for models with Llama's or GPT-NeoX's blocks."""
+    known = {**_DEFAULTS, **{name: value for name, value in own.items() if value is not None}}
+    sizes = [known[name] for name in ("n_layer", "n_embd", "n_head", "vocab_size", "padding_multiple", "block_size")]
+    kind = (known["norm_class_name"], known["mlp_class_name"])
+    is_gpt_neox = kind == _GPT_NEOX and bool(known["bias"])
+    unusual = [name for name in _NOT_CONVERTED if known.get(name)]
+    is_llama = kind == _LLAMA and isinstance(known.get("intermediate_size"), int)
+    if unusual or not all(type(size) is int and size > 0 for size in sizes) or not (is_llama or is_gpt_neox):
+        part = ", ".join(unusual) or " with ".join(kind)
+        program.findings.warn(
+            f"{origin}: LitGPT's model with {part} is not known here; give model.config.", unless="model.id"
+        )
+        return
+    _, hidden, heads, vocab, multiple, _ = sizes
+    config = {
+        "num_hidden_layers": known["n_layer"],
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "intermediate_size": known.get("intermediate_size") or 4 * hidden,
+        "vocab_size": known.get("padded_vocab_size") or -(-vocab // multiple) * multiple,
+        "max_position_embeddings": known["block_size"],
+        "tie_word_embeddings": False,
+        "attention_bias": bool(known["bias"]),
+    }
+    if is_llama:
+        config |= {"model_type": "llama", "mlp_bias": bool(known["bias"]), "rms_norm_eps": known["norm_eps"]}
+        config |= {"num_key_value_heads": known.get("n_query_groups") or heads}
+        config |= {"head_dim": known.get("head_size") or hidden // heads, "hidden_act": "silu"}
+    else:
+        config |= {"model_type": "gpt_neox", "use_parallel_residual": bool(known["parallel_residual"])}
+        config |= {"hidden_act": "gelu"}
+    program.findings.record("model.config", config, origin)
+
+
+# Reads a LitGPT command or its YAML into a job.
+#
+# Names and meanings: ``litgpt/finetune``, ``litgpt/pretrain.py``, ``litgpt/args.py`` of LitGPT 0.5.
+
+
+_PRECISION = {
+    "bf16-true": "bf16",
+    "16-true": "fp16",
+    "bf16-mixed": "bf16-mixed",
+    "16-mixed": "fp16-mixed",
+    "32-true": "fp32",
+    "32": "fp32",
+}
+_QUANTIZATION = {
+    "bnb.nf4": "nf4",
+    "bnb.nf4-dq": "nf4-double",
+    "bnb.fp4": "nf4",
+    "bnb.fp4-dq": "nf4-double",
+    "bnb.int8-training": "int8",
+    "bnb.int8": "int8",
+}
+_RULES = (
+    int_rule("training.sequence_length", "train.max_seq_length", "data.max_seq_length"),
+    word_rule("training.precision", _PRECISION, "precision", default="bf16-mixed"),
+)
+_SUBCOMMANDS = frozenset(
+    {"finetune", "finetune_lora", "finetune_full", "finetune_adapter", "finetune_adapter_v2", "pretrain"}
+)
+_OPTIONS = (
+    *("train.save_interval", "train.log_interval", "train.global_batch_size", "train.micro_batch_size"),
+    *("train.lr_warmup_steps", "train.lr_warmup_fraction", "train.epochs", "train.max_tokens", "train.max_steps"),
+    *("train.max_time", "train.max_seq_length", "train.tie_embeddings", "train.max_norm", "train.min_lr"),
+    *("precision", "quantize", "devices", "num_nodes", "optimizer", *TARGETS, "lora_r", "lora_alpha", "lora_dropout"),
+)
+"""Options whose names may be shortened on the command line, with those that make a short name ambiguous."""
+
+
+def read(program: Program) -> JobReading:
+    """Return the job of a LitGPT command."""
+    words, flags = _split_words(program.launch.arguments)
+    program = replace(program, launch=replace(program.launch, arguments=(*words, *flags)))
+    findings, layers = program.findings, tool_layers(program, "config")
+    settings = LayeredSettings(expand_abbreviations(layers[0], _OPTIONS), *layers[1:])
+    recipe = _recipe(program, settings, words)
+    pretrains = recipe == "pretrain"
+    findings.record("training.framework", "litgpt", "the program is LitGPT")
+    read_litgpt_model(program, settings, positional=_named_model(words))
+    apply_rules(
+        (int_rule("training.micro_batch", "train.micro_batch_size", default=4 if pretrains else 1), *_RULES),
+        settings,
+        findings,
+        tool="LitGPT",
+    )
+    name = "train.global_batch_size"
+    total = settings.find(name) or _default(512 if pretrains else 16, name)
+    findings.record_global_batch(as_int(total), total)
+    _read_optimizer(settings, findings, pretrains=pretrains)
+    lengths = "pretrain cuts its data to one length" if pretrains else "a batch is padded to its longest sample"
+    findings.record("training.varying_lengths", not pretrains, f"LitGPT: {lengths}", written=False)
+    if pretrains:
+        findings.record("training.compile", True, "litgpt pretrain compiles its model", written=False)
+    if recipe in LORA_RECIPES:
+        _read_lora(program, settings)
+    elif recipe.startswith(("adapter", "finetune_adapter")):
+        read_adapter_method(program, settings, second=recipe.endswith("v2"))
+    read_devices(program, settings, recipe=recipe)
+    warn_of_unread(settings, findings)
+    return findings.build()
+
+
+def _default(value: object, name: str) -> Setting:
+    return default_setting(value, f"LitGPT's default {name}")
+
+
+def _split_words(arguments: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Return the words that stand for themselves, and the flags, each of which takes exactly one value."""
+    words: list[str] = []
+    flags: list[str] = []
+    value_follows = False
+    for word in arguments:
+        is_flag = word.startswith("--") and not value_follows
+        (flags if is_flag or value_follows else words).append(word)
+        value_follows = is_flag and "=" not in word
+    return words, flags
+
+
+def _named_model(words: list[str]) -> str | None:
+    """Return the checkpoint or model on the command line: the word after the command."""
+    names = words[1:] if words and (words[0].startswith("finetune") or words[0] == "pretrain") else words
+    return next((name for name in names[:1] if not name.endswith(CONFIG_SUFFIXES)), None)
+
+
+def _recipe(program: Program, settings: LayeredSettings, words: list[str]) -> str:
+    """Return the recipe (``finetune_lora``, ...) from the command or the script, otherwise from the file's keys."""
+    script = PurePath(program.launch.script or "").stem
+    if script == "litgpt" or program.launch.module in ("litgpt", "litgpt.__main__"):
+        return words[0] if words else "finetune"
+    if program.config_file is not None:
+        return "lora" if settings.find("lora_r") is not None else "full"
+    return script or (program.launch.module or "").rpartition(".")[2]
+
+
+def _read_optimizer(settings: LayeredSettings, findings: FindingCollector, *, pretrains: bool) -> None:
+    """Record the optimizer: quantized weights always get bitsandbytes' paged AdamW (``litgpt/utils.py``).
+
+    Pretraining uses torch's fused AdamW.
+    """
+    quantized = settings.find("quantize")
+    if quantized is not None and not pretrains:
+        origin = f"{quantized.origin}: LitGPT's optimizer for it"
+        findings.record("training.optimizer", "paged-adamw", origin, written=False)
+    setting = settings.find("optimizer.class_path", "optimizer") or _default("AdamW", "optimizer")
+    options = optimizer_options(settings, "optimizer.init_args.", "optimizer.")
+    record_optimizer(findings, setting, options={**options, "fused": True} if pretrains else options)
+
+
+def _read_lora(program: Program, settings: LayeredSettings) -> None:
+    findings = program.findings
+    record_int(findings, "lora.rank", settings.find("lora_r") or _default(8, "lora_r"))
+    record_targets(program, settings)
+    record_dropout(findings, settings.find("lora_dropout"))
+    quantize = settings.find("quantize")
+    quantization = _QUANTIZATION.get(str(quantize.value)) if quantize is not None else None
+    if quantize is not None and quantization is not None:
+        findings.record_from(quantize, "lora.quantization", quantization)
+    elif quantize is not None:
+        sentence = f"{quantize.origin}: {quantize.value!r} is not known here and is not counted."
+        findings.mark_uncertain("lora.quantization", sentence, direction="less")
+
+
+TOOL = Tool(
+    name="LitGPT",
+    programs=re.compile(r"(.*/)?litgpt|litgpt(\.\w+)*|(.*/)?litgpt/(finetune|pretrain)\w*(/\w+)?"),
+    commands=(ToolCommand(name="litgpt", subcommands=_SUBCOMMANDS),),
+    is_config=lambda table: (
+        isinstance(table.get("train"), Mapping) and has_any(table, "checkpoint_dir", "model_name", "lora_r")
+    ),
+    read=read,
+    keys=ToolKeys(
+        settings={
+            "training.micro_batch": ToolKey(name="train.micro_batch_size"),
+            "training.sequence_length": ToolKey(name="train.max_seq_length"),
+            "training.precision": ToolKey(name="precision", values={"bf16": "bf16-true", "bf16-mixed": "bf16-mixed"}),
+            "lora.rank": ToolKey(name="lora_r"),
+            "lora.quantization": ToolKey(name="quantize", values={"nf4-double": "bnb.nf4-dq", "nf4": "bnb.nf4"}),
+        },
+        derived={"training.gradient_accumulation": "train.global_batch_size"},
+    ),
+)

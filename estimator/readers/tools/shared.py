@@ -1,0 +1,693 @@
+"""Building blocks that several tools use."""
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...common.errors import InputError, VramtopError
+from ...job.rules.optimizers.by_name import optimizer_arguments, optimizer_by_class
+from ..program.program import Program, ToolCommand, WorldSize
+from ..program.run_logs import latest_file, table_in_file, table_in_log
+from ..source.data_files import NULL_IS_WRONG, FilesystemView, read_table
+from ..source.evidence import (
+    Finding,
+    FindingCollector,
+    JobReading,
+    LayeredSettings,
+    Setting,
+    SettingsLayer,
+    as_bool,
+    as_int,
+    as_word,
+    default_setting,
+    is_open,
+    parse_flags,
+)
+from ..trainer.trainer_program import given_config, known_config
+
+# The record that describes a training tool: how it is recognised, read and edited.
+
+
+ConfigTable = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolKey:
+    """A tool's setting that stands for one job key and nothing else."""
+
+    name: str
+    values: Mapping[Any, Any] | None = None
+    """The tool's value for each value of the job; None: they are equal."""
+    also: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that have to be set with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolKeys:
+    """A tool's own names for job keys, for writing changes down as edits of its configuration."""
+
+    settings: Mapping[str, ToolKey] = field(default_factory=dict)
+    """Settings by job key."""
+    derived: Mapping[str, str] = field(default_factory=dict)
+    """Job keys that the tool computes from another setting, which stays as it is."""
+    always_flags: bool = False
+    """True: names have dashes in front in files too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A training tool that is read by its own names."""
+
+    name: str
+    """The name for people."""
+    programs: re.Pattern[str]
+    """Its programs: names of modules, and paths of scripts without ``.py``."""
+    commands: tuple[ToolCommand, ...] = ()
+    """Its own commands on the PATH."""
+    flags: frozenset[str] = frozenset()
+    """Flags that only its programs take, all of them together, for programs of other names."""
+    is_config: Callable[[ConfigTable], bool]
+    """Return True for the table of one of its configuration files."""
+    read: Callable[[Program], JobReading]
+    """Read a program, or a configuration file alone, into a job."""
+    keys: ToolKeys
+    """Its own names for job keys."""
+
+
+def has_key(table: ConfigTable, key: str) -> bool:
+    """Return True if a table or one nested inside it has a key."""
+    return key in table or any(has_key(value, key) for value in table.values() if isinstance(value, Mapping))
+
+
+def has_any(table: ConfigTable, *keys: str) -> bool:
+    """Return True if a table has one of these keys."""
+    return not table.keys().isdisjoint(keys)
+
+
+def section(table: ConfigTable, key: str) -> ConfigTable:
+    """Return a table's nested table; empty if it has none of that name."""
+    value = table.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+# A tool's configuration file merged with the command line's overrides, by dotted names.
+
+
+CONFIG_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
+_RESOLVED_CONFIG_MARK = "config:"
+"""Text before the resolved configuration in axolotl's log."""
+_NULL_IS_A_VALUE = ("nvfsdp_unit_modules", "megatron_fsdp_unit_modules")
+"""Settings whose null is not their default: Automodel's units."""
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=")
+
+
+def tool_settings(
+    program: Program, *names: str, written: tuple[str, ...] = (), shipped: Path | None = None
+) -> LayeredSettings:
+    """Return overrides on the command line, then the file, by dotted names with underscores.
+
+    Overrides are ``--a.b value``, ``--a.b=value``, ``--a__b value`` and ``a.b=value``.
+
+    Args:
+        program: the program.
+        names: the flags that name the file; without one of them it is the first word with a configuration's suffix.
+        written: patterns of the file that the running tool writes into its ``output_dir``, all settings resolved.
+        shipped: the file that a flag names, where it is one that the tool ships.
+    """
+    return LayeredSettings(*tool_layers(program, *names, written=written, shipped=shipped))
+
+
+def tool_layers(
+    program: Program, *names: str, written: tuple[str, ...] = (), shipped: Path | None = None
+) -> tuple[SettingsLayer, ...]:
+    """Return the layers of ``tool_settings``: the file that the running tool wrote, overrides, the configuration."""
+    flags, words = parse_flags(overrides_first(program.launch.arguments))
+    overrides = {name.replace("__", "."): setting for name, setting in flags.items()}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals:
+            origin = f"{name}= on the command line"
+            overrides[name.replace("-", "_")] = Setting(value=_parse_value(value), origin=origin)
+    path = program.config_file or _named_file(program, flags, words, names, shipped)
+    layers: tuple[SettingsLayer, ...] = (overrides, _file_layer(program, path) if path is not None else {})
+    output = LayeredSettings(*layers).find("output_dir")
+    if output is None or not written or (found := latest_file(program, str(output.value), *written)) is None:
+        return layers
+    table = table_in_log(found, _RESOLVED_CONFIG_MARK) if found.suffix == ".log" else table_in_file(found)
+    return layers if table is None else (_flat_layer(table, source=f"{found.name} of the run"), *layers)
+
+
+def expand_abbreviations(layer: SettingsLayer, options: Sequence[str]) -> dict[str, Setting]:
+    """Return the command line's settings by full names: argparse takes the beginning of an option that fits one only.
+
+    Args:
+        layer: settings by names as they were written.
+        options: full names.
+    """
+    found = {}
+    for name, setting in layer.items():
+        fitting = [] if name in options else [option for option in options if option.startswith(name)]
+        found[fitting[0] if len(fitting) == 1 else name] = setting
+    return found
+
+
+def overrides_first(arguments: tuple[str, ...]) -> list[str]:
+    """Return the arguments with ``key=value`` words before flags, which would otherwise take them for values."""
+    overrides = [word for word in arguments if _OVERRIDE.match(word)]
+    return [*overrides, *(word for word in arguments if word not in overrides)]
+
+
+def _named_file(
+    program: Program, flags: SettingsLayer, words: list[str], names: tuple[str, ...], shipped: Path | None
+) -> Path | None:
+    for name in names:
+        if name in flags and isinstance(flags[name].value, str):
+            return shipped or program.filesystem.resolve(str(flags[name].value))
+    found = next((word for word in words if word.endswith(CONFIG_SUFFIXES) and "=" not in word), None)
+    return program.filesystem.resolve(found) if found else None
+
+
+def _file_layer(program: Program, path: Path) -> SettingsLayer:
+    try:
+        return _flat_layer(read_table(path), source=path.name)
+    except InputError as error:
+        if program.config_file is not None:
+            raise
+        program.findings.warn(f"The program's configuration is not counted: {error.message}")
+        return {}
+
+
+def _flat_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setting]:
+    """Return a nested table's values by dotted names; ``${a.b}`` stands for the value of another name."""
+    values = dict(_leaves(table, ""))
+    layer = {}
+    for name, value in values.items():
+        reference = _REFERENCE.fullmatch(value.strip()) if isinstance(value, str) else None
+        resolved = values.get(reference[1]) if reference else value
+        if resolved is not None or name.rpartition(".")[2] in (*NULL_IS_WRONG, *_NULL_IS_A_VALUE):
+            layer[name.replace("-", "_")] = Setting(value=resolved, origin=f"{source}: {name}")
+    return layer
+
+
+def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _parse_value(text: str) -> Any:
+    """Return ``[a,b]`` as a list, and any other text unchanged."""
+    if text.startswith("[") and text.endswith("]"):
+        return [part.strip().strip("'\"") for part in text[1:-1].split(",") if part.strip()]
+    return text
+
+
+# Rules from a tool's settings to job keys, and the ranks of tools with a training loop of their own.
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRule:
+    """A job key that one setting of a tool decides by itself."""
+
+    key: str
+    names: tuple[str, ...]
+    """The setting's names; earlier ones win."""
+    record: Callable[[FindingCollector, str, Setting], None]
+    default: object = None
+    """The tool's default; None: the key stays open without the setting."""
+
+
+_MICRO_BATCH = "training.micro_batch"
+
+
+def int_rule(key: str, *names: str, default: int | None = None) -> KeyRule:
+    """Return a rule for a whole number of at least 1."""
+    return KeyRule(key, names, record_int, default)
+
+
+def bool_rule(key: str, *names: str) -> KeyRule:
+    """Return a rule for a value that is true or false."""
+    return KeyRule(key, names, record_bool)
+
+
+def word_rule(key: str, values: Mapping[str, str], *names: str, default: str | None = None) -> KeyRule:
+    """Return a rule for a word, with the job's value for each word of the tool."""
+    return KeyRule(key, names, lambda findings, key, setting: record_word(findings, key, setting, values), default)
+
+
+def switch_rule(key: str, value: object, *names: str) -> KeyRule:
+    """Return a rule that records a value where the setting is true, and nothing otherwise."""
+
+    def record(findings: FindingCollector, key: str, setting: Setting) -> None:
+        if as_bool(setting):
+            findings.record_from(setting, key, value)
+
+    return KeyRule(key, names, record)
+
+
+def apply_rules(rules: Sequence[KeyRule], settings: LayeredSettings, findings: FindingCollector, *, tool: str) -> None:
+    """Record the job keys that the settings decide, by the tool's rules; ``tool`` is the name for its defaults."""
+    for rule in rules:
+        setting = settings.find(*rule.names)
+        unset = settings.find_unset(*rule.names) if rule.key == _MICRO_BATCH else None
+        if unset is not None and unset.written:
+            findings.refuse(rule.key, unset)  # no tool starts with a null batch
+        if setting is None and rule.default is not None:
+            setting = default_setting(rule.default, f"{tool}'s default {rule.names[0]}")
+        if setting is not None:
+            rule.record(findings, rule.key, setting)
+
+
+def record_int(findings: FindingCollector, key: str, setting: Setting | None) -> None:
+    """Record a whole number of at least 1; refuse any other value."""
+    findings.record_count(key, setting)
+
+
+def record_share(findings: FindingCollector, key: str, setting: Setting, *, whole: bool) -> None:
+    """Record a share of the GPU's memory; refuse any other value.
+
+    Args:
+        findings: receives the value.
+        key: the job's key.
+        setting: as it was found.
+        whole: the share may be 1.
+    """
+    try:
+        number = 0.0 if isinstance(setting.value, bool) else float(setting.value)
+    except (TypeError, ValueError, OverflowError):
+        number = 0.0
+    if 0 < number < 1 or (whole and number == 1):
+        findings.record_from(setting, key, number)
+    else:
+        findings.refuse(key, setting, f"share of the GPU's memory (above 0, {'at most' if whole else 'below'} 1)")
+
+
+def record_bool(findings: FindingCollector, key: str, setting: Setting | None) -> None:
+    """Record a value that is true or false; ignore any other."""
+    if setting is not None and (value := as_bool(setting)) is not None:
+        findings.record_from(setting, key, value)
+
+
+def record_word(findings: FindingCollector, key: str, setting: Setting | None, values: Mapping[str, str]) -> None:
+    """Record the job's value for a word; warn about an unknown word."""
+    if setting is None:
+        return
+    word = as_word(setting) or ""
+    if word in values:
+        findings.record_from(setting, key, values[word])
+    else:
+        findings.mark_uncertain(key, f"{setting.origin}: {setting.value!r} is not known here and is not counted.")
+
+
+def record_optimizer(findings: FindingCollector, setting: Setting, *, options: Mapping[str, Any]) -> None:
+    """Record the optimizer class that a tool's setting names, with its keyword arguments."""
+    findings.record_optimizer(setting, optimizer_by_class(str(setting.value), options))
+
+
+def optimizer_options(settings: LayeredSettings, *prefixes: str) -> dict[str, Any]:
+    """Return the keyword arguments of an optimizer on which memory depends, from settings named ``PREFIX argument``."""
+    found = {name: settings.find(*(prefix + name for prefix in prefixes)) for name in optimizer_arguments()}
+    return {name: setting.value for name, setting in found.items() if setting is not None}
+
+
+def record_ranks(
+    findings: FindingCollector, world: WorldSize | None, sizes: Mapping[str, Setting | None], shard: Setting | None
+) -> None:
+    """Record the size of every dimension; data shards get the remaining ranks, unless their number is written.
+
+    Args:
+        findings: collects what is recorded.
+        world: the number of ranks; None: unknown.
+        sizes: sizes by the names of ``parallel.*`` without ``data_shard``; all but ``expert`` divide the ranks.
+        shard: the written number of shards; None, or -1: the remaining ranks.
+    """
+    divisor = 1
+    for name, setting in sizes.items():
+        size = as_int(setting)
+        if setting is not None and size is None and not is_open(setting):
+            findings.refuse(f"parallel.{name}", setting)
+        if setting is None or size is None or size == 1:
+            continue
+        findings.record_from(setting, f"parallel.{name}", size)
+        if name != "expert":
+            divisor *= size
+    if shard is not None and not is_open(shard):
+        record_int(findings, "parallel.data_shard", shard)
+        return
+    ranks = world.ranks if world is not None else None
+    total = as_int(ranks)
+    if ranks is None or total is None:
+        findings.require("parallel.data_shard")
+    elif total % divisor:
+        findings.warn(f"{total} ranks cannot be split by {divisor} tensor, context, pipeline and replica ranks.")
+        findings.require("parallel.data_shard")
+    else:
+        findings.record_from(ranks, "parallel.data_shard", total // divisor)
+
+
+def record_dropout(findings: FindingCollector, setting: Setting | None) -> None:
+    """Record the dropout of adapters, where a setting says it."""
+    try:
+        share = float(str(setting.value)) if setting is not None else -1.0
+    except ValueError:
+        return
+    if setting is not None and 0 <= share < 1:
+        findings.record_from(setting, "lora.dropout", share)
+
+
+# Hugging Face ids of models that tools name in their own way: torchtune's builders, torchtitan's flavors.
+
+
+TORCHTUNE = {
+    "llama2_7b": "meta-llama/Llama-2-7b-hf",
+    "llama2_13b": "meta-llama/Llama-2-13b-hf",
+    "llama2_70b": "meta-llama/Llama-2-70b-hf",
+    "llama3_8b": "meta-llama/Meta-Llama-3-8B",
+    "llama3_70b": "meta-llama/Meta-Llama-3-70B",
+    "llama3_1_8b": "meta-llama/Llama-3.1-8B",
+    "llama3_1_70b": "meta-llama/Llama-3.1-70B",
+    "llama3_1_405b": "meta-llama/Llama-3.1-405B",
+    "llama3_2_1b": "meta-llama/Llama-3.2-1B",
+    "llama3_2_3b": "meta-llama/Llama-3.2-3B",
+    "llama3_3_70b": "meta-llama/Llama-3.3-70B-Instruct",
+    "mistral_7b": "mistralai/Mistral-7B-v0.3",
+    "qwen2_0_5b": "Qwen/Qwen2-0.5B",
+    "qwen2_1_5b": "Qwen/Qwen2-1.5B",
+    "qwen2_7b": "Qwen/Qwen2-7B",
+    "qwen2_5_0_5b": "Qwen/Qwen2.5-0.5B",
+    "qwen2_5_1_5b": "Qwen/Qwen2.5-1.5B",
+    "qwen2_5_3b": "Qwen/Qwen2.5-3B",
+    "qwen2_5_7b": "Qwen/Qwen2.5-7B",
+    "qwen2_5_14b": "Qwen/Qwen2.5-14B",
+    "qwen2_5_32b": "Qwen/Qwen2.5-32B",
+    "qwen2_5_72b": "Qwen/Qwen2.5-72B",
+    "qwen3_0_6b": "Qwen/Qwen3-0.6B",
+    "qwen3_4b": "Qwen/Qwen3-4B",
+    "qwen3_8b": "Qwen/Qwen3-8B",
+    "qwen3_32b": "Qwen/Qwen3-32B",
+    "gemma2_2b": "google/gemma-2-2b",
+    "gemma2_9b": "google/gemma-2-9b",
+    "phi3_mini": "microsoft/Phi-3-mini-4k-instruct",
+    "phi4_14b": "microsoft/phi-4",
+}
+"""torchtune 0.6's builders (``torchtune/models``) without the prefixes and suffixes of variants."""
+_VARIANT = re.compile(r"^q?lora_|_(instruct|base|v\d|reward|classifier)$")
+
+TORCHTITAN = {
+    ("llama3", "8b"): "meta-llama/Llama-3.1-8B",
+    ("llama3", "70b"): "meta-llama/Llama-3.1-70B",
+    ("llama3", "405b"): "meta-llama/Llama-3.1-405B",
+    ("llama2", "7b"): "meta-llama/Llama-2-7b-hf",
+    ("llama2", "13b"): "meta-llama/Llama-2-13b-hf",
+    ("qwen3", "0.6b"): "Qwen/Qwen3-0.6B",
+    ("qwen3", "4b"): "Qwen/Qwen3-4B",
+    ("qwen3", "8b"): "Qwen/Qwen3-8B",
+    ("qwen3", "32b"): "Qwen/Qwen3-32B",
+    ("qwen3", "30b-a3b"): "Qwen/Qwen3-30B-A3B",
+    ("deepseek_v3", "16b"): "deepseek-ai/DeepSeek-V2-Lite",
+    ("deepseek_v3", "671b"): "deepseek-ai/DeepSeek-V3",
+    ("gpt_oss", "20b"): "openai/gpt-oss-20b",
+}
+"""torchtitan's models and flavors (``torchtitan/models/*/__init__.py``)."""
+
+
+def torchtune_id(component: str) -> str | None:
+    """Return the id of a builder, such as ``torchtune.models.llama3_1.qlora_llama3_1_8b``; None if it is unknown."""
+    return TORCHTUNE.get(_VARIANT.sub("", component.rpartition(".")[2]))
+
+
+def torchtitan_id(model: str, flavor: str) -> str | None:
+    """Return the id of a model and its flavor; None if it is unknown."""
+    return TORCHTITAN.get((model.lower(), flavor.lower()))
+
+
+def folder_id(filesystem: FilesystemView, text: str) -> str | None:
+    """Return a checkpoint folder's full path, if it holds a config.json."""
+    folder = filesystem.resolve(text)
+    return str(folder) if os.access(folder / "config.json", os.F_OK) else None
+
+
+def config_of_model(program: Program, model: Setting | None) -> Mapping[str, Any] | None:
+    """Return the config of a model that a setting names, by id or by folder; None if it is not known here.
+
+    Where the user gives another model, that one's.
+    """
+    if program.findings.replaces_model:
+        return given_config(program.findings, program.environ)
+    if model is None:
+        return None
+    name = folder_id(program.filesystem, str(model.value)) or str(model.value)
+    finding = Finding(key="model.id", value=name, origin=model.origin, written=model.written)
+    return known_config(finding, program.environ, folders=program.pid is None)
+
+
+# Names of transformers' and TRL's own settings, for writing changes down; tools built on them share some.
+#
+# Only names that stand for one job key and nothing else; the readers understand many more.
+
+
+OPTIMIZER_NAMES = {
+    "adamw-fused": "adamw_torch_fused",
+    "adamw-8bit": "adamw_bnb_8bit",
+    "paged-adamw-8bit": "paged_adamw_8bit",
+}
+"""transformers' names of optimizers."""
+CHECKPOINTING_SWITCH: Mapping[Any, Any] = {"full": True, "none": False}
+"""Activation checkpointing as a tool writes it that switches it on or off."""
+
+
+def batch_keys(*, batch: str, length: str, accumulation: str = "gradient_accumulation_steps") -> dict[str, ToolKey]:
+    """Return the settings of micro-batch, accumulation and sequence length."""
+    return {
+        "training.micro_batch": ToolKey(name=batch),
+        "training.gradient_accumulation": ToolKey(name=accumulation),
+        "training.sequence_length": ToolKey(name=length),
+    }
+
+
+_TRL = {
+    **batch_keys(batch="per_device_train_batch_size", length="max_length"),
+    "training.activation_checkpointing": ToolKey(name="gradient_checkpointing", values=CHECKPOINTING_SWITCH),
+    "training.activation_offload": ToolKey(name="activation_offloading"),
+    "training.optimizer": ToolKey(name="optim", values=OPTIMIZER_NAMES),
+    "training.loss": ToolKey(name="use_liger_kernel", values={"fused-linear": True}),
+    "model.attention": ToolKey(name="attn_implementation"),
+    "training.precision": ToolKey(name="dtype", values={"bf16": "bfloat16"}),
+    "lora.rank": ToolKey(name="lora_r", also={"use_peft": True}),
+    "lora.targets": ToolKey(name="lora_target_modules"),
+    "lora.quantization": ToolKey(name="load_in_4bit", values={"nf4-double": True}, also={"use_bnb_nested_quant": True}),
+}
+_IN_TRAINING_ARGUMENTS = (
+    *("training.micro_batch", "training.gradient_accumulation", "training.activation_checkpointing"),
+    *("training.optimizer", "training.loss"),
+)
+TRAINER_KEYS: Mapping[str, ToolKeys] = {
+    "TRL": ToolKeys(settings=_TRL),
+    "transformers": ToolKeys(settings={key: _TRL[key] for key in _IN_TRAINING_ARGUMENTS}),
+}
+"""Programs that are read without a ``Tool`` of their own, by the name that ``tool_of_line`` has for them."""
+
+
+# Parameters that a tool freezes or trains by their names, as the globs of ``training.trainable``.
+
+
+VISION_TOWER = ("vision_tower", "vision_model", "vision_encoder", "visual.patch_embed", "visual.blocks", "audio_tower")
+"""Parts of names of encoders for pictures and sound, in transformers' models."""
+PROJECTOR = ("multi_modal_projector", "mm_projector", "visual.merger", "aligner", "embed_vision", "embed_audio")
+"""Parts of names of the layers between an encoder and the language model."""
+_MAX_GLOBS = 128
+_MAX_CHARACTERS = 500
+_TOKEN = re.compile(r"\\[.dwWDsS_\-]|\[\^?[^\[\]\\]+\]|\{\d(?:,\d)?\}|\(\?:|[(|)^$.+*?]|[A-Za-z0-9_:\-]")
+_DIGITS = ("[0-9]", "[!0-9]")
+
+
+class _UntranslatableError(Exception):
+    """A regular expression says something that no few globs do."""
+
+
+def globs_of_regex(text: str, *, from_start: bool, dots_are_literal: bool = False) -> list[str] | None:
+    """Return globs of whole names that match where a regular expression does; None if no few globs do.
+
+    Repeated classes of letters match any text, repeated digits one to three.
+
+    Args:
+        text: the regular expression; it is never run, as one that never ends would never end.
+        from_start: it is matched from the beginning of a name (``re.match``), not anywhere (``re.search``).
+        dots_are_literal: a dot stands for itself, unless ``+`` follows.
+    """
+    if len(text) > _MAX_CHARACTERS:
+        return None
+    tokens = _TOKEN.findall(text)
+    if "".join(tokens) != text:
+        return None
+    try:
+        found, rest = _alternatives(tokens, dots_are_literal)
+    except _UntranslatableError:
+        return None
+    if rest:
+        return None
+    globs = []
+    for glob in found:
+        begins = "" if glob.startswith("^") or from_start else "*"
+        ends = "" if glob.endswith("$") else "*"
+        whole = f"{begins}{glob.removeprefix('^').removesuffix('$')}{ends}"
+        if "^" in whole or "$" in whole:
+            return None
+        globs.append(re.sub(r"\*+", "*", whole))
+    return list(dict.fromkeys(globs))
+
+
+def globs_of_first_share(config: Mapping[str, Any] | None, share: float) -> list[str] | None:
+    """Return globs of the parameters that come first in a model and make up a share of it, by whole layers."""
+    if share >= 1:
+        return ["*"]
+    from ...model.read_architecture import (
+        count_parameters,  # here: a model is looked up only where it must be
+        read_architecture,
+    )
+
+    try:
+        arch = read_architecture(config) if config is not None else None
+    except VramtopError:
+        arch = None
+    if arch is None:
+        return None
+    inventory = count_parameters(arch)
+    left = int(inventory.parameters * share)
+    embeddings = [group for group in inventory.groups if group.role == "embedding" and not group.layered]
+    layered = [group for group in inventory.groups if group.layered]
+    globs = []
+    for group in embeddings:
+        if group.elements <= left:
+            left -= group.elements
+            globs.append(group.name)
+    per_layer = sum(group.elements for group in layered) // max(1, arch.layers)
+    blocks = layered[0].name.partition("*")[0] if layered else ""
+    whole = min(arch.layers, left // per_layer) if per_layer else 0
+    return [*globs, *(f"{blocks}{layer}.*" for layer in range(whole))]
+
+
+def _alternatives(tokens: list[str], literal: bool) -> tuple[list[str], list[str]]:
+    """Return the globs of ``a|b`` up to a closing bracket, and the tokens after it."""
+    found: list[str] = []
+    while True:
+        sequence, tokens = _sequence(tokens, literal)
+        found += sequence
+        if len(found) > _MAX_GLOBS:
+            raise _UntranslatableError
+        if not tokens or tokens[0] != "|":
+            return found, tokens
+        tokens = tokens[1:]
+
+
+def _sequence(tokens: list[str], literal: bool) -> tuple[list[str], list[str]]:
+    found = [""]
+    while tokens and tokens[0] not in "|)":
+        word, tokens = tokens[0], tokens[1:]
+        if word in ("(", "(?:"):
+            piece, tokens = _alternatives(tokens, literal)
+            if not tokens:
+                raise _UntranslatableError
+            tokens = tokens[1:]
+        else:
+            literal_dot = literal and word == "." and tokens[:1] != ["+"]
+            piece = ["."] if literal_dot else _glob(word, literal)
+        if tokens and (tokens[0] in "+*?" or tokens[0].startswith("{")):
+            piece, tokens = _repeated(piece, tokens[0]), tokens[1:]
+            if tokens and tokens[0] in "+?":  # lazy or possessive: matches the same names
+                tokens = tokens[1:]
+        found = [before + after for before, after in itertools.product(found, piece)]
+        if len(found) > _MAX_GLOBS:
+            raise _UntranslatableError
+    return found, tokens
+
+
+def _glob(word: str, literal: bool) -> list[str]:
+    """Return the globs of one part of an expression."""
+    if word.startswith("["):
+        return [f"[!{word[2:]}" if word.startswith("[^") else word]
+    if word.startswith("\\"):
+        if literal and word == "\\.":
+            raise _UntranslatableError  # the dot is escaped twice, and then matches anything after a backslash
+        known = {"\\d": "[0-9]", "\\D": "[!0-9]", "\\w": "?", "\\.": ".", "\\_": "_", "\\-": "-"}
+        if word not in known:
+            raise _UntranslatableError
+        return [known[word]]
+    if word in "+*?)" or word.startswith("{"):
+        raise _UntranslatableError
+    return ["?"] if word == "." else [word]
+
+
+def _repeated(piece: list[str], quantifier: str) -> list[str]:
+    if quantifier == "?":
+        return ["", *piece]
+    if quantifier.startswith("{"):
+        least, _, most = quantifier[1:-1].partition(",")
+        counts = range(int(least), int(most or least) + 1)
+        return ["".join(parts) for count in counts for parts in itertools.product(piece, repeat=count)]
+    none = [""] if quantifier == "*" else []
+    if len(piece) == 1 and piece[0] in _DIGITS:
+        return [*none, *(piece[0] * count for count in (1, 2, 3))]
+    return ["*"] if quantifier == "*" else [f"{each}*" for each in piece]
+
+
+# Translation of a tool's settings to those of transformers and accelerate; each keeps its origin.
+
+
+class Translation:
+    """One layer being translated. What is not touched keeps its name: most tools pass transformers' arguments through.
+
+    Args:
+        layer: the tool's settings.
+    """
+
+    def __init__(self, layer: SettingsLayer) -> None:
+        self.trainer: dict[str, Setting] = dict(layer)
+        """Settings by transformers' names."""
+        self.accelerate: dict[str, Setting] = {}
+        """Settings by the names of accelerate's flags."""
+
+    def pop(self, *names: str) -> Setting | None:
+        """Remove settings from the layer, and return the first of them that is there."""
+        found = [setting for name in names if (setting := self.trainer.pop(name, None)) is not None]
+        return found[0] if found else None
+
+    def put(self, name: str, value: Any, source: Setting) -> None:
+        """Add a value under transformers' name with the origin of another setting, unless the name is set already."""
+        self.trainer.setdefault(name, source.with_value(value))
+
+    def put_accelerate(self, name: str, value: Any, source: Setting) -> None:
+        """Add a value under accelerate's name with the origin of another setting, unless the name is set already."""
+        self.accelerate.setdefault(name, source.with_value(value))
+
+    def switch(self, names: Mapping[str, tuple[str, object]]) -> None:
+        """Translate switches: the tool's name to transformers' name and its value where the switch is on."""
+        for old, (new, value) in names.items():
+            setting = self.pop(old)
+            if setting is not None and as_bool(setting):
+                self.put(new, value, setting)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Rename settings: the tool's name to transformers' name."""
+        for old, new in names.items():
+            if (setting := self.pop(old)) is not None:
+                self.put(new, setting.value, setting)
+
+    def move_to_accelerate(self, names: Mapping[str, str]) -> None:
+        """Move settings to accelerate's: the tool's name to the name of accelerate's flag."""
+        for old, new in names.items():
+            if (setting := self.pop(old)) is not None:
+                self.put_accelerate(new, setting.value, setting)
+
+
+def uses_deepspeed(settings: LayeredSettings) -> dict[str, Setting]:
+    """Return accelerate's settings with DeepSpeed on, where the trainer's ``deepspeed`` names a configuration."""
+    named = settings.find("deepspeed")
+    return {} if named is None else {"use_deepspeed": Setting(value=True, origin=named.origin)}

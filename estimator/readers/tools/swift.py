@@ -1,0 +1,440 @@
+"""ms-swift: the flags of ``swift sft --model X ...``, its YAML, and the ``args.json`` it writes."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..program.program import Program, ToolCommand, accelerate_layers, processes_per_node, visible_gpus
+from ..source.evidence import (
+    MODEL_STATES,
+    FindingCollector,
+    JobReading,
+    LayeredSettings,
+    Setting,
+    SettingsLayer,
+    as_bool,
+    as_int,
+    as_word,
+    default_layer,
+    default_setting,
+)
+from ..source.versions import transformers_defaults, version_tuple
+from ..trainer.trainer_program import read_trainer
+from .shared import (
+    CHECKPOINTING_SWITCH,
+    OPTIMIZER_NAMES,
+    PROJECTOR,
+    VISION_TOWER,
+    Tool,
+    ToolKey,
+    ToolKeys,
+    Translation,
+    batch_keys,
+    config_of_model,
+    globs_of_first_share,
+    globs_of_regex,
+    has_any,
+    tool_layers,
+    uses_deepspeed,
+)
+
+# Reads the layers that ms-swift adapts: its names for groups of layers, a regular expression, other tuners and tasks.
+#
+# Read from ``swift/pipelines/train/tuner.py`` and ``swift/arguments/tuner_args.py`` of ms-swift 4.6.
+
+
+_ALL_LINEAR = "all-linear"
+_ADALORA_RANK = 12
+_DROPOUT = 0.05
+_KEEPS_DTYPE = (4, 5)
+"""Version since which ``lora_dtype`` is the adapters' type (swift/tuners/peft.py, pull request 9832)."""
+_TASKS_WITHOUT_LOGITS = ("embedding", "reranker", "generative_reranker", "decision")
+
+
+def read_adapters(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
+    """Return rank and adapted layers under the trainer's names, where ms-swift has its own words for them."""
+    findings, found = program.findings, _targets(program, settings)
+    tuner, trained = settings.find("tuner_type", "train_type"), settings.find("adapters")
+    if as_word(tuner) == "adalora":
+        default = default_setting(_ADALORA_RANK, "ms-swift's default adalora_init_r")
+        found["lora_r"] = settings.find("adalora_init_r") or default
+    found |= _types(program, settings)
+    if trained is not None and trained.value:
+        findings.warn(f"{trained.origin}: rank and layers are those of the saved adapter, which is not read.")
+        findings.add_uncertainty("either", "gradients", "optimizer", "activations", unless="lora.rank")
+    return found
+
+
+def _types(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
+    """Return dropout and type of the adapters; before 4.5 peft made them fp32 after ``lora_dtype`` had been applied.
+
+    Nothing in 1.5 to 4.5 casts what is not quantized to fp32 (peft's k-bit preparation).
+    """
+    found = {"kbit_preparation": default_setting(False, "ms-swift never calls peft's k-bit preparation")}
+    found["lora_dropout"] = settings.find("lora_dropout", "lora_dropout_p") or default_setting(
+        _DROPOUT, "ms-swift's default lora_dropout"
+    )
+    dtype, version = settings.find("lora_dtype"), program.versions.get("ms_swift") or program.versions.get("ms-swift")
+    if dtype is not None and (version_tuple(version) or _KEEPS_DTYPE) >= _KEEPS_DTYPE:
+        found["lora_adapter_dtype"] = dtype
+    return found
+
+
+def doubt_task(program: Program, settings: LayeredSettings) -> None:
+    """Warn of tasks that have neither the head of a causal language model nor one sequence an example."""
+    task, backend = settings.find("task_type"), settings.find("tuner_backend")
+    if task is not None and as_word(task) in _TASKS_WITHOUT_LOGITS:
+        program.findings.warn(f"{task.origin}: {task.value} is counted as a causal language model.")
+        program.findings.add_uncertainty("less", "logits")
+        program.findings.add_uncertainty("more", "activations")  # a positive and negatives beside each example
+    if backend is not None and as_word(backend) == "unsloth":
+        program.findings.warn(f"{backend.origin}: what Unsloth's own kernels save is not counted.")
+        program.findings.add_uncertainty("less", "activations", "logits")
+
+
+def _targets(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
+    findings = program.findings
+    regex, targets = settings.find("target_regex"), settings.find("target_modules")
+    if regex is not None and regex.value:
+        return {"lora_target_modules": regex.with_value(_names_of_regex(str(regex.value)) or str(regex.value))}
+    names = _words(targets)
+    if targets is not None and _ALL_LINEAR not in names:
+        return {}
+    if further := [name for name in names if name != _ALL_LINEAR]:
+        named = targets or default_setting(names, "ms-swift's default")
+        findings.warn(f"{named.origin}: adapters of {', '.join(further)} are not counted beside {_ALL_LINEAR}.")
+        findings.add_uncertainty("more", *MODEL_STATES, unless="lora.targets")
+    _doubt_encoders(program, settings)
+    return {"lora_target_modules": targets.with_value(_ALL_LINEAR)} if targets is not None else {}
+
+
+def _doubt_encoders(program: Program, settings: LayeredSettings) -> None:
+    """Warn of a model with a vision tower: by default only its language model's linear layers get adapters."""
+    config = config_of_model(program, settings.find("model"))
+    if config is None or "vision_config" not in config:
+        return
+    switches = (settings.find("freeze_vit"), settings.find("freeze_aligner"))
+    if any(as_bool(switch) is not False for switch in switches):
+        sentence = "ms-swift adapts only the language model of a model with a vision tower; all layers are counted."
+        program.findings.warn(sentence)
+        program.findings.add_uncertainty("less", "gradients", "optimizer", "activations", unless="lora.targets")
+
+
+def _names_of_regex(text: str) -> list[str] | None:
+    """Return the names of layers that a regular expression of whole names ends with; None: it says more."""
+    globs = globs_of_regex(f"{text}$", from_start=True)
+    if globs is None or not all(glob.startswith("*") for glob in globs):
+        return None
+    names = [glob.removeprefix("*").removeprefix(".") for glob in globs]
+    return names if all(name.replace("_", "").isalnum() for name in names) else None
+
+
+def _words(setting: Setting | None) -> list[str]:
+    if setting is None:
+        return []
+    value = setting.value if isinstance(setting.value, list) else str(setting.value).split()
+    return [str(name) for name in value]
+
+
+# The parameters that ms-swift freezes, and those that it trains again, as patterns of names.
+
+
+_FREEZING = (
+    *("freeze_parameters_ratio", "freeze_parameters", "freeze_parameters_regex"),
+    *("trainable_parameters", "trainable_parameters_regex", "freeze_llm", "freeze_vit", "freeze_aligner"),
+)
+_ENCODER_SWITCHES: Mapping[str, tuple[tuple[str, ...], bool]] = {
+    "freeze_vit": (VISION_TOWER, True),
+    "freeze_aligner": (PROJECTOR, True),
+    "freeze_llm": (("language_model", "lm_head"), False),
+}
+"""Switches with the parts of names that they freeze, and their defaults."""
+
+
+def read_frozen(program: Program, settings: LayeredSettings) -> None:
+    """Record the parameters that train: a share, prefixes and a pattern freeze them, then others train again.
+
+    Source: ``swift/utils/transformers_utils.py``; by default a vision tower and its projector are frozen.
+    """
+    findings, config = program.findings, config_of_model(program, settings.find("model"))
+    given = [found for name in _FREEZING if (found := settings.find(name)) is not None]
+    ratio = settings.find("freeze_parameters_ratio")
+    share = _share(ratio) if ratio is not None else 0.0
+    first = globs_of_first_share(config, share) if share else []
+    named_off = _named_globs(settings, "freeze_parameters")
+    on = _named_globs(settings, "trainable_parameters")
+    understood = first is not None and named_off is not None and on is not None
+    off = [*(first or ()), *_frozen_encoders(settings, config), *(named_off or ())]
+    if not understood:
+        findings.warn(f"{given[0].origin}: what it freezes is not understood here; all parameters are counted.")
+        findings.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
+    elif off:
+        origin = "; ".join(found.origin for found in given) or "ms-swift freezes vision tower and projector by default"
+        patterns = [*(f"!{glob}" for glob in off), *(on or ())]
+        findings.record("training.trainable", patterns, origin, written=bool(given))
+
+
+def _frozen_encoders(settings: LayeredSettings, config: Mapping[str, Any] | None) -> list[str]:
+    """Return globs of the parts of a model with a vision tower that do not train."""
+    if config is None or "vision_config" not in config:
+        return []
+    found: list[str] = []
+    for name, (parts, default) in _ENCODER_SWITCHES.items():
+        written = as_bool(settings.find(name))
+        found += [f"*{part}*" for part in parts] if (default if written is None else written) else []
+    return found
+
+
+def _named_globs(settings: LayeredSettings, name: str) -> list[str] | None:
+    """Return globs of the parameters that a list of prefixes and a regular expression name; None: not understood."""
+    regex = settings.find(f"{name}_regex")
+    matching = globs_of_regex(str(regex.value), from_start=False) if regex is not None else []
+    prefixes = [f"{prefix}*" for prefix in _names(settings.find(name))]
+    return None if matching is None else [*prefixes, *matching]
+
+
+def _share(ratio: Setting) -> float:
+    try:
+        return min(1.0, max(0.0, float(str(ratio.value))))
+    except ValueError:
+        return 0.0
+
+
+def _names(setting: Setting | None) -> list[str]:
+    if setting is None:
+        return []
+    value = setting.value if isinstance(setting.value, list) else str(setting.value).split()
+    return [str(name) for name in value if str(name).strip("[]'\" ")]
+
+
+# ms-swift: the flags of ``swift sft --model X ...``, its YAML, and the ``args.json`` it writes.
+#
+# Names and meanings: ``swift/arguments`` of ms-swift 4. It trains with transformers' Trainer.
+
+
+_TRAINER_NAMES = {"model": "model_name_or_path", "lora_rank": "lora_r", "target_modules": "lora_target_modules"}
+_READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
+    *("tuner_type", "train_type", "lora_alpha", "lora_dropout", "vit_gradient_checkpointing", "lora_bias"),
+    *("sequence_parallel_size", "deepspeed_autotp_size", "lora_dtype", "lora_dropout_p", "lorap_lr_ratio"),
+    *("freeze_parameters", "freeze_parameters_regex", "freeze_parameters_ratio", "freeze_llm", "freeze_vit"),
+    *("freeze_aligner", "trainable_parameters", "trainable_parameters_regex"),
+    *("target_regex", "adapters", "tuner_backend", "adalora_init_r", "adalora_target_r"),
+    *("quant_method", "quant_bits", "bnb_4bit_use_double_quant", "bnb_4bit_quant_type"),
+)
+_DIMENSIONS = {
+    "sequence_parallel_size": "parallelism_config_cp_size",
+    "deepspeed_autotp_size": "parallelism_config_tp_size",
+}
+_ATTENTION = {
+    "flash_attn": "flash_attention_2",
+    "flash_attention_2": "flash_attention_2",
+    "flash_attention_3": "flash_attention_3",
+    "sdpa": "sdpa",
+    "eager": "eager",
+}
+_SHIPPED_ZERO: Mapping[str, Mapping[str, object]] = {
+    "zero0": {"zero_stage": 0},
+    "zero1": {"zero_stage": 1},
+    "zero2": {"zero_stage": 2},
+    "zero3": {"zero_stage": 3},
+    "zero2_offload": {"zero_stage": 2, "offload_optimizer_device": "cpu"},
+    "zero3_offload": {"zero_stage": 3, "offload_optimizer_device": "cpu", "offload_param_device": "cpu"},
+}
+"""Configurations of DeepSpeed that ms-swift ships, by the names of accelerate's flags."""
+_SHIPPED_FSDP: Mapping[str, Mapping[str, object]] = {
+    "fsdp2": {
+        "use_fsdp": True,
+        "fsdp_version": 2,
+        "fsdp_reshard_after_forward": True,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_activation_checkpointing": True,
+    }
+}
+"""Configurations of FSDP that ms-swift ships (``swift/config/fsdp2.json``), by the names of accelerate's flags."""
+_DEFAULT_BATCH = 16
+"""Examples per optimizer step over all ranks."""
+_COMMANDS = frozenset({"sft", "pt", "rlhf"})
+
+
+def read(program: Program) -> JobReading:
+    """Return the job of an ms-swift command line or configuration."""
+    findings, layers = program.findings, tool_layers(program, "config", written=("args.json", "*/args.json"))
+    settings = LayeredSettings(*layers)
+    tuner = settings.find("tuner_type", "train_type")
+    lora = tuner is None or as_word(tuner) in ("lora", "longlora", "adalora")
+    if tuner is not None and not lora and as_word(tuner) != "full":
+        findings.warn(f"{tuner.origin}: {tuner.value} is counted as training all weights.")
+        findings.add_uncertainty("less", "gradients", "optimizer")
+    own = read_adapters(program, settings) if lora else {}
+    own |= _length(settings)
+    _doubt_logits(settings, findings)
+    if not lora:
+        read_frozen(program, settings)
+    doubt_task(program, settings)
+    default_tuner = default_setting("lora", "ms-swift's default tuner_type lora")
+    if settings.find("gradient_accumulation_steps") is None:
+        origin = f"ms-swift's default of {_DEFAULT_BATCH} a step"
+        findings.record_global_batch(_DEFAULT_BATCH, default_setting(_DEFAULT_BATCH, origin), rounds_up=True)
+    quantization = _quantization(settings, findings)
+    defaults = {
+        **transformers_defaults(program.versions),
+        **_own_defaults(lora=lora),
+        "use_peft": (tuner or default_tuner).with_value(lora),
+        **_precision(program, settings, lora=lora),
+    }
+    shipped = [_shipped_deepspeed(settings), _shipped_fsdp(settings)]
+    processes = _processes(program)
+    return read_trainer(
+        program,
+        [own, *(_translate(layer) for layer in layers), quantization, defaults],
+        [*shipped, _dimensions(settings), processes, *accelerate_layers(program, {})],
+        method=_method(settings),
+        own_loss=False,
+    )
+
+
+def _translate(layer: SettingsLayer) -> dict[str, Setting]:
+    translation = Translation(layer)
+    translation.rename(_TRAINER_NAMES)
+    translation.pop(*_READ_ELSEWHERE_OR_WITHOUT_EFFECT)
+    attention = translation.pop("attn_impl")
+    if attention is not None:
+        name = str(attention.value)
+        translation.put("attn_implementation", _ATTENTION.get(name, name), attention)
+    for name, shipped in (("deepspeed", _SHIPPED_ZERO), ("fsdp", _SHIPPED_FSDP)):
+        named = translation.trainer.get(name)
+        if named is not None and str(named.value) in shipped:
+            translation.pop(name)
+    return translation.trainer
+
+
+def _quantization(settings: LayeredSettings, findings: FindingCollector) -> dict[str, Setting]:
+    """Return the quantization of loaded weights, for which ``quant_method`` names the library (``quant_args.py``)."""
+    method, bits = settings.find("quant_method"), settings.find("quant_bits")
+    if method is None:
+        if bits is not None:
+            findings.warn(f"{bits.origin} has no effect without quant_method.")
+        return {}
+    if as_word(method) != "bnb" or as_int(bits) not in (4, 8):
+        sentence = f"{method.origin}: weights quantized by {method.value} are counted as bitsandbytes stores them."
+        findings.mark_uncertain("lora.quantization", sentence)
+    if bits is not None and as_int(bits) == 8:
+        return {"load_in_8bit": bits.with_value(True)}
+    double = settings.find("bnb_4bit_use_double_quant")
+    default = default_setting(True, "ms-swift's default bnb_4bit_use_double_quant")
+    return {"load_in_4bit": (bits or method).with_value(True), "bnb_4bit_use_double_quant": double or default}
+
+
+def _processes(program: Program) -> dict[str, Setting]:
+    """Return the processes: one, which spreads the layers over all visible GPUs, unless NPROC_PER_NODE is set."""
+    if program.config_file is not None or not {"accelerate", "torchrun"}.isdisjoint(program.launcher.launchers):
+        return {}
+    if processes := processes_per_node(program.environ):
+        return processes
+    visible = visible_gpus(program.environ)
+    if "tool" in program.launcher.launchers and "RANK" not in program.environ and (as_int(visible) or 1) > 1:
+        sentence = "ms-swift's one process spreads the layers over several GPUs; one is counted to hold all."
+        program.findings.warn(sentence)
+        program.findings.add_uncertainty("less", *MODEL_STATES, "activations")
+    return {"num_processes": default_setting(1, "ms-swift starts one process")}
+
+
+def _length(settings: LayeredSettings) -> dict[str, Setting]:
+    """Return the length of packed sequences, where it is not that of a sample (``packing_length``)."""
+    length = settings.find("packing_length")
+    return {"max_length": length} if length is not None and settings.is_true("packing") else {}
+
+
+def _doubt_logits(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Warn that DPO and KTO leave out the logits of prompts by default (``get_use_logits_to_keep``, 4.6)."""
+    kept = settings.find("use_logits_to_keep")
+    if _method(settings) not in ("dpo", "kto", "gkd") or (kept is not None and as_bool(kept) is False):
+        return
+    findings.warn("ms-swift makes logits from a batch's first label on; those of all tokens are counted.")
+    findings.add_uncertainty("less", "logits", unless="training.loss_length")
+
+
+def _own_defaults(*, lora: bool) -> dict[str, Setting]:
+    values: dict[str, object] = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
+    values |= {"activation_checkpointing": True, "packing": False}
+    if lora:
+        values |= {"lora_r": 8, "lora_target_modules": "all-linear"}
+    return default_layer(values, "ms-swift's default")
+
+
+def _precision(program: Program, settings: LayeredSettings, *, lora: bool) -> dict[str, Setting]:
+    """Return the dtypes: weights in ``torch_dtype``, else as stored, else bf16; computation in bf16, or else fp16.
+
+    Fully trained weights in fp16 are cast to fp32 (``swift/arguments``: ``_init_mixed_precision``), those in bf16 not.
+    """
+    written = settings.find("torch_dtype")
+    dtype = (
+        written or _stored_dtype(program, settings) or Setting(value="bfloat16", origin="ms-swift's usual torch_dtype")
+    )
+    if as_word(dtype) in ("bfloat16", "bf16"):
+        return default_layer({"bf16": True, "dtype": "bfloat16"}, dtype.origin)
+    loaded = "float16" if lora and as_word(dtype) in ("float16", "fp16") else "float32"
+    return default_layer({"fp16": True, "dtype": loaded}, dtype.origin)
+
+
+def _stored_dtype(program: Program, settings: LayeredSettings) -> Setting | None:
+    """Return the dtype that the model's config names; None if it names none or is unknown."""
+    from ...model.checkpoint import stored_dtype  # only where a model is read
+
+    dtype = stored_dtype(config_of_model(program, settings.find("model")) or {})
+    return default_setting(dtype, f"the model's config says {dtype}") if dtype else None
+
+
+def _shipped_deepspeed(settings: LayeredSettings) -> dict[str, Setting]:
+    """Return a shipped configuration (``--deepspeed zero2``); the trainer reads other values, files and JSON."""
+    named = settings.find("deepspeed")
+    if named is None:
+        return {}
+    layer = uses_deepspeed(settings)
+    if str(named.value) in _SHIPPED_ZERO:
+        layer |= {name: named.with_value(value) for name, value in _SHIPPED_ZERO[str(named.value)].items()}
+        half = "fp16" if as_word(settings.find("torch_dtype")) in ("float16", "fp16") else "bf16"
+        layer["mixed_precision"] = default_setting(half, f"{named.origin}: follows the trainer")
+    return layer
+
+
+def _shipped_fsdp(settings: LayeredSettings) -> dict[str, Setting]:
+    named = settings.find("fsdp")
+    values = _SHIPPED_FSDP.get(str(named.value), {}) if named is not None else {}
+    return {name: named.with_value(value) for name, value in values.items()} if named is not None else {}
+
+
+def _dimensions(settings: LayeredSettings) -> dict[str, Setting]:
+    found = {flag: settings.find(name) for name, flag in _DIMENSIONS.items()}
+    return {flag: setting for flag, setting in found.items() if setting is not None}
+
+
+def _method(settings: LayeredSettings) -> str | None:
+    kind = settings.find("rlhf_type")
+    method = as_word(kind) if kind is not None and as_bool(kind) is None else None
+    return {"rm": "reward", "simpo": "cpo"}.get(method or "", method)
+
+
+TOOL = Tool(
+    name="ms-swift",
+    programs=re.compile(r"(.*/)?(swift|swift/cli/(main|sft|pt|rlhf))|swift\.cli\.(main|sft|pt|rlhf)"),
+    commands=(ToolCommand(name="swift", subcommands=_COMMANDS),),
+    is_config=lambda table: (
+        "model" in table
+        and not isinstance(table["model"], Mapping)
+        and has_any(table, "tuner_type", "train_type", "attn_impl", "target_modules", "swift_version")
+    ),
+    read=read,
+    keys=ToolKeys(
+        settings={
+            **batch_keys(batch="per_device_train_batch_size", length="max_length"),
+            "training.activation_checkpointing": ToolKey(name="gradient_checkpointing", values=CHECKPOINTING_SWITCH),
+            "training.optimizer": ToolKey(name="optim", values=OPTIMIZER_NAMES),
+            "training.loss": ToolKey(name="use_liger_kernel", values={"fused-linear": True}),
+            "model.attention": ToolKey(name="attn_impl"),
+            "lora.rank": ToolKey(name="lora_rank", also={"tuner_type": "lora"}),
+            "lora.targets": ToolKey(name="target_modules"),
+            "lora.quantization": ToolKey(name="quant_bits", values={"nf4-double": 4}, also={"quant_method": "bnb"}),
+        }
+    ),
+)

@@ -1,0 +1,154 @@
+"""The machine as a whole: how busy it is, and the limits of vramtop's container."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..snapshot.snapshot import HostLoad
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Files of vramtop's control group (version 2): the limits of its container.
+
+
+CGROUP = Path("/sys/fs/cgroup")
+"""Folder of the group's files, as the group sees itself."""
+
+
+def read_number(path: Path) -> int | None:
+    """Return the number in a file; None if there is none, such as ``max``."""
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return int(text) if text.isdecimal() else None
+
+
+def inactive_file_bytes(cgroup: Path) -> int:
+    """Return the page cache that the group can drop; 0 if unknown."""
+    return _field(cgroup / "memory.stat", "inactive_file") or 0
+
+
+def cpu_limit(cgroup: Path) -> float | None:
+    """Return the number of processors that the group may use; None if there is no limit."""
+    try:
+        words = (cgroup / "cpu.max").read_text(encoding="ascii").split()
+        quota, period = map(int, words)  # "max 100000" without a limit
+    except (OSError, ValueError):
+        return None
+    return quota / period if period > 0 else None
+
+
+def cpu_seconds(cgroup: Path) -> float | None:
+    """Return the processor time that the group has used; None if unknown."""
+    used = _field(cgroup / "cpu.stat", "usage_usec")
+    return None if used is None else used / 1_000_000
+
+
+def _field(path: Path, name: str) -> int | None:
+    """Return a number of a file with a name and a number in each line."""
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return None
+    found = (line.split() for line in lines)
+    return next((int(words[1]) for words in found if len(words) == 2 and words[0] == name), None)
+
+
+# Reads how busy the host is, from /proc and the control group.
+
+
+_PROC = Path("/proc")
+_KIB = 1024
+_IDLE = slice(3, 5)
+"""Places of idle time and of waiting for disks among the processor times of ``/proc/stat``."""
+_COUNTED = 8
+"""Processor times up to stolen time; time of guests is counted in that of their users already."""
+
+
+class HostLoadReader:
+    """Reads the host's load again and again. Not thread-safe.
+
+    Args:
+        proc: the ``/proc`` folder.
+        cgroup: folder of the control group's files, as the group sees itself.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, proc: Path = _PROC, cgroup: Path = CGROUP, clock: Callable[[], float] = time.monotonic) -> None:
+        self._proc = proc
+        self._cgroup = cgroup
+        self._clock = clock
+        self._last: tuple[float, float] | None = None
+        """Busy and total processor time at the last reading."""
+
+    def read(self) -> HostLoad:
+        """Return the load now; that of the processors is their mean since the last call."""
+        limit, cpus = cpu_limit(self._cgroup), os.cpu_count()
+        limited = limit is not None and (cpus is None or limit < cpus)
+        memory = self._memory()
+        used, total, ram_limited = self._ram(memory)
+        return HostLoad(
+            cpu_percent=self._cpu_percent(limit if limited else None),
+            cpus=limit if limited else cpus,
+            cpu_limited=limited,
+            ram_used_bytes=used,
+            ram_total_bytes=total,
+            ram_limited=ram_limited,
+            swap_used_bytes=_difference(memory.get("SwapTotal"), memory.get("SwapFree")),
+            swap_total_bytes=memory.get("SwapTotal"),
+            load=_load(),
+        )
+
+    def _cpu_percent(self, limit: float | None) -> float | None:
+        now = self._processor_times() if limit is None else self._times_of_group(limit)
+        before, self._last = self._last, now
+        if before is None or now is None or now[1] <= before[1]:
+            return None
+        return min(100.0, max(0.0, 100 * (now[0] - before[0]) / (now[1] - before[1])))
+
+    def _processor_times(self) -> tuple[float, float] | None:
+        """Return busy and total time of all processors, in the kernel's ticks."""
+        try:
+            with (self._proc / "stat").open(encoding="ascii") as file:
+                times = [int(word) for word in file.readline().split()[1 : 1 + _COUNTED]]
+        except (OSError, ValueError):
+            return None
+        return (float(sum(times) - sum(times[_IDLE])), float(sum(times))) if len(times) > 4 else None
+
+    def _times_of_group(self, limit: float) -> tuple[float, float] | None:
+        """Return the processor time that the group has used, and could have used by now."""
+        used = cpu_seconds(self._cgroup)
+        return None if used is None else (used, self._clock() * limit)
+
+    def _memory(self) -> dict[str, int]:
+        """Return the sizes in ``/proc/meminfo`` by name, in bytes."""
+        try:
+            lines = (self._proc / "meminfo").read_text(encoding="ascii").splitlines()
+        except (OSError, ValueError):
+            return {}
+        found = (line.split() for line in lines)
+        return {words[0][:-1]: int(words[1]) * _KIB for words in found if len(words) == 3 and words[1].isdecimal()}
+
+    def _ram(self, memory: dict[str, int]) -> tuple[int | None, int | None, bool]:
+        """Return used bytes, total bytes, and whether these are the container's."""
+        total = memory.get("MemTotal")
+        limit, used = read_number(self._cgroup / "memory.max"), read_number(self._cgroup / "memory.current")
+        if limit is not None and used is not None and (total is None or limit < total):
+            return max(0, used - inactive_file_bytes(self._cgroup)), limit, True
+        return _difference(total, memory.get("MemAvailable")), total, False
+
+
+def _difference(total: int | None, free: int | None) -> int | None:
+    return None if total is None or free is None else max(0, total - free)
+
+
+def _load() -> tuple[float, float, float] | None:
+    try:
+        return os.getloadavg()
+    except OSError:
+        return None

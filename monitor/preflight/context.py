@@ -1,0 +1,238 @@
+"""Input and output of a preflight check: the job with the facts about its machine, and the form of a result."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Generic, Literal, TypedDict, TypeVar
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
+
+from ..attach.attachment import GpuAssignment, GpuEnvironment, assign_gpu, nvml_mig_parent, visible_mig_devices
+from ..board.fit import DeviceCapacity
+from .facts import HubAccess, JobInterpreter, Machine
+
+# Base class of the preflight checks, and the result of a check.
+
+
+CheckStatus = Literal["pass", "warning", "failure", "skipped"]
+PYTHON_ELSEWHERE = "the Python that will run the job is on the other machine; --python names one to check"
+
+
+class CheckJson(TypedDict):
+    """Result of one check."""
+
+    name: str
+    """Name of the check."""
+    status: CheckStatus
+    """`failure`: the job will not run like this; `skipped`: the check does not apply here."""
+    found: str
+    """The finding, in one or two sentences without a full stop at the end."""
+    advice: str | None
+    """How to correct it; null: there is nothing to correct."""
+    unknown: bool
+    """A warning because the check came to no conclusion, or not in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """Result of one check."""
+
+    name: str
+    """Name of the check."""
+    status: CheckStatus
+    """``failure``: the job will not run like this; ``skipped``: the check does not apply here."""
+    found: str
+    """The finding, in one or two sentences without a full stop at the end."""
+    advice: str | None = None
+    """How to correct it."""
+    unknown: bool = False
+    """A warning because the check came to no conclusion, or not in time."""
+    decisive: bool = False
+    """Without a conclusion of this check it is unknown whether the job may start."""
+
+    def to_json(self) -> CheckJson:
+        """Return one entry of ``vramtop preflight --json``."""
+        return {
+            "name": self.name,
+            "status": self.status,
+            "found": self.found,
+            "advice": self.advice,
+            "unknown": self.unknown,
+        }
+
+
+class Check(ABC):
+    """One preflight check. The constructor of a subclass takes its settings, for tests and other machines."""
+
+    name: ClassVar[str]
+    timeout_seconds: ClassVar[float] = 30
+    waits_for: ClassVar[str] = "this machine"
+    """What the check may have to wait for; shown while it runs."""
+    decisive: ClassVar[bool] = False
+    """If this check comes to no conclusion, preflight as a whole does not either."""
+
+    @abstractmethod
+    def run(self, context: "CheckContext") -> CheckResult:
+        """Run the check.
+
+        Raises:
+            VramtopError: the check comes to no conclusion, for the reason in the message.
+            OSError: the check comes to no conclusion because a file or device cannot be read.
+        """
+
+    def passes(self, found: str) -> CheckResult:
+        """Return a result without a problem."""
+        return self._result("pass", found)
+
+    def warns(self, found: str, advice: str | None = None) -> CheckResult:
+        """Return a result for a job that may run, but not as it should."""
+        return self._result("warning", found, advice)
+
+    def fails(self, found: str, advice: str | None = None) -> CheckResult:
+        """Return a result for a job that will not run."""
+        return self._result("failure", found, advice)
+
+    def skips(self, found: str) -> CheckResult:
+        """Return a result for a check that does not apply."""
+        return self._result("skipped", found)
+
+    def inconclusive(self, found: str, advice: str | None = None) -> CheckResult:
+        """Return a result for a check that came to no conclusion."""
+        return self._result("warning", found, advice, unknown=True)
+
+    def _result(
+        self, status: CheckStatus, found: str, advice: str | None = None, *, unknown: bool = False
+    ) -> CheckResult:
+        return CheckResult(
+            name=self.name, status=status, found=found, advice=advice, unknown=unknown, decisive=self.decisive
+        )
+
+
+# Context of the preflight checks: the job, the machine, the environment, and the Python that will run the job.
+#
+# Slow facts (an estimate, a worker, the network) are computed by the first check that needs them and kept for the
+# others, so that a check which needs none of them does not wait.
+
+
+_Value = TypeVar("_Value")
+
+
+class LazyValue(Generic[_Value]):
+    """A value that is computed once, by the first thread that asks; other threads wait for it.
+
+    Args:
+        compute: returns the value, or raises a VramtopError, which is then raised for every caller.
+    """
+
+    def __init__(self, compute: Callable[[], _Value]) -> None:
+        self._compute = compute
+        self._lock = threading.Lock()
+        self._value: _Value | VramtopError | None = None
+
+    def __call__(self) -> _Value:
+        """Return the value."""
+        with self._lock:
+            if self._value is None:
+                try:
+                    self._value = self._compute()
+                except VramtopError as error:
+                    self._value = error
+        if isinstance(self._value, VramtopError):
+            raise self._value
+        return self._value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckContext:
+    """Everything that checks may examine. The callables raise a VramtopError if their value cannot be determined."""
+
+    job: Job
+    machine: Machine
+    environ: Mapping[str, str]
+    """Environment of the job."""
+    working_folder: Path
+    """Folder in which the job is started; its relative paths count from here."""
+    quick_budget: Callable[[], Budget]
+    """Budget by the closed form, in milliseconds."""
+    deepest_budget: Callable[[], Budget]
+    """Budget by the deepest method available; raises CancelledError if it takes too long."""
+    interpreter: JobInterpreter
+    packages: Callable[[], InstalledPackages]
+    torch_build: Callable[[], TorchBuild]
+    hub_access: Callable[[], HubAccess]
+    """Asks the Hugging Face hub over the network whether the job's model may be downloaded."""
+    local_ranks: int | None = None
+    """Ranks on this machine; None: not stated."""
+
+    @property
+    def several_machines(self) -> bool:
+        """True if some of the job's ranks run on other machines."""
+        return self.local_ranks is not None and self.local_ranks < self.job.parallel.world_size
+
+    @property
+    def python_is_elsewhere(self) -> bool:
+        """True if the job is for another machine, and nobody has named a Python that stands for the one there."""
+        return self.machine.is_described and not self.interpreter.is_certain
+
+    @property
+    def ranks_here(self) -> int:
+        """Ranks on this machine; all ranks of the job unless stated otherwise."""
+        return self.local_ranks or self.job.parallel.world_size
+
+    def path(self, text: str) -> Path:
+        """Return a path of the job as an absolute one."""
+        home = self.environ.get("HOME")
+        if home and (text == "~" or text.startswith("~/")):
+            return Path(home) / text[2:]
+        return self.working_folder / text
+
+
+# The GPUs of this machine that a job's ranks will use if it is started with its environment.
+
+
+_MAX_RANKS = 1024
+"""No machine has a GPU for more; of more ranks the first stand for the others."""
+
+
+def assign_gpus(context: CheckContext) -> tuple[GpuAssignment, ...]:
+    """Return the GPU of each rank on this machine, by local rank; empty if this machine's GPUs cannot be read."""
+    snapshot = context.machine.snapshot
+    if snapshot is None:
+        return ()
+    environments = (
+        GpuEnvironment.from_environ(
+            context.environ, local_rank=rank, mig_parent=nvml_mig_parent if rank == 0 else lambda _: None
+        )
+        for rank in range(min(context.ranks_here, _MAX_RANKS))
+    )
+    return tuple(assign_gpu(environment, snapshot.gpus, pid=0) for environment in environments)
+
+
+def assigned_gpu_indices(context: CheckContext) -> tuple[int, ...]:
+    """Return the indices of the existing GPUs that the ranks will use, each once."""
+    here = {gpu.index for gpu in context.machine.snapshot.gpus} if context.machine.snapshot else set()
+    gpus = (assignment.gpu for assignment in assign_gpus(context))
+    return tuple(dict.fromkeys(gpu for gpu in gpus if gpu is not None and gpu in here))
+
+
+def target_devices(context: CheckContext) -> tuple[DeviceCapacity, ...]:
+    """Return the devices that the job will use; all considered ones if that is unknown."""
+    devices = context.machine.devices
+    if context.machine.chosen:
+        return devices
+    mig_devices = _visible_mig_devices(context)
+    if mig_devices:
+        return tuple(device for device in devices if device.uuid in mig_devices)
+    indices = assigned_gpu_indices(context)
+    chosen = tuple(device for device in devices if device.index in indices)
+    return chosen if len(chosen) == context.ranks_here else devices
+
+
+def _visible_mig_devices(context: CheckContext) -> tuple[str, ...]:
+    gpus = context.machine.snapshot.gpus if context.machine.snapshot else ()
+    return visible_mig_devices(GpuEnvironment.from_environ(context.environ, local_rank=None), gpus)

@@ -1,0 +1,267 @@
+"""``vramtop config``: print the settings in force and where each is from, or change one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.secrets import displayed, displayed_data
+from vramtop.monitor.storage.settings.change import change_settings, settings_template
+from vramtop.monitor.storage.settings.in_force import FILE, lines_of, read_settings_file, shown
+from vramtop.monitor.storage.settings.schema import (
+    COLOURS,
+    KEYS,
+    SETTINGS,
+    TABLES,
+    find_setting,
+    mapping_of,
+    nearest_name,
+)
+
+from ...draw.text_output import detect_output, printable
+from ..json_text import json_text
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from vramtop.monitor.storage.settings.in_force import SettingsInForce
+    from vramtop.monitor.storage.settings.schema import Setting, Value
+
+    from ...draw.text_output import TextOutput
+    from ..json_types import ConfigChangedJson, ConfigJson, ConfigPathJson, PlainValue
+
+# The settings in force as text of a table each, and as JSON.
+
+
+_VALUE_COLUMN, _ORIGIN_COLUMN = 23, 49
+_MAX_WIDTH = 80
+
+
+def config_lines(settings: SettingsInForce, chosen: Sequence[Setting], output: TextOutput) -> Iterator[str]:
+    """Yield the settings by table: name, value, and where it is from."""
+    lines = _lines(settings)
+    file = "no settings file" if settings.file == os.devnull else settings.file
+    yield output.text(f"{file}{'' if settings.has_file or file != settings.file else ' (not there)'}")
+    for table in TABLES:
+        of_table = [setting for setting in chosen if setting.table == table]
+        if not of_table:
+            continue
+        yield ""
+        yield f"[{table}]"
+        for setting in of_table:
+            yield from (output.text(line) for line in _rows(setting, settings, lines))
+
+
+def config_json(settings: SettingsInForce, chosen: Sequence[Setting]) -> ConfigJson:
+    """Return the settings with their values, origins and defaults."""
+    lines = _lines(settings)
+    return {
+        "schema": 1,
+        "file": settings.file,
+        "file_exists": settings.has_file,
+        "settings": [
+            {
+                "name": setting.name,
+                "value": json_value(settings.values[setting.name]),
+                "origin": settings.origins[setting.name],
+                "line": lines.get(setting.name) if settings.origins[setting.name] == FILE else None,
+                "default": json_value(setting.default),
+                "about": f"{setting.about}.",
+                "flag": setting.flag or None,
+                "environment": setting.variable or None,
+            }
+            for setting in chosen
+        ],
+        "problems": [
+            {"setting": problem.name or None, "line": problem.line, "sentence": problem.sentence}
+            for problem in settings.problems
+        ],
+    }
+
+
+def json_value(value: Value) -> PlainValue:
+    """Return a value as JSON has it: with lists in place of tuples."""
+    if isinstance(value, Mapping):
+        return {key: list(each) if isinstance(each, tuple) else each for key, each in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def plain(value: Value | tuple[str, ...]) -> str:
+    """Return a value as a script wants it: text without quotes, a list with commas."""
+    if isinstance(value, str):
+        return value
+    return ",".join(value) if isinstance(value, tuple) else shown(value)
+
+
+def _rows(setting: Setting, settings: SettingsInForce, lines: Mapping[str, int]) -> Iterator[str]:
+    value, origin = settings.values[setting.name], settings.origins[setting.name]
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _row(key, shown(entry), _origin(f"{setting.name}.{key}", origin, settings, lines))
+        if not value:
+            yield "  (nothing set)"
+        return
+    text = displayed(shown(value))
+    yield from _row(setting.name.rpartition(".")[2], text, _origin(setting.name, origin, settings, lines))
+
+
+def _row(key: str, value: str, origin: str) -> Iterator[str]:
+    """Yield one line; a long value, or a long origin, gets a line of its own."""
+    left = f"  {key:<{_VALUE_COLUMN - 3}} {value}"
+    if len(left) < _ORIGIN_COLUMN and _ORIGIN_COLUMN + len(origin) <= _MAX_WIDTH:
+        yield f"{left:<{_ORIGIN_COLUMN}}{origin}"
+    elif len(left) + 2 + len(origin) <= _MAX_WIDTH:
+        yield f"{left}  {origin}"
+    else:
+        yield left
+        yield (
+            f"{'':<{_ORIGIN_COLUMN}}{origin}"
+            if _ORIGIN_COLUMN + len(origin) <= _MAX_WIDTH
+            else f"{'':<{_VALUE_COLUMN}}{origin}"
+        )
+
+
+def _origin(name: str, origin: str, settings: SettingsInForce, lines: Mapping[str, int]) -> str:
+    if origin != FILE:
+        return origin
+    line = lines.get(name)
+    return f"{Path(settings.file).name}{f':{line}' if line else ''}"
+
+
+def _lines(settings: SettingsInForce) -> Mapping[str, int]:
+    """Return the lines of the file by name; nothing if it cannot be read."""
+    try:
+        text, read = read_settings_file(settings.file)
+    except OSError:
+        return {}
+    return {} if read.is_broken else lines_of(text)
+
+
+def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    """Print or change settings; exit code 0, or 2 if something in them is wrong.
+
+    Raises:
+        InputError: there is no such setting, or the value is not allowed.
+        CannotTellError: the settings file cannot be written.
+    """
+    del launch
+    settings: SettingsInForce = options.settings
+    name = options.setting
+    if name is not None and (options.unset or options.template or options.path):
+        raise InputError("--unset, --template and --path take no other setting")
+    if options.template:
+        print(settings_template(), end="")
+        return 0
+    if options.path:
+        where: ConfigPathJson = {"schema": 1, "file": settings.file}
+        print(json_text(where) if options.json else settings.file)
+        return 0
+    if options.unset is not None:
+        return _change(options, options.unset, None)
+    if options.value is not None:
+        return _change(options, name, options.value)
+    chosen = SETTINGS if name is None else _chosen(name)
+    _print(options, settings, chosen)
+    sys.stdout.flush()
+    problems = [each for each in settings.problems if _is_about(each.name, chosen)]
+    for problem in problems:
+        print(f"vramtop: {printable(displayed(problem.sentence))}", file=sys.stderr)
+    return InputError.exit_code if problems else 0
+
+
+def _print(options: argparse.Namespace, settings: SettingsInForce, chosen: Sequence[Setting]) -> None:
+    name = options.setting
+    if options.json:
+        print(json_text(displayed_data(config_json(settings, chosen))))
+    elif name is None or name in TABLES:
+        print("\n".join(config_lines(settings, chosen, detect_output(ascii_only=options.ascii))))
+    else:
+        print(plain(_value(name, settings)))
+
+
+def _value(name: str, settings: SettingsInForce) -> Value:
+    if find_setting(name) is not None:
+        return settings.values[name]
+    mapping = mapping_of(name)
+    assert mapping is not None  # noqa: S101 - _chosen has found it
+    entries = settings.mapping(mapping.name)
+    key = _key_within(mapping, name)
+    if key not in entries:
+        raise InputError(f"{name} is not set; vramtop config {mapping.name} lists what is")
+    return entries[key]
+
+
+def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
+    """Set or remove one setting in the file."""
+    settings: SettingsInForce = options.settings
+    if name in TABLES and find_setting(name) is None:
+        raise InputError(f"{name} is a table of settings, such as {_chosen(name)[0].name}")
+    (setting,) = _chosen(name)
+    value: Value | None = None
+    if text is not None:
+        try:
+            value = _entry(setting, name, text) if setting.name != name else setting.parsed(text)
+        except ValueError as error:
+            raise InputError(f"{name} = {text}: {error}") from None
+        if setting.name == KEYS:
+            from ...screens.settings import refusal_of_key  # with Textual
+
+            if refusal := refusal_of_key(name, value, settings.mapping(KEYS)):
+                raise InputError(refusal)
+        if setting.name == COLOURS:
+            from ...app.themes import theme_names
+            from ...screens.settings import check_colours
+
+            entry = _key_within(setting, name)
+            if refusal := check_colours({entry: value}, theme_names()).problems.get(entry):
+                raise InputError(refusal)
+    change_settings({name: value})
+    if options.json:
+        new = None if value is None else json_value(value)
+        changed: ConfigChangedJson = {"schema": 1, "file": settings.file, "setting": name, "value": new}
+        print(json_text(changed))
+    else:
+        print(f"{name} = {shown(value)}" if value is not None else f"{name} is not set", f"in {settings.file}")
+    origin = settings.origins[setting.name]
+    if origin in os.environ:
+        print(f"vramtop: {origin} in the environment takes precedence over it", file=sys.stderr)
+    return 0
+
+
+def _entry(mapping: Setting, name: str, text: str) -> str | tuple[str, ...]:
+    key = _key_within(mapping, name)
+    checked = mapping.checked({key: text})
+    assert isinstance(checked, Mapping)  # noqa: S101 - a mapping's
+    return checked[key]
+
+
+def _key_within(mapping: Setting, name: str) -> str:
+    """Return the key of an entry within its mapping: ``weights`` of ``colours.weights``."""
+    return name.removeprefix(f"{mapping.name}.")
+
+
+def _chosen(name: str) -> tuple[Setting, ...]:
+    """Return the settings of a table, or the one of this name, or the mapping that it is an entry of.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = find_setting(name) or mapping_of(name)
+    if found is not None:
+        return (found,)
+    of_table = tuple(setting for setting in SETTINGS if f"{setting.table}.".startswith(f"{name}."))
+    if of_table:
+        return of_table
+    near = nearest_name(name)
+    raise InputError(f"there is no setting {name}; {f'did you mean {near}?' if near else 'vramtop config lists all'}")
+
+
+def _is_about(name: str, chosen: Sequence[Setting]) -> bool:
+    """Return True if a problem is about one of these settings, about the whole file, or about none that there is."""
+    about = find_setting(name) or mapping_of(name)
+    return about in chosen or (about is None and (not name or len(chosen) == len(SETTINGS)))

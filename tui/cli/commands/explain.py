@@ -1,0 +1,268 @@
+"""``vramtop explain FILE``: why a run ran out of memory, by its log or a memory snapshot; what would have fitted."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.errors import CannotTellError, InputError, VramtopError
+from vramtop.estimator.common.sizes import parse_size
+from vramtop.estimator.crash.crash_file import read_crash_file, read_crash_stream
+from vramtop.estimator.crash.explanation import Explanation, explain_failure, failure_of_snapshot
+from vramtop.estimator.crash.records import CrashLog, Failure
+from vramtop.estimator.crash.snapshot.records import MemorySnapshot
+from vramtop.estimator.job.gpu_catalogue import Gpu, find_gpu, match_nvml_name
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import parse_assignment
+from vramtop.monitor.board.fit import check_fit
+
+from ...draw.text_output import TextOutput, detect_output
+from ...job.load_job import LoadedJob, load_from_options
+from ...job.would_fit import budget_of_what_ran, failed_gpu
+from ...reports.budget_text import closing_lines
+from ...reports.crash_text import explanation_lines, snapshot_lines
+from ..fitting.fit_check import Advice, Machine, advice_lines, advise, suggestions_json
+from ..fitting.machine_gpus import open_source, read_gpus
+from ..json_text import json_text
+from ..measured_runs import Correct, correction, estimate_job
+from ..progress import Progress
+
+if TYPE_CHECKING:
+    from ..json_types import ExplainJson, HeldJson
+
+# The GPU on which a run failed, for its estimate: named by the user, or one of this machine's with the same memory.
+
+
+_SAME_SHARE = 0.01
+"""Tolerance: torch prints two decimals, and driver versions count the memory that they reserve differently."""
+
+
+def gpu_of_failure(options: argparse.Namespace, job: Job, memory_bytes: int | None) -> tuple[Gpu | None, bool]:
+    """Return the type of the GPU, if it is known, and whether it is taken for one of this machine's.
+
+    A log may come from anywhere, so that only a GPU of the same memory makes it one of this machine.
+
+    Args:
+        options: with ``--gpu-type``.
+        job: which may name the GPU that it is planned for.
+        memory_bytes: capacity of the GPU by the log or the snapshot; None: unknown.
+    """
+    if options.gpu_type:
+        return find_gpu(options.gpu_type), False
+    if job.target.gpu or memory_bytes is None:
+        return None, False
+    try:
+        with open_source() as source:
+            snapshot = read_gpus(source)
+    except CannotTellError:
+        return None, False
+    for gpu in snapshot.gpus:
+        totals = [size for size in (gpu.cuda_total_bytes, gpu.total_bytes) if size]  # with and without the reserve
+        if gpu.name and any(abs(size - memory_bytes) <= _SAME_SHARE * size for size in totals):
+            return match_nvml_name(gpu.name, gpu.total_bytes), True
+    return None, False
+
+
+# Suggestions for a run that ran out of memory: those of ``vramtop fit``, on the GPU as it was.
+
+
+def would_fit(
+    explanation: Explanation,
+    loaded: LoadedJob,
+    budget: Budget,
+    options: argparse.Namespace,
+    *,
+    progress: Callable[[str], None],
+    correct: Callable[[Budget], Budget],
+) -> Advice | None:
+    """Return the changes with which the job would have fitted beside what others held; None: the GPU is not known.
+
+    A run that needed more than its budget's upper bound needs as much more with every change.
+
+    Args:
+        explanation: of the failure.
+        loaded: the job.
+        budget: of the job, corrected by measured runs if some are near it.
+        options: of the command line.
+        progress: called with what is being done.
+        correct: corrects a budget by measured runs.
+    """
+    device, ran = failed_gpu(explanation, budget), budget_of_what_ran(explanation, budget)
+    if device is None:
+        return None
+    return advise(
+        loaded.job,
+        ran,
+        lambda changed: check_fit(changed, (device,)).verdict,
+        Machine(gpu=None, memory_bytes=device.total_bytes, gpus=device.count, python=options.python),
+        method=options.method if ran is budget else "formula",  # a trace does not know what ran beyond it
+        progress=progress,
+        correct=correct,
+    )
+
+
+_GIVE_SIZE = (
+    "It does not say how large the GPU is: give --gpu-type NAME or --gpu-memory SIZE to see what would have fitted."
+)
+_GIVE_JOB = (
+    "The job is not known: give it with --job JOB or as a launch line after --, and what would have fitted is searched "
+    "for too."
+)
+_GIVE_HOST_JOB = (
+    "The job is not known: give it with --job JOB or as a launch line after --, to see what it was predicted to need."
+)
+
+
+def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    """Print the explanation; exit code 0: explained, 3: nothing that could be explained.
+
+    Raises:
+        InputError: the file or the job cannot be read.
+        CannotTellError: the file has no failure of memory.
+    """
+    given_bytes = _given_bytes(options)  # a wrong flag is an error, whether it is needed or not
+    for text in options.set:
+        parse_assignment(text)
+    log, snapshot = _read(options)
+    loaded, remark = _job(options, launch, log)
+    failure = _sized(given_bytes, _failure(options, log, snapshot))
+    output = detect_output(ascii_only=options.ascii)
+    if failure is None:
+        assert snapshot is not None  # noqa: S101 - a log without a failure is an error
+        return _report_snapshot(options, snapshot, loaded, output)
+    memory = failure.memory
+    budget, correct = _estimate(options, loaded, memory.total_bytes if memory else None)
+    explanation = explain_failure(failure, budget=budget, snapshot=snapshot)
+    advice = None
+    if loaded is not None and budget is not None:
+        with Progress(quiet=options.json) as progress:
+            advice = would_fit(explanation, loaded, budget, options, progress=progress, correct=correct)
+    if options.json:
+        found: ExplainJson = {
+            "schema": 1,
+            **explanation.to_json(),
+            "failures": [each.to_json() for each in log.failures] if log else [],
+            "budget": budget.to_json() if budget else None,
+            "suggestions": suggestions_json(advice, loaded) if advice and loaded else [],
+            "largest": advice.largest.to_json() if advice and advice.largest else None,
+            "notes": [remark] if remark else [],
+        }
+        print(json_text(found))
+        return 0
+    print("\n".join(explanation_lines(explanation, output, budget=budget, log=log)))
+    if advice is not None and loaded is not None and budget is not None:
+        print("\n".join(advice_lines(advice, loaded, output)))
+    if loaded is not None and budget is not None:
+        print()
+        print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
+    if memory is not None and memory.total_bytes is None:
+        remark = f"{remark or ''} {_GIVE_SIZE}".strip()
+    if remark:
+        print()
+        print("\n".join(output.wrapped(remark)))
+    return 0
+
+
+def _read(options: argparse.Namespace) -> tuple[CrashLog | None, MemorySnapshot | None]:
+    """Read the file, whichever it is."""
+    with Progress(quiet=options.json) as progress:
+        if options.file in ("-", "/dev/stdin"):
+            found = read_crash_stream(sys.stdin.buffer, name="standard input", device=options.device, progress=progress)
+        else:
+            found = read_crash_file(options.file, device=options.device, progress=progress)
+    return (found, None) if isinstance(found, CrashLog) else (None, found)
+
+
+def _failure(options: argparse.Namespace, log: CrashLog | None, snapshot: MemorySnapshot | None) -> Failure | None:
+    """Return the failure to explain; None: a snapshot of a process that had not failed.
+
+    Raises:
+        CannotTellError: the log has none.
+        InputError: it has none of the rank that is asked for.
+    """
+    if log is None:
+        return failure_of_snapshot(snapshot) if snapshot is not None else None
+    if not log.failures:
+        raise CannotTellError(
+            f"{options.file}: no failure of memory in its {log.lines:,} line{'' if log.lines == 1 else 's'}: neither "
+            "torch's out-of-memory message nor a host out-of-memory kill"
+        )
+    if options.rank is None:
+        return log.cause
+    of_rank = replace(log, failures=tuple(each for each in log.failures if each.rank == options.rank))
+    if of_rank.cause is None:
+        ranks = sorted({each.rank for each in log.failures if each.rank is not None})
+        have = (
+            f"it has those of rank{'s' if ranks[1:] else ''} {', '.join(map(str, ranks))}"
+            if ranks
+            else "its failures do not name a rank"
+        )
+        raise InputError(f"--rank {options.rank}: {options.file} has no failure of that rank; {have}")
+    return of_rank.cause
+
+
+def _given_bytes(options: argparse.Namespace) -> int | None:
+    """Return the size of the GPU that the flags name; None: they name none."""
+    if options.gpu_type:
+        return find_gpu(options.gpu_type).total_bytes
+    return parse_size(options.gpu_memory) if options.gpu_memory else None
+
+
+def _sized(total_bytes: int | None, failure: Failure | None) -> Failure | None:
+    """Return the failure with the size of the GPU that the user names, where it does not say it itself."""
+    if failure is None or failure.memory is None or failure.memory.total_bytes is not None:
+        return failure
+    return replace(failure, memory=replace(failure.memory, total_bytes=total_bytes))
+
+
+def _job(
+    options: argparse.Namespace, launch: Sequence[str] | None, log: CrashLog | None
+) -> tuple[LoadedJob | None, str | None]:
+    """Return the job, if it is given or the log's launch line says it, and a remark on where it was found."""
+    if options.job or launch is not None:
+        return load_from_options(options, launch), None
+    if log is None or log.launch_line is None:
+        if options.set:
+            raise InputError("--set changes a setting of the job, which is not known: give it with --job JOB")
+        return None, _GIVE_JOB if log is None or log.cause is None or log.cause.memory else _GIVE_HOST_JOB
+    try:
+        loaded = load_from_options(options, shlex.split(log.launch_line))
+    except (VramtopError, ValueError) as error:
+        reason = error.message.rstrip(".") if isinstance(error, VramtopError) else "its quotes do not match"
+        return None, f"The log's launch line does not tell the job here ({reason}): give it with --job JOB."
+    return loaded, f"The job was read from the log's launch line: {log.launch_line[:200]}"
+
+
+def _estimate(
+    options: argparse.Namespace, loaded: LoadedJob | None, memory_bytes: int | None
+) -> tuple[Budget | None, Correct]:
+    """Return the budget of the job, if it is known, and what corrects budgets by measured runs."""
+    if loaded is None:
+        return None, lambda budget: budget
+    gpu, here = gpu_of_failure(options, loaded.job, memory_bytes)
+    budget = estimate_job(options, loaded.job, gpu, memory_bytes, here=here)
+    return budget, correction(options, loaded.job, gpu, here=here)
+
+
+def _report_snapshot(
+    options: argparse.Namespace, snapshot: MemorySnapshot, loaded: LoadedJob | None, output: TextOutput
+) -> int:
+    """Print what a snapshot holds whose process had not run out of memory."""
+    budget, _ = _estimate(options, loaded, snapshot.total_bytes)
+    if options.json:
+        found: HeldJson = {
+            "schema": 1,
+            "failure": None,
+            "snapshot": snapshot.to_json(),
+            "budget": budget.to_json() if budget else None,
+        }
+        print(json_text(found))
+        return 0
+    print("\n".join(snapshot_lines(snapshot, output, budget=budget)))
+    if loaded is not None and budget is not None:
+        print()
+        print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
+    return 0

@@ -1,0 +1,270 @@
+"""``vramtop export``: serve the board as Prometheus metrics until interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.errors import InputError, VramtopError
+from vramtop.estimator.common.version import version_number
+
+from ...draw.text_output import printable
+from ..crash_report import save_fault
+from ..estimators import Estimators, pending_jobs
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    from vramtop.monitor.attach.rank_facts import RankFactsReader
+    from vramtop.monitor.export.listen_address import ListenAddress
+    from vramtop.monitor.export.metrics import LatestBoard
+    from vramtop.monitor.export.textfile import TextFile
+    from vramtop.monitor.snapshot.snapshot import Snapshot
+    from vramtop.monitor.sources.sampler import Sampler
+
+    from ..json_types import ExportJson
+
+_ALERT_COMMAND_SECONDS = 60.0
+"""Longest time that a command for an alert may take."""
+
+
+def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    """Export until interrupted; exit code 0."""
+    del launch
+    if options.print_file is not None:
+        return _print(options.print_file)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: stop.set())
+    crashes: list[BaseException] = []
+
+    def end(failed: threading.ExceptHookArgs) -> None:
+        """End the exporter, so that whatever supervises it starts it again: a thread is gone."""
+        crashes.append(failed.exc_value or failed.exc_type())
+        stop.set()
+
+    threading.excepthook = end
+    with ExitStack() as running:
+        _export(options, running, stop)
+    if crashes:
+        raise crashes[0]
+    return 0
+
+
+def _print(name: str) -> int:
+    from vramtop.monitor.export.ready_files import dashboard_text, rules_text
+
+    print({"rules": rules_text, "dashboard": dashboard_text}[name](), end="")
+    return 0
+
+
+def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Event) -> None:
+    """Start everything that was asked for, and wait for the end; what runs is ended by ``running``."""
+    from vramtop.monitor.attach.rank_facts import RankFactsReader
+    from vramtop.monitor.export.metrics import LatestBoard, MetricsText
+    from vramtop.monitor.export.otlp import start_otlp
+    from vramtop.monitor.export.textfile import TextFile
+
+    version, facts = version_number() or "unknown", RankFactsReader()
+    latest = LatestBoard(options.interval, facts_of=facts.facts_of)
+    estimators = Estimators(options.python, corrects=options.history)
+    for job in pending_jobs(options):
+        estimators.watchlist.add_pending(job)
+    textfile = None
+    if options.textfile is not None:
+        textfile = TextFile(Path(options.textfile), MetricsText(latest, version, with_process=False))
+        textfile.write()  # an error is reported before anything is started
+        running.callback(textfile.remove)
+    if options.listen is not None or (options.textfile is None and options.otlp is None):
+        _serve(options, latest, version, running)
+    else:
+        _reject_server_options(options)
+    if options.otlp is not None:
+        running.callback(start_otlp(options.otlp, latest, version))
+    sampler = _sampler(options, latest, estimators, facts, running)
+    sampler.start()
+    running.callback(sampler.stop)
+    alerts = _alerts(options, running)
+    _wait(options.interval, latest, textfile, alerts, stop)
+
+
+def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, running: ExitStack) -> None:
+    from vramtop.monitor.export.listen_address import ListenAddress
+    from vramtop.monitor.export.metrics import MetricsText
+    from vramtop.monitor.export.server import MetricsServer, TlsFiles, read_credentials
+
+    address = ListenAddress.parse(options.listen or options.settings.text("export.listen"))
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise InputError("--tls-cert and --tls-key go together: the certificate and its private key")
+    if options.client_ca and not options.tls_cert:
+        raise InputError("--client-ca needs --tls-cert and --tls-key")
+    tls = None
+    if options.tls_cert:
+        authority = Path(options.client_ca) if options.client_ca else None
+        tls = TlsFiles(Path(options.tls_cert), Path(options.tls_key), authority)
+    password_file = Path(options.password_file) if options.password_file else None
+    credentials = read_credentials(options.auth_user, password_file, os.environ)
+    text = MetricsText(latest, version)
+    names = address.names(options.name)
+    server = MetricsServer(address, text, tls=tls, credentials=credentials, names=names, on_bug=_report_bug)
+    _warn_of_exposure(address, encrypted=tls is not None, asks=bool(credentials or options.client_ca))
+    server.start()
+    running.callback(server.stop)
+    if options.json:
+        import json
+
+        found: ExportJson = {"schema": 1, "url": server.url}
+        print(json.dumps(found), flush=True)
+    print(f"vramtop: metrics at {server.url}, Ctrl-C stops", file=sys.stderr, flush=True)
+
+
+def _warn_of_exposure(address: ListenAddress, *, encrypted: bool, asks: bool) -> None:
+    """Say what others can see of an address that is not loopback."""
+    if address.is_loopback:
+        return
+    if not asks:
+        sentence = "whoever reaches this address sees names of users and jobs; --auth-user asks for a password"
+    elif not encrypted:
+        sentence = "the password crosses the network unencrypted; --tls-cert and --tls-key encrypt it"
+    else:
+        return
+    print(f"vramtop: {printable(address.host)} is not loopback: {sentence}", file=sys.stderr)
+
+
+def _reject_server_options(options: argparse.Namespace) -> None:
+    names = ("tls_cert", "tls_key", "client_ca", "auth_user", "password_file", "name")
+    given = next((name for name in names if getattr(options, name)), None)
+    if given is not None:
+        raise InputError(f"--{given.replace('_', '-')} is for the server: add --listen HOST:PORT")
+
+
+def _sampler(
+    options: argparse.Namespace, latest: LatestBoard, estimators: Estimators, facts: RankFactsReader, running: ExitStack
+) -> Sampler:
+    """Return the sampler, which keeps the latest board; what attaches to runs and measures them follows it."""
+    from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach, IdleTracing
+    from vramtop.monitor.history.history import RunRecorder
+    from vramtop.monitor.snapshot.snapshot import NO_DRIVER
+    from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+    from vramtop.monitor.sources.sampler import OptionalGpuSource, Sampler
+
+    watchlist, log = estimators.watchlist, _Log()
+    estimators.notify = log.say
+    attach = AutomaticAttach(
+        watchlist,
+        enabled=options.attach,
+        tracing=IdleTracing(watchlist, python=options.python, corrects=options.history),
+        corrects=options.history,
+        on_bug=save_fault,
+    )
+    recorder = None
+    if options.history:
+        on_kept = estimators.forget_measurements
+        recorder = RunRecorder(facts=attach.known.get, notify=log.say, on_kept=on_kept)
+
+    def take(snapshot: Snapshot) -> None:
+        board = watchlist.update(snapshot)
+        latest.set(board)
+        facts.keep_only(key for run in board.runs for key in run.pids)
+        log.faults(_whole_faults(snapshot))
+        attach.observe(board)
+        if recorder is not None:
+            recorder.observe(board)
+
+    def fail(error: VramtopError) -> None:
+        latest.fail(NO_DRIVER)
+        log.faults({NO_DRIVER: error.message})
+
+    attach.start()
+    running.callback(attach.close)
+    return Sampler(OptionalGpuSource(NvmlSource()), options.interval, take, fail)
+
+
+def _alerts(options: argparse.Namespace, running: ExitStack) -> Callable[[LatestBoard], None] | None:
+    """Return what looks after the alerts; None: nobody asked to be told."""
+    if not options.on_alert:
+        return None
+    from vramtop.monitor.alerts.alert_watch import AlertWatch, Feed, chosen_alerts, kept_quiet_hours
+
+    from ...background.user_command import CommandQueue, UserCommand
+
+    hours, log = kept_quiet_hours(options.quiet_hours), _Log()
+    chosen = chosen_alerts(options.settings.values)
+    if isinstance(hours, str):
+        raise InputError(f"the quiet hours of your settings: {hours}")
+    command = UserCommand("--on-alert", options.on_alert, log.say, seconds=_ALERT_COMMAND_SECONDS)
+    commands, watch = CommandQueue(command), AlertWatch(options.interval, expects_gpus=True, chosen=chosen)
+    running.callback(commands.end)
+    started_at = monotonic()
+
+    def look(latest: LatestBoard) -> None:
+        state, now = latest.state(), monotonic()
+        age = now - started_at if state.age_seconds is None else state.age_seconds
+        feed = Feed(board=state.board, age_seconds=age, interval=options.interval, failure=state.failure)
+        for each in watch.tick(feed, now, hours):
+            log.say(f"{each.state}: {each.alert.condition.sentence}")
+            commands.add(each.facts())
+
+    return look
+
+
+def _wait(
+    interval: float,
+    latest: LatestBoard,
+    textfile: TextFile | None,
+    alerts: Callable[[LatestBoard], None] | None,
+    stop: threading.Event,
+) -> None:
+    """At each interval write the file, whatever the sampler does (its age grows there), and look after the alerts."""
+    log = _Log()
+    while not stop.wait(None if textfile is None and alerts is None else interval):
+        if alerts is not None:
+            alerts(latest)
+        if textfile is not None:
+            try:
+                textfile.write()
+            except VramtopError as error:
+                log.faults({"file": error.message})
+            else:
+                log.faults({})
+
+
+class _Log:
+    """Sentences on standard error, each once while what it says lasts."""
+
+    def __init__(self) -> None:
+        self._present: set[Hashable] = set()
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence."""
+        print(f"vramtop: {printable(sentence)}", file=sys.stderr, flush=True)
+
+    def faults(self, sentences: Mapping[Hashable, str]) -> None:
+        """Print those whose keys were not there the last time."""
+        for key, sentence in sentences.items():
+            if key not in self._present:
+                self.say(sentence)
+        self._present = set(sentences)
+
+
+def _whole_faults(snapshot: Snapshot) -> dict[Hashable, str]:
+    """Return the faults of the machine and of whole GPUs; the metrics have only their codes."""
+    found: dict[Hashable, str] = {fault.code: fault.message for fault in snapshot.faults}
+    for gpu in snapshot.gpus:
+        for fault in gpu.faults:
+            if fault.field is None:
+                found[gpu.key, fault.code] = f"GPU {gpu.label}: {fault.message}"
+    return found
+
+
+def _report_bug(traceback: str) -> None:
+    path = save_fault(traceback)
+    where = f"; the traceback is in {path}" if path else ""
+    print(f"vramtop: internal error, the metrics could not be made; please report it{where}", file=sys.stderr)

@@ -1,0 +1,88 @@
+"""``vramtop serve``: show the dashboard in a browser, to those who know its address."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.monitor.export.listen_address import ListenAddress
+
+from ...serve.guard import Guard
+from ...serve.server import BrowserServer, require_textual_serve
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from ..json_types import ServeJson
+
+
+def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    """Serve until interrupted; exit code 0.
+
+    Raises:
+        InputError: the address or the flags of the dashboard are wrong, nothing can listen there, or textual-serve is
+            missing.
+    """
+    listen = options.listen or options.settings.text("serve.listen")
+    address = ListenAddress.parse(listen) if listen else ListenAddress("127.0.0.1", 0)
+    flags = _dashboard_flags(options, launch or ())
+    require_textual_serve()
+    guard = Guard(hosts=address.names(options.name))
+    if not address.is_loopback:
+        print(
+            f"vramtop: {address.host} can be reached from other machines, and the address with its token goes over the "
+            "network unencrypted; ssh -L, or a proxy with TLS, keeps it private",
+            file=sys.stderr,
+        )
+
+    def show(host: str, port: int) -> None:
+        name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host  # noqa: S104
+        url = f"http://{name}:{port}/{guard.token}/"
+        if options.json:
+            served: ServeJson = {"schema": 1, "address": url}
+            print(json.dumps(served), flush=True)
+            return
+        print(url, flush=True)
+        if sys.stderr.isatty():
+            print(_hint(port, allows_actions=options.allow_actions), file=sys.stderr)
+
+    BrowserServer(guard, flags).run(address.host, address.port, show)
+    return 0
+
+
+def _hint(port: int, *, allows_actions: bool) -> str:
+    tunnel = (
+        f"; over ssh: ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}" if "SSH_CONNECTION" in os.environ else ""
+    )
+    power = (
+        "can end your processes and read your files" if allows_actions else "sees what you see, and can change nothing"
+    )
+    return f"open it in a browser{tunnel}; whoever has this address {power}; Ctrl-C stops"
+
+
+def _dashboard_flags(options: argparse.Namespace, words: Sequence[str]) -> list[str]:
+    """Return the command line of each dashboard.
+
+    Raises:
+        InputError: the words are no flags of the dashboard.
+    """
+    from ..main import build_parser  # which has imported this module
+
+    parser = build_parser()
+    given, unknown = parser.parse_known_args(list(words))
+    if unknown:
+        parser.reject(unknown)
+    if given.command or given.once or given.json or given.host or given.hosts:
+        raise InputError("after -- serve takes flags of this machine's dashboard, such as --demo, --job or --user")
+    flags = [] if options.allow_actions else ["--view-only"]
+    flags += [] if options.history else ["--no-history"]
+    flags += ["--show-secrets"] if options.show_secrets else []
+    flags.append("--ascii" if options.ascii else "--no-ascii")
+    if options.names_python:
+        flags += ["--python", options.python]
+    return [*flags, *words]

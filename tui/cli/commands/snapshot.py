@@ -1,0 +1,37 @@
+"""``vramtop snapshot PID``: have a running process with the probe write a memory snapshot now."""
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.crash.explanation import size_text
+from vramtop.monitor.probe.snapshots.ask import ask_for_snapshot
+
+from ...draw.text_output import detect_output
+from ..json_text import json_text
+from ..progress import Progress
+
+if TYPE_CHECKING:
+    from ..json_types import SnapshotJson
+
+
+def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    """Print where the snapshot is; exit code 0.
+
+    Raises:
+        InputError: there is no such process.
+        CannotTellError: it has no probe, is another user's, uses no GPU, or does not answer.
+    """
+    del launch
+    with Progress(quiet=options.json) as progress:
+        progress(f"asking process {options.process}")
+        written = ask_for_snapshot(options.process, timeout=options.timeout)
+    if options.json:
+        found: SnapshotJson = {"schema": 1, "pid": options.process, "file": written.file, "bytes": written.bytes}
+        print(json_text(found))
+        return 0
+    output = detect_output(ascii_only=options.ascii)
+    print(output.text(f"{written.file} ({size_text(written.bytes)})"))
+    print(output.text(f"vramtop explain {shlex.quote(written.file)}"))
+    return 0

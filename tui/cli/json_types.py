@@ -1,0 +1,937 @@
+"""The JSON that each command prints with ``--json``, key by key: type checkers hold the commands to it."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypedDict
+
+from vramtop.estimator.advice.suggestion_search import Edit, LargestFitting, Verdict as VerdictOfFit
+from vramtop.estimator.budget import BudgetJson, FieldsOf, Method, PhaseName, PlainJob, Span
+from vramtop.estimator.crash.explanation import ExplanationJson, FailureJson
+from vramtop.estimator.crash.snapshot.records import MemorySnapshotJson
+from vramtop.estimator.learning.measurement import MeasurementJson
+from vramtop.estimator.trace.measure import MeasuredStepJson
+from vramtop.monitor.anomalies import AnomalyJson
+from vramtop.monitor.attach.attachment import AttachmentJson
+from vramtop.monitor.board.divergence import Status
+from vramtop.monitor.board.fit import FitResultJson, Verdict
+from vramtop.monitor.doctor.driver_facts import GpuFacts
+from vramtop.monitor.doctor.report import InterpreterFacts, Issue
+from vramtop.monitor.doctor.system import DataFolderFacts, PermissionFacts, SystemFacts
+from vramtop.monitor.fleet.fleet import HostReading
+from vramtop.monitor.fleet.placing import FleetFitJson
+from vramtop.monitor.host.kinds import ProcessKind
+from vramtop.monitor.preflight.context import CheckJson
+from vramtop.monitor.probe.probe_reader import DeviceCounters
+from vramtop.monitor.snapshot.snapshot import Fault, Source
+
+from ..tty.terminal_facts import TerminalFacts
+from .measuring.free_gpus import OutsideBytes
+
+# The version that every JSON states.
+
+
+class Versioned(TypedDict):
+    """A form of JSON with the version of its format."""
+
+    schema: Literal[1]
+    """Version of this format; a later one only if a field changes its meaning."""
+
+
+# The JSON of ``vramtop estimate`` and ``vramtop fit``, and of ``vramtop models``, which they take.
+
+
+class EstimateJson(BudgetJson):
+    """The predicted memory of the rank of a job with the highest peak; sizes are bytes."""
+
+    notes: list[str]
+    """What was assumed while the job was read, one sentence each."""
+
+
+class _Suggestion(TypedDict):
+    changes: dict[str, Any]
+    """New values by dotted job key, such as `training.micro_batch`; null: the key is removed."""
+    device_bytes: int
+    """Expected peak of the changed job, as NVML counts the process."""
+    low_bytes: int
+    """Lower bound of that peak."""
+    high_bytes: int
+    """Upper bound of that peak."""
+    verdict: VerdictOfFit
+    """Whether the changed job fits."""
+    method: Method
+    """How it was estimated."""
+    confirmed: bool
+    """It was estimated as the job itself was, rather than quickly."""
+    why: str
+    """What the changes cost, in a few words."""
+    slowdown: float
+    """Share by which a step takes longer, as far as it is known; 0.3: 30 %."""
+    quality: float
+    """Loss of quality on the same scale, by which suggestions are ordered; 0: none."""
+    sources: list[str]
+    """Where the costs are from."""
+    edits: list[Annotated[dict[str, Any], FieldsOf(Edit)]]
+    """Edits of the user's command line or file that make the changes."""
+
+
+class SuggestionJson(_Suggestion, total=False):
+    """Changes with which the job takes less memory."""
+
+    diff: str
+    """The changes as a unified diff of the job file; absent: the job is from no job file, or cannot be edited there."""
+
+
+class CardJson(TypedDict):
+    """A card of the catalogue on which the job certainly fits."""
+
+    gpu: str
+    """Its name in the catalogue, as for `--gpu-type`."""
+    name: str
+    """Its name for people."""
+    total_bytes: int
+    """Its memory."""
+    gpus: int
+    """GPUs that the job takes."""
+    strategy: str | None
+    """Value of `parallel.strategy` that the job is changed to, to use several; null: it stays as it is."""
+    device_bytes: int
+    """Expected peak on each."""
+
+
+class FitJson(FitResultJson, Versioned):
+    """Whether a job fits, on which GPUs, and what makes it fit."""
+
+    budget: BudgetJson
+    """The estimate, as `vramtop estimate --json` prints it."""
+    sentence: str
+    """The verdict in words; without GPUs, why there is none."""
+    suggestions: list[SuggestionJson]
+    """Changes that make the job fit, or come closest, the best first; empty: it fits, or none is known."""
+    largest: Annotated[dict[str, Any], FieldsOf(LargestFitting)] | None
+    """The largest batch and sequence that fit; null: there are no GPUs here, or the model's family is
+    unknown."""
+    cards: list[CardJson] | None
+    """Cards on which it fits, smallest first; null: there are GPUs to judge."""
+    notes: list[str]
+    """What was assumed while the job was read, and how GPUs were chosen, one sentence each."""
+
+
+class FitOverHostsJson(FleetFitJson, Versioned):
+    """Which hosts can take a job, and where it should go."""
+
+    budget: BudgetJson | None
+    """The estimate on the first host's type of GPU; null: no host was considered."""
+    sentence: str
+    """The verdict in words."""
+    notice: str | None
+    """What is wrong with the source of the hosts as a whole; null: nothing."""
+    notes: list[str]
+    """What was assumed while the job was read, and what is not checked, one sentence each."""
+
+
+class ModelJson(TypedDict):
+    """A built-in model."""
+
+    name: str
+    """A name to type: the first that has the word that was given."""
+    id: str
+    """Hub id."""
+    label: str
+    """Display name."""
+    aliases: list[str]
+    """Further names: other models of the same shape, and shorter names."""
+    parameters: int
+    """Number of parameters with the head of its usual task."""
+    weight_bytes: int
+    """Bytes of its weights in `dtype`."""
+    dtype: str | None
+    """Type of its weights, as its config states it; null: it states none, and `weight_bytes` is that of bfloat16."""
+    family: str
+    """`model_type` of its config."""
+
+
+class ModelsJson(Versioned):
+    """The built-in models, those whose names have the word that was given."""
+
+    models: list[ModelJson]
+    """The models, family by family."""
+
+
+# The JSON of ``vramtop explain`` and ``vramtop snapshot``.
+
+
+class ExplainJson(ExplanationJson, Versioned):
+    """Why a run ended out of memory, and what would have fitted."""
+
+    failures: list[FailureJson]
+    """All failures of memory in the log, in their order; empty: the file is a memory snapshot."""
+    budget: BudgetJson | None
+    """The job's estimate, as `vramtop estimate --json` prints it; null: the job is not known."""
+    suggestions: list[SuggestionJson]
+    """Changes with which the job would have fitted, the best first; empty: none, or the job is not known."""
+    largest: Annotated[dict[str, Any], FieldsOf(LargestFitting)] | None
+    """The largest batch and sequence that would have fitted; null: unknown."""
+    notes: list[str]
+    """Where the job was found, or that it is not known; empty: it was given."""
+
+
+class HeldJson(Versioned):
+    """What a memory snapshot holds whose process had not run out of memory."""
+
+    failure: None
+    """Always null: nothing failed."""
+    snapshot: MemorySnapshotJson
+    """What the memory snapshot holds."""
+    budget: BudgetJson | None
+    """The job's estimate, as `vramtop estimate --json` prints it; null: the job is not known."""
+
+
+class SnapshotJson(Versioned):
+    """The memory snapshot that a process has written."""
+
+    pid: int
+    """The process."""
+    file: str
+    """Path of the snapshot."""
+    bytes: int
+    """Size of the file in bytes."""
+
+
+# The JSON of ``vramtop fit --slurm`` and ``--kubernetes``.
+
+
+class _Answer(Versioned):
+    verdict: Verdict
+    """Whether the job fits there."""
+    sentence: str
+    """The answer in words."""
+    budget: BudgetJson
+    """The estimate, as `vramtop estimate --json` prints it."""
+    notes: list[str]
+    """What is assumed or unknown, one sentence each."""
+
+
+class OfferJson(TypedDict):
+    """GPUs of one kind in one partition of a Slurm cluster."""
+
+    partition: str
+    """Name of the partition."""
+    gres_type: str | None
+    """Name of the GPUs in the cluster; null: they have none, or are of several kinds together."""
+    card: str | None
+    """The card behind that name; null: unknown."""
+    mig: str | None
+    """MIG profile; null: whole GPUs, or several profiles."""
+    card_bytes: list[int]
+    """Memory in bytes of each card that it may be."""
+    nodes: int
+    """Nodes that are up."""
+    gpus: int
+    """GPUs of these nodes."""
+    verdict: Verdict
+    """Whether the job fits there."""
+    at_all: bool
+    """The nodes have room for it when nothing else runs."""
+    now: bool | None
+    """They have room for it now; null: Slurm does not say what is free."""
+    reason: str
+    """Why it does not fit, or is not known; empty: it needs none."""
+
+
+class _SlurmFacts(TypedDict):
+    offers: list[OfferJson]
+    """What the cluster has, the best first; empty: Slurm cannot be asked here."""
+    partitions: list[str]
+    """Partitions that can take the job, the best first."""
+    partitions_now: list[str]
+    """Partitions that can start it now, as far as it is known."""
+    nodes_not_counted: int
+    """Nodes with GPUs that are down, drained or do not answer."""
+    request: list[str] | None
+    """Options for sbatch; null: there is nothing to ask for."""
+
+
+class SlurmFacts(_SlurmFacts, total=False):
+    """What Slurm has for a job."""
+
+    card: str
+    """The card that the answer is for; absent: it is for the cluster."""
+
+
+class SlurmJson(SlurmFacts, _Answer):
+    """Which partitions of a Slurm cluster can take a job, and the lines that ask for it."""
+
+
+class KubernetesFacts(TypedDict):
+    """What a pod asks for."""
+
+    manifest: dict[str, Any] | None
+    """Part of a pod's specification; null: the job does not fit."""
+    pods: int
+    """Pods that the job takes."""
+    gpus: list[str]
+    """Cards on which it fits, by their names in the catalogue; empty: none, or only a size is given."""
+
+
+class KubernetesJson(KubernetesFacts, _Answer):
+    """The requests and node affinity of a pod that takes a job."""
+
+
+# The JSON of commands that write or serve something, and of the lines of recordings and streams.
+
+
+class RecordJson(Versioned):
+    """The recording that was made."""
+
+    file: str
+    """Path of the recording."""
+    snapshots: int
+    """Number of readings in it."""
+
+
+class ReportJson(Versioned):
+    """The report that was written."""
+
+    file: str | None
+    """Path of the HTML file; null: the report is on standard output, and this on standard error."""
+    plots: list[str]
+    """Paths of the plots."""
+
+
+class ServeJson(Versioned):
+    """Where the dashboard is served."""
+
+    address: str
+    """The address with its secret token: whoever has it sees the dashboard."""
+
+
+class ExportJson(Versioned):
+    """Where the metrics are served."""
+
+    url: str
+    """Address that a Prometheus scrapes."""
+
+
+class RecordingHeadJson(TypedDict):
+    """The first line of a recording; each further line is a reading."""
+
+    vramtop_recording: Literal[1]
+    """Version of the format of recordings; a later one only if a field changes its meaning."""
+    source: Annotated[dict[str, Any], FieldsOf(Source)]
+    """Where the readings are from."""
+    time: float
+    """Unix seconds of the first reading."""
+
+
+class StreamLineJson(TypedDict):
+    """A host at one moment, a line of `vramtop stream`: unknown figures, and fields at their defaults, are left out."""
+
+    schema: Literal[1]
+    """Version of this format, the first key of the line; a later one only if a field changes its meaning."""
+
+
+# The JSON of ``vramtop --once`` over several hosts.
+
+
+class HostsSourceJson(TypedDict):
+    """Where the readings are from."""
+
+    kind: Literal["hosts"]
+    """Several hosts, over ssh or from a Prometheus."""
+
+
+class TotalsJson(TypedDict):
+    """Sums over the GPUs of live hosts."""
+
+    hosts: int
+    """Hosts that were asked."""
+    silent_hosts: int
+    """Hosts that are silent or unreachable; nothing of theirs is in the other figures."""
+    connecting_hosts: int
+    """Hosts that have not answered for the first time; likewise."""
+    runs: int
+    """Runs with a rank on a live host."""
+    diverging_runs: int
+    """Runs of which a rank on a live host is over, under, growing or out of memory."""
+    gpus: int
+    """GPUs with known figures of now."""
+    unknown_gpus: int
+    """GPUs whose memory is unknown, or of an earlier time."""
+    total_bytes: int | None
+    """Memory of these GPUs; null: no GPU has known figures."""
+    used_bytes: int | None
+    """Used memory; null: likewise."""
+    free_bytes: int | None
+    """Free memory; null: likewise."""
+    committed_bytes: int | None
+    """Free memory that running jobs will yet allocate, or that is reserved; null: likewise."""
+    unattributed_bytes: int | None
+    """Used memory of no visible process; null: likewise."""
+    unattributed_unknown: int
+    """GPUs whose unattributed memory is unknown: the sum is a lower bound."""
+    processes: int
+    """Processes on these GPUs."""
+    diverging: int
+    """Processes that are over, under, growing or out of memory."""
+
+
+class RankJson(TypedDict):
+    """One rank of a run on one GPU of a host."""
+
+    host: str
+    """Name of the host."""
+    gpu: int
+    """NVML index of the GPU."""
+    rank: int | None
+    """Rank over all hosts."""
+    pid: int | None
+    """Its process id."""
+    peak_bytes: int | None
+    """The most memory that it was seen to hold."""
+    status: str | None
+    """Comparison of the process with its budget, a status of `vramtop --once --json`; null: it has none."""
+
+
+class DivergingRankJson(RankJson):
+    """A rank that needs attention."""
+
+    sentence: str | None
+    """Its status in words."""
+
+
+class FleetRunJson(TypedDict):
+    """One run, on one host or several."""
+
+    job: str | None
+    """Label of its job; null: unknown."""
+    user: str | None
+    """Its user."""
+    hosts: list[str]
+    """Names of its hosts."""
+    ranks: int
+    """Ranks that were found."""
+    world_size: int | None
+    """Ranks over all hosts, as the ranks say; null: they do not."""
+    unseen_ranks: int
+    """Ranks that no host shows, by the world size."""
+    status: str | None
+    """Worst status of its live ranks, a status of `vramtop --once --json`; null: none has a budget."""
+    used_bytes: int | None
+    """Memory of the live ranks together."""
+    used_is_partial: bool
+    """`used_bytes` is a lower bound: a rank is silent, unseen, or of unknown size."""
+    budget_bytes: int | None
+    """Memory that the budgets predict for all ranks together between steps; null: no rank has a budget."""
+    spread_bytes: int | None
+    """Difference between the highest and the lowest live rank; null: one rank, or a size is unknown."""
+    highest: RankJson | None
+    """The rank with the highest peak; null: no figure is known."""
+    diverging: list[DivergingRankJson]
+    """Live ranks that need attention, the worst first."""
+    stragglers: list[RankJson]
+    """Live ranks that are behind the others."""
+
+
+class HostJson(TypedDict):
+    """One host at one moment; of one that is not live, the figures are of `age_seconds` ago."""
+
+    age_seconds: float | None
+    """Seconds since its last sign of life; null: it is live, or there was none."""
+
+
+class HostsJson(Versioned):
+    """Several hosts at one moment: their sums, their GPUs, and the runs that span them."""
+
+    time: str
+    """Time of this output, ISO 8601 in UTC."""
+    source: HostsSourceJson
+    """Where the readings are from."""
+    notice: str | None
+    """What is wrong with the source of the hosts as a whole; null: nothing."""
+    totals: TotalsJson
+    """Sums over the live hosts."""
+    hosts: list[Annotated[dict[str, Any], FieldsOf(HostReading, is_whole=True, also=HostJson)]]
+    """The hosts, in the order in which they were named."""
+    runs: list[FleetRunJson]
+    """The runs on all hosts, each once."""
+
+
+# The JSON of ``vramtop doctor``.
+
+
+class DriverJson(TypedDict):
+    """The driver."""
+
+    problem: str | None
+    """Why it cannot be used, in a sentence; null: it can."""
+    driver_version: str | None
+    """Its version."""
+    nvml_version: str | None
+    """Version of NVML."""
+    cuda_version: str | None
+    """Latest CUDA version that it supports."""
+    kernel_module: str | None
+    """Kind and version of the kernel module."""
+    library: str | None
+    """Path of the library that was loaded."""
+    init_seconds: float | None
+    """Time that NVML took to start."""
+    unanswered: str | None
+    """The call that had not returned at the time limit; null: all did."""
+
+
+class DoctorJson(Versioned):
+    """Facts about this machine for a bug report, without names of users and hosts."""
+
+    findings: list[Annotated[dict[str, Any], FieldsOf(Issue)]]
+    """What is wrong or unusual, the most severe first."""
+    system: Annotated[dict[str, Any], FieldsOf(SystemFacts)]
+    """The system."""
+    driver: DriverJson
+    """The driver."""
+    gpus: list[Annotated[dict[str, Any], FieldsOf(GpuFacts)]]
+    """The GPUs."""
+    access: Annotated[dict[str, Any], FieldsOf(PermissionFacts)]
+    """What this user may do."""
+    terminal: Annotated[dict[str, Any], FieldsOf(TerminalFacts)]
+    """The terminal."""
+    pythons: list[Annotated[dict[str, Any], FieldsOf(InterpreterFacts)]]
+    """Interpreters that could run vramtop's workers."""
+    files: Annotated[dict[str, Any], FieldsOf(DataFolderFacts)]
+    """The data folder."""
+    changed_settings: list[str]
+    """Names of the settings that are not at their defaults; their values may name hosts."""
+
+
+# The JSON of ``vramtop measure`` and ``vramtop history``.
+
+
+PlainSpan = Annotated[dict[str, Any], FieldsOf(Span)]
+
+
+class PredictedPeakJson(TypedDict):
+    """The predicted peak; of a run on the CPU, what only a GPU has is null."""
+
+    method: Method
+    """How it was estimated."""
+    phase: PhaseName
+    """Part of the run in which the peak is."""
+    components: dict[str, int | None]
+    """Bytes by purpose at the peak; null: only a GPU has it."""
+    allocated_bytes: int
+    """Value of `torch.cuda.max_memory_allocated`."""
+    reserved_bytes: int | None
+    """Value of `torch.cuda.max_memory_reserved`; null: on the CPU."""
+    device_bytes: int | None
+    """Memory of the process as NVML counts it; null: on the CPU."""
+    low_bytes: int | None
+    """Lower bound of `device_bytes`; null: on the CPU."""
+    high_bytes: int | None
+    """Upper bound of `device_bytes`; null: on the CPU."""
+    allocated_range: PlainSpan | None
+    """Range of `allocated_bytes`; null: unknown, or on the CPU."""
+    reserved_range: PlainSpan | None
+    """Range of `reserved_bytes`; null: unknown, or on the CPU."""
+    cache_bytes: int | None
+    """What the allocator may keep beyond `high_bytes` and gives back before it fails; null: on the CPU."""
+
+
+class MeasuredJson(MeasuredStepJson):
+    """What was measured."""
+
+    process_bytes: int | None
+    """Memory of the process as NVML counts it; null: unknown."""
+    device_bytes: int | None
+    """Growth of the GPU's used memory; null: unknown."""
+    context_bytes: int | None
+    """Memory of the CUDA context alone; null: unknown."""
+    stages: dict[str, Annotated[dict[str, Any], FieldsOf(OutsideBytes)]]
+    """What NVML shows by stage: `context`, `first step` (without training, after the prompt), `steady`."""
+
+
+class SearchJson(TypedDict):
+    """The search for the largest micro-batch that runs (`--search`)."""
+
+    key: Literal["training.micro_batch"]
+    """The setting that was varied."""
+    predicted: int | None
+    """Largest that was predicted to fit; null: not even 1."""
+    runs: int | None
+    """Largest that ran; null: none did."""
+    fails: int | None
+    """Smallest that ran out of memory; null: none did."""
+    tries: list[int]
+    """Values that were tried, in their order."""
+    decided: bool
+    """No value between the two remains untried."""
+
+
+class _Measure(Versioned):
+    job: PlainJob
+    """The job as it was run: the tables of a job file."""
+    predicted: PredictedPeakJson | None
+    """The prediction; null: there is none, and a note says why."""
+    device: Literal["cuda", "cpu"] | None
+    """Where the steps ran; null: they did not."""
+    card: str | None
+    """Name of the GPU; null: none was used."""
+    driver: str | None
+    """Version of the driver; null: no GPU was used, or unknown."""
+    versions: dict[str, str]
+    """Versions of the libraries that ran; empty: nothing did."""
+    measured: MeasuredJson | None
+    """The measured memory; null: the steps did not run."""
+    error: str | None
+    """Why the job did not run, or where it ran out of memory; null: it ran."""
+    seconds: float | None
+    """Time that it took; null: it did not run."""
+    notes: list[str]
+    """What is to be known about the figures, one sentence each."""
+
+
+class MeasureJson(_Measure, total=False):
+    """A job's real steps beside their prediction."""
+
+    search: SearchJson
+    """The search for the largest micro-batch; absent: none was asked for."""
+
+
+class HistoryJson(Versioned):
+    """The runs that were measured on this account."""
+
+    runs: list[MeasurementJson]
+    """The runs, the newest first."""
+
+
+class ForgottenJson(Versioned):
+    """How many runs were removed (`--forget`)."""
+
+    forgotten: int
+    """Number of runs."""
+
+
+class ExportedJson(Versioned):
+    """The file that was written (`--export FILE`)."""
+
+    file: str
+    """Path of the file."""
+    runs: int
+    """Number of runs in it."""
+
+
+# The JSON of ``vramtop --once`` on one machine.
+
+
+PlainFault = Annotated[dict[str, Any], FieldsOf(Fault)]
+
+
+class SourceJson(TypedDict):
+    """Where the reading is from."""
+
+    kind: Literal["nvml", "recording", "demo"]
+    """`nvml`: this machine's driver."""
+    host: str | None
+    """Name of the machine."""
+    driver_version: str | None
+    """Version of the driver."""
+    cuda_version: str | None
+    """Latest CUDA version that the driver supports."""
+
+
+class ProcessJson(TypedDict):
+    """One process on one GPU."""
+
+    pid: int
+    """Its process id."""
+    gpu_instance: int | None
+    """GPU instance that it runs in (MIG); null: the GPU is not in MIG mode, or unknown."""
+    compute_instance: int | None
+    """Compute instance of that GPU instance; null: likewise."""
+    used_bytes: int | None
+    """Memory of the process on this GPU as NVML counts it, CUDA context included."""
+    user: str | None
+    """Its user."""
+    command: str | None
+    """Its command line, without secrets."""
+    kind: ProcessKind
+    """What it is; `unknown`: its command line cannot be read."""
+    program: str | None
+    """Kind in words, with the program's name if it is known; null: nothing to say."""
+    elapsed_seconds: float | None
+    """Time since it started."""
+    runs_in: str | None
+    """Slurm job, Kubernetes pod or container that it runs in; null: none, or unknown."""
+    note: str | None
+    """Why something is unknown or unusual, in a few words; null: nothing is."""
+    job: str | None
+    """Label of its job; null: unknown."""
+    budget_bytes: int | None
+    """Memory that its budget predicts between steps; null: it has no budget."""
+    status: Status | None
+    """Comparison of the process with its budget; null: it has none."""
+    no_budget_reason: str | None
+    """Why it has no budget, in a word or two; null: it has one, or there is nothing to say."""
+
+
+class MigDeviceJson(TypedDict):
+    """One MIG device of a GPU."""
+
+    label: str
+    """Its name in tables: `0:3`."""
+    uuid: str | None
+    """Its UUID."""
+    profile: str | None
+    """MIG profile, such as `1g.10gb`."""
+    gpu_instance: int
+    """GPU instance whose memory it has."""
+    compute_instance: int
+    """Compute instance of that GPU instance."""
+    total_bytes: int | None
+    """Memory of its GPU instance."""
+    used_bytes: int | None
+    """Used memory of its GPU instance."""
+    reserved_bytes: int | None
+    """Reserved by the driver."""
+    free_bytes: int | None
+    """Free memory of its GPU instance."""
+    unattributed_bytes: int | None
+    """Used memory of no visible process; null: unknown, or another device of the list has the same memory."""
+    shares_memory_of: str | None
+    """Label of the device that lists the same memory; null: none before it does."""
+    pids: list[int] | None
+    """Processes that run in it; null: could not be read."""
+    faults: list[PlainFault]
+    """What could not be read."""
+
+
+class GpuJson(TypedDict):
+    """One GPU."""
+
+    index: int
+    """NVML index."""
+    uuid: str | None
+    """UUID."""
+    name: str | None
+    """Name of the card."""
+    total_bytes: int | None
+    """Its memory: reserved, used and free together."""
+    used_bytes: int | None
+    """Used memory; where `reserved_bytes` is null, the reserved memory is in it."""
+    reserved_bytes: int | None
+    """Reserved by driver and firmware; null: unknown, as with old drivers."""
+    free_bytes: int | None
+    """What a new job can have."""
+    unattributed_bytes: int | None
+    """Used memory of no visible process; null: unknown."""
+    utilisation_percent: int | None
+    """Share of time in which a program ran on it, 0 to 100."""
+    memory_utilisation_percent: int | None
+    """Share of time in which its memory was read or written, 0 to 100."""
+    temperature_c: int | None
+    """Temperature in degrees Celsius."""
+    power_w: float | None
+    """Power in watts."""
+    processes: list[ProcessJson] | None
+    """Processes on it, the largest first; null: could not be read."""
+    mig: list[MigDeviceJson] | None
+    """Its MIG devices; null: MIG mode is off, or unknown."""
+    faults: list[PlainFault]
+    """What could not be read."""
+
+
+class RunJson(TypedDict):
+    """One run: the ranks of a job on this machine."""
+
+    job: str
+    """Label of the job."""
+    pids: list[int]
+    """Its ranks."""
+    gpus: list[int]
+    """NVML indices of their GPUs."""
+    missing: list[str]
+    """Job keys that could not be read, and are guessed."""
+    budget_bytes: int | None
+    """Memory that the budget predicts for a rank between steps; null: no budget."""
+    low_bytes: int | None
+    """Lower bound of the predicted peak of a rank; null: no budget."""
+    high_bytes: int | None
+    """Upper bound of the predicted peak of a rank; null: no budget."""
+    problem: str | None
+    """Why the job has no budget; null: it has one."""
+
+
+class PendingJson(TypedDict):
+    """A job that is not running yet (`--job FILE`)."""
+
+    job: str
+    """Label of the job."""
+    verdict: Verdict
+    """Whether it fits now."""
+    device_bytes: int | None
+    """Expected peak of a rank, as NVML counts the process; null: no budget."""
+    sentence: str | None
+    """The verdict in words, or why there is no budget; null: neither is known."""
+
+
+class HiddenJson(TypedDict):
+    """What is not in the output, because options ask for a part only."""
+
+    options: str
+    """These options."""
+    hidden_gpus: list[str]
+    """Labels of GPUs and MIG devices that are left out."""
+    hidden_processes: int
+    """Number of processes that are left out."""
+    hidden_used_bytes: int
+    """Memory of these processes, as far as it is known."""
+
+
+class OnceJson(Versioned):
+    """The GPUs of one machine at one moment, with their processes and the budgets of known jobs."""
+
+    time: str
+    """Time of the reading, ISO 8601 in UTC."""
+    source: SourceJson
+    """Where the reading is from."""
+    faults: list[PlainFault]
+    """What could not be read of the machine as a whole."""
+    filter: HiddenJson | None
+    """What options such as `--user` leave out; null: nothing was asked to be left out."""
+    gpus: list[GpuJson]
+    """The GPUs, by index."""
+    runs: list[RunJson]
+    """Runs of known jobs."""
+    pending: list[PendingJson]
+    """Pending jobs, in the order of `--job`."""
+    oddities: list[AnomalyJson]
+    """Anomalies: memory that is held and should not be."""
+
+
+# The JSON of ``vramtop attach`` and ``vramtop preflight``.
+
+
+class CauseJson(TypedDict):
+    """Settings that would explain what the job holds."""
+
+    changes: dict[str, Any]
+    """Values by dotted job key."""
+    words: str
+    """Changes in words."""
+    device_bytes: int
+    """What the job would take with them, as NVML counts the process."""
+
+
+class AttachJson(AttachmentJson, Versioned):
+    """A running job beside its budget."""
+
+    job: PlainJob | None
+    """The job: the tables of a job file. null: a required setting is missing."""
+    budget: BudgetJson | None
+    """Its estimate, as `vramtop estimate --json` prints it; null: a required setting is missing."""
+    observed_bytes: int | None
+    """What the rank that holds the most holds now, as NVML counts the process; null: unknown."""
+    oddities: list[AnomalyJson]
+    """Anomalies of its processes."""
+    faults: list[str]
+    """What could not be read of the GPUs, one sentence each."""
+    counters: list[Annotated[dict[str, Any], FieldsOf(DeviceCounters)]] | None
+    """Counters of torch's allocator by GPU; null: it runs without the probe."""
+    status: Status
+    """Comparison of the run with its budget; `unknown`: it has none, or its memory is unknown."""
+    divergence: str | None
+    """Why it holds more or less than its budget, in words; null: it does not, or it is not known."""
+    explanation: list[CauseJson]
+    """Settings that would explain it, the most likely first."""
+
+
+class PythonJson(TypedDict):
+    """The interpreter that the job runs in."""
+
+    path: str
+    """Its path."""
+    origin: str
+    """How it was found."""
+
+
+class PreflightJson(Versioned):
+    """Everything that a job needs, checked."""
+
+    job: str
+    """Label of the job."""
+    result: Literal["pass", "failure", "unknown"]
+    """`pass`: no check fails; `failure`: one does; `unknown`: a decisive check came to no conclusion."""
+    python: PythonJson
+    """The interpreter that the job runs in."""
+    checks: list[CheckJson]
+    """The checks, in their order."""
+    notes: list[str]
+    """What was assumed while the job was read, one sentence each."""
+
+
+# The JSON of ``vramtop config``.
+
+
+PlainValue = bool | int | float | str | list[str] | Mapping[str, str | list[str]]
+
+
+class SettingJson(TypedDict):
+    """One setting."""
+
+    name: str
+    """Its name with its table: `dashboard.interval`."""
+    value: PlainValue
+    """Its value in force."""
+    origin: str
+    """Where that is from: `default`, `file`, `settings.json` (of an older vramtop), or the flag or environment variable
+    that sets it."""
+    line: int | None
+    """Line of the settings file; null: it is not from there."""
+    default: PlainValue
+    """Its default."""
+    about: str
+    """What it does, in one sentence."""
+    flag: str | None
+    """Flag that takes precedence over it; null: there is none."""
+    environment: str | None
+    """Environment variable that takes precedence over it; null: there is none."""
+
+
+class ProblemJson(TypedDict):
+    """Something in the settings that is wrong."""
+
+    setting: str | None
+    """Name of the setting; null: the file as a whole is wrong."""
+    line: int | None
+    """Line of the settings file; null: it is not from there, or unknown."""
+    sentence: str
+    """What is wrong, and what to do."""
+
+
+class ConfigJson(Versioned):
+    """The settings in force, and where each is from."""
+
+    file: str
+    """Path of the settings file."""
+    file_exists: bool
+    """The file is there."""
+    settings: list[SettingJson]
+    """The settings that were asked for."""
+    problems: list[ProblemJson]
+    """What is wrong in them; those settings have their defaults."""
+
+
+class ConfigPathJson(Versioned):
+    """Where the settings file is (`--path`)."""
+
+    file: str
+    """Path of the settings file, whether it exists or not."""
+
+
+class ConfigChangedJson(Versioned):
+    """A setting that was changed in the file."""
+
+    file: str
+    """Path of the settings file."""
+    setting: str
+    """Name of the setting."""
+    value: PlainValue | None
+    """Its value in the file now; null: it was removed from it."""

@@ -1,0 +1,595 @@
+"""The keys: what each is called, which one is in force, and the check of those that the user chose."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from textual.binding import Binding, BindingType
+from textual.keys import KEY_NAME_REPLACEMENTS, REPLACED_KEYS, Keys, key_to_character
+
+from vramtop.estimator.common.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+# Names of keys: as Textual calls them, as the user may write them, as screens show them.
+
+
+_MODIFIERS = ("ctrl", "alt", "shift", "super", "hyper", "meta")
+_SHOWN = {
+    "escape": "Esc",
+    "space": "Space",
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+    "delete": "Del",
+    "insert": "Ins",
+}
+_ALSO = {
+    "esc": "escape",
+    "return": "enter",
+    "pgup": "pageup",
+    "page_up": "pageup",
+    "pgdn": "pagedown",
+    "page_down": "pagedown",
+    "del": "delete",
+    "ins": "insert",
+    "spacebar": "space",
+    "question": "question_mark",
+    "?": "question_mark",
+    "←": "left",
+    "→": "right",
+    "↑": "up",
+    "↓": "down",
+}
+"""Other names that people write."""
+_SAME_BYTE = {"ctrl+i": "tab", "ctrl+m": "enter", "ctrl+h": "backspace", "ctrl+left_square_bracket": "escape"}
+"""Keys for which a terminal sends what it sends for another key."""
+_NAMED = frozenset(key.value.rpartition("+")[2] for key in Keys if not key.value.startswith("<"))
+_FUNCTION_KEY = re.compile(r"f([1-9]|1[0-9]|2[0-4])")
+
+
+def parse_key(text: str) -> str:
+    """Return Textual's name of a key: ``Ctrl+K``, ``F5``, ``?``, ``page_up``.
+
+    Raises:
+        InputError: there is no such key, or a terminal does not tell it from another one.
+    """
+    words = text.strip()
+    *modifiers, base = [words] if len(words) == 1 else re.split(r"\+(?=.)", words)
+    names = (
+        sorted({modifier.strip().lower() for modifier in modifiers}, key=[*_MODIFIERS].index)
+        if all(modifier.strip().lower() in _MODIFIERS for modifier in modifiers)
+        else None
+    )
+    key = _base_name(base.strip())
+    if names is None or key is None:
+        raise InputError(f"{text!r} is not the name of a key; write it as in f5, ctrl+k, space, comma, ? or K")
+    if len(key) == 1 and names:
+        if names == ["shift"] and key.isalpha():
+            return key.upper()  # what a terminal sends
+        key = key.lower()
+    whole = "+".join([*names, key])
+    if whole in _SAME_BYTE:
+        raise InputError(
+            f"{text!r} cannot be told from {key_name(_SAME_BYTE[whole])}: terminals send the same for both"
+        )
+    return whole
+
+
+def _base_name(text: str) -> str | None:
+    """Return the name of a key without modifiers; None: there is none of this name."""
+    if text in _ALSO:
+        return _ALSO[text]
+    if len(text) == 1:
+        return (text if text.isalnum() else _name_of_character(text)) if text.isprintable() and text != " " else None
+    name = text.lower().replace("-", "_").replace(" ", "_")
+    name = _ALSO.get(name, name)
+    if name in _NAMED or _FUNCTION_KEY.fullmatch(name):
+        return name
+    character = character_of(name)
+    if character is None:
+        return None
+    return character if character.isalnum() else _name_of_character(character)
+
+
+def _name_of_character(character: str) -> str:
+    """Return Textual's name of a punctuation mark or symbol."""
+    name = unicodedata.name(character, character).lower().replace("-", "_").replace(" ", "_")
+    return KEY_NAME_REPLACEMENTS.get(name, name)
+
+
+@lru_cache(maxsize=512)
+def character_of(key: str) -> str | None:
+    """Return the character that a key types; None: it types none."""
+    if key == "space":
+        return " "
+    character = key_to_character(REPLACED_KEYS.get(key, key))
+    return character if character and character.isprintable() else None
+
+
+@lru_cache(maxsize=512)
+def key_name(key: str) -> str:
+    """Return the name of a key as screens show it: ``Ctrl+K``, ``F5``, ``?``, ``PgUp``."""
+    *modifiers, base = key.split("+")
+    shown = _SHOWN.get(base) or character_of(base)
+    if shown is None:
+        shown = base.upper() if _FUNCTION_KEY.fullmatch(base) else base.replace("_", " ").capitalize()
+    if "ctrl" in modifiers and len(shown) == 1:
+        shown = shown.upper()
+    return "+".join([*(modifier.capitalize() for modifier in modifiers), shown])
+
+
+def is_character(key: str) -> bool:
+    """Return True if a field that text is typed into takes the key as text."""
+    return character_of(key) is not None
+
+
+# A key binding as the user knows it: its id in the settings file, its default keys, what it does.
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What can be bound to other keys."""
+
+    keys: str
+    """The default: Textual's names of keys, separated by commas; the first is the one that screens show."""
+    does: str
+    """What it does; also its line in the help."""
+    in_help: bool = True
+    """The help has a line for it; False: everyone knows it, or the line of another one says it."""
+    in_fields: bool = False
+    """It works while text is typed into a field, so one of its keys must not be a character."""
+    first: bool = False
+    """It comes before the widget with the focus, so none of its keys may be a character."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedKey:
+    """What always has the same keys."""
+
+    keys: str
+    """Keys as they are shown: ``1-9``."""
+    names: tuple[str, ...]
+    """Names that Textual gives to the keys."""
+    does: str
+    where: str
+    """The screens, in words."""
+
+
+# Keys of all screens, of lists and of forms, and the keys that are fixed.
+
+
+ALT_DIGIT_CHARACTERS = "¡™£¢∞§¶•ª"
+"""The characters of Alt and a digit from 1 to 9, as Textual receives them (those of a Mac's keyboard)."""
+SHARED_KEYS = {
+    "app.help": Key("question_mark,f1", "this help; a function key works while you type in a field, too"),
+    "app.pause": Key("Z,space", "pause or resume the readings; where Space marks rows, it does only that"),
+    "app.palette": Key("ctrl+p", "all commands and themes", first=True),
+    "app.back": Key(
+        "escape",
+        "close this screen or dialog; on a dashboard: unmark all, then remove the filter",
+        in_help=False,
+        in_fields=True,
+    ),
+    "app.repaint": Key("ctrl+l", "redraw the screen"),
+    "app.suspend": Key("ctrl+z", "suspend vramtop; fg in the shell resumes it"),
+    "app.quit": Key("q", "quit; Ctrl+Q does so everywhere"),
+    "list.up": Key("up", "one row up", in_help=False),
+    "list.down": Key("down", "one row down", in_help=False),
+    "list.page_up": Key("pageup", "one page up", in_help=False),
+    "list.page_down": Key("pagedown", "one page down", in_help=False),
+    "list.first": Key("home,ctrl+home", "to the first row", in_help=False),
+    "list.last": Key("end,ctrl+end", "to the last row", in_help=False),
+    "list.open": Key("enter", "open what is under the cursor"),
+    "list.unfold": Key("right", "unfold the run, program or host under the cursor, or fold it"),
+    "list.fold": Key("left", "fold the run, program or host under the cursor", in_help=False),
+    "list.filter": Key("slash", "show only rows or lines with these words"),
+    "job.step": Key("f5,t", "memory over one training step of this job, by component"),
+    "form.other_pane": Key("f6", "go from the settings to the other half of the screen, and back"),
+}
+
+FIELD_KEYS = FixedKey(
+    keys="↑ ↓ Enter",
+    names=("up", "down", "enter"),
+    does="to the previous or next field; in a menu: to a word, and take it",
+    where="forms, menus and dialogs",
+)
+CHOICE_KEYS = FixedKey(
+    keys="← → Enter Space",
+    names=("left", "right", "enter", "space"),
+    does="the previous or next choice, or the list of choices; on a heading: fold and unfold",
+    where="choices and headings of a form",
+)
+FIXED_KEYS = (
+    FixedKey(keys="Ctrl+Q", names=("ctrl+q",), does="quit", where="everywhere"),
+    FixedKey(keys="Ctrl+C", names=("ctrl+c", "super+c"), does="copy the selected text", where="everywhere"),
+    FixedKey(
+        keys="Tab, Shift+Tab",
+        names=("tab", "shift+tab"),
+        does="to the next field or part of the screen, to the previous one",
+        where="everywhere, unless a screen uses Tab itself",
+    ),
+    FIELD_KEYS,
+    CHOICE_KEYS,
+    FixedKey(
+        keys="PgUp PgDn", names=("pageup", "pagedown"), does="a page up or down", where="menus with a search field"
+    ),
+    FixedKey(
+        keys="1-9",
+        names=(*"123456789", *(f"alt+{number}" for number in range(1, 10)), *ALT_DIGIT_CHARACTERS),
+        does="apply a suggestion; with Alt while you type in a field",
+        where="Fit check",
+    ),
+    FixedKey(
+        keys="j k",
+        names=("j", "k"),
+        does="one row down, one row up, beside the arrow keys",
+        where="GPUs of the dashboard, suggestions of the fit check",
+    ),
+)
+"""Keys without an id: those of fields and menus, as in every program, and the digits of suggestions."""
+
+
+# Keys of the dashboard, its dialogs, and the screens about a GPU, a process, a step or a failure.
+
+
+DASHBOARD_KEYS = {
+    "dashboard.fit_check": Key("f", "fit check: would a job fit, before you start it; reopens a pending job"),
+    "dashboard.attach": Key("a", "attach: compare a running job with its budget; the latest run, or pick one"),
+    "dashboard.step": Key("t", "one training step of the job under the cursor: memory by component, largest tensors"),
+    "dashboard.preflight": Key("p", "preflight: is everything ready that a pending job needs?"),
+    "dashboard.gpu": Key("g", "the GPU under the cursor or of the process: bandwidth, clocks, throttling, PCIe, ECC"),
+    "dashboard.process": Key(
+        "i", "the process under the cursor: SM, CPU, RAM, environment, open files, folder, parents, limits"
+    ),
+    "dashboard.alerts": Key(
+        "w", "alerts: what has been wrong for a while, what may become an alert, and your quiet hours"
+    ),
+    "dashboard.crash": Key(
+        "e", "why a run ended out of memory: the process under the cursor, a log, or a memory snapshot of torch"
+    ),
+    "dashboard.settings": Key("comma", "settings, with value and origin of each; keys and colours, too"),
+    "dashboard.record": Key("r", "start or stop recording to a file"),
+    "dashboard.dismiss": Key("x", "dismiss the ended run under the cursor, or unpin a pending job"),
+    "dashboard.host_line": Key("h", "show or hide the host line: CPU, RAM, swap, load"),
+    "processes.view": Key("v", "switch the view: runs, all processes, process tree; remembered"),
+    "processes.mark": Key("space", "mark the processes under the cursor, to signal them together"),
+    "processes.columns": Key("c", "choose columns, such as SM, CPU, RAM, threads; remembered"),
+    "processes.sort": Key("s", "sort by the next column; ↓ marks it"),
+    "processes.signal": Key(
+        "k",
+        "signal the marked processes, or those under the cursor: TERM, INT or KILL; asks first, by name; "
+        "not with --read-only",
+    ),
+    "processes.leave_alone": Key("l", "detach from the run under the cursor and leave it alone, or attach to it again"),
+    "columns.switch": Key("space", "show or hide the column under the cursor"),
+    "columns.more_important": Key("left,minus,shift+up", "more important: the column stays longer when space is short"),
+    "columns.less_important": Key("right,plus,shift+down", "less important: the column goes first when space is short"),
+    "columns.default": Key("d", "the default columns"),
+    "columns.keep": Key("enter", "keep this choice"),
+    "signal.terminate": Key("y", "send TERM"),
+    "signal.interrupt": Key("i", "send INT, as Ctrl+C does"),
+    "signal.kill": Key("K", "send KILL"),
+    "signal.leave": Key("n,q", "send nothing"),
+    "gpu.previous": Key("left", "the previous GPU or the next GPU; MIG devices come after their GPU"),
+    "gpu.next": Key("right", "the next GPU or MIG device", in_help=False),
+    "process.next_part": Key(
+        "tab", "to the next or previous part: command, place, parents, environment, open files, limits"
+    ),
+    "process.previous_part": Key("shift+tab", "to the previous part", in_help=False),
+    "process.read": Key("r", "read environment, open files and limits again"),
+    "alerts.quiet_hours": Key(
+        "e", "set the hours in which you are not told of alerts, such as 22:00-07:00, or off; kept for later runs"
+    ),
+    "preflight.again": Key("r", "check again"),
+    "crash.open_file": Key("o", "explain a log, or a memory snapshot of torch"),
+    "settings.edit": Key("enter", "change the setting under the cursor; of a key: press the new one"),
+    "settings.type": Key("e", "type the value, such as several keys: f2, ctrl+b"),
+    "settings.reset": Key("d", "back to the default: it is removed from the file"),
+    "step.open_snapshot": Key("o", "draw a memory snapshot of torch beside it, on one scale"),
+}
+
+
+# Keys of the fit check, the attach screen, what-if, and the dashboard over many hosts.
+
+
+JOB_KEYS = {
+    "fit.pin": Key(
+        "f2,p", "pin the job as pending: the dashboard shows whether it fits; replaces an earlier version of it"
+    ),
+    "fit.open": Key("f3,o", "open a job file, a configuration of another tool, or a launch line; both can be pasted"),
+    "fit.choose_gpus": Key(
+        "f4,g", "choose the GPUs: those of this machine, or any number of a model from the catalogue"
+    ),
+    "fit.what_if": Key(
+        "f7,i", "what-if: memory over micro-batch or sequence length; finds the largest that fits, and applies it"
+    ),
+    "fit.save": Key("f8,w", "save as a job file, for vramtop fit FILE"),
+    "fit.copy": Key("f9,y", "copy the changed settings, as flags of vramtop fit and as edits of the tool's own file"),
+    "fit.undo": Key("f10,u", "undo a suggestion, an opened file, or the edits of one field"),
+    "fit.keep": Key("f11,a", "keep this job as candidate A and compare changes with it; again: drop it"),
+    "fit.swap": Key("b", "go back to candidate A; the job as it is now becomes A"),
+    "fit.preflight": Key(
+        "f12,c",
+        "preflight: check the driver, model, access tokens, disk, libraries and network that the job needs",
+    ),
+    "fit.apply": Key("enter", "apply the highlighted suggestion", in_help=False),
+    "attach.choose": Key("f3", "attach to one more process"),
+    "attach.forget": Key("f8", "forget what you filled in for this command line; clearing a field forgets it, too"),
+    "attach.zoom_in": Key("plus,equals_sign", "show a shorter or longer time: 1, 5, 15, 60 minutes, the whole run"),
+    "attach.zoom_out": Key("minus,underscore", "show a longer time", in_help=False),
+    "attach.previous_run": Key(
+        "left_square_bracket",
+        "the previous run, the next run; ↑ ↓ choose the rank that is drawn, PgUp PgDn scroll what is below",
+    ),
+    "attach.next_run": Key("right_square_bracket", "the next run", in_help=False),
+    "attach.dismiss": Key("x", "dismiss this run; an ended run stays until then"),
+    "what_if.axis": Key("tab,m,s", "over the other setting: micro-batch or sequence length"),
+    "what_if.less": Key("left", "a smaller value"),
+    "what_if.more": Key("right", "a larger value"),
+    "what_if.much_less": Key("pageup", "a much smaller value"),
+    "what_if.much_more": Key("pagedown", "a much larger value"),
+    "what_if.largest": Key("l", "the largest value that fits"),
+    "what_if.reset": Key("home", "the value that the job has now"),
+    "what_if.apply": Key("enter", "take the value over into the job"),
+    "fleet.view": Key("v", "switch between hosts and runs"),
+    "fleet.sort": Key("s", "sort by the next column: status, host, job, user, free; ↓ marks it"),
+    "fleet.fit": Key("f", "fit: which hosts can take a job, now, after the running jobs, or empty"),
+    "fleet.edit_job": Key("slash,e", "edit the job"),
+}
+
+
+# All key bindings by id: the one place that says which key does what by default.
+#
+# Ids are part of the settings file: they stay. ``GROUP.ACTION``: a group is a screen, a dialog, or what several
+# share.
+
+
+KEYS: dict[str, Key] = {**SHARED_KEYS, **DASHBOARD_KEYS, **JOB_KEYS}
+
+
+# The keys that are in force: the user's, otherwise the defaults. There is one set, as there is one app.
+
+
+_chosen: dict[str, tuple[str, ...]] = {}
+"""The user's keys by id."""
+
+
+def use_keys(chosen: Mapping[str, tuple[str, ...]]) -> None:
+    """Put the user's keys in force, in place of earlier ones; they have been checked."""
+    _chosen.clear()
+    _chosen.update(chosen)
+
+
+def keys_in_force(key_id: str) -> tuple[str, ...]:
+    """Return Textual's names of the keys of an id."""
+    return _chosen.get(key_id) or tuple(KEYS[key_id].keys.split(","))
+
+
+def shown_key(key_id: str) -> str:
+    """Return the key of an id as a sentence names it: ``F2``."""
+    return key_name(keys_in_force(key_id)[0])
+
+
+def bind(
+    key_id: str,
+    action: str,
+    label: str = "",
+    *,
+    show: bool = True,
+    group: str = "",
+    help_text: str | None = None,
+    priority: bool = False,
+    display: str | None = None,
+) -> Binding:
+    """Return the binding of an id with its default keys; the app replaces them by the user's.
+
+    Args:
+        key_id: a row of the table.
+        action: what it runs.
+        label: text beside the key in the footer.
+        show: the footer shows it.
+        group: label of several bindings that the footer shows as one: ``←/→ GPU``.
+        help_text: its line in the help, if not that of the table; empty: it has none here.
+        priority: it comes before the widget with the focus.
+        display: how the footer shows the default key.
+    """
+    row = KEYS[key_id]
+    return Binding(
+        row.keys,
+        action,
+        label or group,
+        show=show and bool(label or group),
+        key_display=display,
+        priority=priority,
+        tooltip=(row.does if row.in_help else "") if help_text is None else help_text,
+        id=key_id,
+        group=Binding.Group(group, compact=True) if group else None,
+    )
+
+
+# Keys that work on every screen of an app.
+
+
+APP_KEYS: list[BindingType] = [
+    bind("app.pause", "pause", "Pause", show=False),
+    bind("app.help", "help", "Help"),
+    bind("app.palette", "command_palette", "palette", show=False, priority=True, display="^p"),
+    bind("app.suspend", "suspend_process"),
+    bind("app.quit", "quit", "Quit"),
+]
+FLEET_APP_KEYS: list[BindingType] = [
+    bind("dashboard.alerts", "alerts", "Alerts"),
+    bind("dashboard.settings", "settings", "Settings", show=False),
+    *APP_KEYS,
+]
+"""Keys of the dashboard over many hosts."""
+TERMINAL_KEYS: list[BindingType] = [bind("app.repaint", "repaint")]
+"""Keys of both apps that act on the terminal."""
+
+
+# The check of the keys that the user chose: every mistake is one sentence, and its default stays.
+
+
+_EVERYWHERE = {name: fixed for fixed in FIXED_KEYS if fixed.where.startswith("everywhere") for name in fixed.names}
+
+
+@dataclass(frozen=True, slots=True)
+class UsedKey:
+    """A binding of a place with its default keys."""
+
+    key_id: str | None
+    """None: it is fixed."""
+    keys: tuple[str, ...]
+    action: str
+    owner: int
+    """Which list of bindings it is from: of the screen, of a table on it, of the app."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlace:
+    """A screen or dialog with all bindings that work on it at one time."""
+
+    title: str
+    used: tuple[UsedKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedKeys:
+    """What can be put in force of the keys that the user chose."""
+
+    chosen: dict[str, tuple[str, ...]]
+    """Keys by id."""
+    problems: dict[str, str]
+    """A sentence by id, for what stays at its default."""
+
+
+def check_keys(wanted: Mapping[str, object], places: Sequence[KeyPlace]) -> CheckedKeys:
+    """Check the keys that the user chose.
+
+    Args:
+        wanted: a key, or a list of keys, by id, as the settings file has it.
+        places: the screens and dialogs.
+    """
+    chosen: dict[str, tuple[str, ...]] = {}
+    problems: dict[str, str] = {}
+    for key_id, value in wanted.items():
+        try:
+            chosen[key_id] = _parse(key_id, value)
+        except InputError as error:
+            problems[key_id] = error.message
+    while clash := next(_clashes(chosen, places), None):
+        key_id, sentence = clash
+        problems[key_id] = sentence
+        del chosen[key_id]
+    return CheckedKeys(chosen, problems)
+
+
+def nearest_id(key_id: str) -> str | None:
+    """Return the id that is most like a wrong one: its beginning, its action in another group, or its letters."""
+    import difflib  # not at start-up
+
+    longer = [each for each in KEYS if each.startswith(key_id)]
+    action = key_id.rpartition(".")[2]
+    same_action = [each for each in KEYS if each.rpartition(".")[2] == action]
+    alike = difflib.get_close_matches(key_id, KEYS, n=1, cutoff=0.5)
+    return next(iter((*longer, *same_action, *alike)), None)
+
+
+def split_keys(text: str) -> list[str]:
+    """Return the keys of a text with commas; a comma alone is a key."""
+    return [text] if len(text.strip()) <= 1 else text.split(",")
+
+
+def _parse(key_id: str, value: object) -> tuple[str, ...]:
+    """Return the keys of one id.
+
+    Raises:
+        InputError: the id or a key does not exist, or the keys cannot be used for it.
+    """
+    row = KEYS.get(key_id)
+    if row is None:
+        near = nearest_id(key_id)
+        hint = f"; the nearest is {near}" if near else ""
+        raise InputError(f"keys.{key_id}: nothing has this name{hint}")
+    texts = split_keys(value) if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
+        raise InputError(f'keys.{key_id}: give a key, such as "f5", or a list of keys, such as ["f5", "t"]')
+    try:
+        keys = tuple(dict.fromkeys(parse_key(text) for text in texts))
+    except InputError as error:
+        raise InputError(f"keys.{key_id}: {error.message}") from None
+    characters = [key for key in keys if is_character(key)]
+    if row.first and characters:
+        raise InputError(
+            f"keys.{key_id}: {key_name(characters[0])} could no longer be typed into a field; "
+            "choose a function key or one with Ctrl"
+        )
+    if row.in_fields and len(characters) == len(keys):
+        raise InputError(
+            f"keys.{key_id}: it must work in fields too, where {key_name(characters[0])} is text; "
+            "add a function key, Esc or one with Ctrl"
+        )
+    defaults = row.keys.split(",")
+    for key in keys:
+        if key in _EVERYWHERE and key not in defaults:
+            fixed = _EVERYWHERE[key]
+            raise InputError(f"keys.{key_id}: {key_name(key)} is fixed: {fixed.does}")
+    return keys
+
+
+def _clashes(chosen: Mapping[str, tuple[str, ...]], places: Sequence[KeyPlace]) -> Iterator[tuple[str, str]]:
+    """Yield the id to be left at its default, with the reason, for each key that would have two meanings."""
+    order = list(chosen)
+    for place in places:
+        ids = {used.key_id for used in place.used}
+        for key_id in reversed(order):
+            if key_id not in ids:
+                continue
+            for other in place.used:
+                if other.key_id == key_id or _order_of(other.key_id, order) > order.index(key_id):
+                    continue
+                shared = _shared_keys(key_id, other, chosen, place)
+                if shared:
+                    yield key_id, _clash_sentence(key_id, shared[0], other, place)
+                    break
+
+
+def _order_of(key_id: str | None, order: Sequence[str]) -> int:
+    """Return the place of an id among those that the user chose; -1: it is at its default."""
+    return order.index(key_id) if key_id in order else -1
+
+
+def _shared_keys(key_id: str, other: UsedKey, chosen: Mapping[str, tuple[str, ...]], place: KeyPlace) -> list[str]:
+    """Return the keys that would have two meanings on a place, and have not by default."""
+    mine = [used for used in place.used if used.key_id == key_id]
+    theirs = chosen.get(other.key_id, other.keys) if other.key_id else other.keys
+    if any(used.owner == other.owner and used.action == other.action for used in mine):
+        return []  # another key for the same
+    found = []
+    for used in mine:
+        found += [key for key in chosen[key_id] if key in theirs and not (key in used.keys and key in other.keys)]
+    return found
+
+
+def _clash_sentence(key_id: str, key: str, other: UsedKey, place: KeyPlace) -> str:
+    if other.key_id is None:
+        does = next((fixed.does for fixed in FIXED_KEYS if key in fixed.names), other.action)
+        return f"keys.{key_id}: {key_name(key)} is fixed ({place.title}: {_short(does)}); choose another one"
+    return (
+        f"keys.{key_id}: {key_name(key)} is taken by {other.key_id} "
+        f"({place.title}: {_short(KEYS[other.key_id].does)}); "
+        "choose another one, or give that one another key"
+    )
+
+
+def _short(text: str) -> str:
+    return text.partition(";")[0].partition(":")[0]

@@ -1,0 +1,298 @@
+"""The crash screen: why a run ended out of memory, what filled the card, beside its budget."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.events import Resize
+from textual.screen import Screen
+
+from vramtop.estimator.advice.suggestion_search import Suggestion
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.crash.crash_file import read_crash_file
+from vramtop.estimator.crash.explanation import Explanation, explain_failure, failure_of_snapshot
+from vramtop.estimator.crash.records import CrashLog, Failure, OtherProcess, OutOfMemory
+from vramtop.estimator.crash.snapshot.records import MemorySnapshot
+from vramtop.monitor.board.board import ProcessRow
+
+from ..background.latest_only_task import LatestOnlyTask
+from ..draw.palette import VERDICTS
+from ..draw.text_output import TextOutput, printable
+from ..job.would_fit import quick_suggestions
+from ..keys import bind, shown_key
+from ..reports.crash_text import explanation_lines, snapshot_lines
+from ..widgets.keys_line import KeysLine
+from ..widgets.row_table import StaticLines
+from .base import BoardApp, is_ascii_only
+from .step import OpenedFile, OpenFileScreen, show_step
+
+# Failure of a process, from its last reading: figures as torch's message has them, as far as known.
+
+
+_MAX_OTHERS = 64
+
+
+def failure_of_row(row: ProcessRow) -> Failure | None:
+    """Return the failure of a process that ended out of memory; None: it has not."""
+    comparison = row.comparison
+    if row.ended_at is None or comparison is None or comparison.status != "out_of_memory":
+        return None
+    if "host memory" in comparison.sentence:
+        return Failure(kind="killed", sure=False, line=0, text=comparison.sentence)
+    process, counters, gpu = row.process, row.process.counters, row.gpu
+    # the exception frees tensors on its way, so that the peaks are closer to the moment of the failure
+    allocated = (counters.allocated_peak_bytes or counters.allocated_bytes) if counters else None
+    reserved = (counters.reserved_peak_bytes or counters.reserved_bytes) if counters else None
+    held = max((size for size in (process.used_bytes, reserved) if size is not None), default=None)
+    others = [
+        OtherProcess(pid=other.pid, used_bytes=other.used_bytes)
+        for other in gpu.processes or ()
+        if other.key != process.key and other.used_bytes
+    ]
+    memory = OutOfMemory(
+        backend="CUDA",
+        gpu=gpu.index,
+        tried_bytes=None,
+        total_bytes=gpu.total_bytes,
+        free_bytes=gpu.free_bytes,
+        allocated_bytes=allocated,
+        unallocated_bytes=reserved - allocated if reserved is not None and allocated is not None else None,
+        process_bytes=held,
+        others=tuple(others[:_MAX_OTHERS]),
+    )
+    steps = counters.steps if counters else None
+    return Failure(kind="gpu", line=0, text=comparison.sentence, memory=memory, steps=steps)
+
+
+# Keys of the screen that explains a run that ended out of memory.
+
+
+CRASH_KEYS: list[BindingType] = [
+    bind("app.back", "dismiss", "Back"),
+    bind("crash.open_file", "open_file", "Open"),
+    bind("job.step", "step", "Step", help_text="the predicted step, beside an opened snapshot"),
+]
+
+
+# The crash screen: what filled the card, why the allocation failed, and the way to the step and to what fits.
+
+
+_ASK = "Open what the run has left: {key} asks for a log with torch's out-of-memory message, or a memory snapshot."
+_NO_FAILURE = "This log has no failure of memory: neither torch's out-of-memory message nor a host out-of-memory kill."
+
+
+class CrashScreen(Screen[None]):
+    """Explains a failure of memory.
+
+    Args:
+        failure: of a process that ended; None: a file is asked for.
+        row: the process, with the budget of its job; None: not known.
+        find_snapshot: reads the snapshot that the process has left; called off the UI thread.
+    """
+
+    TITLE = "Out of memory"
+    BINDINGS: ClassVar[list[BindingType]] = CRASH_KEYS
+    DEFAULT_CSS = """
+    CrashScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
+    CrashScreen #text { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
+    """
+
+    def __init__(
+        self,
+        failure: Failure | None = None,
+        *,
+        row: ProcessRow | None = None,
+        find_snapshot: Callable[[], OpenedFile | None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._find_snapshot = find_snapshot
+        self._find_task = LatestOnlyTask("find a snapshot", self.call_later, self._show_file, self._show_unread)
+        self._failure = failure
+        self._row = row
+        self._opened: OpenedFile | None = None
+        self._suggested: tuple[tuple[Suggestion, str], ...] | None = None
+        """What would have fitted; None: not known yet, or there is no budget."""
+        self._suggest_task = LatestOnlyTask("what would have fitted", self.call_later, self._show_suggested)
+
+    def compose(self) -> ComposeResult:
+        """Yield the explanation."""
+        yield StaticLines(id="title")
+        with VerticalScroll(id="text", can_focus=True):
+            yield StaticLines(id="lines")
+        yield KeysLine()
+
+    def on_mount(self) -> None:
+        """Draw, or ask for a file at once."""
+        self.query_one("#text").focus()
+        self._draw()
+        if self._failure is None:
+            self.action_open_file()
+        else:
+            self._suggest()
+        if self._find_snapshot is not None:
+            self._find_task.submit(self._find_snapshot)
+
+    def on_unmount(self) -> None:
+        """Cancel what is still being looked for."""
+        self._suggest_task.cancel()
+        self._find_task.cancel()
+
+    def on_resize(self, _: Resize) -> None:
+        """Draw for the new width."""
+        self._draw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        """Disable keys that would do nothing."""
+        return self._budget is not None if action == "step" else True
+
+    def action_open_file(self) -> None:
+        """Ask for a log or a snapshot, and explain it beside the same budget."""
+        self.app.push_screen(OpenFileScreen(self._opened.name if self._opened else ""), self._show_file)
+
+    def action_step(self) -> None:
+        """Draw the predicted step, beside the snapshot if one is open."""
+        is_snapshot = self._opened is not None and isinstance(self._opened.content, MemorySnapshot)
+        if self._budget is not None:
+            gpu_bytes = self._row.gpu.total_bytes if self._row else None
+            show_step(cast("BoardApp", self.app), self._budget, gpu_bytes, self._opened if is_snapshot else None)
+
+    @property
+    def _budget(self) -> Budget | None:
+        return self._row.budget if self._row else None
+
+    def _show_file(self, opened: OpenedFile | None) -> None:
+        if opened is not None:
+            self._opened = opened
+            self.query_one("#text", VerticalScroll).scroll_home(animate=False)
+            self._draw()
+            self._suggest()
+
+    def _show_unread(self, sentence: str) -> None:
+        """Say that there is a snapshot, and why it is not shown."""
+        self.notify(f"The snapshot that the run has left is not shown: {sentence}", severity="warning", markup=False)
+
+    def _suggest(self) -> None:
+        """Search for what would have fitted, if the job and the GPU are known."""
+        explanation, budget = self._explanation, self._budget
+        self._suggested = None
+        self._suggest_task.cancel()
+        if explanation is not None and budget is not None and explanation.failure.kind == "gpu":
+            self._suggest_task.submit(lambda: quick_suggestions(explanation, budget))
+
+    def _show_suggested(self, found: tuple[tuple[Suggestion, str], ...]) -> None:
+        self._suggested = found
+        self._draw()
+
+    def _draw(self) -> None:
+        if not self.is_mounted or self.size.width == 0:
+            return
+        label = self._row.job.label if self._row and self._row.job else ""
+        source = self._opened.name if self._opened else label
+        title = f"{self._subject}: {printable(source)}"
+        self.query_one("#title", StaticLines).show(Content(title.rstrip(" :")))
+        output = TextOutput(colour_depth="none", ascii_only=is_ascii_only(self), width=max(40, self.size.width - 3))
+        self.query_one("#lines", StaticLines).show(Content("\n".join(self._lines(output))), layout=True)
+
+    @property
+    def _subject(self) -> str:
+        """What the screen is about: a failure, a snapshot of a process that has not failed, or what may be opened."""
+        if self._explanation is not None:
+            return "Out of memory"
+        if self._opened is None:
+            return "What a run has left"
+        return "Memory snapshot" if isinstance(self._opened.content, MemorySnapshot) else "No failure of memory found"
+
+    @property
+    def _explanation(self) -> Explanation | None:
+        """The explanation of the file that is open, or of the process."""
+        content = self._opened.content if self._opened else None
+        snapshot = content if isinstance(content, MemorySnapshot) else None
+        failure = failure_of_snapshot(snapshot) if snapshot else self._failure
+        if isinstance(content, CrashLog):
+            failure = content.cause
+        return None if failure is None else explain_failure(failure, budget=self._budget, snapshot=snapshot)
+
+    def _lines(self, output: TextOutput) -> list[str]:
+        content, budget, explanation = self._opened.content if self._opened else None, self._budget, self._explanation
+        log = content if isinstance(content, CrashLog) else None
+        if explanation is None and isinstance(content, MemorySnapshot):
+            return list(snapshot_lines(content, output, budget=budget))
+        if explanation is None:
+            return output.wrapped(_NO_FAILURE if log else _ASK.format(key=shown_key("crash.open_file")))
+        lines = list(explanation_lines(explanation, output, budget=budget, log=log))
+        if budget is None:
+            return [
+                *lines,
+                "",
+                *output.wrapped("The job of this process is not known, so there is no budget beside it."),
+            ]
+        return [*lines, *self._suggestion_lines(output)]
+
+    def _suggestion_lines(self, output: TextOutput) -> Iterator[str]:
+        if not self._suggested:
+            return
+        yield ""
+        yield output.text("what would have fitted on this GPU, least costly first:")
+        for suggestion, flags in self._suggested:
+            mark, peak = VERDICTS[suggestion.verdict], suggestion.budget.peak
+            need = f"{format_gib(peak.device_bytes)} GiB ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
+            yield from output.wrapped(
+                f"{need}: {suggestion.why}", indent=f"  {mark.letter} {mark.word.lower():<6} ", further=8 * " "
+            )
+            yield from output.wrapped(flags, indent=8 * " ")
+
+
+# Opens the crash screen: on a process that ended out of memory, or to ask for a log or a snapshot.
+
+
+_MAX_BYTES = 256 * 2**20
+"""A larger snapshot, which takes ten seconds and more to read, is opened only if the user asks for it."""
+
+
+def open_crash(app: BoardApp) -> None:
+    """Explain the process under the cursor if it ended out of memory; otherwise ask for a file."""
+    row = app.selected_process
+    if row is None or not open_crash_on(app, row):
+        app.push_once(CrashScreen(row=row if row and row.budget else None))
+
+
+def open_crash_on(app: BoardApp, row: ProcessRow) -> bool:
+    """Explain the end of this process; return False if it did not end out of memory."""
+    failure = failure_of_row(row)
+    if failure is None:
+        return False
+    app.push_once(CrashScreen(failure, row=row, find_snapshot=_finder(app, row.process.pid)))
+    return True
+
+
+def _finder(app: BoardApp, pid: int) -> Callable[[], OpenedFile | None]:
+    """Return a function that reads the snapshot that a process has left in its folder; it returns None for none."""
+    folders = [
+        attachment.cwd
+        for attachment in app.attachments.values()
+        if attachment.cwd is not None and any(rank.pid == pid for rank in attachment.ranks)
+    ]
+
+    def find() -> OpenedFile | None:
+        path = next(_snapshots(folders, pid), None)
+        if path is None:
+            return None
+        content = read_crash_file(str(path))
+        if not isinstance(content, MemorySnapshot):  # a damaged one may look like a log
+            raise InputError(f"{path}: it is not a memory snapshot")
+        return OpenedFile(name=str(path), content=content)
+
+    return find
+
+
+def _snapshots(folders: list[Path], pid: int) -> Iterator[Path]:
+    """Yield the files of ``vramtop run --snapshot-on-oom`` in these folders, by their names."""
+    for folder in folders:
+        for pattern in (f"vramtop-oom-{pid}.pickle", f"vramtop-oom-rank*-{pid}.pickle"):
+            yield from (path for path in folder.glob(pattern) if path.stat().st_size <= _MAX_BYTES)

@@ -1,0 +1,514 @@
+"""Signalling processes from the dashboard: the question, and what became of them."""
+
+import signal
+import time
+from collections.abc import Collection, Iterator, Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Button
+
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.board.board import Board, ProcessRow
+from vramtop.monitor.host.terminate import GRACE_SECONDS, ProcessTermination, TerminationBatch
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessKey, gpu_list
+
+from ...draw.labels import MUTED, SEPARATOR, format_duration, gpu_labels, process_name, shorten
+from ...draw.text_output import printable
+from ...keys import bind, shown_key
+from ...widgets.row_table import StaticLines
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
+
+    from ..base import BoardApp
+
+# Keys of the question which signal to send.
+
+
+SIGNAL_KEYS = [
+    bind("app.back", "leave", "Leave it"),
+    bind("signal.leave", "leave"),
+    bind("signal.terminate", "send('terminate')", "TERM"),
+    bind("signal.interrupt", "send('interrupt')", "INT"),
+    bind("signal.kill", "send('kill')", "KILL"),
+    bind("list.fold", "app.focus_previous"),
+    bind("list.unfold", "app.focus_next", help_text=""),
+    bind("list.up", "scroll(-1)"),
+    bind("list.down", "scroll(1)"),
+]
+
+
+# Text for signalling processes: what they are, what depends on them, and their state after a signal.
+
+
+_SIGNAL_HELP = (
+    "SIGTERM asks it to end, SIGINT is what Ctrl-C sends, SIGKILL ends it at once without saving. Unsaved work is lost."
+)
+_LABEL_WIDTH = 9
+_MAX_COMMAND_LINES = 4
+"""Longer command lines are cut: the other details must be visible at 80x24."""
+
+
+def termination_details(
+    row: ProcessRow, board: Board, termination: ProcessTermination, *, width: int, age: float | None = None
+) -> Content:
+    """Return what the process is, what it holds, and what depends on it.
+
+    Args:
+        row: the process, on the GPU where it was selected.
+        board: the latest board.
+        termination: signals and watches the process.
+        width: cells that a line may take.
+        age: seconds since those figures were read, if they are stale.
+    """
+    process = termination.process
+    user = printable(process.user or "n/a")
+    entries = [
+        ("pid", str(process.pid), ""),
+        (
+            "user",
+            f"{user}{SEPARATOR}not you" if termination.is_other_users else user,
+            "bold" if termination.is_other_users else "",
+        ),
+        ("command", printable(process.command or process.name or "n/a"), ""),
+        ("holds", _held(row, board) + ("" if age is None else f" (as of {format_duration(age)} ago)"), ""),
+        ("started", _started(process), ""),
+        ("job", _job(process, board), ""),
+    ]
+    entries += [("", words, "$text-warning") for words in _related(process, board)]
+    if termination.uncertainty:
+        entries.append(("!", termination.uncertainty, "$text-warning"))
+    return Content("\n").join(_entry(label, words, style, width) for label, words, style in entries)
+
+
+def batch_details(
+    rows: Sequence[ProcessRow], board: Board, batch: TerminationBatch, *, width: int, age: float | None = None
+) -> Content:
+    """Return what the processes are, what they hold together, what depends on them, and what is refused.
+
+    Args:
+        rows: the processes, each on one of the GPUs where it was selected.
+        board: the latest board.
+        batch: signals and watches them.
+        width: cells that a line may take.
+        age: seconds since those figures were read, if they are stale.
+    """
+    if len(rows) == 1 and len(batch.members) == 1:
+        return termination_details(rows[0], board, batch.members[0], width=width, age=age)
+    keys = {member.process.key for member in batch.members}
+    held = [row for row in board.processes if row.process.key in keys]
+    held = held or [row for row in rows if row.process.key in keys]  # they have left the GPUs: as they were selected
+    users = sorted({printable(row.process.user or "n/a") for row in rows})
+    where = f"{_sum_words([row.process.used_bytes for row in held])} of GPU {gpu_list(gpu_labels(held))}"
+    entries = [
+        ("users", ", ".join(users), ""),
+        ("frees", where + ("" if age is None else f" (as of {format_duration(age)} ago)"), ""),
+    ]
+    entries += [("job", words, "") for words in _jobs(keys, board)]
+    lines = [_entry(label, words, style, width) for label, words, style in entries]
+    sizes: dict[ProcessKey, list[int]] = {}
+    for row in held:
+        if row.process.used_bytes is not None:
+            sizes.setdefault(row.process.key, []).append(row.process.used_bytes)
+    lines += [_member_line(member, batch, sizes.get(member.process.key, ()), width) for member in batch.members]
+    others = [row for row in rows if row.process.key not in keys]
+    lines += [Content.styled(_refusal_line(row, batch, width), "$text-error") for row in others]
+    doubts = {member.uncertainty for member in batch.members if member.uncertainty}
+    return Content("\n").join([*lines, *(_entry("!", words, "$text-warning", width) for words in sorted(doubts))])
+
+
+def batch_status(batch: TerminationBatch) -> Content:
+    """Return what the signals would do, the state after one, or the outcome."""
+    if len(batch.members) == 1 and len(batch.refused) <= 1:
+        member = batch.members[0]
+        return termination_status(member, batch.refused.get(member.process.key))
+    if batch.sent is None and batch.running:
+        return Content.styled(_SIGNAL_HELP, MUTED)
+    running = len(batch.running)
+    ended = [member for member in batch.members if member.ended]
+    words = f"{_processes(len(ended))} {'has' if len(ended) == 1 else 'have'} ended"
+    if batch.sent is not None and ended:
+        last = ", the last" if len(ended) > 1 else ""
+        words += f"{last} {max(member.seconds for member in ended):.1f} s after {batch.sent.name}"
+    refused = f"; {len(batch.refused)} got no signal" if batch.refused else ""
+    if not running:
+        return Content.styled(f"✓ {words}{refused}.", "$text-success")
+    return Content.styled(f"… {words}, {running} still running{refused}.", "$text-warning" if batch.overdue else "")
+
+
+def outcome_notice(batch: TerminationBatch) -> str:
+    """Return how it went, process by process."""
+    words = batch_status(batch).plain
+    if len(batch.members) == 1:
+        return words
+    ended = ", ".join(str(member.process.pid) for member in batch.members if member.ended)
+    return "\n".join([f"{words} Ended: {ended or 'none'}.", *batch.refused.values()])
+
+
+def still_running_notice(batch: TerminationBatch) -> str:
+    """Return which processes have not ended in time after a signal."""
+    if len(batch.members) == 1:
+        member = batch.members[0]
+        return f"Process {member.process.pid}: {still_running_text(member)}"
+    left = ", ".join(f"{member.process.pid} ({process_name(member.process)})" for member in batch.running)
+    return f"{batch_status(batch).plain} Still there: {left}."
+
+
+def termination_status(termination: ProcessTermination, refused: str | None) -> Content:
+    """Return what a signal would do to one process, the state after one, or the outcome.
+
+    Args:
+        termination: signals and watches the process.
+        refused: why the last signal could not be sent.
+    """
+    if termination.ended:
+        after = (
+            f"{termination.seconds:.1f} s after {termination.sent.name}"
+            if termination.sent
+            else "by itself; no signal was sent"
+        )
+        return Content.styled(f"✓ Process {termination.process.pid} has ended {after}.", "$text-success")
+    if refused:
+        return Content.styled(f"✗ {printable(refused)}", "$text-error")
+    if termination.sent is None:
+        return Content.styled(_SIGNAL_HELP, MUTED)
+    return Content.styled(still_running_text(termination), "$text-warning" if termination.overdue else "")
+
+
+def still_running_text(termination: ProcessTermination) -> str:
+    """Return the state of a process that has not ended after a signal."""
+    signal = termination.sent.name if termination.sent else "SIGTERM"
+    hindrance = {
+        None: "",
+        "stopped": " It is stopped, as by Ctrl-Z, and takes SIGTERM only when it goes on.",
+        "in the kernel": " It waits inside the kernel, often for the GPU's driver, and ends when that returns.",
+    }[termination.blocker]
+    if not termination.overdue:
+        left = f" SIGKILL is offered in {GRACE_SECONDS - termination.seconds:.0f} s." if signal != "SIGKILL" else ""
+        return f"… {signal} was sent {termination.seconds:.0f} s ago; it has not ended yet.{left}{hindrance}"
+    advice = (
+        " SIGKILL ends it at once: nothing is saved and no other process is notified." if signal != "SIGKILL" else ""
+    )
+    return f"! Still there {format_duration(termination.seconds)} after {signal}.{advice}{hindrance}"
+
+
+def _held(row: ProcessRow, board: Board) -> str:
+    """Return its memory on every GPU it is on now, or was when it was selected."""
+    rows = [each for each in board.processes if each.process.key == row.process.key] or [row]
+    return SEPARATOR.join(_held_on(each.gpu, each.process) for each in rows)
+
+
+def _held_on(gpu: GpuReading, process: GpuProcess) -> str:
+    size = "n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB"
+    return f"{size} of GPU {gpu.label}"
+
+
+def _sum_words(sizes: Sequence[int | None]) -> str:
+    """Return the sum in GiB; n/a if no size is known, a lower bound if some are not."""
+    known = [size for size in sizes if size is not None]
+    if not known:
+        return "n/a"
+    return f"{'at least ' if len(known) < len(sizes) else ''}{format_gib(sum(known))} GiB"
+
+
+def _started(process: GpuProcess) -> str:
+    if process.start_time is None:
+        return "n/a"
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.start_time))
+    return f"{when}, {format_duration(max(0.0, time.time() - process.start_time))} ago"
+
+
+def _jobs(keys: Collection[ProcessKey], board: Board) -> Iterator[str]:
+    """Yield for each followed job how many of its ranks are among these processes."""
+    for run in board.runs:
+        count = sum(key in keys for key in run.pids)
+        total = max(len(run.pids), run.job.parallel.world_size)
+        if not count:
+            continue
+        label = printable(run.job.label)
+        if count == total:
+            yield f"{label}: {'its only rank' if total == 1 else f'all {total} ranks'}; the run ends with them"
+        else:
+            yield f"{label}: {count} of {total} ranks; the others hang or die with them, or all are restarted"
+
+
+def _member_line(member: ProcessTermination, batch: TerminationBatch, sizes: Sequence[int], width: int) -> Content:
+    """Return the line of one of several processes: pid, user, memory, state, name."""
+    process = member.process
+    size = f"{format_gib(sum(sizes))} GiB" if sizes else "n/a"
+    refusal = batch.refused.get(process.key)
+    if member.ended:
+        state, style = "✓ ended", "$text-success"
+    elif refusal:
+        state, style = "✗ no signal", "$text-error"
+    else:
+        state = "" if batch.sent is None else "! still there" if member.overdue else "… running"
+        style = "$text-warning" if member.overdue else ""
+    user = printable(process.user or "n/a")
+    owner = f"{shorten(user, 9)}{' (not you)' if member.is_other_users else ''}"
+    words = f"{process.pid:>8}  {owner:<9}  {size:>9}  {f'{state}  ' if state else ''}{process_name(process)}"
+    return Content.styled(shorten(words, width), style or ("bold" if member.is_other_users else ""))
+
+
+def _refusal_line(row: ProcessRow, batch: TerminationBatch, width: int) -> str:
+    process = row.process
+    return shorten(f"{process.pid:>8}  ✗ {printable(batch.refused.get(process.key, ''))}", width)
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
+
+
+def _job(process: GpuProcess, board: Board) -> str:
+    run = next((run for run in board.runs if process.key in run.pids), None)
+    if run is None:
+        return "none that is followed here"
+    label, ranks = printable(run.job.label), max(len(run.pids), run.job.parallel.world_size)
+    if ranks == 1:
+        return f"{label}, followed here: the run ends with it"
+    others = "the other one hangs or dies" if ranks == 2 else f"the {ranks - 1} others hang or die"
+    return f"{label}, followed here, one of {ranks} ranks: {others} with it, or their launcher restarts them all"
+
+
+def _related(process: GpuProcess, board: Board) -> Iterator[str]:
+    """Yield warnings about processes on GPUs that may belong to this one, although no followed job says so."""
+    followed = next((run.pids for run in board.runs if process.key in run.pids), (process.key,))
+    around = {row.process.key: row.process for row in board.processes if row.process.key not in followed}
+    siblings = [
+        each
+        for each in around.values()
+        if (process.parent or 0) > 1 and each.parent == process.parent and process_name(each) == process_name(process)
+    ]
+    if siblings:
+        yield (
+            f"{_count(siblings)} on GPUs {_run(siblings)} {process_name(process)} under the same parent "
+            f"({process.parent}): if these are ranks of one job, they hang or die with it"
+        )
+    children = [each for each in around.values() if each.parent == process.pid]
+    if children:
+        yield f"it has started {_count(children)} on GPUs, which may keep holding memory after it has ended"
+
+
+def _count(processes: Sequence[GpuProcess]) -> str:
+    return "1 other process" if len(processes) == 1 else f"{len(processes)} other processes"
+
+
+def _run(processes: Sequence[GpuProcess]) -> str:
+    return "runs" if len(processes) == 1 else "run"
+
+
+def _entry(label: str, words: str, style: str, width: int) -> Content:
+    lines = wrap(words, max(20, width - _LABEL_WIDTH), break_on_hyphens=False) or [""]
+    if len(lines) > _MAX_COMMAND_LINES:
+        lines = [*lines[: _MAX_COMMAND_LINES - 1], f"{lines[_MAX_COMMAND_LINES - 1][:-2]} …"]
+    return Content.assemble((f"{label:<{_LABEL_WIDTH}}", MUTED), (f"\n{'':{_LABEL_WIDTH}}".join(lines), style))
+
+
+# Signals processes: asks once, by name, and reports the outcome. Enter, Escape or a key held down send no signal.
+
+
+ARMING_SECONDS = 1.0
+"""A choice works only this long after it appeared: keys typed ahead are meant for something else. Browsers delay the
+button of their warnings as long (Firefox: ``security.dialog_enable_delay``, 1000 ms)."""
+_SIGNALS = {"terminate": signal.SIGTERM, "interrupt": signal.SIGINT, "kill": signal.SIGKILL}
+"""By the id of the button."""
+_REFRESH_SECONDS = 0.2
+_FRAME_LINES = 8
+"""Lines of frame, status and choices around the details."""
+
+
+class TerminateScreen(ModalScreen[bool]):
+    """Asks which signal to send to processes, and shows their state until they have ended; True if it showed the end.
+
+    Args:
+        rows: the processes, each on one of the GPUs where it was selected.
+        batch: signals and watches them.
+        board: the latest board.
+    """
+
+    app: "BoardApp"
+    AUTO_FOCUS = "#leave"
+    BINDINGS: ClassVar[list[BindingType]] = [*SIGNAL_KEYS]
+    DEFAULT_CSS = """
+    TerminateScreen { align: center middle; }
+    TerminateScreen #box {
+        width: 84; max-width: 96%; height: auto; background: $surface; border: solid $error; padding: 0 1;
+    }
+    TerminateScreen VerticalScroll { height: auto; scrollbar-size-vertical: 1; }
+    TerminateScreen #status { height: auto; text-wrap: wrap; margin: 1 0; }
+    TerminateScreen Horizontal { height: 1; }
+    TerminateScreen Button { margin: 0 2 0 0; }
+    """
+
+    def __init__(self, rows: Sequence[ProcessRow], batch: TerminationBatch, board: Board) -> None:
+        super().__init__()
+        self._rows = rows
+        self._batch = batch
+        self._board = board
+        self._shows_end = False
+        self._offered_at: dict[str, float] = {}
+        """Time at which each choice appeared, by the id of its button; monotonic seconds."""
+
+    def compose(self) -> ComposeResult:
+        """The details, the status, and the choices; the harmless one has the focus at first."""
+        with Vertical(id="box") as box:
+            count = len(self._rows)
+            box.border_title = "Signal this process?" if count == 1 else f"Signal these {count} processes together?"
+            with VerticalScroll(can_focus=False):
+                yield StaticLines(id="details")
+            yield StaticLines(id="status")
+            with Horizontal():
+                yield Button("Leave it", id="leave", compact=True)
+                yield Button(f"{shown_key('signal.terminate')} TERM", id="terminate", compact=True, variant="error")
+                yield Button(f"{shown_key('signal.interrupt')} INT", id="interrupt", compact=True, variant="error")
+                yield Button(f"{shown_key('signal.kill')} KILL", id="kill", compact=True, variant="error")
+
+    def on_mount(self) -> None:
+        """Draw, and refresh several times a second."""
+        self.set_interval(_REFRESH_SECONDS, self._refresh_state)
+        self._refresh_state()
+
+    def on_resize(self) -> None:
+        """Draw for the new width."""
+        self._refresh_state()
+
+    def show_board(self, board: Board) -> None:
+        """Show what the process holds now."""
+        self._board = board
+        self._refresh_state()
+
+    def action_leave(self) -> None:
+        """Close without another signal."""
+        self.dismiss(self._shows_end)
+
+    def action_scroll(self, by: int) -> None:
+        """Scroll the details, on small terminals."""
+        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
+
+    def action_send(self, choice: str) -> None:
+        """Send the signal of a choice, if it is armed."""
+        if self._is_armed(choice):
+            self._batch.send(_SIGNALS[choice])
+            self._refresh_state()
+
+    @on(Button.Pressed)
+    def pressed(self, event: Button.Pressed) -> None:
+        """Run the action of a button, on a click or Enter."""
+        event.stop()
+        if event.button.id in _SIGNALS:
+            self.action_send(event.button.id)
+        else:
+            self.action_leave()
+
+    def _refresh_state(self) -> None:
+        """Draw the details and the status, and offer what can be done now."""
+        if not self.is_mounted or not self.size.width:
+            return
+        batch = self._batch
+        scroll = self.query_one(VerticalScroll)
+        scroll.styles.max_height = max(3, self.size.height - _FRAME_LINES)
+        width = (self.query_one("#box").content_size.width or 60) - 1
+        details = batch_details(self._rows, self._board, batch, width=width, age=self.app.feed.age_seconds)
+        self.query_one("#details", StaticLines).show(details, layout=True)
+        self.query_one("#status", StaticLines).show(batch_status(batch), layout=True)
+        alive = bool(batch.running)
+        self._shows_end = not alive
+        asks = alive and batch.sent is None
+        self._offer("terminate", asks)
+        self._offer("interrupt", asks)
+        self._offer("kill", asks or batch.overdue)
+        leave = "Leave it" if len(self._rows) == 1 else "Leave them"
+        self.query_one("#leave", Button).label = leave if asks else "Close"
+        self.query_one("#box").border_subtitle = f"{shown_key('app.back')} {'sends nothing' if asks else 'closes'}"
+
+    def _offer(self, choice: str, offered: bool) -> None:
+        button = self.query_one(f"#{choice}", Button)
+        if not offered:
+            self._offered_at.pop(choice, None)
+            if button.has_focus:
+                self.query_one("#leave").focus()
+        elif choice not in self._offered_at:
+            self._offered_at[choice] = time.monotonic()
+        button.display = offered
+        button.disabled = not self._is_armed(choice)
+
+    def _is_armed(self, choice: str) -> bool:
+        since = self._offered_at.get(choice)
+        return since is not None and time.monotonic() - since >= ARMING_SECONDS
+
+
+# Asks about processes to signal, and reports on those that had not ended when the user closed the question.
+
+
+class Terminations:
+    """Asks about processes, and reports on those that had not ended when the user closed the question.
+
+    Args:
+        screen: the screen that asks and reports.
+    """
+
+    def __init__(self, screen: Screen[None]) -> None:
+        self._screen = screen
+        self._unfinished: list[TerminationBatch] = []
+        self._reported: set[int] = set()
+        """Batches of which it was said that some processes are still there, by their ids."""
+        self._timer: Timer | None = None
+
+    def ask(self, rows: Sequence[ProcessRow], board: Board) -> None:
+        """Ask which signal to send to these processes, or say why none may be sent.
+
+        Args:
+            rows: the processes; one that is on several GPUs counts once.
+            board: the latest board.
+        """
+        chosen = {row.process.key: row for row in reversed(rows)}
+        rows = [chosen[key] for key in dict.fromkeys(row.process.key for row in rows)]
+        batch = self._taken_up(chosen.keys()) or TerminationBatch(row.process for row in rows)
+        if not batch.running and batch.refused:
+            self._notify("\n".join(batch.refused.values()), warning=True)
+            batch.close()
+            return
+        self._screen.app.push_screen(
+            TerminateScreen(rows, batch, board), lambda shown: self._watch(batch, end_shown=bool(shown))
+        )
+
+    def _taken_up(self, keys: Collection[ProcessKey]) -> TerminationBatch | None:
+        """Return the batch that all of these processes were signalled in and whose outcome is open."""
+        for batch in self._unfinished:
+            if {member.process.key for member in batch.members} >= set(keys):
+                self._unfinished.remove(batch)
+                self._reported.discard(id(batch))
+                return batch
+        return None
+
+    def _watch(self, batch: TerminationBatch, *, end_shown: bool) -> None:
+        if batch.sent is None or end_shown:
+            batch.close()
+            return
+        self._unfinished.append(batch)
+        if self._timer is None:
+            self._timer = self._screen.set_interval(1.0, self._refresh_state)
+        self._timer.resume()
+
+    def _refresh_state(self) -> None:
+        for batch in list(self._unfinished):
+            if not batch.running:
+                self._notify(outcome_notice(batch))
+                self._unfinished.remove(batch)
+                batch.close()
+            elif batch.overdue and id(batch) not in self._reported:
+                self._notify(f"{still_running_notice(batch)} {shown_key('processes.signal')} asks again.", warning=True)
+                self._reported.add(id(batch))
+        self._reported &= {id(batch) for batch in self._unfinished}
+        if not self._unfinished and self._timer:
+            self._timer.pause()
+
+    def _notify(self, words: str, *, warning: bool = False) -> None:
+        self._screen.notify(words, severity="warning" if warning else "information", markup=False)

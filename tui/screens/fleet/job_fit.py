@@ -1,0 +1,654 @@
+"""The fit screen over the fleet: a job that the user types, and the hosts that can take it now, later, or empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from rich.cells import set_cell_size
+from textual import on
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Input, Label
+
+from vramtop.estimator.common.errors import CannotTellError, VramtopError
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.fleet.placing import place_job
+
+from ...background.latest_only_task import LatestOnlyTask
+from ...draw.labels import MUTED, SEPARATOR, CellText, alarm, badge, format_duration, shorten
+from ...draw.palette import VERDICTS
+from ...draw.text_output import printable
+from ...job.load_job import load_typed
+from ...job.open_dialog import LaunchInput
+from ...keys import bind, shown_key
+from ...reports.fleet_fit_text import fleet_fit_sentence, host_reason, taken_gpus_text
+from ...widgets.keys_line import KeysLine
+from ...widgets.row_table import ROW_BINDINGS, ContentLines, StaticLines, scroll_to_row, table_cell
+from .columns import FleetColumn, columns_for
+from .screen import EstimatesJobs, FleetDetailScreen, header_line, notice_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+    from textual.events import Click, Resize, ScreenResume
+    from textual.style import Style
+    from textual.timer import Timer
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.monitor.board.fit import Verdict
+    from vramtop.monitor.fleet.fleet import Fleet
+    from vramtop.monitor.fleet.placing import FleetFit, HostFit
+
+    from ...job.budgets_by_card import BudgetsByCard
+    from ...job.load_job import TypedJob
+    from .screen import FleetFeed
+
+# Judges a typed job on the latest fleet: loading, estimates and placements run on threads of their own.
+
+
+_Step = Callable[[], object]
+"""Shows one result; called on the UI thread."""
+
+
+class BudgetsFor(Protocol):
+    """Makes the budgets of a typed job by type of GPU; called off the UI thread."""
+
+    def __call__(self, typed: TypedJob, *, traced: bool) -> BudgetsByCard:
+        """Return them; ``traced``: by the most accurate method that is available."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """A job judged on one reading of a fleet."""
+
+    fleet: Fleet
+    fit: FleetFit
+    typed: TypedJob
+    budgets: BudgetsByCard
+
+    @property
+    def budget(self) -> Budget | None:
+        """Budget on the type of GPU of the first host; None: no host has a GPU that the job can use."""
+        return next(
+            (self.budgets.by_card[fit.card] for fit in self.fit.hosts if fit.card in self.budgets.by_card), None
+        )
+
+
+class FleetJudge:
+    """Judges one job on every new fleet, and estimates it only once for each type of GPU.
+
+    Of several fleets that arrive while one is judged, only the latest is judged after it: a slow machine shows fewer
+    judgements, not none.
+
+    Args:
+        call_later: ``call_later`` of the screen.
+        budgets_for: makes the budgets of a job.
+        on_judgement: receives each judgement, on the UI thread, like the others.
+        on_problem: receives the reason why there is none.
+        on_tracing: receives what the traced estimate does: a sentence, or None when it has ended.
+    """
+
+    def __init__(
+        self,
+        call_later: Callable[..., object],
+        budgets_for: BudgetsFor,
+        *,
+        on_judgement: Callable[[Judgement], object],
+        on_problem: Callable[[str], object],
+        on_tracing: Callable[[str | None], object],
+    ) -> None:
+        self._budgets_for = budgets_for
+        self._on_judgement, self._on_problem, self._on_tracing = on_judgement, on_problem, on_tracing
+        self._job_task = LatestOnlyTask[_Step]("fleet fit, job", call_later, self._deliver, on_problem)
+        self._place_task = LatestOnlyTask[Judgement]("fleet fit, hosts", call_later, self._placed, self._not_placed)
+        self._fleet: Fleet | None = None
+        self._waiting: tuple[str, bool] | None = None
+        """A job that waits for the first fleet."""
+        self._current: Judgement | None = None
+        self._is_placing = False
+
+    def cancel(self) -> None:
+        """Forget the job; nothing of it is delivered any more."""
+        self._waiting = self._current = None
+        self._is_placing = False
+        self._job_task.cancel()
+        self._place_task.cancel()
+
+    def judge_text(self, text: str, *, traced: bool) -> None:
+        """Load what the user typed and judge it by the closed form.
+
+        Args:
+            text: the job.
+            traced: then by the most accurate method as well.
+        """
+        self.cancel()
+        if self._fleet is None:
+            self._waiting = text, traced
+        else:
+            self._job_task.submit_with_progress(partial(self._load, text, traced, self._fleet))
+
+    def show_fleet(self, fleet: Fleet) -> None:
+        """Judge the job on a new fleet."""
+        is_new, self._fleet = fleet is not self._fleet, fleet
+        if self._waiting is not None:
+            text, traced = self._waiting
+            self.judge_text(text, traced=traced)
+        elif is_new:
+            self._place()
+
+    def _load(self, text: str, traced: bool, fleet: Fleet, report: Callable[[_Step], None]) -> None:
+        """Judge by the closed form, and then by a trace; called off the UI thread."""
+        typed = load_typed(text)
+        try:
+            report(partial(self._judged, _judge(typed, self._budgets_for(typed, traced=False), fleet)))
+        except CannotTellError as error:
+            if not traced:
+                raise CannotTellError(f"{error.message.rstrip('.')}; Enter tries a trace") from None
+            report(partial(self._on_problem, f"{error.message.rstrip('.')}; a trace is tried"))
+        if not traced:
+            return
+        report(partial(self._on_tracing, "a step is traced for a better estimate"))
+        try:
+            report(partial(self._judged, _judge(typed, self._budgets_for(typed, traced=True), fleet)))
+        except VramtopError as error:
+            report(partial(self._not_traced, error.message))
+        else:
+            report(partial(self._on_tracing, None))
+
+    def _deliver(self, step: _Step) -> None:
+        step()
+
+    def _judged(self, judgement: Judgement) -> None:
+        """Take the judgement of a new estimate; placements by an older one are discarded."""
+        self._place_task.cancel()
+        self._is_placing = False
+        self._show(judgement)
+
+    def _not_traced(self, reason: str) -> None:
+        if self._current is None:
+            self._on_problem(reason)
+        else:
+            self._on_tracing(f"not traced: {reason}")
+
+    def _show(self, judgement: Judgement) -> None:
+        self._current = judgement
+        self._on_judgement(judgement)
+        self._place()
+
+    def _place(self) -> None:
+        """Judge the latest fleet if it is not judged yet, unless another one is being judged."""
+        current, fleet = self._current, self._fleet
+        if current is None or fleet is None or self._is_placing or current.fleet is fleet:
+            return
+        self._is_placing = True
+        self._place_task.submit(partial(_judge, current.typed, current.budgets, fleet))
+
+    def _placed(self, judgement: Judgement) -> None:
+        self._is_placing = False
+        self._show(judgement)
+
+    def _not_placed(self, reason: str) -> None:
+        self._is_placing = False
+        self._on_problem(reason)
+
+
+def _judge(typed: TypedJob, budgets: BudgetsByCard, fleet: Fleet) -> Judgement:
+    fit = place_job(fleet, typed.loaded.job.parallel.world_size, budgets.on)
+    return Judgement(fleet=fleet, fit=fit, typed=typed, budgets=budgets)
+
+
+# Keys of the fit screen over many hosts.
+
+
+FLEET_FIT_KEYS: list[BindingType] = [
+    bind("app.back", "back", "Back"),
+    bind("fleet.edit_job", "edit", "Job"),
+    bind("list.down", "hosts"),
+]
+HOST_LIST_KEYS: list[BindingType] = [
+    bind("list.open", "open", "Open", help_text="open the host under the cursor"),
+    *ROW_BINDINGS,
+]
+
+
+# The hosts of a fleet that a job was judged on, one line each, with a cursor.
+
+
+_COLUMNS = (
+    FleetColumn("HOST", 14),
+    FleetColumn("GPU", 7, importance=3),
+    FleetColumn("OF", 3, right=True, importance=4),
+    FleetColumn("NOW", 9),
+    FleetColumn("LATER", 9),
+    FleetColumn("EMPTY", 9, importance=2),
+    FleetColumn("LEFT", 8, right=True, importance=1, unit="GiB"),
+    FleetColumn("CARD", 20),
+)
+_MARGIN = 2
+_GAP = 1
+_VERDICTS: dict[Verdict, CellText] = {
+    "fits": CellText("✓ fits", "good"),
+    "tight": CellText("! tight", "under"),
+    "does_not_fit": CellText("✗ no", "over"),
+    "unknown": CellText("? unknown", "muted"),
+}
+
+
+def title_line(fit: FleetFit, width: int) -> Content:
+    """Return the titles of the columns."""
+    columns = _columns(fit, width)
+    cells = (f"{each.title:>{each.width}}" if each.right else each.title for each in columns)
+    spaced = (set_cell_size(cell, each.width) for cell, each in zip(cells, columns, strict=True))
+    return Content.styled((" " * _MARGIN + (" " * _GAP).join(spaced))[:width], "bold")
+
+
+def host_lines(fit: FleetFit, width: int, *, dark: bool) -> list[Content]:
+    """Return a line per host, in the order of the placement; an asterisk marks those where the job should go.
+
+    Args:
+        fit: of the job.
+        width: cells of a line.
+        dark: colours are for a dark ground.
+    """
+    columns, placed = _columns(fit, width), {host.host for host in fit.placement}
+    return [_line(host, columns, width, is_placed=host.host in placed, dark=dark) for host in fit.hosts]
+
+
+def _columns(fit: FleetFit, width: int) -> tuple[FleetColumn, ...]:
+    longest = max((len(host.host) for host in fit.hosts), default=0)
+    return columns_for(_COLUMNS, max(1, width - _MARGIN), _GAP, longest=longest)
+
+
+def _line(host: HostFit, columns: Sequence[FleetColumn], width: int, *, is_placed: bool, dark: bool) -> Content:
+    reason = host_reason(host)
+    if not host.is_considered:
+        name = set_cell_size(printable(host.host), columns[0].width)
+        rest = table_cell(CellText(printable(reason or ""), "muted"), width, right=False, dark=dark)
+        room = max(0, width - _MARGIN - columns[0].width - _GAP)
+        return Content.assemble(f"{' ' * _MARGIN}{name}{' ' * _GAP}", (rest.text[:room], rest.style))
+    card = ((host.card.name if host.card else None) or "name n/a").removeprefix("NVIDIA ")
+    cells = {
+        "HOST": CellText(printable(host.host)),
+        "GPU": CellText(taken_gpus_text(host)),
+        "OF": CellText(str(host.gpus)),
+        "NOW": _VERDICTS[host.now],
+        "LATER": _VERDICTS[host.later],
+        "EMPTY": _VERDICTS[host.empty],
+        "LEFT": CellText("" if host.left_bytes is None else format_gib(host.left_bytes)),
+        "CARD": CellText(printable(f"{reason} · {card}" if reason else card), "muted"),
+    }
+    parts: list[Content | str | tuple[str, str]] = ["* " if is_placed else "  "]
+    for column in columns:
+        drawn = table_cell(cells[column.name], column.width, right=column.right, dark=dark)
+        parts.append((set_cell_size(drawn.text, column.width), drawn.style))
+        parts.append(" " * _GAP)
+    return Content.assemble(*parts)
+
+
+class HostList(ContentLines, can_focus=True):
+    """The hosts; the cursor follows its host once the user has moved it."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"host-list--cursor"}
+    DEFAULT_CSS = """
+    HostList { height: 1fr; min-height: 3; overflow-y: auto; }
+    HostList > .host-list--cursor { background: $primary 15%; color: $text; }
+    HostList:focus > .host-list--cursor { background: $primary 35%; }
+    HostList:nocolor > .host-list--cursor { text-style: reverse; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = HOST_LIST_KEYS
+
+    class Opened(Message):
+        """The user opens a host."""
+
+        def __init__(self, host: str) -> None:
+            super().__init__()
+            self.host = host
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
+        super().__init__(id=id)
+        self.cursor_row = 0
+        self._hosts: tuple[str, ...] = ()
+        self._moved = False
+
+    def show_hosts(self, hosts: Sequence[str], lines: Sequence[Content]) -> None:
+        """Show these hosts; ``lines`` has one for each."""
+        followed = self._hosts[self.cursor_row] if self._moved and self.cursor_row < len(self._hosts) else None
+        self._hosts = tuple(hosts)
+        row = self._hosts.index(followed) if followed in self._hosts else self.cursor_row
+        self._put_cursor(row)
+        self.show_lines(lines)
+
+    def action_open(self) -> None:
+        """Open the host under the cursor."""
+        if self._hosts:
+            self.post_message(self.Opened(self._hosts[self.cursor_row]))
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor by lines."""
+        self._moved = True
+        self._put_cursor(self.cursor_row + by)
+        scroll_to_row(self, self.cursor_row, page=self.size.height)
+
+    def action_move_page(self, by: int) -> None:
+        """Move the cursor by pages."""
+        self.action_move(by * max(1, self.size.height - 1))
+
+    def action_move_to(self, row: int) -> None:
+        """Move the cursor to the first line, or to the last (-1)."""
+        self.action_move((row if row >= 0 else len(self._hosts)) - self.cursor_row)
+
+    def on_click(self, event: Click) -> None:
+        """Move the cursor to a clicked line, or open the host if it is there."""
+        event.stop()
+        row = event.y + self.scroll_offset.y
+        if row == self.cursor_row:
+            self.action_open()
+        elif row < len(self._hosts):
+            self.action_move(row - self.cursor_row)
+
+    def _put_cursor(self, row: int) -> None:
+        row = max(0, min(row, len(self._hosts) - 1))
+        if row != self.cursor_row:
+            self._strips.pop(self.cursor_row, None)
+            self._strips.pop(row, None)
+            self.cursor_row = row
+            self.refresh()
+
+    def _style_of(self, at: int) -> Style:
+        return self.get_visual_style("host-list--cursor") if at == self.cursor_row else self.visual_style
+
+
+# The fit screen over the fleet: which hosts can take a job now, once the running jobs have ended, or empty.
+
+
+_DELAY_SECONDS = 0.4
+"""Time after the last key until the job is read: half a name is no mistake."""
+_MAX_NOTES = 2
+_LATE_INTERVALS = 3
+_LATE_SECONDS = 5.0
+"""A judgement of a reading that is this much older than the latest one is not shown."""
+_PLACEHOLDER = "job.toml, llama-3.1-8b --qlora --seq-len 4k, or a launch line"
+_NO_JOB = (
+    "Type or paste a job as vramtop fit takes it: a job file, a model with its flags, or a launch line. "
+    "Its closed form is judged as you type; Enter also traces a step, if torch is there."
+)
+_RAM = "the RAM of the hosts is not checked"
+_GOOD: tuple[Verdict, ...] = ("fits", "tight")
+
+
+class FleetFitScreen(Screen[str]):
+    """Judges a job on every new reading of the fleet; ends with the text of the job.
+
+    Args:
+        budgets_for: makes the budgets of a job.
+        fleet: the latest one.
+        feed: state of the readings.
+        text: the job at first.
+    """
+
+    TITLE = "Fit over the fleet"
+    AUTO_FOCUS = "#job"
+    BINDINGS: ClassVar[list[BindingType]] = FLEET_FIT_KEYS
+    DEFAULT_CSS = """
+    FleetFitScreen #header { height: 1; padding: 0 1; background: $panel; }
+    FleetFitScreen #notices { padding: 0 1; display: none; }
+    FleetFitScreen #row { height: 1; padding: 0 1; }
+    FleetFitScreen #row Label { width: 5; text-style: bold; }
+    FleetFitScreen #job { width: 1fr; }
+    FleetFitScreen #verdict { height: auto; max-height: 6; padding: 0 1; text-wrap: wrap; }
+    FleetFitScreen #facts { height: auto; max-height: 6; padding: 0 1; text-wrap: wrap; color: $foreground 65%; }
+    FleetFitScreen #titles { height: 1; background: $panel; }
+    """
+
+    def __init__(self, budgets_for: BudgetsFor, fleet: Fleet | None, feed: FleetFeed, *, text: str = "") -> None:
+        super().__init__()
+        self._fleet, self._feed, self._text = fleet, feed, text
+        self._judge = FleetJudge(
+            self.call_later,
+            budgets_for,
+            on_judgement=self._take,
+            on_problem=self._fail,
+            on_tracing=self._show_tracing,
+        )
+        self._judgement: Judgement | None = None
+        self._lines: tuple[Judgement, int, bool] | None = None
+        """What the lines of the hosts were made of."""
+        self._problem: str | None = None
+        self._tracing: str | None = None
+        self._timer: Timer | None = None
+        self._read_text = ""
+        """The job as it was read last."""
+        self._traced = False
+
+    def compose(self) -> ComposeResult:
+        """The job, the verdict, and the hosts."""
+        yield StaticLines(id="header")
+        yield StaticLines(id="notices")
+        with Horizontal(id="row"):
+            yield Label("job")
+            yield LaunchInput(self._text, id="job", placeholder=_PLACEHOLDER, compact=True, select_on_focus=False)
+        yield StaticLines(id="verdict")
+        yield StaticLines(id="facts")
+        yield StaticLines(id="titles")
+        yield HostList(id="hosts")
+        yield KeysLine(show_command_palette=False)
+
+    @property
+    def hosts(self) -> HostList:
+        """The list of hosts."""
+        return self.query_one(HostList)
+
+    @property
+    def field(self) -> Input:
+        """The job as it is typed."""
+        return self.query_one("#job", Input)
+
+    def on_mount(self) -> None:
+        """Judge the job that there is."""
+        if self._fleet is not None:
+            self._judge.show_fleet(self._fleet)
+        if self._text.strip():
+            self._start(traced=True)
+        self._draw()
+
+    def on_unmount(self) -> None:
+        """Discard what is being estimated or placed."""
+        self._judge.cancel()
+
+    def on_screen_resume(self, _: ScreenResume) -> None:
+        """Take the readings that arrived while another screen was open."""
+        if isinstance(self.app, EstimatesJobs) and self.is_mounted:
+            self.show_fleet(self.app.fleet, self.app.feed)
+
+    def on_resize(self, _: Resize) -> None:
+        """Draw for the new width."""
+        self._draw()
+
+    def notify_style_update(self) -> None:
+        """Draw again: the theme may be another one."""
+        super().notify_style_update()
+        if self.is_mounted:
+            self.call_after_refresh(self._draw)
+
+    def show_fleet(self, fleet: Fleet | None, feed: FleetFeed) -> None:
+        """Judge the job on a new fleet; figures that are old are not judged."""
+        self._fleet, self._feed = fleet, feed
+        if fleet is not None and self._stale_reason() is None:
+            self._judge.show_fleet(fleet)
+        self._draw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer to edit the job where it is not being edited."""
+        del parameters
+        return action != "edit" or not self.field.has_focus
+
+    def action_back(self) -> None:
+        """Return to the dashboard; it keeps the job."""
+        self.dismiss(self.field.value)
+
+    def action_edit(self) -> None:
+        """Edit the job."""
+        self.field.focus()
+
+    def action_hosts(self) -> None:
+        """Move from the job to the hosts."""
+        self.hosts.focus()
+
+    @on(Input.Changed, "#job")
+    def _typed(self, event: Input.Changed) -> None:
+        if event.value == self._read_text:
+            return
+        self._forget()
+        self._timer = self.set_timer(_DELAY_SECONDS, self._start)
+        self._draw()
+
+    @on(Input.Submitted, "#job")
+    def _submitted(self, event: Input.Submitted) -> None:
+        if event.value.rstrip().endswith("\\"):  # the next line follows
+            self.field.value = f"{event.value.rstrip()[:-1].rstrip()} "
+            self.field.action_end()
+            return
+        if event.value != self._read_text or not self._traced:
+            self._start(traced=True)
+        self.hosts.focus()
+
+    @on(HostList.Opened)
+    def _open(self, event: HostList.Opened) -> None:
+        if self._fleet is not None and self.app.screen is self:
+            self.app.push_screen(FleetDetailScreen(self._fleet, host=event.host))
+
+    def _forget(self) -> None:
+        """Forget the job as it was until now."""
+        if self._timer is not None:
+            self._timer.stop()
+        self._judge.cancel()
+        self._judgement = self._problem = self._tracing = None
+        self._read_text, self._traced = "", False
+
+    def _start(self, *, traced: bool = False) -> None:
+        text = self.field.value
+        if traced and text == self._read_text and self._judgement is not None:
+            known, self._tracing = self._judgement, None  # what is shown stays until the trace has ended
+        else:
+            known = None
+        self._forget()
+        self._judgement = known
+        if text.strip():
+            self._read_text, self._traced = text, traced
+            self._judge.judge_text(text, traced=traced)
+        self._draw()
+
+    def _take(self, judgement: Judgement) -> None:
+        self._judgement, self._problem = judgement, None
+        self._draw()
+
+    def _fail(self, sentence: str) -> None:
+        self._judgement, self._problem = None, sentence
+        self._draw()
+
+    def _show_tracing(self, sentence: str | None) -> None:
+        self._tracing = sentence
+        self._draw()
+
+    def _stale_reason(self) -> str | None:
+        """Return why the figures are not of now; None: they are."""
+        age = self._feed.age_seconds
+        if age is None:
+            return None
+        why = (
+            f"the readings are paused ({shown_key('app.pause')} resumes)"
+            if self._feed.paused
+            else "there are no new readings"
+        )
+        return f"{why}, and the figures are {format_duration(age)} old: no verdict on old figures"
+
+    def _shown(self) -> Judgement | None:
+        """Return the judgement if it is of figures of now."""
+        judgement, fleet = self._judgement, self._fleet
+        if judgement is None or fleet is None or self._stale_reason() is not None:
+            return None
+        late = max(_LATE_INTERVALS * self._feed.interval, _LATE_SECONDS)
+        return None if fleet.time - judgement.fleet.time > late else judgement
+
+    def _draw(self) -> None:
+        width = self.size.width - 2
+        if not self.is_mounted or width <= 0:
+            return
+        shown = self._shown()
+        with self.app.batch_update():
+            self.query_one("#header", StaticLines).show(header_line(self._fleet, self._feed, width))
+            notices = self.query_one("#notices", StaticLines)
+            lines = notice_lines(self._fleet, self._feed)
+            notices.display = bool(lines)
+            notices.show(Content("\n").join(lines), layout=True)
+            self.query_one("#verdict", StaticLines).show(self._verdict(shown), layout=True)
+            facts = self.query_one("#facts", StaticLines)
+            about = self._facts(shown, width)
+            facts.display = bool(about)
+            facts.show(Content("\n").join([Content(line) for line in about]), layout=True)
+            self._draw_hosts(shown)
+
+    def _draw_hosts(self, shown: Judgement | None) -> None:
+        titles, width = self.query_one("#titles", StaticLines), self.size.width - 1
+        if shown is None:
+            self._lines = None
+            titles.show(Content())
+            self.hosts.show_hosts((), ())
+            return
+        dark = self.app.current_theme.dark
+        if self._lines == (made := (shown, width, dark)):
+            return
+        self._lines = made
+        titles.show(title_line(shown.fit, width))
+        self.hosts.show_hosts([host.host for host in shown.fit.hosts], host_lines(shown.fit, width, dark=dark))
+
+    def _verdict(self, shown: Judgement | None) -> Content:
+        if shown is not None:
+            return Content.assemble(
+                badge(VERDICTS[shown.fit.now], shown.fit.now), f" {printable(fleet_fit_sentence(shown.fit))}"
+            )
+        if not self.field.value.strip():
+            return Content.styled(_NO_JOB, MUTED)
+        if self._problem is not None:
+            return Content.assemble((" ! ", alarm()), f" {printable(self._problem)}")
+        stale = self._stale_reason()
+        if stale is not None:
+            return Content.assemble(badge(VERDICTS["unknown"], "unknown"), f" {stale}")
+        waiting = "waiting for the first reading …" if self._fleet is None else "estimating and placing …"
+        return Content.styled(waiting, MUTED)
+
+    def _method(self, shown: Judgement) -> str:
+        if shown.budgets.method == "traced":
+            return "traced"
+        return "closed form" if self._traced else "closed form, Enter traces a step"
+
+    def _facts(self, shown: Judgement | None, width: int) -> list[str]:
+        """Return how many hosts can take it, what the estimate is, and what was noted about the job."""
+        if shown is None:
+            return []
+        fit = shown.fit
+        considered = sum(host.is_considered for host in fit.hosts)
+        counts = [
+            f"{fit.count(lambda host: host.now, *_GOOD)} now",
+            f"{fit.count(lambda host: host.later, *_GOOD)} later",
+            f"{fit.count(lambda host: host.empty, *_GOOD)} empty",
+        ]
+        hosts = f"of {considered} host{'s' * (considered != 1)}: {', '.join(counts)}"
+        absent = len(fit.hosts) - considered
+        budget = shown.budget
+        method = [] if budget is None else [self._method(shown)]
+        first = [hosts, *([f"{absent} not considered"] if absent else []), *method]
+        first += [printable(self._tracing)] if self._tracing else []
+        notes = [shorten(printable(note), width) for note in shown.typed.loaded.notes]
+        more = (
+            [f"… and {len(notes) - _MAX_NOTES} more notes: vramtop fit lists them"] if len(notes) > _MAX_NOTES else []
+        )
+        ram = [_RAM] if budget is not None and budget.host else []
+        return [SEPARATOR.join([*first, *ram]), *notes[:_MAX_NOTES], *more]
