@@ -66,6 +66,8 @@ _HOMES = {
     "ray_bundles": ".budget",
 }
 
+__all__ = list(_HOMES)
+
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is asked for."""
@@ -76,4 +78,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names, for ``help`` and completion."""
-    return list(_HOMES)
+    return __all__

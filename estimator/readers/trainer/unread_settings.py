@@ -56,7 +56,7 @@ _EFFECT_BY_FLAG: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]
     r"(grad|activation|use)\w*_(checkpoint|ckpt)": ("either", ("activations",)),
     r"(?<![a-z])(?:micro_?batch|batch_?size|bsz|(seq|max|cutoff|block)_?\w*(len|length|size))(?![a-z])": _OF_A_STEP,
 }
-"""The same for flags on a command line, of which no part of a script that was read makes use."""
+"""What flags on a command line change, if no part of a script that was read makes use of them."""
 _OTHER_SIZES = re.compile(
     r"eval|valid|test|infer|predict|gen|new_tok|global|total|map|preproc|write|buffer|image|shard|vocab|grad_norm|shuffle|min_"
 )
