@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ..budget import Budget
-from ..common.errors import VramtopError
+from ..common.errors import Verdict, VramtopError
 from ..common.reserved_memory import with_reserved_memory
 from ..job.effective_batch import effective_batch
 from ..job.job import Job
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 # those of replaying every job, if the judge gives a budget with more bytes no better verdict.
 
 
-Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 Estimate = Callable[[Job], Budget]
 Judge = Callable[[Budget], Verdict]
 

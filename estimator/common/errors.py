@@ -9,7 +9,10 @@
 import errno
 import threading
 from enum import IntEnum
+from typing import Literal
 
+Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
+"""Whether a job fits: of one GPU, of all, or of a changed job."""
 _MAX_CHARACTERS = 1500
 """The longest sentences name every known key."""
 

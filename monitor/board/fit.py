@@ -9,6 +9,7 @@ from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from vramtop.estimator.budget import Budget, FieldsOf, HostNeedJson, RankPeak, RankPeaks, ServingNeed
+from vramtop.estimator.common.errors import Verdict  # noqa: TC001 - schemas look types up at run time
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 
 from ..host.available_ram import HostRam, host_verdict
@@ -209,7 +210,6 @@ def unusable_reason(gpu: GpuReading) -> str | None:
 # The verdicts: whether a job fits.
 
 
-Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 VERDICTS_BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 

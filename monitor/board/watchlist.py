@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from vramtop.estimator.budget import Budget, RankPeak
+    from vramtop.estimator.common.errors import Verdict
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from .board import AttachProgress, NoBudgetReason
     from .display_filter import DisplayFilter
     from .divergence import PeakUsage, PhaseTracker, RunPhase, Status
-    from .fit import DeviceCapacity, FitResult, Verdict
+    from .fit import DeviceCapacity, FitResult
 
 # Cache of budgets: one estimate per job, and one budget per rank of a job whose pipeline stages differ.
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, get_args
 
+from vramtop.estimator.common.errors import Verdict
+
 from ..board.board_age import stale_after_seconds
 from ..board.divergence import RunPhase, Status
-from ..board.fit import Verdict, unusable_reason
+from ..board.fit import unusable_reason
 from ..fleet.fleet import RankFacts
 from ..host.plain_text import displayed_line
 from ..snapshot.snapshot import NO_DRIVER, MigDevice

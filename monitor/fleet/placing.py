@@ -8,10 +8,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from vramtop.estimator.budget import RankPeaks
+from vramtop.estimator.common.errors import Verdict
 from vramtop.estimator.common.sizes import UNSEEN_BYTES
 
 from ..board.board import BEING_READ
-from ..board.fit import VERDICTS_BEST_FIRST, DeviceCapacity, Verdict, check_fit
+from ..board.fit import VERDICTS_BEST_FIRST, DeviceCapacity, check_fit
 from .fleet import HostState
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from vramtop.estimator.advice.suggestion_search import BoundedSearch, Verdict, _batch_sizes, _lengths, find_largest
+from vramtop.estimator.advice.suggestion_search import BoundedSearch, _batch_sizes, _lengths, find_largest
 from vramtop.estimator.advice.suggestions import suggest
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.errors import Verdict
 from vramtop.estimator.common.reserved_memory import how_reserved_memory_is_found, with_reserved_memory
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import QuickEstimator, quick_estimator

@@ -362,7 +362,7 @@ class AlertSignals:
 
     def _start(self, command: str, announcements: Sequence[Announcement]) -> None:
         if self._commands is None:
-            from ..background.user_command import CommandQueue, UserCommand
+            from ..background.user_command import CommandQueue
 
             self._commands = CommandQueue(
                 UserCommand("--on-alert", command, self._app.show_notice, seconds=ALERT_COMMAND_SECONDS)

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict
 
-from vramtop.estimator.advice.suggestion_search import Edit, LargestFitting, Verdict as VerdictOfFit
+from vramtop.estimator.advice.suggestion_search import Edit, LargestFitting
 from vramtop.estimator.budget import BudgetJson, FieldsOf, Method, PhaseName, PlainJob, Span
+from vramtop.estimator.common.errors import Verdict
 from vramtop.estimator.crash.explanation import ExplanationJson, FailureJson
 from vramtop.estimator.crash.snapshot.records import MemorySnapshotJson
 from vramtop.estimator.learning.measurement import MeasurementJson
@@ -12,7 +13,7 @@ from vramtop.estimator.trace.measure import MeasuredStepJson
 from vramtop.monitor.anomalies import AnomalyJson
 from vramtop.monitor.attach.attachment import AttachmentJson
 from vramtop.monitor.board.divergence import Status
-from vramtop.monitor.board.fit import FitResultJson, Verdict
+from vramtop.monitor.board.fit import FitResultJson
 from vramtop.monitor.doctor.driver_facts import GpuFacts
 from vramtop.monitor.doctor.report import InterpreterFacts, Issue
 from vramtop.monitor.doctor.system import DataFolderFacts, PermissionFacts, SystemFacts
@@ -55,7 +56,7 @@ class _Suggestion(TypedDict):
     """Lower bound of that peak."""
     high_bytes: int
     """Upper bound of that peak."""
-    verdict: VerdictOfFit
+    verdict: Verdict
     """Whether the changed job fits."""
     method: Method
     """How it was estimated."""

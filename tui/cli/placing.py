@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.errors import InputError, Verdict
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 from vramtop.estimator.formula.rank_memory import ASSUMPTION
 from vramtop.estimator.job.gpu_catalogue import BF16_CAPABILITY, Gpu, catalogue, find_gpu
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.board.fit import VERDICTS_BEST_FIRST, Verdict, check_fit
+from vramtop.monitor.board.fit import VERDICTS_BEST_FIRST, check_fit
 from vramtop.monitor.fleet.schedulers import (
     CardMatch,
     CardSize,

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vramtop.estimator.budget import Budget, ComponentName, PhaseName
+    from vramtop.estimator.common.errors import Verdict
     from vramtop.monitor.board.divergence import RunPhase, Status
-    from vramtop.monitor.board.fit import Verdict
     from vramtop.monitor.preflight.context import CheckStatus
     from vramtop.monitor.snapshot.snapshot import GpuReading
 

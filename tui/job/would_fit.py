@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from vramtop.estimator.advice.suggestion_search import Suggestion, Verdict, flag_edits, shifted
+from vramtop.estimator.advice.suggestion_search import Suggestion, flag_edits, shifted
 from vramtop.estimator.advice.suggestions import calibrated, suggest
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.errors import CannotTellError, Verdict
 from vramtop.estimator.crash.explanation import Explanation
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.job import Job

@@ -15,7 +15,7 @@ from ..draw.text_output import format_table, truncate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from vramtop.monitor.board.fit import Verdict
+    from vramtop.estimator.common.errors import Verdict
     from vramtop.monitor.fleet.placing import FleetFit, HostFit
 
     from ..draw.text_output import TextOutput

@@ -232,7 +232,7 @@ class Part:
 
 
 def detail_parts(details: ProcessDetails) -> tuple[Part, ...]:
-    """Return all parts, what is asked for most first."""
+    """Return all parts, the one that is asked for most first."""
     return (
         Part("Command", tuple(_command_lines([printable(argument) for argument in details.arguments]))),
         Part("Place", tuple(_place_lines(details))),

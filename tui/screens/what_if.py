@@ -11,11 +11,10 @@ from textual.events import Resize
 from textual.screen import Screen
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.errors import Verdict, VramtopError
 from vramtop.estimator.common.sizes import GIB, format_gib
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes
-from vramtop.monitor.board.fit import Verdict
 
 from ..draw.bars import Cell
 from ..draw.labels import badge

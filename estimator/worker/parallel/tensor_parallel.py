@@ -125,8 +125,6 @@ def _refuse_adapted_parameters(model: Any) -> None:
 
 def _tie_head_again(model: Any) -> None:
     """Make the head's weight the embedding's again, where both were split the same way."""
-    from torch.distributed.tensor import DTensor
-
     head, tokens = model.get_output_embeddings(), model.get_input_embeddings()
     if isinstance(tokens.weight, DTensor) and tokens.weight.placements == head.weight.placements:
         head.weight = tokens.weight

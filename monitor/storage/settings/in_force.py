@@ -395,8 +395,6 @@ def read_settings_file(file: str) -> tuple[str, FileSettings]:
     Raises:
         OSError: it cannot be read, or is no regular file.
     """
-    from pathlib import Path
-
     if file == NO_FILE:
         return "", FileSettings()
     try:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from slow_cases import slow_every
 
-from vramtop.estimator.advice.suggestion_search import BoundedSearch, Verdict, find_largest
+from vramtop.estimator.advice.suggestion_search import BoundedSearch, find_largest
 from vramtop.estimator.advice.suggestions import candidate_changes, suggest
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.errors import Verdict, VramtopError
 from vramtop.estimator.common.reserved_memory import with_reserved_memory
 from vramtop.estimator.estimation import QuickEstimator, quick_estimator
 from vramtop.estimator.formula import closed_form

@@ -2,9 +2,10 @@
 
 import pytest
 
-from vramtop.estimator.advice.suggestion_search import ChangeRule, Verdict
+from vramtop.estimator.advice.suggestion_search import ChangeRule
 from vramtop.estimator.advice.suggestions import CHANGES, candidate_changes, suggest
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.errors import Verdict
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.job import Inference, Job, ModelSpec, Training
 

@@ -4,10 +4,10 @@ from itertools import combinations
 
 import pytest
 
-from vramtop.estimator.advice.suggestion_search import Suggestion, Verdict, shifted
+from vramtop.estimator.advice.suggestion_search import Suggestion, shifted
 from vramtop.estimator.advice.suggestions import calibrated, candidate_changes, confirm, suggest
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.errors import CannotTellError, InputError, Verdict
 from vramtop.estimator.common.reserved_memory import with_reserved_memory
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import QuickEstimator, quick_estimator

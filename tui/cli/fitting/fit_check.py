@@ -13,14 +13,13 @@ from vramtop.estimator.advice.suggestion_search import (
     Edit,
     LargestFitting,
     Suggestion,
-    Verdict as VerdictOfAdvice,
     find_largest,
     flag_edits,
     tool_edits,
 )
 from vramtop.estimator.advice.suggestions import calibrated, confirm, suggest
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError, ExitCode
+from vramtop.estimator.common.errors import CannotTellError, ExitCode, Verdict
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.common.untrusted_files import read_file
 from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
@@ -28,7 +27,7 @@ from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.load_and_save import edit_job_file, unified_diff
 from vramtop.estimator.learning.correction import carried, uncorrected
-from vramtop.monitor.board.fit import DeviceCapacity, FitResult, Verdict, check_fit, count_devices, with_host_memory
+from vramtop.monitor.board.fit import DeviceCapacity, FitResult, check_fit, count_devices, with_host_memory
 from vramtop.monitor.host.available_ram import RANKS_OF_DESCRIBED_HOST, HostRam, available_host_memory
 
 from ...draw.palette import VERDICTS
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
 _MAX_SUGGESTIONS = 6
 _VERDICT_WIDTH = len("! tight")
-_HEADINGS: dict[VerdictOfAdvice, str] = {
+_HEADINGS: dict[Verdict, str] = {
     "fits": "ways to make it fit, least costly first:",
     "tight": "nothing makes it fit; ways to make it tight, least costly first:",
     "does_not_fit": "nothing makes it fit; what comes closest:",
@@ -82,7 +81,7 @@ class Machine:
 def advise(
     job: Job,
     budget: Budget,
-    judge: Callable[[Budget], VerdictOfAdvice],
+    judge: Callable[[Budget], Verdict],
     machine: Machine,
     *,
     method: MethodChoice,

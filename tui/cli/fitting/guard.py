@@ -11,11 +11,11 @@ from dataclasses import replace
 import msgspec
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError, VramtopError
+from vramtop.estimator.common.errors import CannotTellError, Verdict, VramtopError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import parse_assignment, with_changes
 from vramtop.estimator.job.settings import ModelSpec, Parallel
-from vramtop.monitor.board.fit import FitResult, Verdict, count_devices
+from vramtop.monitor.board.fit import FitResult, count_devices
 
 from ...draw.text_output import printable
 from ...job.load_job import load_from_options

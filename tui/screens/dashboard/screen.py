@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
+    from vramtop.estimator.common.errors import Verdict
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.board.board import Board, Hidden, ProcessRow, RunRow
     from vramtop.monitor.board.divergence import Status
-    from vramtop.monitor.board.fit import Verdict
     from vramtop.monitor.snapshot.snapshot import Demand, GpuKey, HostLoad
 
     from ..base import BoardApp, BoardFeed

@@ -15,14 +15,14 @@ from textual.events import Blur, Click, Focus, Resize
 from textual.message import Message
 from textual.widgets import Static
 
-from vramtop.estimator.advice.suggestion_search import Suggestion, Verdict as VerdictOfSuggestions
+from vramtop.estimator.advice.suggestion_search import Suggestion
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.cancellation import current_token
-from vramtop.estimator.common.errors import CancelledError, VramtopError
+from vramtop.estimator.common.errors import CancelledError, Verdict, VramtopError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_differences
-from vramtop.monitor.board.fit import DeviceCapacity, FitResult, Verdict, check_fit, count_devices, with_host_memory
+from vramtop.monitor.board.fit import DeviceCapacity, FitResult, check_fit, count_devices, with_host_memory
 from vramtop.monitor.host.available_ram import HostRam
 
 from ...draw.labels import MUTED, bar_content
@@ -257,7 +257,7 @@ def _word(value: Any) -> str:
 # Suggestions that make a job fit, as a table: a digit, Enter or a click applies one.
 
 
-HEADINGS: dict[VerdictOfSuggestions, str] = {
+HEADINGS: dict[Verdict, str] = {
     "fits": "What makes it fit, least costly first",
     "tight": "Nothing makes it fit; what makes it tight",
     "does_not_fit": "Nothing makes it fit; what comes closest",

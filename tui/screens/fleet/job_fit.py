@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from vramtop.estimator.budget import Budget
-    from vramtop.monitor.board.fit import Verdict
+    from vramtop.estimator.common.errors import Verdict
     from vramtop.monitor.fleet.fleet import Fleet
     from vramtop.monitor.fleet.placing import FleetFit, HostFit
 
