@@ -65,13 +65,13 @@ def correction(options: argparse.Namespace, job: Job, gpu: Gpu | None, *, here: 
     Args:
         options: of the command line.
         job: which may name the GPU that it is planned for.
-        gpu: the GPU that is estimated for; None: unknown, or this machine's.
+        gpu: the GPU that is estimated for; None: unknown, so that no run counts unless the job names one.
         here: the job would run on this machine.
     """
-    if not options.history:
+    card = gpu.name if gpu is not None else job.target.gpu
+    if not options.history or card is None:
         return lambda budget: budget
     found = _corrections()
-    card = gpu.name if gpu is not None else job.target.gpu
     return lambda budget: found.corrected(budget, card=card, here=here)
 
 

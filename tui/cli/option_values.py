@@ -1,14 +1,21 @@
 """Values of the options for machine and method, which ``estimate``, ``fit`` and ``preflight`` share."""
 
-import argparse
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import parse_size
-from vramtop.estimator.job.gpu_catalogue import Gpu, find_gpu
-from vramtop.estimator.job.job import Job
-from vramtop.monitor.board.fit import DeviceCapacity
-from vramtop.monitor.host.available_ram import HostRam
-from vramtop.monitor.snapshot.snapshot import Snapshot, gpu_list
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+
+if TYPE_CHECKING:
+    import argparse
+
+    from vramtop.estimator.job.gpu_catalogue import Gpu
+    from vramtop.estimator.job.job import Job
+    from vramtop.monitor.board.fit import DeviceCapacity
+    from vramtop.monitor.host.available_ram import HostRam
+    from vramtop.monitor.snapshot.snapshot import Snapshot
 
 
 def described_gpu(options: argparse.Namespace, job: Job) -> tuple[Gpu | None, int | None]:
@@ -20,6 +27,8 @@ def described_gpu(options: argparse.Namespace, job: Job) -> tuple[Gpu | None, in
 
 def described_devices(gpu: Gpu | None, memory_bytes: int, count: int) -> tuple[DeviceCapacity, ...]:
     """Return this number of empty GPUs of a machine that is described rather than read: alike, so one entry."""
+    from vramtop.monitor.board.fit import DeviceCapacity  # not for an estimate alone
+
     reserved = gpu.reserved_bytes or 0 if gpu and memory_bytes == gpu.total_bytes else 0
     name = gpu.label if gpu else "as described"
     alike = DeviceCapacity(
@@ -36,7 +45,11 @@ def described_devices(gpu: Gpu | None, memory_bytes: int, count: int) -> tuple[D
 
 def described_host(options: argparse.Namespace) -> HostRam | None:
     """Return the RAM that ``--host-memory`` names; None if it does not."""
-    return HostRam(available_bytes=parse_size(options.host_memory)) if options.host_memory else None
+    if not options.host_memory:
+        return None
+    from vramtop.monitor.host.available_ram import HostRam
+
+    return HostRam(available_bytes=parse_size(options.host_memory))
 
 
 def gpu_indices(text: str, snapshot: Snapshot) -> list[int]:
@@ -45,6 +58,8 @@ def gpu_indices(text: str, snapshot: Snapshot) -> list[int]:
     Raises:
         InputError: it is not a list of indices, or this machine has no such GPU.
     """
+    from vramtop.monitor.snapshot.snapshot import gpu_list
+
     present = [gpu.index for gpu in snapshot.gpus]
     try:
         indices = [int(part) for part in text.split(",")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 from copy import copy
@@ -10,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vramtop.estimator.advice.suggestion_search import flag_edits, tool_edits
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.paths import expand_user, is_file, is_folder
 from vramtop.estimator.common.secrets import displayed
@@ -29,7 +29,6 @@ from vramtop.estimator.job.settings import Inference, Lora, ModelSpec, Training
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import looks_like_hub_id, read_config, resolve_model
 from vramtop.estimator.model.read_architecture import max_positions, read_architecture, usual_task
-from vramtop.estimator.readers.tools.tool_registry import parse_launch
 
 from .flags.flag_settings import FlagSettings, settings_of_flags
 from .flags.job_flags import (
@@ -177,6 +176,8 @@ def load_changed(options: argparse.Namespace, loaded: LoadedJob, changes: Mappin
     Raises:
         InputError: they contradict it.
     """
+    from vramtop.estimator.advice.suggestion_search import flag_edits  # with the readers of all tools
+
     edits = flag_edits(loaded.job, changes, flags_by_key())
     again = copy(options)
     again.flags = [*options.flags, *((edit.setting, edit.new) for edit in edits if edit.setting != "--set")]
@@ -418,8 +419,8 @@ def load_again(text: str, first: LoadedJob, edits: Mapping[str, Any]) -> LoadedJ
 def _from_file(path: Path, changes: Mapping[str, Any]) -> LoadedJob:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    if path.suffix == ".toml" and not _is_torchtitan_file(path):
-        written = load_job(path)
+    written = _written_job(path) if path.suffix == ".toml" else None
+    if written is not None:
         replaced = with_old_model_removed(written, changes)
         job = with_changes(written, replaced, where="the command line")
         kept = (key for key in written_keys(path) if key not in replaced)
@@ -432,15 +433,22 @@ def _from_file(path: Path, changes: Mapping[str, Any]) -> LoadedJob:
     return _from_reading(read_config_file(path, given=changes), changes, tool=tool_of_file(path), place=path.name)
 
 
-def _is_torchtitan_file(path: Path) -> bool:
-    """Return True if the TOML file has torchtitan's tables, which no job file has."""
-    from vramtop.estimator.readers.source.data_files import read_table
-    from vramtop.estimator.readers.tools.tool_registry import find_tool_by_config
+def _written_job(path: Path) -> Job | None:
+    """Return the job of a job file; None for a file that is another tool's, whose keys no job has.
 
+    Raises:
+        InputError: it is neither.
+    """
     try:
-        return find_tool_by_config(read_table(path)) is not None
-    except InputError:  # reported when the file is read as a job file
-        return False
+        return load_job(path)
+    except InputError:
+        from vramtop.estimator.readers.source.data_files import read_table
+        from vramtop.estimator.readers.tools.tool_registry import find_tool_by_config
+
+        with contextlib.suppress(InputError):
+            if find_tool_by_config(read_table(path)) is not None:
+                return None
+        raise
 
 
 def _is_model_config(path: Path) -> bool:
@@ -617,6 +625,8 @@ def _edit_lines(job: Job, loaded: LoadedJob | None) -> Iterator[str]:
         yield f"# remove: {', '.join(removed)}"
     if loaded.reading is None:
         return
+    from vramtop.estimator.advice.suggestion_search import tool_edits  # with the readers of all tools
+
     changed = job_differences(loaded.job, job)
     wanted = {key: value for key, value in changes.items() if key in changed and value is not None}
     wanted.pop("target.gpu", None)
@@ -670,6 +680,8 @@ def _parts(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
     if "--" in words:
         at = words.index("--")
         return list(words[:at]), list(words[at + 1 :])
+    from vramtop.estimator.readers.tools.tool_registry import parse_launch  # with the readers of all tools
+
     is_launch = len(words) > 1 and parse_launch(words).program_name is not None
     return ([], list(words)) if is_launch and not is_file(expand_user(words[0])) else (list(words), None)
 

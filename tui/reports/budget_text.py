@@ -1,19 +1,26 @@
 """Budgets and verdicts as text for a terminal, as ``estimate``, ``fit`` and ``attach`` print them."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from __future__ import annotations
 
-from vramtop.estimator.budget import Budget, LargeTensor, Span
+from typing import TYPE_CHECKING
+
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.effective_batch import effective_batch
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.job.rules.frameworks import AUTO
 from vramtop.estimator.job.trainable import describe_trained
-from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult
-from vramtop.monitor.snapshot.snapshot import gpu_list
 
 from ..draw.bars import BarRange, BarSegment, component_segments, draw_bar, memory_segment
 from ..draw.palette import COMPONENTS, VERDICTS, colour_of, component_mark, peak_place
-from ..draw.text_output import TextOutput, format_table, printable
+from ..draw.text_output import format_table, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from vramtop.estimator.budget import Budget, LargeTensor, Span
+    from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult
+
+    from ..draw.text_output import TextOutput
 
 _MAX_TENSORS = 6
 _METHOD_TEXTS = {
@@ -171,6 +178,8 @@ def _gpu_lines(alike: Sequence[DeviceVerdict], budget: Budget, result: FitResult
 
 def _gpu_name(devices: Sequence[DeviceCapacity]) -> str:
     """Return indices and name of GPUs that look alike: ``GPU 0-7: 8 x H100 80GB``."""
+    from vramtop.monitor.snapshot.snapshot import gpu_list  # no snapshot is taken where there is no verdict
+
     first, count = devices[0], sum(device.count for device in devices)
     if first.mig:
         return first.label
