@@ -14,7 +14,7 @@ from .common.errors import CannotTellError, InputError, VramtopError
 from .common.reserved_memory import estimates_only_figures, how_reserved_memory_is_found
 from .formula.assumptions import card_warnings
 from .formula.rank_memory import free_for_modules, host_need
-from .formula.unstated import LeftOpen, find_left_open, with_left_open
+from .formula.unstated_settings import UnstatedSettings, find_unstated, with_unstated_settings
 from .job.gpu_catalogue import Gpu, find_gpu
 from .job.job import Job
 from .job.job_file.changes import check_job
@@ -30,8 +30,8 @@ from .model.trained_parameters import near_names
 from .trace.allocator_report import allocator_settings
 
 if TYPE_CHECKING:
-    from .formula.beside import HeldModel
     from .formula.closed_form import JobFamilies
+    from .formula.other_models import HeldModel
 
 UNTRACED = "The step was not traced: "
 """Before the reason, in the assumptions of a budget whose step was to be traced."""
@@ -88,8 +88,8 @@ def estimate(
 
         try:
             shape = None if isinstance(arch, CannotTellError) else arch
-            left_open = functools.cache(lambda: _kept_left_open(job, model, arch, gpu, conf))
-            with beside_worker(lambda: _try(left_open)):
+            unstated = functools.cache(lambda: _kept_unstated(job, model, arch, gpu, conf))
+            with beside_worker(lambda: _try(unstated)):
                 traced = traced_budget(
                     with_known_trained(job, shape),
                     model,
@@ -102,7 +102,7 @@ def estimate(
             traced = with_reported_count(job, traced)
             traced = _with_other_models(replace(_with_host_need(traced, arch), job=job), arch, environ)
             traced = _with_facts(traced, gpu, settled)
-            return widen_for_uncertainty(with_left_open(traced, left_open()))
+            return widen_for_uncertainty(with_unstated_settings(traced, unstated()))
         except CannotTellError as error:
             if method == "traced":
                 raise
@@ -114,7 +114,7 @@ def estimate(
     budget = _closed_form(job, model, arch, method=method, gpu=gpu, conf=conf, python=python, progress=progress)
     budget = _with_facts(_with_other_models(budget, arch, environ), gpu, settled)
     if not estimates_only_figures():
-        budget = with_left_open(budget, find_left_open(job, arch, gpu, conf))
+        budget = with_unstated_settings(budget, find_unstated(job, arch, gpu, conf))
     return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
 
 
@@ -168,7 +168,7 @@ class QuickEstimator:
         changed = job_of_model(changed, self.model, self.gpu)
         budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False, families=self._families)
         if held := self._held(changed):
-            from .formula.beside import with_other_models
+            from .formula.other_models import with_other_models
 
             budget = with_other_models(budget, held)
         return widen_for_uncertainty(budget)
@@ -231,7 +231,7 @@ def _with_other_models(
     held = _held_models(budget.job, arch, environ)
     if not held:
         return budget
-    from .formula.beside import with_other_models
+    from .formula.other_models import with_other_models
 
     return with_other_models(budget, held)
 
@@ -241,20 +241,20 @@ def _held_models(
 ) -> "tuple[HeldModel, ...]":
     if not job.other_models:
         return ()
-    from .formula.beside import find_held_models
+    from .formula.other_models import find_held_models
 
     return find_held_models(job, arch, environ)
 
 
-def _kept_left_open(
+def _kept_unstated(
     job: Job, model: ResolvedModel, arch: Architecture | CannotTellError, gpu: Gpu | None, conf: str | None
-) -> LeftOpen:
+) -> UnstatedSettings:
     """Return what the job leaves open; a trace that is kept need not wait for the closed form."""
     from .trace.worker_pool import kept_result
 
     key = [job, dict(model.config), gpu, conf, how_reserved_memory_is_found()]
     code = _closed_form_files(), _LOADED
-    return kept_result("left-open", key, lambda: find_left_open(job, arch, gpu, conf), LeftOpen, code=code)
+    return kept_result("left-open", key, lambda: find_unstated(job, arch, gpu, conf), UnstatedSettings, code=code)
 
 
 def _closed_form_files() -> Iterator[Path]:
@@ -277,7 +277,7 @@ def _with_host_need(budget: Budget, arch: Architecture | CannotTellError) -> Bud
     try:
         inventory = count_parameters(arch)
         if budget.job.saving is not None:
-            from .formula.beside import with_saving_phase
+            from .formula.other_models import with_saving_phase
 
             budget = with_saving_phase(budget, arch, inventory)
         return replace(budget, host=host_need(budget.job, arch, inventory))

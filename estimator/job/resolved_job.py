@@ -10,8 +10,15 @@ from msgspec.structs import replace
 
 from .job import Job
 from .quantization import BYTES_PER_ELEMENT, quantization
-from .rules.adapters import DTYPE_WIDTHS, AdapterRules, adapter_rules
-from .rules.dtype_widths import Widths, dtype_widths, uses_deepspeed, uses_megatron_precision
+from .rules.dtype_widths import (
+    DTYPE_WIDTHS,
+    AdapterRules,
+    Widths,
+    adapter_rules,
+    dtype_widths,
+    uses_deepspeed,
+    uses_megatron_precision,
+)
 from .rules.frameworks import (
     AUTO,
     FRAMEWORKS,

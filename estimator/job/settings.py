@@ -6,10 +6,66 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from .rules.frameworks import AUTO, FRAMEWORKS, PRECISIONS, STRATEGIES
-from .rules.optimizers.options import check_options
-from .rules.optimizers.table import OPTIMIZERS
-from .task import Task
+from .rules.optimizers.table import OPTIMIZERS, check_options
 from .trainable import check_patterns
+
+# The tasks that a model may have: the head on top of it.
+
+
+Task = Literal[
+    "causal-lm",
+    "masked-lm",
+    "seq2seq-lm",
+    "sequence-classification",
+    "token-classification",
+    "question-answering",
+    "feature-extraction",
+    "multiple-choice",
+    "next-sentence-prediction",
+    "pretraining",
+    "text-encoding",
+    "table-question-answering",
+    "image-text-to-text",
+    "multimodal-lm",
+    "visual-question-answering",
+    "document-question-answering",
+    "image-classification",
+    "zero-shot-image-classification",
+    "masked-image-modeling",
+    "image-segmentation",
+    "semantic-segmentation",
+    "instance-segmentation",
+    "universal-segmentation",
+    "object-detection",
+    "zero-shot-object-detection",
+    "depth-estimation",
+    "normal-estimation",
+    "pointmap-estimation",
+    "pose-estimation",
+    "keypoint-detection",
+    "keypoint-matching",
+    "mask-generation",
+    "image-matting",
+    "image-to-image",
+    "video-classification",
+    "text-recognition",
+    "table-recognition",
+    "speech-seq2seq",
+    "ctc",
+    "rnnt",
+    "tdt",
+    "audio-classification",
+    "audio-frame-classification",
+    "audio-xvector",
+    "audio-tokenization",
+    "text-to-spectrogram",
+    "text-to-waveform",
+    "time-series-prediction",
+    "decision",
+    "backbone",
+]
+"""The heads of transformers' auto classes: ``causal-lm`` is ``AutoModelForCausalLM``."""
+
 
 # Types of values that several tables of a job share.
 

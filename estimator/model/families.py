@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-from ..job.task import Task
+from ..job.settings import Task
 from .architecture import Architecture, BlockRules, NamedShape, linear, norm
 
 # The record that describes a model family: config defaults, parameter names, task heads, and block rules.

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..job.settings import Lora
-from ..job.task import Task
+from ..job.settings import Lora, Task
 from ..model.architecture import Buffer, Inventory, NamedShape, ParameterGroup, ParameterKind, assign_roles, with_role
 from ..model.find_config import ResolvedModel
 from ..model.read_architecture import complete_config

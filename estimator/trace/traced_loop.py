@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from ..formula.activations.layer_context import norm_kind
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
-from ..job.rules.norms import norm_kind
 from ..model.families import LIGER_PATCHES
 
 _COMPILED = ("norm", "mlp")

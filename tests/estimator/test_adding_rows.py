@@ -8,7 +8,7 @@ import pytest
 
 from vramtop.estimator.common.sizes import MIB
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.formula.checkpoint_size import checkpoint_bytes
+from vramtop.estimator.formula.checkpoint_saving import checkpoint_bytes
 from vramtop.estimator.job import gpu_catalogue
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job

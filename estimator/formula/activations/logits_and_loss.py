@@ -10,7 +10,7 @@ from ...job.resolved_job import ResolvedJob
 from ...job.rules.frameworks import Framework
 from ...model.architecture import Architecture
 from ...model.rank_share import Stage, unpacked_bytes
-from .litgpt import HEAD_CHUNK
+from .layer_context import HEAD_CHUNK
 
 # Bytes that the logits and the loss of one micro-batch take, at the moments that matter.
 

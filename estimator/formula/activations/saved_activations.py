@@ -14,8 +14,16 @@ from msgspec.structs import replace
 from ...job.resolved_job import ResolvedJob
 from ...model.architecture import Architecture, Role
 from ...model.rank_share import Stage, unpacked_bytes
-from . import litgpt
-from .layer_context import LayerContext, LinearInput, layer_context, run_context
+from .layer_context import (
+    LayerContext,
+    LinearInput,
+    keeps_previous_graph,
+    layer_context,
+    litgpt_attention_per_token,
+    litgpt_dropout_per_token,
+    litgpt_linear_input_per_token,
+    run_context,
+)
 
 # Bytes per token that attention saves for the backward pass, by the kernel that runs it.
 #
@@ -60,7 +68,7 @@ def _kernel_per_token(context: LayerContext) -> float:
         # Megatron's fused softmax keeps c-byte probabilities; dropout keeps them again, and a mask
         return c * grouped + arch.heads * context.length * (c + ((c + 1) if arch.attention_dropout else 0))
     if context.framework.fused_qkv and not context.eager_attention:
-        return litgpt.attention_per_token(context)
+        return litgpt_attention_per_token(context)
     if context.math_attention:
         return c * (expanded + arch.attention_output_size) + 4 * arch.heads * context.length
     if context.eager_attention:
@@ -299,7 +307,7 @@ def _linear_input_per_token(
     _, needing = context.readers.get(name, (1, 1 if own else 0))
     widths = context.widths
     if needing and not own and context.framework.adapter_dropout:
-        return litgpt.linear_input_per_token(context, name, needing)
+        return litgpt_linear_input_per_token(context, name, needing)
     if not needing or already_saved:
         return 0.0
     if not own and context.drops_adapter_input:
@@ -323,7 +331,7 @@ def product_per_token(context: LayerContext, size: int) -> float:
     if not needing:
         return 0.0
     if not own and context.framework.adapter_dropout:
-        return litgpt.dropout_per_token(context.widths, size)
+        return litgpt_dropout_per_token(context.widths, size)
     if not own and context.drops_adapter_input:
         return context.dropped_input_per_token(size)
     return (context.widths.compute if own else context.read_adapter_width) * size
@@ -864,7 +872,7 @@ def _not_saved_before_adapters(context: LayerContext, stage: Stage) -> float:
 
 
 def _previous_graph_per_token(context: LayerContext, stage: Stage) -> float:
-    if not litgpt.keeps_previous_graph(context):
+    if not keeps_previous_graph(context):
         return 0.0
     quantized = sum(quantized_inputs_per_token(context).values())
     return quantized * stage.layers + context.widths.compute * context.arch.hidden
@@ -941,7 +949,7 @@ def _head_input_per_token(context: LayerContext, stage: Stage) -> float:
     quantized = any(local.quantized for local in stage.head)
     kept = c * size if quantized and context.versions.keeps_quantized_inputs else 0
     if adapted and context.framework.adapter_dropout:
-        kept += litgpt.dropout_per_token(context.widths, size)
+        kept += litgpt_dropout_per_token(context.widths, size)
     elif adapted:
         kept += context.adapter_width * size
     return kept

@@ -10,8 +10,8 @@ from ..buffers import weight_width
 from ..fsdp1 import Part, casts_units, flat_units, keeps_copies, unit_rule
 from ..megatron_fsdp import megatron_capacity
 from ..rank_memory import RankMemory
+from .block import SMALLEST_BYTES
 from .machine import Communication, Machine, StoredParameter
-from .recorder import SMALLEST_BYTES
 
 # FSDP1's flat parameters in the replay: what each consists of, and in which order they run.
 

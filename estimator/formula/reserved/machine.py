@@ -13,8 +13,7 @@ from ...worker.memory.allocator_settings import AllocatorSettings
 from ..buffers import weight_width
 from ..model_states import StateRules, state_rules
 from ..rank_memory import RankMemory
-from .block import INPUT, OUTPUT, BlockProgram
-from .recorder import RELEASE, Op
+from .block import INPUT, OUTPUT, RELEASE, BlockProgram, Op
 
 SLOTS = 1024
 """Keys per block: more than a program has slots."""

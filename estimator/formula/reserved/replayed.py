@@ -26,16 +26,23 @@ from .block import (
     GRADIENT,
     INPUT,
     OUTPUT,
+    SMALLEST_BYTES,
+    Backward,
     BlockProgram,
     Kind,
+    Recorder,
+    Tensor,
+    Weight,
+    Writer,
     block_weights,
+    linear,
+    norm,
     record_block,
     selective_programs,
     without_input,
 )
 from .fsdp import FlatUnits, MegatronUnits, Units
 from .machine import SLOTS, Buckets, Communication, ConstantBuffers, Machine, StoredParameter, stored_parameters
-from .recorder import SMALLEST_BYTES, Backward, Recorder, Tensor, Weight, Writer, linear, norm
 
 # Allocations behind the blocks as a program: final norm, head and loss.
 

@@ -10,7 +10,6 @@ import msgspec
 
 from ...common.errors import InputError
 from ...common.untrusted_files import parse_toml
-from ..config_fields import format_value
 from ..job import Job
 from ..settings import Run, Software, Uncertainties
 
@@ -90,6 +89,7 @@ _TYPES = {
     "object": "a table",
 }
 _BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
+_MAX_SHOWN_CHARACTERS = 80
 _MAX_LISTED = 20
 """Values that an error lists."""
 
@@ -169,6 +169,14 @@ def _lookup(data: Any, steps: Sequence[str | int]) -> Any:
         elif isinstance(data, list) and isinstance(step, int) and step < len(data):
             data = data[step]
     return data
+
+
+def format_value(value: Any) -> str:
+    """Return a value for an error message, cut to one line."""
+    if isinstance(value, int) and value.bit_length() > 300:  # Python refuses to write very long ones
+        return f"a number of about {value.bit_length() * 3 // 10:,} digits"
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}..."
 
 
 # Turns the tables of a job file into a ``Job`` and back; an error names the key, the value and the nearest choice.

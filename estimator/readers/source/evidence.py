@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ...job.config_fields import format_value
 from ...job.job import Job
 from ...job.job_file.changes import ABOUT_THE_MODEL, with_changes, with_old_model_removed
 from ...job.rules.optimizers.by_name import OptimizerChoice
 from ...job.settings import UncertaintyDirection
+from ...model.read_architecture import format_value
 
 # Settings of another tool by its own names, in layers: the command line wins over files, files over defaults.
 

@@ -9,8 +9,7 @@ from ...common.errors import InputError, VramtopError
 from ...common.limits import LimitError, decode_json
 from ...job.resolved_job import trainer_precision
 from ...job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES, usual
-from ...job.settings import ModelSpec
-from ...job.task import Task
+from ...job.settings import ModelSpec, Task
 from ..program.deepspeed import record_zero_sizes
 from ..program.program import Program, WorldSize, checked_ranks, read_world_size
 from ..program.run_logs import logged_trainer_settings

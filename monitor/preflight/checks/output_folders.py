@@ -4,7 +4,7 @@ from pathlib import Path
 
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.estimator.formula.checkpoint_size import checkpoint_bytes
+from vramtop.estimator.formula.checkpoint_saving import checkpoint_bytes
 
 from ..context import PYTHON_ELSEWHERE, Check, CheckContext, CheckResult
 from ..facts import REPORTING_MODULES, free_bytes, has_no_inodes, nearest_existing_folder, write_error

@@ -203,7 +203,7 @@ def test_the_search_finds_nothing_that_only_widens_ranges(monkeypatch: pytest.Mo
     def called(*_: object) -> None:
         raise AssertionError("found what the job leaves open")
 
-    monkeypatch.setattr("vramtop.estimator.estimation.find_left_open", called)
+    monkeypatch.setattr("vramtop.estimator.estimation.find_unstated", called)
     assert explain(asked, budget, observed, estimate)[0].changes == {"training.activation_checkpointing": "none"}
     with pytest.raises(AssertionError, match="leaves open"):
         estimate(asked)

@@ -3,7 +3,7 @@
 import pytest
 
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.formula.checkpoint_size import checkpoint_bytes
+from vramtop.estimator.formula.checkpoint_saving import checkpoint_bytes
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 from vramtop.estimator.job.settings import ModelSpec, Training

@@ -14,7 +14,7 @@ from transformers.models.auto import modeling_auto
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job.job import Job, ModelSpec, Training
-from vramtop.estimator.job.task import Task
+from vramtop.estimator.job.settings import Task
 from vramtop.estimator.model.families import family_of
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
 from vramtop.estimator.model.read_architecture import (

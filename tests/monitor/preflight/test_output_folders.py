@@ -10,7 +10,7 @@ import pytest
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.formula.checkpoint_size import checkpoint_bytes
+from vramtop.estimator.formula.checkpoint_saving import checkpoint_bytes
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Run, Training
 from vramtop.estimator.trace.installed_packages import InstalledPackages
 from vramtop.monitor.preflight.checks.output_folders import LogFolderCheck, OutputFolderCheck, ReportingTargetsCheck

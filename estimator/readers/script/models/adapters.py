@@ -7,7 +7,7 @@ from typing import Any, get_args
 from ....common.errors import InputError
 from ....common.limits import decode_json
 from ....common.untrusted_files import check_nesting, read_file
-from ....job.task import Task
+from ....job.settings import Task
 from ...source.evidence import MODEL_STATES, Setting, default_setting
 from ..python.values import UNKNOWN, Attribute, Call, Instance, ScriptClass, Thing, plain, short_text, truth
 from .configs import CONFIG_DEFAULTS, DECISIVE_ARGUMENTS, LENGTH_ARGUMENTS, ModelConfig, Notes, own_attention

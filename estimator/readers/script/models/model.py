@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ....common.errors import VramtopError
-from ....job.task import Task
+from ....job.settings import Task
 from ....model.read_architecture import count_parameters, read_architecture, usual_task
 from ...source.evidence import MODEL_STATES, Setting
 from ..python.values import UNKNOWN, Attribute, Call, External, Instance, Thing, as_number, plain, short_text, truth

@@ -101,7 +101,7 @@ _SMALL = 0.01
 _UNKNOWN_LENGTHS = "Whether batches differ in length from step to step is not known (training.varying_lengths); if so"
 
 
-class LeftOpen(Struct, frozen=True, kw_only=True):
+class UnstatedSettings(Struct, frozen=True, kw_only=True):
     """Findings of the closed form about a job, at the cost of several replays; they can be kept as JSON."""
 
     changes: tuple[Change, ...]
@@ -110,9 +110,9 @@ class LeftOpen(Struct, frozen=True, kw_only=True):
     """Bytes that the allocator keeps besides if batches differ in length."""
 
 
-def find_left_open(
+def find_unstated(
     job: Job, arch: Architecture | CannotTellError, gpu: Gpu | None = None, conf: str | None = None
-) -> LeftOpen:
+) -> UnstatedSettings:
     """Return what a job leaves open.
 
     Args:
@@ -128,10 +128,10 @@ def find_left_open(
         lengths_cache,  # 20 ms with the closed form, which a budget with what was found needs not
     )
 
-    return LeftOpen(changes=unstated_changes(job, arch, gpu), lengths_cache=lengths_cache(job, arch, gpu, conf))
+    return UnstatedSettings(changes=unstated_changes(job, arch, gpu), lengths_cache=lengths_cache(job, arch, gpu, conf))
 
 
-def with_left_open(budget: Budget, found: LeftOpen) -> Budget:
+def with_unstated_settings(budget: Budget, found: UnstatedSettings) -> Budget:
     """Return the budget with a range that allows for what its job leaves open, and sentences about it."""
     return _with_varying_lengths(with_unstated(budget, found.changes), found.lengths_cache)
 
@@ -154,7 +154,7 @@ def _with_varying_lengths(budget: Budget, cache: int) -> Budget:
 # A job as it may be where it does not say how it is.
 
 
-class OtherSide(Struct, frozen=True, kw_only=True):
+class Alternative(Struct, frozen=True, kw_only=True):
     """Another job that the job may be, and what to say of it."""
 
     source: str
@@ -169,7 +169,7 @@ class OtherSide(Struct, frozen=True, kw_only=True):
 # FSDP's units, and what it shards, where that is not understood or depends on who wraps the model.
 
 
-def other_units(job: ResolvedJob) -> Iterator[OtherSide]:
+def other_units(job: ResolvedJob) -> Iterator[Alternative]:
     """Yield the job with the whole model as one unit, where it may be that.
 
     A class to wrap leaves most of the model to the root if it is a small part of a block, and all of it if it does not
@@ -186,16 +186,16 @@ def other_units(job: ResolvedJob) -> Iterator[OtherSide]:
             f"fsdp_wrap_classes: what a layer of {names} holds is not known; FSDP is taken to wrap blocks. If that "
             "leaves them to the root, the step {change}"
         )
-        yield OtherSide(source="units", job=one_unit, sentence=sentence, is_warning=True)
+        yield Alternative(source="units", job=one_unit, sentence=sentence, is_warning=True)
     elif job.strategy.fsdp2 and job.lora is not None and job.framework.trainer:
         sentence = (
             "FSDP 2 is taken to wrap blocks. Under transformers' Trainer it wraps none of a model with adapters "
             '(parallel.fsdp_units = "model"), and the step {change}'
         )
-        yield OtherSide(source="units", job=one_unit, sentence=sentence, is_warning=True)
+        yield Alternative(source="units", job=one_unit, sentence=sentence, is_warning=True)
 
 
-def unsharded_weights(job: ResolvedJob) -> Iterator[OtherSide]:
+def unsharded_weights(job: ResolvedJob) -> Iterator[Alternative]:
     """Yield the job with whole 4-bit weights on each rank.
 
     FSDP 2 under accelerate shards them only where they are stored in a floating type (``fsdp2_prepare_model`` of
@@ -215,7 +215,7 @@ def unsharded_weights(job: ResolvedJob) -> Iterator[OtherSide]:
         "4-bit weights are taken to be sharded, as with a floating bnb_4bit_quant_storage. With its default, uint8, "
         "FSDP 2 under accelerate leaves them whole on each rank, and the step {change}"
     )
-    yield OtherSide(source="storage", job=replace_struct(job.job, parallel=whole), sentence=sentence, is_warning=True)
+    yield Alternative(source="storage", job=replace_struct(job.job, parallel=whole), sentence=sentence, is_warning=True)
 
 
 # Older versions of the libraries that a job does not name, where its step may have been another one.
@@ -291,7 +291,7 @@ _CHANGES = tuple(
 )
 
 
-def other_versions(job: ResolvedJob, arch: Architecture) -> Iterator[OtherSide]:
+def other_versions(job: ResolvedJob, arch: Architecture) -> Iterator[Alternative]:
     """Yield the job with an older version of a library that it does not name, for each that may matter."""
     stated, time = job.software, _time(job)
     for change in _CHANGES:
@@ -302,7 +302,7 @@ def other_versions(job: ResolvedJob, arch: Architecture) -> Iterator[OtherSide]:
         oldest = (time or _LATEST) - (_IN_USE if time else _IN_USE_UNSTATED)
         if change.on < oldest or not change.concerns(job, arch):
             continue
-        yield OtherSide(
+        yield Alternative(
             source=change.library,
             job=_with(job.job, change.library, change.before, job),
             sentence=(
@@ -364,7 +364,7 @@ def _peak(job: Job, arch: Architecture, inventory: Inventory, gpu: Gpu | None) -
         return None
 
 
-def _change(side: OtherSide, usual: Peak, peak: Peak) -> Change:
+def _change(side: Alternative, usual: Peak, peak: Peak) -> Change:
     allocated = peak.allocated_bytes - usual.allocated_bytes
     device = peak.device_bytes - usual.device_bytes
     larger = max(abs(allocated), abs(device))

@@ -5,7 +5,8 @@ from math import prod
 
 from msgspec import Struct
 
-from ..job.resolved_job import ResolvedJob
+from ..budget import Budget
+from ..job.resolved_job import ResolvedJob, resolve_job
 from ..model.rank_share import LocalParameters, Stage
 from .buffers import weight_width
 from .model_states import model_states
@@ -144,3 +145,20 @@ def saved_on_host(job: ResolvedJob, stages: tuple[Stage, ...]) -> tuple[int, boo
     if job.shards.weights == 1 or job.deepspeed:  # states are written as they are: one storage at a time
         return (weights if job.deepspeed else min(weights, _FILE_BYTES)), True
     return max(weights, states), True
+
+
+# Size of a checkpoint on disk.
+
+
+def checkpoint_bytes(budget: Budget) -> int:
+    """Return the bytes of one checkpoint of all ranks together: weights and optimizer states; 0 for inference.
+
+    transformers' Trainer writes the weights in their own dtype (with LoRA the adapters alone) and the optimizer states
+    as they are, DeepSpeed's fp32 copy of the weights among them.
+    """
+    job, trained = resolve_job(budget.job), budget.model.trainable_parameters
+    if not job.trains:
+        return 0
+    widths = job.widths
+    saved = trained * widths.adapter if job.lora else budget.model.parameters * widths.weight
+    return saved + (budget.saved_state_bytes or 0)
