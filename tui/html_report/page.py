@@ -8,22 +8,25 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-import time
+import re
 import time as clock
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 from xml.etree.ElementTree import Element, tostring
 
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.private_files import write_private
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 
-from ..draw.palette import COMPONENTS, colour_of, ink_on
+from ..draw.palette import COMPONENTS, Mark, colour_of, ink_on
 from ..draw.text_output import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.budget import Budget, ComponentName, Components
     from vramtop.estimator.learning.measurement import Measurement, Predicted
     from vramtop.monitor.sources.recorded import Stretch
 
@@ -60,11 +63,6 @@ def add(parent: Element, *children: Node | None) -> None:
             parent.text = (parent.text or "") + _plain(child)
 
 
-def serialized(element: Element) -> str:
-    """Return the element as HTML."""
-    return tostring(element, encoding="unicode", method="html")
-
-
 def table(heads: tuple[str, ...], rows: list[tuple[Node, ...]], *, numbers: tuple[int, ...] = ()) -> Element:
     """Return a table that scrolls sideways where it is too wide.
 
@@ -95,95 +93,6 @@ def _plain(text: str) -> str:
     return "\n".join(printable(line) for line in text.split("\n")) if "\n" in text else printable(text)
 
 
-# The page's style sheet: dark and light as the reader's system has it, light in print.
-
-
-STYLE = """
-:root {
-  color-scheme: light dark;
-  --ground: #ffffff; --panel: #f5f6f8; --ink: #16181d; --muted: #5a6070; --line: #d5d8de; --grid: #e4e6eb;
-  --gap: #9aa0ad; --tint: .2;
-}
-@media (prefers-color-scheme: dark) {
-  :root { --ground: #14161a; --panel: #1c1f25; --ink: #e8eaee; --muted: #a4abb9; --line: #3a3f49; --grid: #2a2e36;
-    --gap: #6b7280; --tint: .36; }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 76rem; padding: 1.25rem; background: var(--ground); color: var(--ink);
-  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif; }
-h1 { font-size: 1.5rem; line-height: 1.25; margin: 0; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; padding-bottom: .25rem; border-bottom: 1px solid var(--line); }
-h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; overflow-wrap: anywhere; }
-p { margin: .35rem 0; max-width: 60rem; overflow-wrap: anywhere; }
-.subtitle, .note, footer { color: var(--muted); }
-.note { font-size: .9rem; }
-footer { margin-top: 2.5rem; border-top: 1px solid var(--line); font-size: .85rem; }
-a { color: inherit; }
-figure { margin: .5rem 0 1.25rem; break-inside: avoid; }
-figcaption { font-weight: 600; overflow-wrap: anywhere; }
-figcaption .note { font-weight: 400; }
-.plots { display: grid; gap: 0 1.5rem; }
-@media (min-width: 60rem) { .plots.many { grid-template-columns: 1fr 1fr; } }
-svg { display: block; overflow: visible; }
-svg text { font: 11px system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif; fill: var(--muted); }
-svg.plot > svg { overflow: hidden; }
-.grid { stroke: var(--grid); }
-.axis, .tick { stroke: var(--muted); }
-.limit { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 2 3; }
-.data { fill: none; stroke-width: 1.8; stroke-linejoin: round; stroke-linecap: round;
-  vector-effect: non-scaling-stroke; }
-.data.thin { stroke-width: 1; opacity: .75; }
-.data.dashed { stroke-dasharray: 6 4; stroke-linecap: butt; }
-.fill, .band { opacity: var(--tint); }
-.moment { stroke-width: 1.5; }
-.gap { fill: var(--gap); opacity: .3; }
-svg text.halo { fill: var(--ink); paint-order: stroke; stroke: var(--ground); stroke-width: 3px;
-  stroke-linejoin: round; }
-svg text.strong { font-weight: 700; }
-svg text.tick-label { fill: var(--muted); }
-@media (max-width: 40rem) { .wide { display: none; } body { padding: .75rem; } }
-.bar-head { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 1rem; margin-top: .4rem;
-  font-size: .9rem; }
-.bar-figure { font-variant-numeric: tabular-nums; }
-svg text.on-bar { text-anchor: middle; fill: inherit; }
-svg text.on-bar[fill="#ffffff"] { fill: #ffffff; }
-svg text.on-bar[fill="#0b1220"] { fill: #0b1220; }
-.range { stroke: var(--ink); stroke-width: 1.6; }
-.legend { list-style: none; display: flex; flex-wrap: wrap; gap: .15rem 1rem; margin: .4rem 0; padding: 0;
-  font-size: .85rem; color: var(--muted); }
-.legend svg { display: inline-block; vertical-align: -1px; }
-.scrolls { overflow-x: auto; margin: .5rem 0; }
-table { border-collapse: collapse; font-size: .9rem; }
-th { text-align: left; font-weight: 600; color: var(--muted); white-space: nowrap; }
-td code { white-space: nowrap; }
-.words { display: inline-block; min-width: 13rem; }
-th, td { padding: .2rem .9rem .2rem 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
-.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.nowrap { white-space: nowrap; }
-.sign { display: inline-block; min-width: 1.4em; padding: 0 .35em; border-radius: .25em; text-align: center;
-  background: var(--panel); white-space: nowrap; }
-.sign.bad { background: #cb1a16; color: #ffffff; }
-.sign.warning { background: #c4770d; color: #0b1220; }
-.sign.good { background: #207346; color: #ffffff; }
-pre { background: var(--panel); padding: .75rem; overflow-x: auto; font: 13px/1.45 ui-monospace, "DejaVu Sans Mono",
-  "Liberation Mono", monospace; border-radius: .35rem; }
-code { font: .92em ui-monospace, "DejaVu Sans Mono", "Liberation Mono", monospace; overflow-wrap: anywhere; }
-summary { cursor: pointer; }
-ul.lines { margin: .35rem 0; padding-left: 1.2rem; max-width: 60rem; }
-@media print {
-  :root { color-scheme: light; --ground: #ffffff; --panel: #f5f6f8; --ink: #000000; --muted: #44484f; --line: #b5b8be;
-    --grid: #dddfe4; --gap: #9aa0ad; --tint: .2; }
-  body { max-width: none; padding: 0; font-size: 10.5pt; }
-  h2, h3 { break-after: avoid; }
-  tr, .bars { break-inside: avoid; }
-  .scrolls, pre { overflow: visible; }
-  pre { white-space: pre-wrap; }
-  details::details-content { content-visibility: visible; block-size: auto; }
-  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
-}
-"""
-
-
 def page(title: str, subtitle: str, sections: Sequence[Element], *, made_by: str, now: float | None = None) -> str:
     """Return a whole page.
 
@@ -194,7 +103,8 @@ def page(title: str, subtitle: str, sections: Sequence[Element], *, made_by: str
         made_by: the program and its version.
         now: Unix seconds at which it is written; None: now.
     """
-    written = time.strftime("%Y-%m-%d %H:%M", time.localtime(now))
+    style = _style_sheet("page.css") + _style_sheet("plots.css")
+    written = clock.strftime("%Y-%m-%d %H:%M", clock.localtime(now))
     body = node(
         "body",
         node("header", node("h1", title), node("p", subtitle, class_="subtitle")),
@@ -204,14 +114,14 @@ def page(title: str, subtitle: str, sections: Sequence[Element], *, made_by: str
     head = node(
         "head",
         node("meta", charset="utf-8"),
-        node("meta", http_equiv="Content-Security-Policy", content=_policy(STYLE)),
+        node("meta", http_equiv="Content-Security-Policy", content=_policy(style)),
         node("meta", name="viewport", content="width=device-width, initial-scale=1"),
         node("meta", name="color-scheme", content="light dark"),
         node("meta", name="referrer", content="no-referrer"),
         node("title", f"{title} - vramtop report"),
     )
-    markup = serialized(node("html", head, body, lang="en"))
-    return "<!DOCTYPE html>\n" + markup.replace("</head>", f"<style>{STYLE}</style></head>", 1) + "\n"
+    markup = tostring(node("html", head, body, lang="en"), encoding="unicode", method="html")
+    return "<!DOCTYPE html>\n" + markup.replace("</head>", f"<style>{style}</style></head>", 1) + "\n"
 
 
 def section(heading: str, *children: Element | str | None, name: str) -> Element:
@@ -225,18 +135,22 @@ def section(heading: str, *children: Element | str | None, name: str) -> Element
     return node("section", node("h2", heading, id=name), *children)
 
 
+def _style_sheet(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
 def _policy(style: str) -> str:
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
-# Plots as plain data, which ``svg`` draws into the page and ``plot_files`` with matplotlib.
+# Plots as plain data, drawn as SVG into the page and into files of their own.
 
 
 LineStyle = Literal["area", "line", "thin", "dashed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """Memory over time."""
 
@@ -258,7 +172,7 @@ class Band:
     high_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Moment:
     """A moment at which something happened."""
 
@@ -270,7 +184,7 @@ class Moment:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Gap:
     """A time without readings."""
 
@@ -300,7 +214,7 @@ class TimePlot:
     gaps: tuple[Gap, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Segment:
     """A part of a bar."""
 
@@ -309,7 +223,7 @@ class Segment:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Bar:
     """One bar of stacked parts."""
 
@@ -398,12 +312,8 @@ def time_ticks(begin: float, end: float, count: int = 8) -> list[tuple[float, st
     offset = clock.localtime(begin).tm_gmtoff or 0
     first = math.ceil((begin + offset) / step) * step - offset
     pattern = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86_400 else "%m-%d"
-    found = []
-    at = first
-    while at <= end:
-        found.append((at, clock.strftime(pattern, clock.localtime(at))))
-        at += step
-    return found
+    times = (first + at * step for at in range(math.floor((end - first) / step) + 1))
+    return [(at, clock.strftime(pattern, clock.localtime(at))) for at in times]
 
 
 def clock_text(seconds: float, *, date: bool = False) -> str:
@@ -481,7 +391,7 @@ def bar_plot(plot: BarPlot) -> Element:
     return figure
 
 
-def legend(entries: dict[str, str], extra: tuple[tuple[str, str, str], ...] = ()) -> Element:
+def legend(entries: dict[str, str], extra: Sequence[tuple[str, str, str]] = ()) -> Element:
     """Return a legend.
 
     Args:
@@ -489,12 +399,12 @@ def legend(entries: dict[str, str], extra: tuple[tuple[str, str, str], ...] = ()
         extra: (label, colour, style) of lines.
     """
     found = node("ul", class_="legend")
-    for label, colour in entries.items():
-        square = node("rect", width="12", height="12", fill=colour)
-        add(found, node("li", node("svg", square, width="12", height="12", aria_hidden="true"), " ", label))
+    samples = [(label, 12, node("rect", width="12", height="12", fill=colour)) for label, colour in entries.items()]
     for label, colour, style in extra:
         line = node("line", x1="0", x2="18", y1="6", y2="6", stroke=colour, class_=f"data {style}")
-        add(found, node("li", node("svg", line, width="18", height="12", aria_hidden="true"), " ", label))
+        samples.append((label, 18, line))
+    for label, width, sample in samples:
+        add(found, node("li", node("svg", sample, width=width, height="12", aria_hidden="true"), " ", label))
     return found
 
 
@@ -505,21 +415,10 @@ def _bar(bar: Bar, top: int) -> Element:
     for part in bar.segments:
         if not part.bytes:
             continue
-        width = 100 * part.bytes / top
-        text = f"{part.label}: {format_gib(part.bytes, digits=2)} GiB"
-        begin = 100 * at / top
-        add(
-            svg,
-            node(
-                "rect",
-                node("title", text),
-                x=_percent(begin),
-                width=_percent(width),
-                y="0",
-                height=_BAR_HEIGHT,
-                fill=part.colour,
-            ),
-        )
+        width, begin = 100 * part.bytes / top, 100 * at / top
+        title = node("title", f"{part.label}: {format_gib(part.bytes, digits=2)} GiB")
+        place = {"x": _percent(begin), "width": _percent(width), "y": "0", "height": _BAR_HEIGHT}
+        add(svg, node("rect", title, **place, fill=part.colour))
         if width >= _MIN_LETTERED_SHARE:
             middle = _percent(begin + width / 2)
             letters = format_gib(part.bytes)
@@ -529,6 +428,75 @@ def _bar(bar: Bar, top: int) -> Element:
         low, high = (_percent(100 * size / top) for size in (bar.low_bytes, bar.high_bytes))
         add(svg, node("line", x1=low, x2=high, y1=_RANGE_AT, y2=_RANGE_AT, class_="range"))
         add(svg, *(node("line", x1=x, x2=x, y1=_RANGE_AT - 4, y2=_RANGE_AT + 4, class_="range") for x in (low, high)))
+    return svg
+
+
+# Plots as files.
+
+
+_FILE_WIDTH, _MARGIN = 900, 12
+_TITLE_HEIGHT, _BAR_STEP = 32, 52
+_LEGEND_COLUMNS, _LEGEND_STEP = 4, 18
+_MAX_LEGEND = 12
+
+
+def save_plots(plots: Sequence[Plot], folder: Path, *, overwrite: bool = False) -> list[Path]:
+    """Write each plot to an SVG file of its own; returns the files.
+
+    Args:
+        plots: the plots.
+        folder: made if it does not exist.
+        overwrite: replace existing files.
+
+    Raises:
+        InputError: a file exists, or cannot be written.
+    """
+    paths = [folder / f"{plot.name}.svg" for plot in plots]
+    existing = next((path for path in paths if path.exists()), None)
+    if existing is not None and not overwrite:
+        raise InputError(f"--plots {folder}: {existing.name} already exists there; give another folder, or --overwrite")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for plot, path in zip(plots, paths, strict=True):
+            write_private(path, plot_file(plot).encode())
+    except OSError as error:
+        raise InputError(f"--plots {folder}: cannot be written: {error.strerror or error}") from None
+    return paths
+
+
+def plot_file(plot: Plot) -> str:
+    """Return a plot as an SVG file, in the light colours of the page and with a legend."""
+    colours = dict(re.findall(r"(--\w+): ([^;]+);", _style_sheet("page.css").partition("@media")[0]))
+    style = re.sub(r"var\((--\w+)\)", lambda found: colours[found[1]], _style_sheet("plots.css"))
+    svg = node("svg", node("style", style), node("rect", width="100%", height="100%", fill=colours["--ground"]))
+    add(svg, node("text", plot.title, x=_MARGIN, y="20", class_="halo strong"))
+    below = _TITLE_HEIGHT
+    if isinstance(plot, TimePlot):
+        add(svg, _placed(time_plot(plot), below))
+        below += _HEIGHT
+        labels = {line.label: line.colour for line in plot.lines}
+        labels |= {plot.band.label: plot.band.colour} if plot.band else {}
+    else:
+        labels = plot.legend
+        for bar in plot.bars:
+            add(svg, node("text", bar.label, x=_MARGIN, y=below + 10, class_="halo"))
+            figure = node("text", bar.figure, x=_FILE_WIDTH - _MARGIN, y=below + 10, text_anchor="end", class_="halo")
+            add(svg, figure, _placed(_bar(bar, plot.top_bytes), below + 14))
+            below += _BAR_STEP
+    for at, (label, colour) in enumerate(list(labels.items())[:_MAX_LEGEND]):
+        row, column = divmod(at, _LEGEND_COLUMNS)
+        x, y = _MARGIN + column * _FILE_WIDTH // _LEGEND_COLUMNS, below + 8 + row * _LEGEND_STEP
+        add(svg, node("rect", x=x, y=y, width="12", height="12", fill=colour))
+        add(svg, node("text", label, x=x + 18, y=y + 10))
+    height = below + 16 + _LEGEND_STEP * -(-len(labels) // _LEGEND_COLUMNS)
+    for name, value in {"xmlns": "http://www.w3.org/2000/svg", "width": _FILE_WIDTH, "height": height}.items():
+        svg.set(name, str(value))
+    return tostring(svg, encoding="unicode")
+
+
+def _placed(svg: Element, y: int) -> Element:
+    for name, value in {"x": _MARGIN, "y": y, "width": _FILE_WIDTH - 2 * _MARGIN}.items():
+        svg.set(name, str(value))
     return svg
 
 
@@ -557,24 +525,11 @@ def _add_band(inner: Element, plot: TimePlot) -> None:
         return
     high, low = _level(band.high_bytes, plot), _level(band.low_bytes, plot)
     expected = _level(band.expected_bytes, plot)
-    title = (
-        f"{band.label}: {format_gib(band.expected_bytes)} GiB "
-        f"({format_gib(band.low_bytes)} to {format_gib(band.high_bytes)})"
-    )
-    add(
-        inner,
-        node(
-            "rect",
-            node("title", title),
-            x="0",
-            width=_UNITS,
-            y=high,
-            height=max(0, low - high),
-            fill=band.colour,
-            class_="band",
-        ),
-        node("line", x1="0", x2=_UNITS, y1=expected, y2=expected, stroke=band.colour, class_="data dashed"),
-    )
+    span = f"({format_gib(band.low_bytes)} to {format_gib(band.high_bytes)})"
+    title = node("title", f"{band.label}: {format_gib(band.expected_bytes)} GiB {span}")
+    place = {"x": "0", "width": _UNITS, "y": high, "height": max(0, low - high)}
+    line = node("line", x1="0", x2=_UNITS, y1=expected, y2=expected, stroke=band.colour, class_="data dashed")
+    add(inner, node("rect", title, **place, fill=band.colour, class_="band"), line)
 
 
 def _line(line: Line, plot: TimePlot) -> list[Element]:
@@ -609,11 +564,9 @@ def _add_moments(svg: Element, plot: TimePlot) -> None:
         group = node("g", node("title", title), line)
         if share - lettered >= _MIN_LABEL_SHARE:
             lettered = share
-            anchor = "end" if share > 100 - _EDGE_SHARE else "start"
-            shift = -3 if anchor == "end" else 3
-            add(
-                group, node("text", str(moment.number), x=x, dx=shift, y="11", text_anchor=anchor, class_="halo strong")
-            )
+            anchor, shift = ("end", -3) if share > 100 - _EDGE_SHARE else ("start", 3)
+            place = {"x": x, "dx": shift, "y": "11", "text_anchor": anchor}
+            add(group, node("text", str(moment.number), **place, class_="halo strong"))
         add(svg, group)
 
 
@@ -675,13 +628,12 @@ def history_page(
     if len(found) > MAX_BARS:
         add(bars, node("p", f"The newest {MAX_BARS} of {len(found)} runs; the table has all.", class_="note"))
     sections = [_overview(found), bars if plot.bars else None, _table(found), _corrections(found, corrected)]
-    times = [each.time for each in found]
-    subtitle = (
-        f"{clock_text(min(times), date=True)} to {clock_text(max(times), date=True)} ({zone_text(max(times))})"
-        if times
-        else "no run has been measured yet"
-    )
     shown = [each for each in sections if each is not None]
+    times = [each.time for each in found]
+    subtitle = "no run has been measured yet"
+    if times:
+        subtitle = f"{clock_text(min(times), date=True)} to {clock_text(max(times), date=True)}"
+        subtitle += f" ({zone_text(max(times))})"
     return page(f"Measured runs: {name}", subtitle, shown, made_by=made_by, now=now)
 
 
@@ -693,32 +645,28 @@ def history_plot(found: Sequence[Measurement]) -> BarPlot:
         if predicted is None or seen is None:
             continue
         span = predicted.device_range
-        slack = max(0, predicted.device_bytes - predicted.components.total_bytes)
-        figure = (
-            f"predicted {format_gib(predicted.device_bytes)} GiB ({format_gib(span.low_bytes)} to "
-            f"{format_gib(span.high_bytes)})"
-        )
-        parts = [
-            Segment(label=COMPONENTS[name].word, colour=COMPONENTS[name].colour, bytes=size)
-            for name, size in predicted.components.items()
-        ]
-        parts.append(Segment(label="allocator slack", colour=colour_of("neutral"), bytes=slack))
-        bars.append(
-            Bar(
-                label=f"{each.run[:_SHOWN_RUN_DIGITS]} {_job_words(each)}",
-                segments=tuple(parts),
-                figure=figure,
-                low_bytes=span.low_bytes,
-                high_bytes=span.high_bytes,
-            )
-        )
+        words = f"({format_gib(span.low_bytes)} to {format_gib(span.high_bytes)})"
+        figure = f"predicted {format_gib(predicted.device_bytes)} GiB {words}"
+        slack = slack_part(predicted.device_bytes - predicted.components.total_bytes)
+        parts = (*component_parts(predicted.components), slack)
+        label = f"{each.run[:_SHOWN_RUN_DIGITS]} {_job_words(each)}"
+        bars.append(Bar(label, parts, figure, low_bytes=span.low_bytes, high_bytes=span.high_bytes))
         outside = not span.low_bytes <= seen <= span.high_bytes
         word = "seen, outside of the range" if outside else "seen"
-        segment = Segment(label=word, colour=colour_of("bad") if outside else colour_of("no_budget"), bytes=seen)
-        text = f"{format_gib(seen)} GiB ({_error(predicted.device_bytes, seen)})"
-        bars.append(Bar(label="seen", segments=(segment,), figure=text))
+        segment = Segment(word, colour_of("bad" if outside else "no_budget"), seen)
+        bars.append(Bar("seen", (segment,), f"{format_gib(seen)} GiB ({_error(predicted.device_bytes, seen)})"))
     title = "Measured runs: predicted components, and what was seen"
     return BarPlot(name="measured-runs", title=title, summary=f"{len(bars) // 2} measured runs.", bars=tuple(bars))
+
+
+def component_parts(components: Components, marks: Mapping[ComponentName, Mark] = COMPONENTS) -> tuple[Segment, ...]:
+    """Return the components as parts of a bar."""
+    return tuple(Segment(marks[name].word, marks[name].colour, size) for name, size in components.items())
+
+
+def slack_part(size: int) -> Segment:
+    """Return what the allocator keeps beyond the components."""
+    return Segment("allocator slack", colour_of("neutral"), max(0, size))
 
 
 def last_prediction(measurement: Measurement) -> Predicted | None:
@@ -745,9 +693,7 @@ def _table(found: Sequence[Measurement]) -> Element:
         predicted, seen = last_prediction(each), each.observed.device_bytes
         span = predicted.device_range if predicted else None
         off = bool(predicted and seen and abs(seen - predicted.device_bytes) > _OFF_SHARE * predicted.device_bytes)
-        error = node(
-            "span", _error(predicted.device_bytes if predicted else None, seen), class_="sign warning" if off else None
-        )
+        error = _error(predicted.device_bytes if predicted else None, seen)
         rows.append(
             (
                 node("code", each.run[:_SHOWN_RUN_DIGITS]),
@@ -759,7 +705,7 @@ def _table(found: Sequence[Measurement]) -> Element:
                 format_gib(predicted.device_bytes) if predicted else "n/a",
                 f"{format_gib(span.low_bytes)} to {format_gib(span.high_bytes)}" if span else "n/a",
                 format_gib(seen),
-                error,
+                node("span", error, class_="sign warning" if off else None),
                 node("span", _SOURCES.get(each.observed.device_source or "", "n/a"), class_="nowrap"),
             )
         )

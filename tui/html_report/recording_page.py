@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.sizes import format_gib
@@ -21,10 +20,12 @@ from .page import (
     add,
     bar_plot,
     clock_text,
+    component_parts,
     legend,
     node,
     page,
     section,
+    slack_part,
     table,
     time_plot,
     zone_text,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from xml.etree.ElementTree import Element
 
-    from vramtop.estimator.budget import Budget, Components
+    from vramtop.estimator.budget import Budget
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.board.divergence import Status
     from vramtop.monitor.sources.recorded import Event, EventKind, Recorded, RecordedGpu, RecordedProcess, RecordedRun
@@ -76,12 +77,10 @@ def gpu_plot(gpu: RecordedGpu, recorded: Recorded) -> TimePlot:
     high = gpu.used.high_bytes
     total = f" of {format_gib(gpu.total_bytes)}" if gpu.total_bytes else ""
     most = "memory unknown" if high is None else f"at most {format_gib(high)}{total} GiB in use"
-    lines = [Line(label="in use", colour=colour_of("no_budget"), stretches=gpu.used.stretches(), style="area")]
+    lines = [Line("in use", colour_of("no_budget"), gpu.used.stretches(), "area")]
     if gpu.expected:
         expected = gpu.expected.stretches()
-        lines.append(
-            Line(label="expected of its jobs", colour=colour_of("warning"), stretches=expected, style="dashed")
-        )
+        lines.append(Line("expected of its jobs", colour_of("warning"), expected, "dashed"))
     sizes = (gpu.total_bytes, high, gpu.expected.high_bytes)
     return TimePlot(
         name=f"gpu-{gpu.label.replace(':', '-')}",
@@ -142,33 +141,18 @@ def process_lines(run: RecordedRun) -> list[Line]:
 
 def component_plot(run: RecordedRun, budget: Budget, number: int) -> BarPlot:
     """Return the predicted components of each phase, and below them what the rank with the highest memory held."""
-    bars = [
-        Bar(
-            label=f"predicted, {phase.name}",
-            segments=_segments(budget, phase.components),
-            figure=_gib_recording_plots(phase.components),
-        )
-        for phase in budget.phases
-    ]
+    marks = {name: component_mark(name, budget) for name in COMPONENTS}
+    bars = []
+    for phase in budget.phases:
+        figure = f"{format_gib(phase.components.total_bytes)} GiB"
+        bars.append(Bar(f"predicted, {phase.name}", component_parts(phase.components, marks), figure))
     peak = budget.peak
     figure = f"{format_gib(peak.device_bytes)} GiB ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)})"
-    slack = max(0, peak.device_bytes - peak.components.total_bytes)
-    segments = (
-        *_segments(budget, peak.components),
-        Segment(label="allocator slack", colour=colour_of("neutral"), bytes=slack),
-    )
-    bars.append(
-        Bar(
-            label=f"predicted peak, {peak.phase}",
-            segments=segments,
-            figure=figure,
-            low_bytes=peak.low_bytes,
-            high_bytes=peak.high_bytes,
-        )
-    )
+    parts = (*component_parts(peak.components, marks), slack_part(peak.device_bytes - peak.components.total_bytes))
+    bars.append(Bar(f"predicted peak, {peak.phase}", parts, figure, peak.low_bytes, peak.high_bytes))
     seen = run.peak_bytes
     if seen is not None:
-        bars.append(Bar(label="seen, highest", segments=_seen(run, seen), figure=f"{format_gib(seen)} GiB"))
+        bars.append(Bar("seen, highest", _seen(run, seen), f"{format_gib(seen)} GiB"))
     return BarPlot(
         name=f"run-{number}-components",
         title=f"{run_name(run)}: predicted components, and what was seen",
@@ -189,30 +173,21 @@ def process_label(process: RecordedProcess) -> str:
     return f"GPU {process.row.gpu.label}, pid {process.row.process.pid}"
 
 
-def _segments(budget: Budget, components: Components) -> tuple[Segment, ...]:
-    parts = ((component_mark(name, budget), size) for name, size in components.items())
-    return tuple(Segment(label=mark.word, colour=mark.colour, bytes=size) for mark, size in parts)
-
-
-def _gib_recording_plots(components: Components) -> str:
-    return f"{format_gib(components.total_bytes)} GiB"
-
-
 def _seen(run: RecordedRun, size: int) -> tuple[Segment, ...]:
     """Return the parts of the highest memory that was seen, as far as torch's counters divide it."""
-    whole = Segment(label="seen", colour=colour_of("no_budget"), bytes=size)
+    colour = colour_of("no_budget")
     highest = run.highest
     counters = highest.row.process.counters if highest else None
     if counters is None or counters.allocated_peak_bytes is None or counters.reserved_peak_bytes is None:
-        return (whole,)
+        return (Segment("seen", colour, size),)
     allocated, cached = counters.allocated_peak_bytes, counters.reserved_peak_bytes - counters.allocated_peak_bytes
     outside = size - counters.reserved_peak_bytes
     if min(cached, outside) < 0:  # of different moments
-        return (whole,)
+        return (Segment("seen", colour, size),)
     return (
-        Segment(label="allocated by torch, at most", colour=colour_of("no_budget"), bytes=allocated),
-        Segment(label="allocator slack", colour=colour_of("neutral"), bytes=cached),
-        replace(whole, label="outside of torch", colour=COMPONENTS["context"].colour, bytes=outside),
+        Segment("allocated by torch, at most", colour, allocated),
+        slack_part(cached),
+        Segment("outside of torch", COMPONENTS["context"].colour, outside),
     )
 
 
@@ -221,28 +196,18 @@ def _moments(
 ) -> tuple[Moment, ...]:
     found = []
     for number, event in enumerate(events, start=1):
-        if event.kind == "gap":
-            continue
         if run is not None:
             concerns = event.run == run.key or event.kind == "cut"
         else:
             concerns = not event.gpus or gpu_label in event.gpus
-        if concerns:
-            colour = EVENT_MARKS[event.kind].colour
-            found.append(Moment(time=event.time, number=number, colour=colour, text=event.sentence))
+        if concerns and event.kind != "gap":
+            found.append(Moment(event.time, number, EVENT_MARKS[event.kind].colour, event.sentence))
     return tuple(found)
 
 
 def _gaps(events: Sequence[Event]) -> tuple[Gap, ...]:
-    return tuple(
-        Gap(
-            begin=event.time,
-            end=event.end,
-            text=f"{clock_text(event.time)} to {clock_text(event.end)}: no reading",
-        )
-        for event in events
-        if event.kind == "gap" and event.end is not None
-    )
+    found = ((event.time, event.end) for event in events if event.kind == "gap" and event.end is not None)
+    return tuple(Gap(begin, end, f"{clock_text(begin)} to {clock_text(end)}: no reading") for begin, end in found)
 
 
 def _top(sizes: Sequence[int | None]) -> int:
@@ -302,17 +267,10 @@ def _overview(recorded: Recorded) -> Element:
     lines += [f"fault: {fault}" for fault in recorded.faults]
     lines += [f"pending at the end: {sentence}" for sentence in recorded.pending]
     found = section("Overview", _list(lines), name="overview")
-    rows: list[tuple[Element | str, ...]] = []
-    for number, run in enumerate(recorded.runs, start=1):
-        if run.job is not None:
-            rows.append(_overview_row(run, number))
-    if rows:
-        add(found, table(("RUN", "STATUS", "GPU", "SEEN GiB", "EXPECTED", "RANGE"), rows, numbers=(3, 4, 5)))
-    else:
-        add(
-            found,
-            node("p", "No job is known of the processes in this recording, so there are no budgets.", class_="note"),
-        )
+    rows = [_overview_row(run, at) for at, run in enumerate(recorded.runs, start=1) if run.job is not None]
+    heads = ("RUN", "STATUS", "GPU", "SEEN GiB", "EXPECTED", "RANGE")
+    none = "No job is known of the processes in this recording, so there are no budgets."
+    add(found, table(heads, rows, numbers=(3, 4, 5)) if rows else node("p", none, class_="note"))
     return found
 
 
@@ -341,10 +299,8 @@ def _status(run: RecordedRun) -> Element:
 def _events(recorded: Recorded) -> Element:
     found = section("Events", name="events")
     if not recorded.events:
-        add(
-            found,
-            node("p", "No run started, ended, failed or left its budget, and every GPU could be read throughout."),
-        )
+        none = "No run started, ended, failed or left its budget, and every GPU could be read throughout."
+        add(found, node("p", none))
         return found
     rows = [_event_row(number, event, recorded) for number, event in enumerate(recorded.events, start=1)]
     add(found, table(("", "TIME", "AFTER", "EVENT"), rows, numbers=(0,)))
@@ -363,10 +319,9 @@ def _event_row(number: int, event: Event, recorded: Recorded) -> tuple[Element |
 
 def _gpus(recorded: Recorded) -> Element:
     found = section("GPUs", name="gpus")
-    entries = (
-        [("expected of its jobs", colour_of("warning"), "dashed")] if any(gpu.expected for gpu in recorded.gpus) else []
-    )
-    add(found, legend({"in use": colour_of("no_budget")}, tuple(entries)))
+    expected = ("expected of its jobs", colour_of("warning"), "dashed")
+    entries = [expected] if any(gpu.expected for gpu in recorded.gpus) else []
+    add(found, legend({"in use": colour_of("no_budget")}, entries))
     plots = node("div", class_="plots many" if len(recorded.gpus) > 2 else "plots")
     for gpu in recorded.gpus:
         plot = gpu_plot(gpu, recorded)
@@ -415,15 +370,14 @@ def _explanation(run: RecordedRun) -> Element:
 
 
 def _run_legend(run: RecordedRun) -> Element:
-    entries: list[tuple[str, str, str]] = []
-    entries += [(line.label, line.colour, "line") for line in process_lines(run)[:_MAX_LEGEND_RANKS]]
+    entries = [(line.label, line.colour, "line") for line in process_lines(run)[:_MAX_LEGEND_RANKS]]
     squares = {}
     if run.budget is not None:
         word = "range of the budget (a guess)" if run.missing else "range of the budget"
         colour = STATUSES["incomplete" if run.missing else "on_budget"].colour
         squares[word] = colour
         entries.append(("expected between steps", colour, "dashed"))
-    return legend(squares, tuple(entries))
+    return legend(squares, entries)
 
 
 def _component_table(run: RecordedRun, budget: Budget) -> Element:

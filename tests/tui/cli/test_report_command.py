@@ -84,15 +84,14 @@ def test_a_report_that_cannot_be_written_leaves_nothing(run: Run, tmp_path: Path
 
 
 def test_a_report_is_not_written_where_its_plots_cannot_be(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     write_recording(tmp_path / "night.jsonl.gz")
     (tmp_path / "plots").mkdir()
-    (tmp_path / "plots" / "gpu-0.png").write_bytes(b"mine")
+    (tmp_path / "plots" / "gpu-0.svg").write_bytes(b"mine")
     code, out, err = run("night.jsonl.gz", "--plots", "plots")
     assert (code, out) == (2, "")
-    assert "gpu-0.png already exists there; give another folder, or --overwrite" in err
+    assert "gpu-0.svg already exists there; give another folder, or --overwrite" in err
     assert not (tmp_path / "night.html").exists()
-    assert (tmp_path / "plots" / "gpu-0.png").read_bytes() == b"mine"
+    assert (tmp_path / "plots" / "gpu-0.svg").read_bytes() == b"mine"
 
 
 def test_an_export_that_is_too_large_is_not_read_in_part(

@@ -14,8 +14,7 @@ from vramtop.estimator.common.private_files import write_private
 from vramtop.estimator.common.untrusted_files import open_file
 from vramtop.estimator.common.version import version_number
 
-from ...html_report.page import history_page, history_plot
-from ...html_report.plot_files import require_matplotlib, save_plots
+from ...html_report.page import history_page, history_plot, save_plots
 from ...html_report.recording_page import recording_page, recording_plots
 from ..progress import Progress
 
@@ -49,13 +48,11 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """
     del launch
     out = _out(options)
-    if options.plots is not None:
-        require_matplotlib()  # before work that takes long
     with Progress(quiet=options.json) as progress:
         progress(f"reading {options.source}")
         text, plots = _report(options.source)
-    kind, folder = options.plot_format, options.plots
-    files = [] if folder is None else save_plots(plots, Path(folder), kind, overwrite=options.overwrite)
+    folder = options.plots
+    files = [] if folder is None else save_plots(plots, Path(folder), overwrite=options.overwrite)
     if out is None:
         sys.stdout.write(text)
     else:
