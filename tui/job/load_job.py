@@ -30,18 +30,19 @@ from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import looks_like_hub_id, read_config, resolve_model
 from vramtop.estimator.model.read_architecture import max_positions, read_architecture, usual_task
 
-from .flags.flag_settings import FlagSettings, settings_of_flags
-from .flags.job_flags import (
+from .flags import (
     GPU_TYPE_FLAGS,
     TRUST_KEY,
+    FlagSettings,
     GpuAction,
     GpuTypeAction,
     add_job_arguments,
     flags_by_key,
     gpu_count,
     normal_words,
+    settings_of_flags,
+    with_method,
 )
-from .flags.method_flag import with_method
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

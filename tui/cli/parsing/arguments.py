@@ -248,7 +248,7 @@ def _models(parser: "Parser") -> None:
 
 
 def _attach(parser: "Parser") -> None:
-    from ...job.flags.job_flags import TRUST_KEY
+    from ...job.flags import TRUST_KEY
 
     text = "Any process of the run: a rank or its launcher."
     parser.add_argument("process", type=process_id, metavar="PID", help=text)
@@ -357,7 +357,7 @@ def _history(parser: "Parser") -> None:
 
 
 def _measure(parser: "Parser") -> None:
-    from ...job.flags.job_flags import add_job_arguments, gpu_count
+    from ...job.flags import add_job_arguments, gpu_count
 
     parser.usage = JOB_USAGE.format("measure")
     parser.examples = """\

@@ -108,7 +108,7 @@ class CommandParser(Parser):
         """Parse as ``ArgumentParser`` does; the parent parser calls this for the command on the command line."""
         self.complete()
         if self.get_default("flags") is not None:
-            from ...job.flags.job_flags import normal_words
+            from ...job.flags import normal_words
 
             args = normal_words(args)
         options, unknown = super().parse_known_args(args, namespace)
@@ -197,7 +197,7 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
 
 def add_estimate_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the machine, the job with all of its settings, and the method of the estimate."""
-    from ...job.flags.job_flags import add_job_arguments
+    from ...job.flags import add_job_arguments
 
     _add_machine_arguments(parser)
     add_job_arguments(parser)
@@ -240,7 +240,7 @@ def size_in_gib(text: str) -> str:
 
 
 def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
-    from ...job.flags.job_flags import GPU_TYPE_FLAGS, GpuAction, GpuTypeAction, gpu_count
+    from ...job.flags import GPU_TYPE_FLAGS, GpuAction, GpuTypeAction, gpu_count
 
     group = parser.add_argument_group("machine (default: this one)")
     gpu = group.add_mutually_exclusive_group()

@@ -12,8 +12,15 @@ from vramtop.estimator.job.job_file.changes import job_keys, with_changes
 from vramtop.estimator.job.settings import Lora, ModelSpec
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.trl.methods import read_method
-from vramtop.tui.job.flags.flag_settings import FlagSettings, settings_of_flags
-from vramtop.tui.job.flags.job_flags import FAMILIAR_FLAGS, GpuAction, add_job_arguments, job_flags, normal_words
+from vramtop.tui.job.flags import (
+    FAMILIAR_FLAGS,
+    FlagSettings,
+    GpuAction,
+    add_job_arguments,
+    job_flags,
+    normal_words,
+    settings_of_flags,
+)
 from vramtop.tui.job.load_job import job_from_options
 
 
