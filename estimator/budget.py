@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import groupby
-from typing import Annotated, Any, Final, Literal, TypedDict, overload
+from typing import Annotated, Any, Literal, TypedDict, overload
 
 import msgspec
 
@@ -374,7 +374,7 @@ class Budget:
         rows.append(f"peak {format_gib(peak.device_bytes, digits=2)} ({span}) on the device, in the {peak.phase}")
         return "\n".join(rows)
 
-    def to_json(self) -> BudgetJson:
+    def to_json(self) -> dict[str, Any]:
         """Return the JSON of ``vramtop estimate --json`` (schema 1)."""
         return budget_to_json(self)
 
@@ -627,78 +627,77 @@ class Learned:
     """Bytes between steps without the correction."""
 
 
-# The JSON of a budget, key by key (``vramtop estimate --json``); its schema is made from these types.
+# The JSON of a budget (schema 1, ``vramtop estimate --json``): its type, encoder, decoder and published schema.
 
 
 PlainJob = Annotated[dict[str, Any], FieldsOf(Job)]
-PlainComponents = Annotated[dict[str, Any], FieldsOf(Components)]
 
 
-class PhaseJson(TypedDict):
+class PhaseJson(msgspec.Struct, frozen=True):
     """One part of a training step, at its moment with the highest memory, on the rank with the highest peak."""
 
     name: PhaseName
     """Name of the phase."""
-    components: PlainComponents
+    components: Components
     """Bytes by purpose."""
     allocated_bytes: int
     """Bytes as `torch.cuda.max_memory_allocated` counts them: the components less what torch's allocator never sees."""
 
 
-class TimelineJson(TypedDict):
+class TimelineJson(msgspec.Struct, frozen=True):
     """Memory over one traced training step: a selection of moments, in columns of the same length."""
 
-    events: list[int]
+    events: tuple[int, ...]
     """Number of the allocation or release that each moment follows; ascending. Not a time."""
-    components: dict[ComponentName, list[int]]
+    components: dict[ComponentName, tuple[int, ...]]
     """Bytes of the whole process at each moment, by component; components that stay empty are left out."""
-    reserved_bytes: list[int]
+    reserved_bytes: tuple[int, ...]
     """Bytes of `torch.cuda.memory_reserved` at each moment."""
     outside_bytes: int
     """Bytes of each moment that never pass through torch's allocator: CUDA context, NCCL's own buffers."""
-    phases: list[Annotated[dict[str, Any], FieldsOf(PhaseMark)]]
+    phases: tuple[PhaseMark, ...]
     """Beginnings of the phases, in the order of the step."""
 
 
-class _Budget(TypedDict):
+class BudgetJson(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The predicted memory of the rank of a job with the highest peak; sizes are bytes."""
+
     schema: Literal[1]
     """Version of this format; a later one only if a field changes its meaning."""
     job: PlainJob
     """The job as it was estimated: the tables of a job file. Keys that are not set are left out."""
-    model: Annotated[dict[str, Any], FieldsOf(ModelFacts)]
+    model: ModelFacts
     """Size of the model."""
     method: Method
     """`formula`: closed form; `exact`: closed form on an exact count of the parameters; `traced`: a traced training
     step."""
-    phases: list[PhaseJson]
+    phases: tuple[PhaseJson, ...]
     """In the order of a run; a phase that the job does not have is left out."""
-    peak: Annotated[dict[str, Any], FieldsOf(Peak)]
+    peak: Peak
     """The moment with the highest memory of the whole run."""
     steady_device_bytes: int
     """Bytes that NVML shows between steps, when the allocator's cache has grown."""
-    assumptions: list[str]
+    assumptions: tuple[str, ...]
     """Assumptions of the estimate, one sentence each."""
-    warnings: list[str]
+    warnings: tuple[str, ...]
     """Reasons to trust the figures less, one sentence each."""
-
-
-class BudgetJson(_Budget, total=False):
-    """The predicted memory of the rank of a job with the highest peak; sizes are bytes."""
-
-    largest: list[Annotated[dict[str, Any], FieldsOf(LargeTensor)]]
+    largest: tuple[LargeTensor, ...] = ()
     """The largest tensors at the peak; absent: no step was traced."""
-    stages: list[Annotated[dict[str, Any], FieldsOf(RankPeak)]]
+    stages: tuple[RankPeak, ...] = ()
     """Peak of a rank of each pipeline stage, in their order; absent: all ranks have the same."""
-    host: Annotated[dict[str, Any], FieldsOf(HostNeed)]
+    host: HostNeed | None = None
     """RAM of a rank; absent: not estimated."""
-    serving: Annotated[dict[str, Any], FieldsOf(ServingNeed)]
+    serving: ServingNeed | None = None
     """Memory that an engine (vLLM, SGLang) needs; absent: none runs the job."""
-    learned: Annotated[dict[str, Any], FieldsOf(Learned)]
+    learned: Learned | None = None
     """Correction of these figures by measured runs; absent: there is none."""
-    effective_batch: EffectiveBatchJson
+    effective_batch: EffectiveBatchJson | None = None
     """Sequences and tokens of one optimizer step; absent: inference."""
-    timeline: TimelineJson
+    timeline: TimelineJson | None = None
     """Memory over the traced step; absent: no step was traced."""
+
+
+PlainBudget = Annotated[dict[str, Any], FieldsOf(BudgetJson)]
 
 
 class HostNeedJson(TypedDict):
@@ -913,48 +912,22 @@ def _share(need_bytes: int, gpu_bytes: int | None) -> float:
     return min(1.0, round(math.ceil(need_bytes / gpu_bytes / _STEP) * _STEP, 2))
 
 
-# Converts a budget to JSON (schema 1) and back.
+# Converts a budget to its JSON and back.
 
 
-SCHEMA: Final = 1
-
-
-def budget_to_json(budget: Budget) -> BudgetJson:
-    """Return plain dicts and lists; what is unknown is left out (``largest``, ``timeline``, ``host``, ``learned``)."""
-    found: BudgetJson = {
-        "schema": SCHEMA,
-        "job": job_to_mapping(budget.job),
-        "model": asdict(budget.model),
-        "method": budget.method,
-        "phases": [
-            {
-                "name": phase.name,
-                "components": asdict(phase.components),
-                "allocated_bytes": phase.allocated_bytes,
-            }
-            for phase in budget.phases
-        ],
-        "peak": asdict(budget.peak),
-        "steady_device_bytes": budget.steady_device_bytes,
-        "assumptions": list(budget.assumptions),
-        "warnings": list(budget.warnings),
-    }
-    if budget.largest:
-        found["largest"] = [asdict(tensor) for tensor in budget.largest]
-    if budget.stages:
-        found["stages"] = [asdict(stage) for stage in budget.stages]
-    if budget.host is not None:
-        found["host"] = asdict(budget.host)
-    if budget.serving is not None:
-        found["serving"] = asdict(budget.serving)
-    if budget.learned is not None:
-        found["learned"] = asdict(budget.learned)
+def budget_to_json(budget: Budget) -> dict[str, Any]:
+    """Return plain data; what is unknown is left out (``largest``, ``timeline``, ``host``, ``learned``)."""
     batch = effective_batch(budget.job)
-    if batch is not None:
-        found["effective_batch"] = batch.to_json()
-    if budget.timeline is not None:
-        found["timeline"] = _timeline_to_json(budget.timeline)
-    return found
+    found = BudgetJson(
+        schema=1,
+        job=job_to_mapping(budget.job),
+        phases=tuple(PhaseJson(each.name, each.components, each.allocated_bytes) for each in budget.phases),
+        effective_batch=batch.to_json() if batch else None,
+        timeline=_timeline_to_json(budget.timeline) if budget.timeline else None,
+        **{name: getattr(budget, name) for name in _SAME_FIELDS},
+    )
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    return plain
 
 
 def budget_from_json(data: Mapping[str, Any]) -> Budget:
@@ -963,18 +936,17 @@ def budget_from_json(data: Mapping[str, Any]) -> Budget:
     Raises:
         InputError: it is no such JSON, or has another schema.
     """
+    schema = data.get("schema") if isinstance(data, Mapping) else None
+    if schema not in (None, 1):
+        raise InputError(
+            f"this budget has schema {schema}, and this vramtop reads schema 1 only; estimate the job again"
+        )
     try:
-        read = msgspec.convert(data, _BudgetJsonBudget)
+        read = msgspec.convert(data, BudgetJson)
     except msgspec.ValidationError as error:
         raise InputError(f"this is no budget as vramtop writes it: {error}") from None
-    if read.schema != SCHEMA:
-        raise InputError(
-            f"this budget has schema {read.schema}, and this vramtop reads schema {SCHEMA} only; estimate the job again"
-        )
     return Budget(
         job=job_from_mapping(read.job, where="the budget's job"),
-        model=read.model,
-        method=read.method,
         phases=tuple(
             Phase(
                 name=phase.name,
@@ -983,65 +955,31 @@ def budget_from_json(data: Mapping[str, Any]) -> Budget:
             )
             for phase in read.phases
         ),
-        peak=read.peak,
-        steady_device_bytes=read.steady_device_bytes,
-        assumptions=read.assumptions,
-        warnings=read.warnings,
-        largest=read.largest,
         timeline=_timeline_from_json(read.timeline) if read.timeline else None,
-        stages=read.stages,
-        host=read.host,
-        serving=read.serving,
-        learned=read.learned,
+        **{name: getattr(read, name) for name in _SAME_FIELDS},
     )
 
 
-class _Phase(msgspec.Struct, frozen=True):
-    name: PhaseName
-    components: Components
-    allocated_bytes: int
-
-
-class _Timeline(msgspec.Struct, frozen=True):
-    events: tuple[int, ...]
-    components: dict[ComponentName, tuple[int, ...]]
-    reserved_bytes: tuple[int, ...]
-    outside_bytes: int
-    phases: tuple[PhaseMark, ...]
-
-
-class _BudgetJsonBudget(msgspec.Struct, frozen=True):
-    schema: int
-    job: dict[str, Any]
-    model: ModelFacts
-    method: Method
-    phases: tuple[_Phase, ...]
-    peak: Peak
-    steady_device_bytes: int
-    assumptions: tuple[str, ...]
-    warnings: tuple[str, ...]
-    largest: tuple[LargeTensor, ...] = ()
-    timeline: _Timeline | None = None
-    stages: tuple[RankPeak, ...] = ()
-    host: HostNeed | None = None
-    serving: ServingNeed | None = None
-    learned: Learned | None = None
+_SAME_FIELDS = (
+    *("model", "method", "peak", "steady_device_bytes", "assumptions", "warnings"),
+    *("largest", "stages", "host", "serving", "learned"),
+)
+"""Fields that a budget and its JSON share."""
 
 
 def _timeline_to_json(timeline: Timeline) -> TimelineJson:
     """Return the timeline by columns, without components that stay empty."""
-    names = [name for name, _ in Components().items()]
-    columns = {name: [getattr(level, name) for level in timeline.levels] for name in names}
-    return {
-        "events": list(timeline.events),
-        "components": {name: sizes for name, sizes in columns.items() if any(sizes)},
-        "reserved_bytes": list(timeline.reserved_bytes),
-        "outside_bytes": timeline.outside_bytes,
-        "phases": [asdict(mark) for mark in timeline.phases],
-    }
+    columns = {name: tuple(getattr(level, name) for level in timeline.levels) for name, _ in Components().items()}
+    return TimelineJson(
+        events=timeline.events,
+        components={name: sizes for name, sizes in columns.items() if any(sizes)},
+        reserved_bytes=timeline.reserved_bytes,
+        outside_bytes=timeline.outside_bytes,
+        phases=timeline.phases,
+    )
 
 
-def _timeline_from_json(read: _Timeline) -> Timeline:
+def _timeline_from_json(read: TimelineJson) -> Timeline:
     columns = (read.events, read.reserved_bytes, *read.components.values())
     if {len(column) for column in columns} != {len(read.events)}:
         raise InputError("this is no budget as vramtop writes it: the columns of its timeline differ in length")

@@ -537,7 +537,7 @@ class AnomalyDetector:
         return self._origins[key]
 
 
-# The JSON of an anomaly, key by key (``oddities``); its schema is made from these types.
+# The JSON of an anomaly, key by key (``anomalies``); its schema is made from these types.
 
 
 class AnomalyJson(TypedDict):

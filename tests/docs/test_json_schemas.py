@@ -11,13 +11,13 @@ import pytest
 import tomlkit
 from json_schemas import SCHEMAS, closed, require_valid, schema
 from jsonschema import Draft202012Validator
+from reference.json_outputs import OUTPUTS
 from referencing import Registry, Resource
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.job_file.load_and_save import load_job
-from vramtop.tui.cli.json_outputs import OUTPUTS
 from vramtop.tui.cli.main import COMMANDS, build_parser
 from vramtop.tui.cli.parsing.help_text import flag_groups
 from vramtop.tui.cli.shell import subcommands

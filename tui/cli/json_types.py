@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict
 
 from vramtop.estimator.advice.suggestion_search import Edit, LargestFitting
-from vramtop.estimator.budget import BudgetJson, FieldsOf, Method, PhaseName, PlainJob, Span
+from vramtop.estimator.budget import FieldsOf, Method, PhaseName, PlainBudget, PlainJob, Span
 from vramtop.estimator.common.errors import Verdict
 from vramtop.estimator.crash.explanation import ExplanationJson, FailureJson
 from vramtop.estimator.crash.snapshot.records import MemorySnapshotJson
@@ -40,7 +40,7 @@ class Versioned(TypedDict):
 # The JSON of ``vramtop estimate`` and ``vramtop fit``, and of ``vramtop models``, which they take.
 
 
-class EstimateJson(BudgetJson):
+class EstimateJson(TypedDict):
     """The predicted memory of the rank of a job with the highest peak; sizes are bytes."""
 
     notes: list[str]
@@ -101,7 +101,7 @@ class CardJson(TypedDict):
 class FitJson(FitResultJson, Versioned):
     """Whether a job fits, on which GPUs, and what makes it fit."""
 
-    budget: BudgetJson
+    budget: PlainBudget
     """The estimate, as `vramtop estimate --json` prints it."""
     sentence: str
     """The verdict in words; without GPUs, why there is none."""
@@ -119,7 +119,7 @@ class FitJson(FitResultJson, Versioned):
 class FitOverHostsJson(FleetFitJson, Versioned):
     """Which hosts can take a job, and where it should go."""
 
-    budget: BudgetJson | None
+    budget: PlainBudget | None
     """The estimate on the first host's type of GPU; null: no host was considered."""
     sentence: str
     """The verdict in words."""
@@ -165,7 +165,7 @@ class ExplainJson(ExplanationJson, Versioned):
 
     failures: list[FailureJson]
     """All failures of memory in the log, in their order; empty: the file is a memory snapshot."""
-    budget: BudgetJson | None
+    budget: PlainBudget | None
     """The job's estimate, as `vramtop estimate --json` prints it; null: the job is not known."""
     suggestions: list[SuggestionJson]
     """Changes with which the job would have fitted, the best first; empty: none, or the job is not known."""
@@ -182,7 +182,7 @@ class HeldJson(Versioned):
     """Always null: nothing failed."""
     snapshot: MemorySnapshotJson
     """What the memory snapshot holds."""
-    budget: BudgetJson | None
+    budget: PlainBudget | None
     """The job's estimate, as `vramtop estimate --json` prints it; null: the job is not known."""
 
 
@@ -205,7 +205,7 @@ class _Answer(Versioned):
     """Whether the job fits there."""
     sentence: str
     """The answer in words."""
-    budget: BudgetJson
+    budget: PlainBudget
     """The estimate, as `vramtop estimate --json` prints it."""
     notes: list[str]
     """What is assumed or unknown, one sentence each."""
@@ -803,8 +803,10 @@ class OnceJson(Versioned):
     """Runs of known jobs."""
     pending: list[PendingJson]
     """Pending jobs, in the order of `--job`."""
+    anomalies: list[AnomalyJson]
+    """Memory that is held and should not be."""
     oddities: list[AnomalyJson]
-    """Anomalies: memory that is held and should not be."""
+    """The former name of `anomalies`; the next version has it no more."""
 
 
 # The JSON of ``vramtop attach`` and ``vramtop preflight``.
@@ -826,12 +828,14 @@ class AttachJson(AttachmentJson, Versioned):
 
     job: PlainJob | None
     """The job: the tables of a job file. null: a required setting is missing."""
-    budget: BudgetJson | None
+    budget: PlainBudget | None
     """Its estimate, as `vramtop estimate --json` prints it; null: a required setting is missing."""
     observed_bytes: int | None
     """What the rank that holds the most holds now, as NVML counts the process; null: unknown."""
+    anomalies: list[AnomalyJson]
+    """Anomalies of its processes: memory that is held and should not be."""
     oddities: list[AnomalyJson]
-    """Anomalies of its processes."""
+    """The former name of `anomalies`; the next version has it no more."""
     faults: list[str]
     """What could not be read of the GPUs, one sentence each."""
     counters: list[Annotated[dict[str, Any], FieldsOf(DeviceCounters)]] | None

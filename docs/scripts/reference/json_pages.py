@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from vramtop.estimator.job.job import Job
-from vramtop.tui.cli.json_outputs import OUTPUTS
 
+from .json_outputs import OUTPUTS
 from .json_schema import schema_of
 from .markdown import block, code, page, prose, table
 

@@ -42,10 +42,10 @@ def test_a_traced_budget_comes_back_with_its_timeline_and_tensors() -> None:
     budget = replace(estimate(JOBS["full"]), method="traced", largest=(TENSOR,), timeline=LINE)
     written = budget.to_json()
     assert written["timeline"]["components"] == {
-        "weights": [100, 100, 100],
-        "gradients": [0, 0, 20],
-        "activations": [0, 50, 0],
-        "context": [7, 7, 7],
+        "weights": (100, 100, 100),
+        "gradients": (0, 0, 20),
+        "activations": (0, 50, 0),
+        "context": (7, 7, 7),
     }
     assert Budget.from_json(json.loads(json.dumps(written))) == budget
     assert LINE.peak == 1
@@ -63,6 +63,6 @@ def test_other_json_is_an_input_error() -> None:
 
 def test_columns_of_different_length_are_no_timeline() -> None:
     written = replace(estimate(JOBS["full"]), timeline=LINE).to_json()
-    written["timeline"]["reserved_bytes"].pop()
+    written["timeline"]["reserved_bytes"] = (128,)
     with pytest.raises(InputError, match="differ in length"):
         Budget.from_json(written)

@@ -65,7 +65,7 @@ def test_once_prints_anomalies_below_their_gpu(
         "     ! 1 data loader worker of process 101 (process 102) holds a CUDA context: 0.5 GiB"
     )
     assert main(["--once", "--json"]) == 0
-    odd = valid_json("once", capsys.readouterr().out)["oddities"]
+    odd = valid_json("once", capsys.readouterr().out)["anomalies"]
     assert [(each["kind"], each["gpu"], each["pids"]) for each in odd] == [("unseen", 0, []), ("helpers", 1, [102])]
 
 
@@ -95,4 +95,4 @@ def test_attach_shows_each_rank_with_its_gpu_and_anomalies(
     assert "warning: GPU 1: 1 data loader worker of process" in text
     (rank,) = report["ranks"]
     assert (rank["gpu"], rank["gpu_from"], rank["gpu_sure"]) == (1, "NVML", "certain")
-    assert [each["kind"] for each in report["oddities"]] == ["helpers"]
+    assert [each["kind"] for each in report["anomalies"]] == ["helpers"]

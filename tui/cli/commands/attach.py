@@ -180,6 +180,7 @@ def _anomalies(attachment: Attachment, snapshot: Snapshot | None) -> tuple[Anoma
 
 def _to_json(report: RunReport, observed_bytes: int | None) -> "AttachJson":
     sample = report.attachment.probe
+    anomalies = [anomaly.to_json() for anomaly in report.anomalies]
     return {
         "schema": 1,
         **report.attachment.to_json(),
@@ -187,7 +188,8 @@ def _to_json(report: RunReport, observed_bytes: int | None) -> "AttachJson":
         "job": job_to_mapping(report.job) if report.job else None,
         "budget": report.budget.to_json() if report.budget else None,
         "observed_bytes": observed_bytes,
-        "oddities": [anomaly.to_json() for anomaly in report.anomalies],
+        "anomalies": anomalies,
+        "oddities": anomalies,
         "faults": list(report.faults),
         "counters": None if sample is None else [asdict(device) for device in sample.devices],
         "status": report.comparison.status if report.comparison else "unknown",

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ...draw.text_output import detect_output
 from ...job.load_job import load_from_options
@@ -10,9 +9,6 @@ from ...reports.budget_text import assumed_lines, budget_lines, closing_lines
 from ..json_text import json_text
 from ..measured_runs import estimate_job
 from ..option_values import described_gpu
-
-if TYPE_CHECKING:
-    from ..json_types import EstimateJson
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -22,8 +18,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     gpu, memory_bytes = described_gpu(options, job)
     budget = estimate_job(options, job, gpu, memory_bytes, here=not memory_bytes)
     if options.json:
-        found: EstimateJson = {**budget.to_json(), "notes": list(notes)}
-        print(json_text(found))
+        print(json_text({**budget.to_json(), "notes": list(notes)}))
         return 0
     output = detect_output(ascii_only=options.ascii)
     scale = memory_bytes if memory_bytes and memory_bytes > budget.peak.device_bytes else None

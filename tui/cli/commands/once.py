@@ -116,6 +116,7 @@ def _watch(options: argparse.Namespace, watchlist: Watchlist, snapshot: Snapshot
 def board_json(board: Board) -> "OnceJson":
     """Return the board as ``--once --json`` prints it."""
     snapshot = board.snapshot
+    anomalies = [anomaly.to_json() for anomaly in board.anomalies]
     return {
         "schema": 1,
         "time": datetime.fromtimestamp(snapshot.time, timezone.utc).isoformat(),
@@ -130,7 +131,8 @@ def board_json(board: Board) -> "OnceJson":
         "gpus": [_gpu_json(row, board) for row in board.gpus if board.displays_gpu(row.reading)],
         "runs": [_run_json(run) for run in board.runs],
         "pending": [_pending_json(row) for row in board.pending],
-        "oddities": [anomaly.to_json() for anomaly in board.anomalies],
+        "anomalies": anomalies,
+        "oddities": anomalies,
     }
 
 

@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from vramtop.estimator.budget import FieldsOf
+from vramtop.estimator.budget import BudgetJson, FieldsOf
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.learning.measurement import MeasurementJson
 from vramtop.monitor.fleet.fleet import HostReading
 from vramtop.monitor.snapshot.field_types import resolve_annotations
 from vramtop.monitor.snapshot.snapshot import Snapshot
-
-from .json_types import (
+from vramtop.tui.cli.json_types import (
     AttachJson,
     ConfigChangedJson,
     ConfigJson,
@@ -39,7 +38,7 @@ from .json_types import (
     SnapshotJson,
     StreamLineJson,
 )
-from .measuring.suite_results import SuiteResults
+from vramtop.tui.cli.measuring.suite_results import SuiteResults
 
 resolve_annotations()  # of the records that recordings consist of
 
@@ -57,7 +56,11 @@ class Output:
 
 
 OUTPUTS = {
-    "estimate": Output(kind=EstimateJson, title="Predicted memory of a job", commands=("vramtop estimate JOB --json",)),
+    "estimate": Output(
+        kind=Annotated[dict[str, Any], FieldsOf(BudgetJson, also=EstimateJson)],
+        title="Predicted memory of a job",
+        commands=("vramtop estimate JOB --json",),
+    ),
     "fit": Output(
         kind=FitJson,
         title="Whether a job fits on a machine",
