@@ -14,9 +14,7 @@ from vramtop.monitor.anomalies import AnomalyJson
 from vramtop.monitor.attach.attachment import AttachmentJson
 from vramtop.monitor.board.divergence import Status
 from vramtop.monitor.board.fit import FitResultJson
-from vramtop.monitor.doctor.driver_facts import GpuFacts
-from vramtop.monitor.doctor.report import InterpreterFacts, Issue
-from vramtop.monitor.doctor.system import DataFolderFacts, PermissionFacts, SystemFacts
+from vramtop.monitor.doctor import DataFolderFacts, GpuFacts, InterpreterFacts, Issue, PermissionFacts, SystemFacts
 from vramtop.monitor.fleet.fleet import HostReading
 from vramtop.monitor.fleet.placing import FleetFitJson
 from vramtop.monitor.host.kinds import ProcessKind
@@ -466,8 +464,6 @@ class DriverJson(TypedDict):
     """Why it cannot be used, in a sentence; null: it can."""
     driver_version: str | None
     """Its version."""
-    nvml_version: str | None
-    """Version of NVML."""
     cuda_version: str | None
     """Latest CUDA version that it supports."""
     kernel_module: str | None
@@ -476,8 +472,10 @@ class DriverJson(TypedDict):
     """Path of the library that was loaded."""
     init_seconds: float | None
     """Time that NVML took to start."""
-    unanswered: str | None
-    """The call that had not returned at the time limit; null: all did."""
+    read_seconds: float | None
+    """Time that one reading of all GPUs took."""
+    faults: list[Annotated[dict[str, Any], FieldsOf(Fault)]]
+    """What could not be read of the machine as a whole."""
 
 
 class DoctorJson(Versioned):

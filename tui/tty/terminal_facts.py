@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from vramtop.monitor.doctor.report import Issue
-from vramtop.monitor.doctor.system import SystemFacts
+from vramtop.monitor.doctor import Issue, SystemFacts
 
 from ..draw.text_output import ColourDepth, TextOutput, colour_depth, is_dumb_terminal
 

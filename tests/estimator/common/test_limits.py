@@ -21,7 +21,6 @@ OWN = {  # of vramtop's own processes, through a pipe or a private folder, or wh
     "estimator/worker/model/build.py",
     "estimator/worker/request/protocol.py",
     "monitor/attach/automatic/read_program.py",
-    "monitor/doctor/driver_facts.py",
     "monitor/history/history.py",
     "monitor/probe/trainer_guard.py",
     "monitor/storage/pending_jobs.py",

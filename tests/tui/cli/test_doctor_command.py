@@ -10,12 +10,21 @@ import pytest
 from json_schemas import valid_json
 from rich.cells import cell_len
 
-from vramtop.monitor.doctor.driver_facts import DriverFacts, GpuFacts
-from vramtop.monitor.doctor.report import DoctorReport, InterpreterFacts, find_issues
-from vramtop.monitor.doctor.system import DataFile, DataFolderFacts, PermissionFacts, collect_system_facts
+from vramtop.monitor.doctor import (
+    DataFile,
+    DataFolderFacts,
+    DoctorReport,
+    DriverFacts,
+    GpuFacts,
+    InterpreterFacts,
+    PermissionFacts,
+    collect_system_facts,
+    find_issues,
+)
+from vramtop.monitor.snapshot.snapshot import Fault
+from vramtop.tui.cli.commands.doctor import doctor_json, doctor_lines
 from vramtop.tui.cli.main import main
 from vramtop.tui.draw.text_output import TextOutput
-from vramtop.tui.reports.doctor_text import doctor_lines
 from vramtop.tui.tty.terminal_facts import terminal_facts, terminal_issues
 
 SECRETS = ("zaphod", "moonshot", "hunter2")
@@ -49,7 +58,7 @@ def test_the_report_is_printed_anywhere_without_secrets(doctor, words):
     assert done.returncode in (0, 3)  # with and without a driver
     assert done.stderr == ""
     assert [secret for secret in SECRETS if secret in done.stdout.lower()] == []
-    assert "Python 3." in done.stdout or "python" in valid_json("doctor", done.stdout)["system"]
+    assert "python 3." in done.stdout or "python" in valid_json("doctor", done.stdout)["system"]
     assert "\x1b" not in done.stdout
 
 
@@ -99,61 +108,44 @@ def test_a_launch_line_is_a_usage_error(capsys):
     assert "takes no launch line" in capsys.readouterr().err
 
 
-@pytest.fixture
-def page() -> DoctorReport:
-    """The report of a machine with a healthy GPU, a lost one and one that hangs."""
-    able = {"memory_v2": "yes", "processes": "yes", "power": "NOT_SUPPORTED", "mig": "on"}
-    good = GpuFacts(
-        index=0, name="NVIDIA H100 80GB HBM3", uuid="GPU-12345678...", memory_info="v2", total_bytes=80 * 2**30,
-        used_bytes=2**30, free_bytes=79 * 2**30, reserved_bytes=0, compute_mode="default", mig_slots=7, processes=2,
-        processes_seen=2, processes_of_others=1, processes_without_memory=0, abilities=able,
-        slowest_call="nvmlDeviceGetName", slowest_seconds=0.0123,
-    )  # fmt: skip
-    gpus = (good, GpuFacts(index=1, lost="GPU_IS_LOST"), GpuFacts(index=2, unanswered="nvmlDeviceGetName"))
-    broken = DataFile(name="pending.json", size_bytes=3, mode="0600", state="damaged", sound=False, private=True)
-    return DoctorReport(
-        system=replace(
-            collect_system_facts({}), environment={"CUDA_VISIBLE_DEVICES": "0", "TERM": "dumb"}, session=("tmux",)
+def test_issues_are_printed_first_and_then_each_fact_with_its_name():
+    report = DoctorReport(
+        system=replace(collect_system_facts({}), environment={"CUDA_VISIBLE_DEVICES": "0", "TERM": "dumb"}),
+        driver=DriverFacts(
+            driver_version="580.65.06",
+            cuda_version="13.0",
+            gpus=(
+                GpuFacts(
+                    index=0, name="NVIDIA H100 80GB HBM3", uuid="GPU-12345678...", total_bytes=80 * 2**30, processes=2,
+                    processes_seen=2, processes_of_others=1,
+                    faults=(Fault(field="power_w", code="NOT_SUPPORTED", message="no power"),),
+                ),
+                GpuFacts(index=1, faults=(Fault(field=None, code="GPU_IS_LOST", message="it is lost"),)),
+            ),
         ),
-        driver=DriverFacts(driver_version="580.65.06", nvml_version="13.580.65.06", cuda_version="13.0", gpus=gpus),
         access=PermissionFacts(root=False, devices=(), hidepid=None, sees_others=True, pidfd=True),
-        files=DataFolderFacts(folder="~/.local/share/vramtop", there=True, writable=True, files=(broken,), set_aside=1),
+        files=DataFolderFacts(
+            folder="~/.local/share/vramtop", there=True, writable=True, set_aside=1,
+            files=(
+                DataFile(name="pending.json", size_bytes=3, mode="0600", state="damaged", sound=False, private=True),
+            ),
+        ),
         pythons=(InterpreterFacts(path="~/.../bin/python", named_by="VIRTUAL_ENV"),),
-    )
-
-
-@pytest.mark.parametrize("ascii_only", [False, True])
-def test_issues_are_printed_first(page, ascii_only):
-    terminal = TextOutput(colour_depth="none", ascii_only=ascii_only, width=80)
-    shown = terminal_facts({"TERM": "dumb"}, page.system, terminal)
-    found = (*find_issues(page), *terminal_issues(shown))
-    lines = doctor_lines(page, shown, found, terminal)
+    )  # fmt: skip
+    output = TextOutput(colour_depth="none", ascii_only=False, width=100)
+    terminal = terminal_facts({"TERM": "dumb"}, report.system, output)
+    issues = (*find_issues(report), *terminal_issues(terminal))
+    lines = list(doctor_lines(doctor_json(report, terminal, issues, ["dashboard.sort"]), output))
     assert max(map(cell_len, lines)) <= 80
-    text = "\n".join(lines)
-    assert text.isascii() or not ascii_only
-    sign = "x" if ascii_only else "✗"
-    assert lines[2] == f"{sign} GPU 1 does not answer: GPU_IS_LOST"
-    assert lines[3] == f"{sign} GPU 2: the driver has not answered nvmlDeviceGetName in time"
-    assert text.index("pending.json: damaged") < text.index("CUDA_VISIBLE_DEVICES is set (0)") < text.index("vramtop  ")
-    flat = " ".join(text.split())
+    assert lines[2] == "✗ GPU 1: it is lost"
+    flat = " ".join(" ".join(lines).split())
+    assert flat.index("pending.json: damaged") < flat.index("CUDA_VISIBLE_DEVICES is set (0)") < flat.index("system ")
     for words in (
-        "driver 580.65.06", "3 GPUs", "NVIDIA H100 80GB HBM3", "GPU-12345678...", "7 MIG slots", "power NOT_SUPPORTED",
-        "answers memory v2, processes", "2 processes: 2 visible from here, 1 of others", "nvmlDeviceGetName, 12.3 ms",
-        "within tmux", "TERM=dumb: the dashboard does not open",
-        "~/.../bin/python (VIRTUAL_ENV): torch and transformers not both installed", "1 set aside",
+        "driver version 580.65.06 · cuda version 13.0", "NVIDIA H100 80GB HBM3", "GPU-12345678...", "total 80.00 GiB",
+        "not read power_w NOT_SUPPORTED", "processes 2 · processes seen 2 · processes of others 1", "root no",
+        "TERM=dumb: the dashboard does not open", "path ~/.../bin/python · named by VIRTUAL_ENV", "set aside 1",
+        "settings not at their defaults: dashboard.sort",
     ):  # fmt: skip
         assert words in flat
-
-
-def test_a_machine_without_issues_is_reported_as_such(page):
-    fine = replace(
-        page,
-        driver=replace(page.driver, gpus=page.driver.gpus[:1]),
-        files=replace(page.files, files=(), set_aside=0),
-        system=replace(page.system, environment={}, own_pid_namespace=False, wsl=False),
-        pythons=(replace(page.pythons[0], torch="2.9", transformers="5.1"),),
-    )
-    terminal = TextOutput(colour_depth="none", ascii_only=False, width=80)
-    shown = replace(terminal_facts({"TERM": "xterm"}, fine.system, terminal), columns=80, lines=24)
-    assert (*find_issues(fine), *terminal_issues(shown)) == ()
-    assert "✓ no problems found" in doctor_lines(fine, shown, (), terminal)
+    fine = list(doctor_lines(doctor_json(report, terminal, (), []), output))
+    assert "✓ no problems found" in fine

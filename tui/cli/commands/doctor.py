@@ -3,18 +3,19 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from vramtop.estimator.common.errors import ExitCode
-from vramtop.monitor.doctor.report import DoctorReport, Issue, collect_report, find_issues
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.doctor import DoctorReport, Issue, Severity, collect_report, find_issues
 from vramtop.monitor.storage.settings.in_force import DEFAULT
 
-from ...draw.text_output import detect_output
-from ...reports.doctor_text import doctor_lines
+from ...draw.palette import CHECKS, Mark
+from ...draw.text_output import TextOutput, detect_output
 from ...tty.terminal_facts import TerminalFacts, terminal_facts, terminal_issues
 from ..json_text import json_text
 from ..progress import Progress
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 
 _MAX_WIDTH = 80
 """Columns of the page, so that it can be read wherever it is pasted."""
+_LABEL_WIDTH = 10
+_MARKS: dict[Severity, Mark] = {
+    "error": CHECKS["failure"],
+    "warning": CHECKS["warning"],
+    "note": CHECKS["skipped"],
+}
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -38,17 +45,13 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     output = detect_output(ascii_only=options.ascii)
     with Progress(quiet=options.json) as progress:
         progress("examining the driver and the Python interpreters")
-        page = collect_report(os.environ, python=options.python)
-    terminal = terminal_facts(os.environ, page.system, output)
-    changed = _changed_settings(options.settings)
-    problems = (*find_issues(page), *terminal_issues(terminal), *_settings_issues(len(options.settings.problems)))
-    if options.json:
-        print(json_text(_to_json(page, terminal, problems, changed)))
-    else:
-        narrow = replace(output, width=min(output.width, _MAX_WIDTH))
-        print("\n".join(doctor_lines(page, terminal, problems, narrow, changed_settings=changed)))
+        report = collect_report(os.environ, python=options.python)
+    terminal = terminal_facts(os.environ, report.system, output)
+    issues = (*find_issues(report), *terminal_issues(terminal), *_settings_issues(len(options.settings.problems)))
+    page = doctor_json(report, terminal, issues, _changed_settings(options.settings))
+    print(json_text(page) if options.json else "\n".join(doctor_lines(page, output)))
     sys.stdout.flush()
-    return ExitCode.CANNOT_TELL if page.driver.problem or page.driver.hangs else ExitCode.DONE
+    return ExitCode.CANNOT_TELL if report.driver.problem or report.driver.hangs else ExitCode.DONE
 
 
 def _settings_issues(count: int) -> tuple[Issue, ...]:
@@ -64,14 +67,15 @@ def _changed_settings(settings: "SettingsInForce") -> list[str]:
     return sorted(name for name, origin in settings.origins.items() if origin != DEFAULT)
 
 
-def _to_json(
-    page: DoctorReport, terminal: TerminalFacts, problems: Sequence[Issue], changed: list[str]
+def doctor_json(
+    report: DoctorReport, terminal: TerminalFacts, issues: Sequence[Issue], changed: list[str]
 ) -> "DoctorJson":
-    facts = msgspec.to_builtins(page)
+    """Return the page as ``vramtop doctor --json`` prints it."""
+    facts = msgspec.to_builtins(report)
     gpus = facts["driver"].pop("gpus")
     return {
         "schema": 1,
-        "findings": msgspec.to_builtins(tuple(problems)),
+        "findings": msgspec.to_builtins(tuple(issues)),
         "system": facts["system"],
         "driver": facts["driver"],
         "gpus": gpus,
@@ -81,3 +85,55 @@ def _to_json(
         "files": facts["files"],
         "changed_settings": changed,
     }
+
+
+def doctor_lines(page: "DoctorJson", output: TextOutput) -> Iterator[str]:
+    """Yield the issues, and then all facts, each with the name that it has in the JSON."""
+    output = replace(output, width=min(output.width, _MAX_WIDTH))
+    yield output.paint("vramtop doctor", None, bold=True)
+    yield ""
+    for issue in page["findings"]:
+        severity = issue["severity"]
+        first, *others = output.wrapped(f"{_MARKS[severity].letter} {issue['sentence']}", further="  ")
+        yield output.paint(first, None, bold=severity == "error")
+        yield from others
+    if not page["findings"]:
+        yield output.text("✓ no problems found")
+    yield ""
+    for label, facts in _entries(page):
+        yield from output.wrapped(f"{label:<{_LABEL_WIDTH}}{facts}", further=" " * _LABEL_WIDTH)
+
+
+def _entries(page: "DoctorJson") -> Iterator[tuple[str, str]]:
+    yield "system", _words(page["system"])
+    yield "driver", _words({**page["driver"], "problem": None, "faults": None})  # they are issues
+    for gpu in page["gpus"]:
+        unread = {fault["field"] or "all": fault["code"] for fault in gpu["faults"]}
+        yield f"GPU {gpu['index']}", _words({**gpu, "index": None, "faults": None, "not_read": unread})
+    yield "access", _words(page["access"])
+    yield "terminal", _words(page["terminal"])
+    yield from (("python", _words(python)) for python in page["pythons"])
+    yield "files", _words(page["files"])
+    if page["changed_settings"]:
+        yield "settings", f"not at their defaults: {', '.join(page['changed_settings'])}"
+
+
+def _words(facts: Mapping[str, Any]) -> str:
+    """Return facts with their names in words, those that are unknown left out."""
+    return " · ".join(_word(name, value) for name, value in facts.items() if value not in (None, (), [], {}))
+
+
+def _word(name: str, value: Any) -> str:
+    plain = name.replace("_", " ")
+    if isinstance(value, bool):
+        return f"{plain} {'yes' if value else 'no'}"
+    if name.endswith("_bytes"):
+        return f"{plain.removesuffix(' bytes')} {format_gib(value, digits=2)} GiB"
+    if name.endswith("_seconds"):
+        return f"{plain.removesuffix(' seconds')} in {value:.2f} s"
+    if isinstance(value, Mapping):
+        return f"{plain} {', '.join(f'{key} {each}' for key, each in value.items())}"
+    if isinstance(value, list | tuple):
+        each = (", ".join(map(str, part.values())) if isinstance(part, Mapping) else part for part in value)
+        return f"{plain} {'; '.join(each)}"
+    return f"{plain} {value}"
