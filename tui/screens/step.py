@@ -4,16 +4,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Container, Vertical, VerticalScroll
+from textual.containers import Container, VerticalScroll
 from textual.content import Content
 from textual.events import Resize
-from textual.screen import ModalScreen, Screen
-from textual.widgets import Input, Label, Static
+from textual.screen import Screen
 
 from vramtop.estimator.budget import Budget, ComponentName, Components, LargeTensor, PhaseMark
+from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.crash.crash_file import read_crash_file
 from vramtop.estimator.crash.explanation import size_text
@@ -26,7 +25,8 @@ from ..draw.bars import PAINTED, Cell
 from ..draw.memory_graph import EIGHTHS, axis_labels
 from ..draw.palette import COMPONENTS, Mark, colour_of, component_mark, ink_on, on_colour, phase_place
 from ..draw.text_output import printable
-from ..keys import bind, shown_key
+from ..job.dialogs import AskScreen
+from ..keys import bind
 from ..reports.budget_text import tensor_rows
 from ..widgets.budget_view import peak_line
 from ..widgets.cell_rows import CellRows, with_axes
@@ -53,69 +53,36 @@ class OpenedFile:
     content: CrashLog | MemorySnapshot
 
 
-class OpenFileScreen(ModalScreen[OpenedFile | None]):
-    """Asks for a snapshot or a log and returns it; None after Escape.
+class OpenFileScreen(AskScreen[OpenedFile]):
+    """Asks for a snapshot or a log.
 
     Args:
         name: the file that is offered.
         only_snapshots: a log will not do.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [bind("app.back", "dismiss(None)", "Back")]
-    DEFAULT_CSS = """
-    OpenFileScreen { align: center middle; }
-    OpenFileScreen Vertical {
-        width: 100; max-width: 96%; height: auto; background: $surface; border: solid $primary; padding: 0 1;
-    }
-    OpenFileScreen Label { text-style: bold; }
-    OpenFileScreen Static { height: auto; color: $text-muted; }
-    OpenFileScreen #failure { color: $text-error; display: none; }
-    """
+    PLACEHOLDER = "dump_snapshot.pickle"
 
     def __init__(self, name: str = "", *, only_snapshots: bool = False) -> None:
-        super().__init__()
-        self._offered = name
+        label, hint = "path of a memory snapshot", _HINT
+        if not only_snapshots:
+            label, hint = f"{label} or a log", hint + _LOG_HINT
+        super().__init__(name, label, hint)
         self._only_snapshots = only_snapshots
-        self._read_task = LatestOnlyTask("open a file", self.call_later, self._close, self._fail)
 
-    def compose(self) -> ComposeResult:
-        """Yield the input, and what can be typed into it."""
-        with Vertical() as box:
-            box.border_title = "Open"
-            box.border_subtitle = f"Enter opens it · {shown_key('app.back')} closes"
-            yield Label("path of a memory snapshot" if self._only_snapshots else "path of a memory snapshot or a log")
-            yield Input(self._offered, placeholder="dump_snapshot.pickle", compact=True)
-            yield Static(id="failure", markup=False)
-            yield Static(_HINT if self._only_snapshots else _HINT + _LOG_HINT, markup=False)
+    def read(self, text: str) -> OpenedFile:
+        """Read the file.
 
-    def on_mount(self) -> None:
-        """Focus the input."""
-        self.query_one(Input).focus()
-
-    def on_unmount(self) -> None:
-        """Discard what is still being read."""
-        self._read_task.cancel()
-
-    @on(Input.Submitted)
-    def submitted(self, event: Input.Submitted) -> None:
-        """Read the file that was typed."""
-        event.stop()
-        name = event.value.strip().strip("'\"")
-        self._fail("" if name else "type the path of a file")
+        Raises:
+            VramtopError: it cannot be read, or is not what is asked for.
+        """
+        name = text.strip("'\"")
         if not name:
-            return
-        self._read_task.submit(lambda: OpenedFile(name=name, content=read_crash_file(name)))
-
-    def _close(self, opened: OpenedFile) -> None:
-        if self._only_snapshots and isinstance(opened.content, CrashLog):
-            self._fail(f"{opened.name}: it is not a memory snapshot")
-        else:
-            self.dismiss(opened)
-
-    def _fail(self, sentence: str) -> None:
-        failure = self.query_one("#failure", Static)
-        failure.update(f"✗ {sentence}")
-        failure.display = bool(sentence)
+            raise InputError("type the path of a file")
+        content = read_crash_file(name)
+        if self._only_snapshots and isinstance(content, CrashLog):
+            raise InputError(f"{name}: it is not a memory snapshot")
+        return OpenedFile(name=name, content=content)
 
 
 # Areas of the step graph as plain data: the label of each component, and lines around areas where there is no colour.

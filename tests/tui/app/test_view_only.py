@@ -21,7 +21,7 @@ from vramtop.monitor.storage.user_file import leave_files_unchanged
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.app.view_only_app import REFUSAL, ViewOnlyApp
 from vramtop.tui.cli.main import main
-from vramtop.tui.job.save_dialog import SaveJobScreen
+from vramtop.tui.job.dialogs import SaveJobScreen
 from vramtop.tui.screens.registry import SCREENS
 from vramtop.tui.screens.step import OpenFileScreen
 from vramtop.tui.widgets.choice import ChoiceMenu

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.host.available_ram import HostRam
 
+    from ...job.dialogs import OpenedJob
     from ...job.load_job import LoadedJob
-    from ...job.open_dialog import OpenedJob
 
 _HERE = ""
 _HERE_WORDS = "these GPUs"

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.estimation import QuickEstimator
 
+    from ...job.dialogs import OpenedJob
     from ...job.form.fields import ModelChoice
     from ...job.load_job import LoadedJob
-    from ...job.open_dialog import OpenedJob
     from ..step import LiveStepScreen
     from ..what_if import Axis, WhatIfScreen
 
@@ -385,13 +385,13 @@ class JobFiles:
 
     def open(self, text: str = "") -> None:
         """Ask for a job file, a configuration, a launch line or a model."""
-        from ...job.open_dialog import OpenJobScreen  # each dialog is imported when it is opened first
+        from ...job.dialogs import OpenJobScreen  # each dialog is imported when it is opened first
 
         self._screen.app.push_screen(OpenJobScreen(text), self._show_opened)
 
     def save(self) -> None:
         """Save the job to a file."""
-        from ...job.save_dialog import open_save_dialog
+        from ...job.dialogs import open_save_dialog
 
         job = self._check.job
         if job is None or not has_model(job):
@@ -401,7 +401,7 @@ class JobFiles:
 
     def copy(self) -> None:
         """Copy the changed settings to the clipboard, and show them."""
-        from ...job.copy_dialog import CopiedTextScreen
+        from ...job.dialogs import CopiedTextScreen
 
         job = self._check.job
         if job is None:

@@ -23,8 +23,8 @@ from ...background.latest_only_task import LatestOnlyTask
 from ...draw.labels import MUTED, SEPARATOR, CellText, alarm, badge, format_duration, shorten
 from ...draw.palette import VERDICTS
 from ...draw.text_output import printable
+from ...job.dialogs import LaunchInput
 from ...job.load_job import load_typed
-from ...job.open_dialog import LaunchInput
 from ...keys import bind, shown_key
 from ...reports.fleet_fit_text import fleet_fit_sentence, host_reason, taken_gpus_text
 from ...widgets.keys_line import KeysLine

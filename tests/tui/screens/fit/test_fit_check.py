@@ -17,11 +17,9 @@ from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.estimator.job.resolved_job import settled as as_settled, settles
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.storage.recent_models import RecentModels
-from vramtop.tui.job.copy_dialog import CopiedTextScreen
+from vramtop.tui.job.dialogs import CopiedTextScreen, OpenJobScreen, SaveJobScreen
 from vramtop.tui.job.form.fields import ModelInput
 from vramtop.tui.job.form.job_form import FieldRow, JobForm
-from vramtop.tui.job.open_dialog import OpenJobScreen
-from vramtop.tui.job.save_dialog import SaveJobScreen
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.fit.verdict_pane import Suggestions, VerdictView
 from vramtop.tui.screens.step import StepScreen

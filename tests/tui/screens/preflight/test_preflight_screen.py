@@ -27,7 +27,7 @@ from vramtop.monitor.preflight.facts import JobInterpreter, Machine, described_m
 from vramtop.monitor.preflight.run_checks import prepare
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.background.preflight_run import PreflightProgress, PreflightRequest, read_context
-from vramtop.tui.job.open_dialog import OpenJobScreen
+from vramtop.tui.job.dialogs import OpenJobScreen
 from vramtop.tui.reports.preflight_text import summary_line
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.preflight import PreflightMark, PreflightScreen, mark_line
