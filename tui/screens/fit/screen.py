@@ -1,5 +1,6 @@
 """The fit check screen: a job's settings as a form, and beside it whether that job would fit."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,13 +21,12 @@ from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.job.resolved_job import settles
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit import DeviceCapacity
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.storage.recent_models import RecentModels
 
 from ...background.latest_only_task import JobEstimates, LatestOnlyTask
 from ...draw.text_output import printable
-from ...job.form.fields import ModelInput, cached_models, model_choices
+from ...job.form.fields import MODEL, ModelInput, cached_models, help_line, model_choices
 from ...job.form.job_form import JobForm
 from ...job.form_reading import FormReading
 from ...keys import ALT_DIGIT_CHARACTERS, bind, shown_key
@@ -35,94 +35,83 @@ from ...widgets.choice import Choice, ChoiceMenu
 from ...widgets.keys_line import KeysLine
 from ...widgets.row_table import StaticLines
 from ..base import BoardApp
-from ..preflight import PreflightMark
-from .gpu_picker import FitSession, GpuPicker
-from .verdict_pane import Advice, Capacity, EstimateJob, QuickEstimatorFor, Suggestions, VerdictView, find_advice
+from ..preflight import PreflightMark, open_preflight
+from ..what_if import WhatIfScreen
+from .gpu_picker import GpuPicker
+from .verdict_pane import (
+    Advice,
+    Capacity,
+    EstimateJob,
+    QuickEstimatorFor,
+    Suggestions,
+    VerdictView,
+    capacity_fingerprint,
+    find_advice,
+)
 
 if TYPE_CHECKING:
     from textual.timer import Timer
 
     from vramtop.estimator.estimation import QuickEstimator
+    from vramtop.monitor.host.available_ram import HostRam
 
     from ...job.dialogs import OpenedJob
     from ...job.form.fields import ModelChoice
     from ...job.load_job import LoadedJob
     from ..step import LiveStepScreen
-    from ..what_if import Axis, WhatIfScreen
+    from ..what_if import Axis
 
-# Estimates of the edited job: a quick one at once, a refined one and errors after a delay, and advice on a budget.
-
-
-_ERROR_DELAY_SECONDS = 0.3
-"""Time after the last key until an error is shown: half a model name is no mistake."""
-_REFINE_DELAY_SECONDS = 0.8
-"""Time after the last key until the refined estimate starts."""
+# Earlier versions of the edited job; consecutive edits of one field are one step.
 
 
-class FitEstimates(JobEstimates):
-    """Estimates the latest version of the job, and searches for advice on its budget.
+_MAX_STEPS = 100
+
+
+class UndoHistory:
+    """The versions of a job, and the way back.
 
     Args:
-        screen: the screen that shows the results.
-        estimate: a quick estimate; called off the UI thread, like the others.
-        refine: a better and slower one; None: there is none.
-        quick_estimator: makes quicker estimates for searches.
-        on_budget: receives each budget, quick or refined.
-        on_error: receives the reason why there is no budget, after a delay.
-        on_not_refined: receives the reason why there is no refined budget.
-        on_advice: receives the advice.
+        job: the first version.
     """
 
-    def __init__(
-        self,
-        screen: Screen[None],
-        estimate: EstimateJob,
-        refine: EstimateJob | None,
-        quick_estimator: QuickEstimatorFor,
-        *,
-        on_budget: Callable[[Budget], object],
-        on_error: Callable[[str], object],
-        on_not_refined: Callable[[str], object],
-        on_advice: Callable[[Advice], object],
-    ) -> None:
-        super().__init__(
-            estimate,
-            refine,
-            screen.call_later,
-            on_budget=on_budget,
-            on_error=lambda sentence: self._delay(_ERROR_DELAY_SECONDS, partial(on_error, sentence)),
-            on_not_refined=on_not_refined,
-        )
-        self._screen = screen
-        self._quick_estimator = quick_estimator
-        self._advice_task = LatestOnlyTask("fit check, suggestions", screen.call_later, on_advice)
-        self._delayed: list[Timer] = []
+    def __init__(self, job: Job) -> None:
+        self.current = job
+        """The latest version."""
+        self.edited: frozenset[str] = frozenset()
+        """Keys of the fields that the user had edited in the latest version."""
+        self._earlier: list[tuple[Job, frozenset[str]]] = []
+        self._field: str | None = None
 
-    def start(self, job: Job) -> None:
-        """Estimate this version of the job, and refine the estimate if no other version follows soon."""
-        self.estimate(job)
-        self._delay(_REFINE_DELAY_SECONDS, partial(self.refine, job))
+    @property
+    def can_undo(self) -> bool:
+        """True if there is an earlier version."""
+        return bool(self._earlier)
 
-    def search_advice(self, budget: Budget, capacity: Capacity) -> None:
-        """Search for advice on this budget."""
-        self._advice_task.submit(partial(find_advice, budget, capacity, self._quick_estimator))
+    def record(self, job: Job, field: str | None = None, *, edited: frozenset[str] = frozenset()) -> bool:
+        """Record a new version, and return True if it is the first that can be undone.
 
-    def cancel(self) -> None:
-        """Discard all estimates and advice of the job as it was until now."""
-        super().cancel()
-        self._advice_task.cancel()
-        for timer in self._delayed:
-            timer.stop()
-        self._delayed = []
+        Args:
+            job: the job as it is now.
+            field: key of the edited field; None: a step of its own, whatever came before.
+            edited: keys of all fields that the user has edited.
+        """
+        if job == self.current:
+            return False
+        could_undo = self.can_undo
+        if field is None or field != self._field:
+            self._earlier = [*self._earlier, (self.current, self.edited)][-_MAX_STEPS:]
+        self.current, self.edited, self._field = job, edited, field
+        return self.can_undo and not could_undo
 
-    def _delay(self, seconds: float, callback: Callable[[], Any]) -> None:
-        self._delayed.append(self._screen.set_timer(seconds, callback))
+    def undo(self) -> Job | None:
+        """Go back one step and return that version; None if there is none."""
+        if not self._earlier:
+            return None
+        (self.current, self.edited), self._field = self._earlier.pop(), None
+        return self.current
 
 
 # The form of the fit check: the settings of the job, errors under their fields, and the job that was opened.
-
-
-_MODEL = "model.id"
 
 
 class SettingsPane(Vertical):
@@ -140,7 +129,7 @@ class SettingsPane(Vertical):
         self,
         initial: Job,
         *,
-        recent: "RecentModels | None" = None,
+        recent: RecentModels | None = None,
         on_read: "Callable[[LoadedJob], object]",
         on_error: Callable[[str], object],
         id: str | None = None,  # noqa: A002 - Textual's own name for it
@@ -148,9 +137,11 @@ class SettingsPane(Vertical):
         super().__init__(id=id)
         self._recent = recent
         self._on_read = on_read
-        self._reading = FormReading["LoadedJob"](self, on_read=self._show_read_again, on_error=on_error)
+        self.reading = FormReading(self, on_read=self._show_read_again, on_error=on_error)
+        """Reads what was opened again with another model."""
         self._initial = initial
-        self._edited_field = _MODEL
+        self.edited_field = MODEL
+        """The field that was edited last, under which errors stand."""
         self._models: tuple[ModelChoice, ...] = ()
         self._models_task = LatestOnlyTask("models in the cache", self.call_later, self._offer_models)
 
@@ -167,52 +158,24 @@ class SettingsPane(Vertical):
     def on_unmount(self) -> None:
         """Cancel all background work."""
         self._models_task.cancel()
-        self._reading.cancel()
+        self.reading.cancel()
 
     @property
     def form(self) -> JobForm:
         """The form that is shown."""
         return self.query_one(JobForm)
 
-    @property
-    def is_being_read(self) -> bool:
-        """True from the edit of the model until the form shows what follows from it."""
-        return self._reading.is_due
-
-    def read_again(self, read: "Callable[[Mapping[str, Any]], LoadedJob] | None") -> bool:
-        """Read the job again if the last edit makes that necessary, and return whether it does."""
-        return self._reading.start(self.form, read)
-
-    def set_edited_field(self, key: str) -> None:
-        """Remember the field that was edited last; an empty key stands for all fields."""
-        self._edited_field = key or self._edited_field
-
-    def show_error(self, sentence: str) -> None:
-        """Write an error under the field that was edited last."""
-        self.form.show_error(self._edited_field, sentence)
-
     def focus_form(self) -> None:
         """Move the focus to the first field."""
         self.form.query("Input, Choice").first().focus()
 
-    def change(self, changes: dict[str, Any]) -> str | None:
-        """Change these settings as one undo step; return a sentence if that is not possible."""
-        form = self.form
-        if form.job is None:
-            return f"Not applied: {form.problem}"
-        try:
-            form.fill(with_changes(form.job, changes))
-        except InputError as error:
-            return error.message
-        return None
-
     async def show_source(self, source: "LoadedJob") -> None:
         """Show a job that was read from a file or a launch line, with the place where each value was read."""
-        self._reading.cancel()
+        self.reading.cancel()
         await self.form.remove()
         form = JobForm(source.job, origins=source.origins, missing=source.missing, models=self._models, id="form")
         await self.mount(form)
-        self._edited_field = source.missing[0] if source.missing else _MODEL
+        self.edited_field = source.missing[0] if source.missing else MODEL
 
     def _show_read_again(self, loaded: "LoadedJob") -> None:
         self.form.show_reading(loaded.job, loaded.origins, loaded.missing)
@@ -221,229 +184,6 @@ class SettingsPane(Vertical):
     def _offer_models(self, models: "tuple[ModelChoice, ...]") -> None:
         self._models = models
         self.form.set_models(models)
-
-
-# Keeps the verdict of the fit check up to date with the form and the GPUs.
-
-
-_NO_BUDGET = "There is no budget for these settings yet, so there is nothing to"
-
-
-class JobCheck:
-    """Estimates the form's job, compares it with the chosen GPUs, and searches for advice.
-
-    Args:
-        screen: has the form, the choice of GPUs and the verdict.
-        session: the edited job, and what it is compared with.
-        side_screens: screens opened from this one, which follow the budget.
-        estimate: a quick estimate; called off the UI thread.
-        refine: a better and slower one, likewise; None: there is none.
-        quick_estimator: makes quicker estimates for searches.
-    """
-
-    def __init__(
-        self,
-        screen: Screen[None],
-        session: FitSession,
-        side_screens: "SideScreens",
-        *,
-        estimate: EstimateJob,
-        refine: EstimateJob | None,
-        quick_estimator: QuickEstimatorFor,
-    ) -> None:
-        self._screen = screen
-        self._session = session
-        self._side_screens = side_screens
-        self.checked_model: str | None = None
-        """Name of the model of the last budget."""
-        self.estimates = FitEstimates(
-            screen,
-            estimate,
-            refine,
-            quick_estimator,
-            on_budget=self._show_budget,
-            on_error=self.show_error,
-            on_not_refined=self._show_not_refined,
-            on_advice=self._show_advice,
-        )
-
-    @property
-    def job(self) -> Job | None:
-        """The form's job with the chosen GPU as its target; None while a setting is invalid."""
-        job = self._pane.form.job
-        return self._picker.with_target(job) if job else None
-
-    def start(self) -> None:
-        """Request a budget for the settings as they are now, or say why there is none."""
-        self.estimates.cancel()
-        job = self.job
-        self._screen.query_one(PreflightMark).show_job(job)
-        if job is None:
-            self._view.show_problem(self._pane.form.problem or "")
-        elif not has_model(job):
-            self._view.show_problem(_no_model())
-        else:
-            self.estimates.start(job)
-
-    def compare(self, *, is_new_budget: bool = False) -> None:
-        """Compare the budget with the GPUs, and search for advice again if it may have changed."""
-        view, session = self._view, self._session
-        budget = view.budget
-        devices = self._picker.devices(budget.job.parallel.world_size if budget else 1, pinned=session.pinned)
-        is_outdated = session.set_devices(devices, budget, view.advice)
-        view.set_capacity(session.capacity)
-        if not view.is_invalid and (is_new_budget or is_outdated):
-            self._screen.call_after_refresh(self._search_advice)
-
-    def show_error(self, sentence: str) -> None:
-        """Say why there is no budget; not while the user still searches for a model."""
-        if self._pane.form.is_choosing_model:
-            self._view.show_problem(
-                f"Enter takes the highlighted model; {shown_key('app.back')} keeps your text", mark="…"
-            )
-            return
-        self._view.show_problem(sentence)
-        self._pane.show_error(sentence)
-
-    def budget_for(self, purpose: str) -> Budget | None:
-        """Return the budget of the settings as they are; if there is none, notify the user why."""
-        budget = self._view.budget
-        job = self.job
-        if budget is None or self._view.is_invalid or job is None or not settles(budget.job, job):
-            sentence = f"{_NO_BUDGET} {purpose}: {self.why_not()}"
-            self._screen.notify(sentence, severity="warning", markup=False)
-            return None
-        return budget
-
-    def why_not(self) -> str:
-        """Return why there is no job or no budget, as the end of a sentence."""
-        wrong = self._pane.form.problem
-        job = None if wrong else self.job
-        if job is not None and not has_model(job):
-            return _no_model()
-        return wrong or self._view.problem or "it is being estimated"
-
-    def _show_budget(self, budget: Budget) -> None:
-        self.checked_model = budget.job.model.id
-        self._pane.form.clear_errors()
-        self._view.set_budget(budget, refining=self.estimates.may_refine(budget))
-        self._side_screens.show_budget(self._view.budget or budget, self.estimates)
-        self.compare(is_new_budget=True)
-
-    def _show_not_refined(self, reason: str) -> None:
-        self._view.keep_quick_budget(reason)
-        self._side_screens.show_not_refined(reason)
-
-    def _show_advice(self, advice: Advice) -> None:
-        self._view.set_advice(advice)
-        self._side_screens.show_advice(advice)
-
-    def _search_advice(self) -> None:
-        """Search for advice once the verdict is drawn: Python threads share one processor."""
-        budget, job = self._view.budget, self.job
-        if budget is not None and job is not None and settles(budget.job, job):
-            self.estimates.search_advice(budget, self._session.capacity)
-
-    @property
-    def _pane(self) -> SettingsPane:
-        return self._screen.query_one(SettingsPane)
-
-    @property
-    def _picker(self) -> GpuPicker:
-        return self._screen.query_one(GpuPicker)
-
-    @property
-    def _view(self) -> VerdictView:
-        return self._screen.query_one(VerdictView)
-
-
-def has_model(job: Job) -> bool:
-    """Return True if the job names a model."""
-    return job.model.id is not None or job.model.config is not None
-
-
-def _no_model() -> str:
-    return f"enter a model: name, hub id or folder; {shown_key('fit.open')} opens a file"
-
-
-# Jobs between the fit check and files: opened, saved as a job file, copied as flags.
-
-
-class JobFiles:
-    """Opens, saves and copies the job.
-
-    Args:
-        screen: has the form, the choice of GPUs and the verdict.
-        session: the edited job, and where it was read.
-        check: is started again when another job is shown.
-    """
-
-    def __init__(self, screen: Screen[None], session: FitSession, check: JobCheck) -> None:
-        self._screen = screen
-        self._session = session
-        self._check = check
-
-    def open(self, text: str = "") -> None:
-        """Ask for a job file, a configuration, a launch line or a model."""
-        from ...job.dialogs import OpenJobScreen  # each dialog is imported when it is opened first
-
-        self._screen.app.push_screen(OpenJobScreen(text), self._show_opened)
-
-    def save(self) -> None:
-        """Save the job to a file."""
-        from ...job.dialogs import open_save_dialog
-
-        job = self._check.job
-        if job is None or not has_model(job):
-            self._refuse("save")
-        else:
-            open_save_dialog(self._screen, job, self._session.file)
-
-    def copy(self) -> None:
-        """Copy the changed settings to the clipboard, and show them."""
-        from ...job.dialogs import CopiedTextScreen
-
-        job = self._check.job
-        if job is None:
-            self._refuse("copy")
-            return
-        try:
-            text = self._session.changes_text(job, self._screen.query_one(GpuPicker).catalogue_count)
-        except VramtopError as error:  # such as of a model that is not known
-            self._screen.notify(error.message, severity="warning", markup=False)
-            return
-        self._screen.app.copy_to_clipboard(text)
-        self._screen.app.push_screen(CopiedTextScreen(text, "Changed settings"))
-
-    def show_read_again(self, loaded: "LoadedJob") -> None:
-        """Show what was opened as it is with the model that the user has given."""
-        if (job := self._screen.query_one(SettingsPane).form.job) is not None:
-            self._session.history.amend(job)
-        self._show_name_and_notes(loaded)
-        self._check.start()
-
-    async def _show_opened(self, opened: "OpenedJob | None") -> None:
-        """Show an opened job in a new form, with the place where each value was read."""
-        if opened is None:
-            return
-        loaded, pane = opened.loaded, self._screen.query_one(SettingsPane)
-        self._session.open(opened)
-        await pane.show_source(loaded)
-        self._screen.query_one(GpuPicker).choose(loaded.job.target.gpu)
-        self._show_name_and_notes(loaded)
-        if loaded.missing:
-            pane.focus_form()
-        else:  # no field has the focus: a typed digit would overwrite a value that was read
-            self._screen.query_one(VerdictView).focus()
-        self._check.start()
-
-    def _show_name_and_notes(self, loaded: "LoadedJob") -> None:
-        self._screen.query_one("#title", Label).update(f"Fit check: would {loaded.job.label} fit?")
-        self._screen.query_one(VerdictView).set_notes(loaded.notes)
-
-    def _refuse(self, purpose: str) -> None:
-        sentence = f"There is no job to {purpose}: {self._check.why_not()}"
-        self._screen.notify(sentence, severity="warning", markup=False)
 
 
 # Keys and layout of the fit check. Function keys work while a field is being typed into, letters elsewhere.
@@ -497,84 +237,11 @@ FitCheckScreen #preflight-mark { width: auto; }
 """
 
 
-# The screens that the fit check opens on its job: the training step, what-if, and preflight.
-
-
-ChangeSettings = Callable[[dict[str, object]], object]
+_ERROR_DELAY_SECONDS = 0.3
+"""Time after the last key until an error is shown: half a model name is no mistake."""
+_REFINE_DELAY_SECONDS = 0.8
+"""Time after the last key until the refined estimate starts."""
 _NO_PLOT = "The closed form has no rule for this model, so there is no plot."
-
-
-class SideScreens:
-    """Opens the screens, and passes on what changes while one of them is open.
-
-    Args:
-        opener: the fit check.
-        change_settings: changes settings of the job, by key.
-    """
-
-    def __init__(self, opener: Screen[None], change_settings: ChangeSettings) -> None:
-        self._opener = opener
-        self._change_settings = change_settings
-        self._step: LiveStepScreen | None = None
-        self._what_if: WhatIfScreen | None = None
-
-    def open_step(self, budget: Budget, estimates: JobEstimates, *, gpu_bytes: int | None) -> None:
-        """Open the step screen on the job."""
-        from ..step import LiveStepScreen  # each screen is imported when it is opened first
-
-        self._step = self._step or LiveStepScreen(self._opener)
-        self._step.open(budget, estimates, gpu_bytes=gpu_bytes)
-
-    def open_what_if(self, budget: Budget, advice: Advice | None) -> None:
-        """Plot memory over the micro-batch or the sequence length; advice on an earlier job is awaited, not plotted."""
-        from ..what_if import WhatIfScreen
-
-        known = advice if advice is not None and advice.budget.job == budget.job else None
-        if known is not None and not known.can_plot:
-            self._opener.notify(_NO_PLOT, severity="warning")
-            return
-        self._what_if = WhatIfScreen(known.sweeps if known else (), label=budget.job.label)
-        self._opener.app.push_screen(self._what_if, self._apply_value)
-
-    def open_preflight(
-        self,
-        job: Job | None,
-        budget: Budget | None,
-        *,
-        devices: tuple[DeviceCapacity, ...],
-        launch: list[str] | None,
-    ) -> None:
-        """Open the preflight screen on the job."""
-        from ..preflight import open_preflight
-
-        open_preflight(self._opener, job, devices=devices, budget=budget, launch=launch)
-
-    def show_budget(self, budget: Budget, estimates: JobEstimates) -> None:
-        """Draw the step of this budget, if that screen is open."""
-        if self._step is not None:
-            self._step.update(budget, estimates)
-
-    def show_not_refined(self, reason: str) -> None:
-        """Say on the step screen why the step is not traced."""
-        if self._step is not None:
-            self._step.show_not_refined(reason)
-
-    def show_advice(self, advice: Advice) -> None:
-        """Plot the new sweeps, if the what-if screen is open."""
-        if self._what_if is None:
-            return
-        if advice.can_plot:
-            self._what_if.show_sweeps(advice.sweeps)
-        elif self._what_if.is_waiting:
-            self._what_if.dismiss(None)
-            self._opener.notify(_NO_PLOT, severity="warning")
-
-    def _apply_value(self, chosen: "tuple[Axis, int] | None") -> None:
-        self._what_if = None
-        if chosen is not None:
-            self._change_settings({chosen[0]: chosen[1]})
-
-
 _WIDE_COLUMNS = 116
 _HEADING_HELP = "Enter unfolds or folds these settings"
 
@@ -602,28 +269,40 @@ class FitCheckScreen(Screen[None]):
         self,
         watchlist: Watchlist,
         *,
-        estimate: "EstimateJob",
-        refine: "EstimateJob | None" = None,
-        quick_estimator: "QuickEstimatorFor | None" = None,
+        estimate: EstimateJob,
+        refine: EstimateJob | None = None,
+        quick_estimator: QuickEstimatorFor | None = None,
         initial: Job | None = None,
         pinned: Job | None = None,
-        recent: "RecentModels | None" = None,
+        recent: RecentModels | None = None,
         on_close: Callable[[Job], None] = lambda _: None,
     ) -> None:
         super().__init__()
-        self._session = FitSession(watchlist, initial or Job(), pinned)
-        self._recent = recent
-        self._on_close = on_close
-        self._side_screens = SideScreens(self, self._change_settings)
-        self._check = JobCheck(
-            self,
-            self._session,
-            self._side_screens,
-            estimate=estimate,
-            refine=refine,
-            quick_estimator=quick_estimator or (lambda _: estimate),
+        self._watchlist, self._initial = watchlist, initial or Job()
+        self._history = UndoHistory(self._initial)
+        self._pinned = pinned
+        """The pending version of the job: pinning again replaces it."""
+        self._opened: OpenedJob | None = None
+        """The file, launch line or model that the user opened last."""
+        self._host: HostRam | None = None
+        self._capacity = Capacity()
+        """The GPUs and the RAM that the job is compared with."""
+        self._recent, self._on_close = recent, on_close
+        self._checked_model: str | None = None
+        """Name of the model of the last budget."""
+        self._quick_estimator = quick_estimator or (lambda _: estimate)
+        self._estimates = JobEstimates(
+            estimate,
+            refine,
+            self.call_later,
+            on_budget=self._show_budget,
+            on_error=lambda sentence: self._delay(_ERROR_DELAY_SECONDS, partial(self._show_error, sentence)),
+            on_not_refined=self._show_not_refined,
         )
-        self._files = JobFiles(self, self._session, self._check)
+        self._advice_task = LatestOnlyTask("fit check, suggestions", self.call_later, self._show_advice)
+        self._delayed: list[Timer] = []
+        self._step: LiveStepScreen | None = None
+        self._what_if: WhatIfScreen | None = None
 
     def compose(self) -> ComposeResult:
         """The form, the verdict, the preflight mark, and the help of the field in focus."""
@@ -635,10 +314,10 @@ class FitCheckScreen(Screen[None]):
             yield ActionLabel("Pin as pending", "pin", id="pin")
         with Horizontal(id="halves"):
             yield SettingsPane(
-                self._session.initial,
+                self._initial,
                 recent=self._recent,
-                on_read=self._files.show_read_again,
-                on_error=self._check.show_error,
+                on_read=self._show_read_again,
+                on_error=self._show_error,
                 id="settings",
             )
             yield VerdictView(id="verdict")
@@ -648,40 +327,46 @@ class FitCheckScreen(Screen[None]):
     def on_mount(self) -> None:
         """Estimate the initial job."""
         self._pane.focus_form()
-        self._check.start()
+        self._start()
 
     def on_unmount(self) -> None:
         """Cancel all background work."""
-        self._check.estimates.cancel()
-        if self._recent is not None and self._check.checked_model:
-            self._recent.add(self._check.checked_model)
-        self._on_close(self._session.history.current)
+        self._cancel()
+        if self._recent is not None and self._checked_model:
+            self._recent.add(self._checked_model)
+        self._on_close(self._history.current)
 
     def show_board(self, board: Board) -> None:
         """Compare the job with the GPUs as they are now."""
-        self._session.set_board(board)
+        self._host = self._watchlist.host_memory(board.snapshot)
         self._picker.show_board(board)
         self._pane.form.state.usual_gpus = self._picker.number
-        self._check.compare()
+        self._compare()
 
     @property
     def job(self) -> Job | None:
         """The job with the chosen GPU as its target; None while a setting is invalid."""
-        return self._check.job
+        job = self._pane.form.job
+        return self._picker.with_target(job) if job else None
 
     @on(JobForm.Edited)
     def settings_edited(self, event: JobForm.Edited) -> None:
         """Estimate the edited job at once; with another model, what was opened is read again first."""
-        self._pane.set_edited_field(event.key)
-        form, session = self._pane.form, self._session
-        job, history = form.job, session.history
-        if job is not None and history.record(job, event.key or None, edited=form.edited):
+        pane, opened = self._pane, self._opened
+        pane.edited_field = event.key or pane.edited_field
+        form = pane.form
+        if form.job is not None and self._history.record(form.job, event.key or None, edited=form.edited):
             self.refresh_bindings()  # only now that undo is enabled: drawing the footer is slow
-        if self._pane.read_again(session.read_again):
-            self._check.estimates.cancel()
+        read = None
+        if opened is not None:
+            from ...job.load_job import load_again  # not before something was opened
+
+            read = partial(load_again, opened.text, opened.loaded)
+        if pane.reading.start(form, read):
+            self._cancel()
             self._view.show_problem(f"reading what you opened again, with {form.state.model}", mark="…")
         else:
-            self._check.start()
+            self._start()
 
     @on(JobForm.FieldFocused)
     def field_focused(self, event: JobForm.FieldFocused) -> None:
@@ -692,9 +377,9 @@ class FitCheckScreen(Screen[None]):
     def gpus_changed(self) -> None:
         """Compare the budget with the new GPUs, and estimate again: the libraries depend on the GPU."""
         self._pane.form.state.usual_gpus = self._picker.number
-        self._check.compare()
-        if not self._pane.is_being_read:
-            self._check.start()
+        self._compare()
+        if not self._pane.reading.is_due:
+            self._start()
 
     @on(Suggestions.Applied)
     def suggestion_applied(self, event: Suggestions.Applied) -> None:
@@ -704,24 +389,28 @@ class FitCheckScreen(Screen[None]):
     @on(ModelInput.JobPasted)
     def text_pasted(self, event: ModelInput.JobPasted) -> None:
         """Open the launch line or the path that was pasted into the model field."""
-        self._files.open(event.text)
+        self.action_open(event.text)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Disable undo while the history is empty, and the return to A while there is none."""
         if action == "swap":
             return self._view.kept is not None
-        return action != "undo" or self._session.history.can_undo
+        return action != "undo" or self._history.can_undo
 
     def action_pin(self) -> None:
-        """Make the job pending, unless its settings are invalid."""
-        job, budget = self.job, self._check.budget_for("pin")
-        if job is not None and budget is not None:
-            self._session.pin(job, budget)
-            self.notify(
-                f"{job.label} is pending: the dashboard shows whether it fits; "
-                f"press {shown_key('dashboard.dismiss')} there to unpin it.",
-                markup=False,
-            )
+        """Make the job pending in place of the version pinned before, unless its settings are invalid."""
+        job, budget = self.job, self._budget_for("pin")
+        if job is None or budget is None:
+            return
+        if self._pinned is not None and self._pinned != job:
+            self._watchlist.remove_pending(self._pinned)
+        self._pinned = job
+        self._watchlist.add_pending(job)
+        if budget.method != "formula" and settles(budget.job, job):
+            self._watchlist.set_budget(budget)
+        unpin = shown_key("dashboard.dismiss")
+        sentence = f"{job.label} is pending: the dashboard shows whether it fits; press {unpin} there to unpin it."
+        self.notify(sentence, markup=False)
 
     def action_apply(self, number: int) -> None:
         """Apply the suggestion with this number."""
@@ -733,19 +422,18 @@ class FitCheckScreen(Screen[None]):
 
     def action_undo(self) -> None:
         """Undo the last change: a suggestion, an opened file, or the edits of one field."""
-        history = self._session.history
-        if (job := history.undo()) is not None:
-            self._pane.form.fill(job, history.edited)
+        if (job := self._history.undo()) is not None:
+            self._pane.form.fill(job, self._history.edited)
 
     def action_keep(self) -> None:
         """Keep the job as candidate A; a job that is A already is kept no longer."""
-        if budget := self._check.budget_for("keep"):
+        if budget := self._budget_for("keep"):
             self._view.keep(None if self._view.kept and self._view.kept.job == budget.job else budget)
             self.refresh_bindings()
 
     def action_swap(self) -> None:
         """Go back to candidate A, and keep the job as it is now in its place."""
-        kept, budget = self._view.kept, self._check.budget_for("keep")
+        kept, budget = self._view.kept, self._budget_for("keep")
         if kept is not None and budget is not None:
             self._view.keep(budget)
             self._picker.choose(kept.job.target.gpu)
@@ -753,32 +441,65 @@ class FitCheckScreen(Screen[None]):
 
     def action_open(self, text: str = "") -> None:
         """Ask for a job file, a configuration, a launch line or a model."""
-        self._files.open(text)
+        from ...job.dialogs import OpenJobScreen  # dialogs are imported when one is opened first
+
+        self.app.push_screen(OpenJobScreen(text), self._show_opened)
 
     def action_save(self) -> None:
         """Save the job to a file."""
-        self._files.save()
+        from ...job.dialogs import open_save_dialog
+
+        job = self.job
+        if job is None or not _has_model(job):
+            self._warn(f"There is no job to save: {self._why_not()}")
+        else:
+            open_save_dialog(self, job, self._opened.loaded.file if self._opened else None)
 
     def action_copy(self) -> None:
-        """Copy the changed settings to the clipboard, and show them."""
-        self._files.copy()
+        """Copy the changed settings to the clipboard, as flags and as edits of what was opened, and show them."""
+        from ...job.dialogs import CopiedTextScreen
+        from ...job.load_job import changed_settings_text
+
+        job = self.job
+        if job is None:
+            self._warn(f"There is no job to copy: {self._why_not()}")
+            return
+        loaded, text = (self._opened.loaded, self._opened.text) if self._opened else (None, "")
+        try:
+            changes = changed_settings_text(job, loaded, text, gpus=self._picker.catalogue_count)
+        except VramtopError as error:  # such as of a model that is not known
+            self._warn(error.message)
+            return
+        self.app.copy_to_clipboard(changes)
+        self.app.push_screen(CopiedTextScreen(changes, "Changed settings"))
 
     def action_what_if(self) -> None:
-        """Plot memory over the micro-batch or the sequence length."""
-        if budget := self._check.budget_for("plot"):
-            self._side_screens.open_what_if(budget, self._view.advice)
+        """Plot memory over the micro-batch or the sequence length; advice on an earlier job is awaited, not plotted."""
+        budget, advice = self._budget_for("plot"), self._view.advice
+        if budget is None:
+            return
+        known = advice if advice is not None and advice.budget.job == budget.job else None
+        if known is not None and not known.can_plot:
+            self.notify(_NO_PLOT, severity="warning")
+            return
+        self._what_if = WhatIfScreen(known.sweeps if known else (), label=budget.job.label)
+        self.app.push_screen(self._what_if, self._apply_value)
 
     def action_step(self) -> None:
         """Open the step screen on the job."""
-        if budget := self._check.budget_for("draw"):
-            gpu_bytes = self._session.capacity.limits(budget).gpu_bytes
-            self._side_screens.open_step(budget, self._check.estimates, gpu_bytes=gpu_bytes)
+        if budget := self._budget_for("draw"):
+            from ..step import LiveStepScreen  # imported when it is opened first
+
+            self._step = self._step or LiveStepScreen(self)
+            self._step.open(budget, self._estimates, gpu_bytes=self._capacity.limits(budget).gpu_bytes)
 
     def action_preflight(self) -> None:
         """Open the preflight screen on the job."""
-        job = self.job
+        job, launch = self.job, None
         devices = self._picker.devices(job.parallel.world_size) if job else ()
-        self._side_screens.open_preflight(job, self._view.budget, devices=devices, launch=self._session.launch)
+        if self._opened is not None and self._opened.loaded.is_launch_line:
+            launch = shlex.split(self._opened.text)
+        open_preflight(self, job, devices=devices, budget=self._view.budget, launch=launch)
 
     def action_choose_gpus(self) -> None:
         """Move the focus to the choice of GPUs."""
@@ -792,15 +513,149 @@ class FitCheckScreen(Screen[None]):
         else:
             (suggestions if suggestions.display else view).focus()
 
-    def _show_help(self, key: str | None) -> None:
-        from ...job.form.fields import help_line  # parses docstrings
+    # Estimates of the edited job: a quick one at once, a refined one and errors after a delay, and advice on a budget.
 
+    def _start(self) -> None:
+        """Request a budget for the settings as they are now, or say why there is none."""
+        self._cancel()
+        job = self.job
+        self.query_one(PreflightMark).show_job(job)
+        if job is None:
+            self._view.show_problem(self._pane.form.problem or "")
+        elif not _has_model(job):
+            self._view.show_problem(_no_model())
+        else:
+            self._estimates.estimate(job)
+            self._delay(_REFINE_DELAY_SECONDS, partial(self._estimates.refine, job))
+
+    def _cancel(self) -> None:
+        """Discard all estimates and advice of the job as it was until now."""
+        self._estimates.cancel()
+        self._advice_task.cancel()
+        for timer in self._delayed:
+            timer.stop()
+        self._delayed = []
+
+    def _delay(self, seconds: float, callback: Callable[[], Any]) -> None:
+        self._delayed.append(self.set_timer(seconds, callback))
+
+    def _compare(self, *, is_new_budget: bool = False) -> None:
+        """Compare the budget with the GPUs, and search for advice again if it may have changed."""
+        view, before = self._view, self._capacity
+        budget, offered = view.budget, view.advice.suggestions if view.advice else ()
+        devices = self._picker.devices(budget.job.parallel.world_size if budget else 1, pinned=self._pinned)
+        is_local = budget is None or budget.job.target.gpu is None
+        self._capacity = Capacity(devices=devices, host=self._host if is_local else None)
+        view.set_capacity(self._capacity)
+        if budget is None or view.is_invalid:
+            return
+        prints = [capacity_fingerprint(offered, budget, each) for each in (before, self._capacity)]
+        if is_new_budget or prints[0] != prints[1]:
+            self.call_after_refresh(self._search_advice)
+
+    def _search_advice(self) -> None:
+        """Search for advice once the verdict is drawn: Python threads share one processor."""
+        budget, job = self._view.budget, self.job
+        if budget is not None and job is not None and settles(budget.job, job):
+            self._advice_task.submit(partial(find_advice, budget, self._capacity, self._quick_estimator))
+
+    def _show_budget(self, budget: Budget) -> None:
+        self._checked_model = budget.job.model.id
+        self._pane.form.clear_errors()
+        self._view.set_budget(budget, refining=self._estimates.may_refine(budget))
+        if self._step is not None:
+            self._step.update(self._view.budget or budget, self._estimates)
+        self._compare(is_new_budget=True)
+
+    def _show_not_refined(self, reason: str) -> None:
+        self._view.keep_quick_budget(reason)
+        if self._step is not None:
+            self._step.show_not_refined(reason)
+
+    def _show_advice(self, advice: Advice) -> None:
+        self._view.set_advice(advice)
+        if self._what_if is None:
+            return
+        if advice.can_plot:
+            self._what_if.show_sweeps(advice.sweeps)
+        elif self._what_if.is_waiting:
+            self._what_if.dismiss(None)
+            self.notify(_NO_PLOT, severity="warning")
+
+    def _show_error(self, sentence: str) -> None:
+        """Say why there is no budget; not while the user still searches for a model."""
+        if self._pane.form.is_choosing_model:
+            keeps = shown_key("app.back")
+            self._view.show_problem(f"Enter takes the highlighted model; {keeps} keeps your text", mark="…")
+            return
+        self._view.show_problem(sentence)
+        self._pane.form.show_error(self._pane.edited_field, sentence)
+
+    def _budget_for(self, purpose: str) -> Budget | None:
+        """Return the budget of the settings as they are; if there is none, notify the user why."""
+        budget, job = self._view.budget, self.job
+        if budget is None or self._view.is_invalid or job is None or not settles(budget.job, job):
+            none = "There is no budget for these settings yet, so there is nothing to"
+            self._warn(f"{none} {purpose}: {self._why_not()}")
+            return None
+        return budget
+
+    def _why_not(self) -> str:
+        """Return why there is no job or no budget, as the end of a sentence."""
+        wrong = self._pane.form.problem
+        job = None if wrong else self.job
+        if job is not None and not _has_model(job):
+            return _no_model()
+        return wrong or self._view.problem or "it is being estimated"
+
+    async def _show_opened(self, opened: "OpenedJob | None") -> None:
+        """Show an opened job in a new form, with the place where each value was read."""
+        if opened is None:
+            return
+        loaded, pane = opened.loaded, self._pane
+        self._opened, self._pinned = opened, None
+        self._history.record(loaded.job)
+        await pane.show_source(loaded)
+        self._picker.choose(loaded.job.target.gpu)
+        self._show_name_and_notes(loaded)
+        if loaded.missing:
+            pane.focus_form()
+        else:  # no field has the focus: a typed digit would overwrite a value that was read
+            self._view.focus()
+        self._start()
+
+    def _show_read_again(self, loaded: "LoadedJob") -> None:
+        """Show what was opened as it is with the model that the user has given; it is part of the same edit."""
+        self._history.current = self._pane.form.job or self._history.current
+        self._show_name_and_notes(loaded)
+        self._start()
+
+    def _show_name_and_notes(self, loaded: "LoadedJob") -> None:
+        self.query_one("#title", Label).update(f"Fit check: would {loaded.job.label} fit?")
+        self._view.set_notes(loaded.notes)
+
+    def _apply_value(self, chosen: "tuple[Axis, int] | None") -> None:
+        self._what_if = None
+        if chosen is not None:
+            self._change_settings({chosen[0]: chosen[1]})
+
+    def _show_help(self, key: str | None) -> None:
         for line in self.query("#help").results(StaticLines):  # none once the screen was closed
             line.show(Content(help_line(key) if key else _HEADING_HELP))
 
-    def _change_settings(self, changes: dict[str, object]) -> None:
-        if problem := self._pane.change(changes):
-            self.notify(problem, severity="warning", markup=False)
+    def _change_settings(self, changes: Mapping[str, Any]) -> None:
+        """Change these settings as one undo step."""
+        form = self._pane.form
+        if form.job is None:
+            self._warn(f"Not applied: {form.problem}")
+            return
+        try:
+            form.fill(with_changes(form.job, changes))
+        except InputError as error:
+            self._warn(error.message)
+
+    def _warn(self, sentence: str) -> None:
+        self.notify(sentence, severity="warning", markup=False)
 
     @property
     def _pane(self) -> SettingsPane:
@@ -813,6 +668,14 @@ class FitCheckScreen(Screen[None]):
     @property
     def _view(self) -> VerdictView:
         return self.query_one(VerdictView)
+
+
+def _has_model(job: Job) -> bool:
+    return job.model.id is not None or job.model.config is not None
+
+
+def _no_model() -> str:
+    return f"enter a model: name, hub id or folder; {shown_key('fit.open')} opens a file"
 
 
 # Opens the fit check: on a pending job, on the job that was edited last, or on a new one.

@@ -336,12 +336,12 @@ async def test_suggestions_for_the_settings_before_say_so(watchlist, estimate, b
         screen.show_board(board)
         await until_shown(pilot, lambda: suggested(screen))
         assert "1-9 applies" in text_of(screen, "Suggestions")
-        search, asked = screen._check.estimates.search_advice, []
-        monkeypatch.setattr(screen._check.estimates, "search_advice", lambda *words: asked.append(words))
+        search, asked = screen._advice_task.submit, []
+        monkeypatch.setattr(screen._advice_task, "submit", asked.append)
         screen.query_one(JobForm).fill(with_changes(large, {"training.micro_batch": 12}))
         await until_shown(pilot, lambda: "of the settings before" in text_of(screen, "Suggestions"))
-        await until_shown(pilot, lambda: bool(asked) and asked[-1][0].job.training.micro_batch == 12)
-        search(*asked[-1])
+        await until_shown(pilot, lambda: bool(asked) and asked[-1].args[0].job.training.micro_batch == 12)
+        search(asked[-1])
         await until_shown(pilot, lambda: "1-9 applies" in text_of(screen, "Suggestions"))
         assert "before" not in text_of(screen, "Suggestions")
 
@@ -551,12 +551,12 @@ async def test_a_plot_of_the_settings_before_says_so(watchlist, estimate, board,
         await pilot.pause()
         screen.show_board(board)
         await until_shown(pilot, lambda: bool(screen.query("#over")) and "F7 what-if" in text_of(screen, "#over"))
-        search, asked = screen._check.estimates.search_advice, []
-        monkeypatch.setattr(screen._check.estimates, "search_advice", lambda *words: asked.append(words))
+        search, asked = screen._advice_task.submit, []
+        monkeypatch.setattr(screen._advice_task, "submit", asked.append)
         screen.query_one(JobForm).fill(with_changes(START, {"training.micro_batch": 2}))
         await until_shown(pilot, lambda: "before the last change" in text_of(screen, "#over"))
         await until_shown(pilot, lambda: bool(asked))
-        search(*asked[-1])
+        search(asked[-1])
         await until_shown(pilot, lambda: "F7 what-if" in text_of(screen, "#over"))
 
 
@@ -568,17 +568,17 @@ async def test_the_what_if_plot_of_another_job_is_never_shown(watchlist, estimat
         await pilot.pause()
         screen.show_board(board)
         await until_shown(pilot, lambda: screen.query_one(VerdictView).advice is not None)
-        search, asked = screen._check.estimates.search_advice, []
-        monkeypatch.setattr(screen._check.estimates, "search_advice", lambda *words: asked.append(words))
+        search, asked = screen._advice_task.submit, []
+        monkeypatch.setattr(screen._advice_task, "submit", asked.append)
         screen.query_one(JobForm).fill(with_changes(START, {"training.micro_batch": 2}))
-        await until_shown(pilot, lambda: bool(asked) and asked[-1][0].job.training.micro_batch == 2)
+        await until_shown(pilot, lambda: bool(asked) and asked[-1].args[0].job.training.micro_batch == 2)
         await pilot.press("f7")
         await until_shown(pilot, lambda: isinstance(app.screen, WhatIfScreen))
         await until_shown(pilot, lambda: "estimating" in text_of(app.screen, "#facts"))
         await pilot.press("l", "tab", "right", "home", "enter")
         assert "GiB" not in text_of(app.screen, "#facts")
         assert not app.screen.query_one("#plot").visible
-        search(*asked[-1])
+        search(asked[-1])
         await until_shown(pilot, lambda: "micro-batch 2: 20.0 GiB" in text_of(app.screen, "#facts"))
         assert app.screen.query_one("#plot").visible
 
