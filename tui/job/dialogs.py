@@ -165,7 +165,7 @@ class SaveJobScreen(AskScreen[Path]):
         path: that is proposed.
     """
 
-    DEFAULT_CSS = "SaveJobScreen Vertical { width: 84; }"
+    DEFAULT_CSS = "SaveJobScreen Vertical { width: 84; } SaveJobScreen Label { color: $foreground; }"
     HEADING, VERB, PLACEHOLDER = "Save as a job file", "saves", "job.toml"
 
     def __init__(self, job: Job, path: str) -> None:
