@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from vramtop.estimator.common.sizes import GIB, KIB, MIB
+from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.formula.ranges import FORMULA, TRACED
 from vramtop.estimator.job.gpu_catalogue import catalogue, generation_of
 
@@ -84,8 +84,8 @@ def _contexts(_: str | None) -> Iterator[str]:
     for major in sorted(majors):
         gpu = next(gpu for gpu in catalogue() if gpu.compute_capability[0] == major)
         of = generation_of(gpu)
-        sizes = f"{of.context_bytes // MIB} MiB | {of.eager_context_bytes / GIB:.2f} GiB"
-        workspace = of.cublas_workspace_bytes // KIB
+        sizes = f"{of.context_mib} MiB | {of.eager_context_mib * MIB / GIB:.2f} GiB"
+        workspace = of.cublas_workspace_kib
         yield f"| {', '.join(majors[major])} | {major}.x | {sizes} | {workspace:,} KiB |"
 
 

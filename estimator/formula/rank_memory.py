@@ -211,7 +211,7 @@ def context_bytes(versions: VersionRules, generation: Generation, *, kernels: bo
         kernels: a step has run and its kernels are loaded; otherwise there are only the weights.
     """
     if versions.loads_whole_libraries:
-        return generation.eager_context_bytes
+        return generation.eager_context_mib * MIB
     if versions.loads_kernels_eagerly:
         return generation.context_bytes + _ALL_KERNELS_BYTES
     return generation.context_bytes + (_KERNELS_BYTES if kernels else 0)
@@ -231,7 +231,8 @@ def workspace_bytes(
     pairs = _WORKSPACE_PAIRS.findall(setting) if setting else ()
     stated = sum(int(size) * KIB * int(count) for size, count in pairs)
     engines = (5 if experts else 1) if transformer_engine else 0
-    return 2 * (stated if pairs else generation.cublas_workspace_bytes) + engines * generation.engine_workspace_bytes
+    thread = stated if pairs else generation.cublas_workspace_kib * KIB
+    return 2 * thread + engines * generation.engine_workspace_mib * MIB
 
 
 def gathered_input_bytes(job: ResolvedJob, hidden: int, stage: Stage) -> int:

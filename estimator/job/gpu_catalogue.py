@@ -3,13 +3,12 @@
 import difflib
 import functools
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from ..common.errors import InputError
-from ..common.sizes import KIB, MIB
+from ..common.sizes import MIB
 
 _VENDOR_WORDS = re.compile(r"\b(nvidia|geforce|tesla|quadro)\b")
 _MAX_TOTAL_DIFFERENCE = 0.08
@@ -22,40 +21,67 @@ BF16_CAPABILITY = (8, 0)
 """Compute capability from which GPUs compute in bf16."""
 
 
-class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that CUDA and its libraries take on GPUs of one major compute capability."""
+class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What CUDA and its libraries take on GPUs of one major compute capability."""
 
-    context_bytes: int
+    major: int
+    context_mib: int
     """CUDA context before any kernel is loaded."""
-    eager_context_bytes: int
+    eager_context_mib: int
     """Context with all kernels, of versions that cannot load them lazily."""
-    cublas_workspace_bytes: int
+    cublas_workspace_kib: int
     """cuBLAS workspace of one thread by default."""
-    engine_workspace_bytes: int
+    engine_workspace_mib: int
     """TransformerEngine's workspace."""
 
+    @property
+    def context_bytes(self) -> int:
+        """CUDA context before any kernel is loaded."""
+        return self.context_mib * MIB
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One GPU model."""
 
     name: str
     """Name in job files and for ``--gpu-type``: ``h100-80gb``."""
     label: str
     """Name on screens."""
-    aliases: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
     architecture: str
-    compute_capability: tuple[int, int]
-    total_bytes: int
+    compute: str
+    """Compute capability: ``8.9``."""
+    total_mib: int
     """Total memory that NVML reports."""
-    reserved_bytes: int | None
+    reserved_mib: int | None = None
     """Part of the total that the driver keeps on an idle GPU; None: never observed."""
-    nvml_names: tuple[str, ...]
+    nvml_names: tuple[str, ...] = msgspec.field(name="nvml")
     """Names that NVML reports."""
-    unified: bool
+    unified: bool = False
     """Memory is shared with the CPU, and NVML reports no total."""
-    approximate: bool
+    approximate: bool = False
     """The total is inferred, or drivers disagree about it."""
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """Major and minor number."""
+        major, minor = self.compute.split(".")
+        return int(major), int(minor)
+
+    @property
+    def total_bytes(self) -> int:
+        """Total memory that NVML reports."""
+        return self.total_mib * MIB
+
+    @property
+    def reserved_bytes(self) -> int | None:
+        """Part of the total that the driver keeps on an idle GPU; None: never observed."""
+        return None if self.reserved_mib is None else self.reserved_mib * MIB
+
+
+class _Catalogue(msgspec.Struct, forbid_unknown_fields=True):
+    gpu: tuple[Gpu, ...]
+    generation: tuple[Generation, ...]
 
 
 def find_gpu(name: str) -> Gpu:
@@ -92,74 +118,18 @@ def match_nvml_name(name: str, total_bytes: int | None = None) -> Gpu | None:
 def generation_of(gpu: Gpu | None) -> Generation:
     """Return the generation of a GPU; None: Hopper."""
     major = gpu.compute_capability[0] if gpu else _DEFAULT_MAJOR
-    known = _generations()
+    known = {each.major: each for each in _file().generation}
     return known.get(major) or known[max((each for each in known if each < major), default=min(known))]
 
 
-@functools.cache
 def catalogue() -> tuple[Gpu, ...]:
     """Return every GPU, in the order of the file: latest and largest first within each kind."""
-    return tuple(_gpu(entry) for entry in _file().gpu)
-
-
-class _GpuRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    name: str
-    label: str
-    architecture: str
-    compute: str
-    total_mib: int
-    reserved_mib: int | None = None
-    aliases: tuple[str, ...] = ()
-    nvml: tuple[str, ...]
-    unified: bool = False
-    approximate: bool = False
-
-
-class _GenerationRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    major: int
-    context_mib: int
-    eager_context_mib: int
-    cublas_workspace_kib: int
-    engine_workspace_mib: int
-
-
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    gpu: tuple[_GpuRow, ...]
-    generation: tuple[_GenerationRow, ...]
+    return _file().gpu
 
 
 @functools.cache
-def _file() -> _File:
-    return msgspec.toml.decode(_CATALOGUE_FILE.read_bytes(), type=_File)
-
-
-@functools.cache
-def _generations() -> dict[int, Generation]:
-    return {
-        row.major: Generation(
-            context_bytes=row.context_mib * MIB,
-            eager_context_bytes=row.eager_context_mib * MIB,
-            cublas_workspace_bytes=row.cublas_workspace_kib * KIB,
-            engine_workspace_bytes=row.engine_workspace_mib * MIB,
-        )
-        for row in _file().generation
-    }
-
-
-def _gpu(entry: _GpuRow) -> Gpu:
-    major, minor = entry.compute.split(".")
-    return Gpu(
-        name=entry.name,
-        label=entry.label,
-        aliases=entry.aliases,
-        architecture=entry.architecture,
-        compute_capability=(int(major), int(minor)),
-        total_bytes=entry.total_mib * MIB,
-        reserved_bytes=None if entry.reserved_mib is None else entry.reserved_mib * MIB,
-        nvml_names=entry.nvml,
-        unified=entry.unified,
-        approximate=entry.approximate,
-    )
+def _file() -> _Catalogue:
+    return msgspec.toml.decode(_CATALOGUE_FILE.read_bytes(), type=_Catalogue)
 
 
 @functools.cache

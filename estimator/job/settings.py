@@ -279,7 +279,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Tensor-parallel plan of your own, as ``module:attribute``; absent: the model's own.
 
     Also a table with a style of transformers' plans for each module, layer numbers as ``*``. An attribute is a dict of
-    styles or a function that returns one; a traced step imports it, a closed form reads its file as data.
+    styles or a function that returns one: a traced step imports it, a closed form counts the model's own plan.
     """
     pipeline: Positive = 1
     """Number of pipeline stages."""

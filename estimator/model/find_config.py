@@ -136,22 +136,31 @@ class ResolvedModel:
     """Code that a worker may run besides the installed libraries: ``folder``, and ``model`` or ``remote``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltInModel:
+class BuiltInModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model that vramtop knows by name."""
 
     id: str
     """Hub id."""
     label: str
     """Display name."""
-    task: Task
-    """The task that it is usually trained for."""
     parameters: int
-    """Published parameter count with that task's head."""
-    aliases: tuple[str, ...]
-    language_part: bool
+    """Published parameter count with the head of its usual task."""
+    aliases: tuple[str, ...] = ()
+    language_part: bool = False
     """It is the language part of the model with that id, whose other parts are not counted."""
-    config: Mapping[str, Any]
+    fields: dict[str, Any] = msgspec.field(name="config")
+    nulls: tuple[str, ...] = ()
+    """Fields that are null, which TOML cannot express."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The fields of a Hugging Face config.json."""
+        return {**self.fields, **dict.fromkeys(self.nulls)}
+
+    @property
+    def task(self) -> Task:
+        """The task that it is usually trained for."""
+        return usual_task(self.config)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -218,7 +227,7 @@ def _resolve(spec: ModelSpec, environ: Mapping[str, str], *, folders: bool) -> R
 def built_in_models() -> tuple[BuiltInModel, ...]:
     """Return every built-in model, family by family."""
     text = Path(__file__).with_name("models.toml").read_bytes()
-    return tuple(_built_in(entry) for entry in msgspec.toml.decode(text, type=_ModelsFile).model)
+    return msgspec.toml.decode(text, type=_ModelsFile).model
 
 
 def find_built_in(name: str) -> BuiltInModel | None:
@@ -354,31 +363,8 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-class _ModelEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    id: str
-    label: str
-    parameters: int
-    config: dict[str, Any]
-    nulls: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
-    language_part: bool = False
-
-
 class _ModelsFile(msgspec.Struct, forbid_unknown_fields=True):
-    model: list[_ModelEntry]
-
-
-def _built_in(entry: _ModelEntry) -> BuiltInModel:
-    config = {**entry.config, **dict.fromkeys(entry.nulls)}
-    return BuiltInModel(
-        id=entry.id,
-        label=entry.label,
-        task=usual_task(config),
-        parameters=entry.parameters,
-        aliases=entry.aliases,
-        language_part=entry.language_part,
-        config=config,
-    )
+    model: tuple[BuiltInModel, ...]
 
 
 @functools.cache

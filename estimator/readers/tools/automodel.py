@@ -3,7 +3,7 @@
 import re
 
 from ...job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES, Strategy
-from ...model.placement import STYLES, read_plan_file, style_of_class
+from ...model.placement import STYLES, STYLES_OF_CLASSES
 from ..program.program import Program, ToolCommand, WorldSize, checked_ranks, read_world_size
 from ..source.evidence import (
     MEGATRON_SHARDING,
@@ -454,8 +454,7 @@ def _doubt(settings: LayeredSettings, findings: FindingCollector, name: str, why
 #
 # A plan is the import path of a dict or of a function that returns one, or a table of styles; without one Automodel
 # takes its own plan for the model's class, else the model's (``_get_parallel_plan`` of
-# components/distributed/parallelizer.py). A path is followed to its file, which is read as data: nothing that a
-# recipe names is run.
+# components/distributed/parallelizer.py). What a path names would have to be run, and nothing that a recipe names is.
 
 
 _NAMES = ("distributed.tp_plan", "distributed.custom_tp_plan", "distributed.tp_shard_plan")
@@ -479,7 +478,7 @@ def read_tensor_plan(program: Program, settings: LayeredSettings, *, strategy: S
     if path is not None and path.startswith(f"{_OWN}."):
         findings.warn(f"{given.origin}: a plan of Automodel's own is counted as the model's plan in transformers.")
         return
-    plan = _styles(table) if path is None else read_plan_file(path, program.filesystem.cwd)
+    plan = _styles(table) if path is None else None
     if plan is not None:
         findings.record_from(given, "parallel.tensor_plan", plan)
         return
@@ -505,7 +504,8 @@ def _styles(table: list[tuple[str, Setting]]) -> dict[str, str] | None:
     for name, setting in table:
         module, _, last = name.rpartition(".")
         value = str(setting.value)
-        style = style_of_class(value) if last == "_target_" else value if value in STYLES else None
+        known = STYLES_OF_CLASSES.get(value.rpartition(".")[2])
+        style = known if last == "_target_" else value if value in STYLES else None
         if style is None:
             return None
         plan[module if last == "_target_" else name] = style

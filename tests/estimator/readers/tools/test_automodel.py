@@ -14,22 +14,6 @@ from vramtop.estimator.readers.source.evidence import JobReading
 ReadRecipe = Callable[..., JobReading]
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 QWEN = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
-PLAN = '''
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
-
-ATTENTION = {"model.layers.*.self_attn.q_proj": ColwiseParallel(), "model.layers.*.self_attn.o_proj": RowwiseParallel()}
-
-
-def whole_blocks():
-    """Attention and MLP."""
-    plan = {**ATTENTION}
-    plan["model.layers.*.mlp.down_proj"] = "rowwise"
-    return plan
-
-
-def by_model(model):
-    return {name: "colwise" for name, _ in model.named_modules()}
-'''
 
 
 @pytest.fixture
@@ -51,7 +35,6 @@ def read(tmp_path: Path) -> ReadRecipe:
             "model", {}
         )
         (tmp_path / "r.yaml").write_text(yaml.safe_dump(recipe))
-        (tmp_path / "plans.py").write_text(PLAN)
         line = f"automodel r.yaml --nproc-per-node {gpus}"
         return read_launch(shlex.split(line), environ={}, cwd=tmp_path, versions={"nemo_automodel": version})
 
@@ -150,18 +133,6 @@ def test_direction_of_doubt_of_fsdp2(
 @pytest.mark.parametrize(
     ("plan", "expected"),
     [
-        (
-            "plans.ATTENTION",
-            {"model.layers.*.self_attn.q_proj": "colwise", "model.layers.*.self_attn.o_proj": "rowwise"},
-        ),
-        (
-            "plans.whole_blocks",
-            {
-                "model.layers.*.self_attn.q_proj": "colwise",
-                "model.layers.*.self_attn.o_proj": "rowwise",
-                "model.layers.*.mlp.down_proj": "rowwise",
-            },
-        ),
         ({"model.layers.*.mlp.up_proj": "colwise"}, {"model.layers.*.mlp.up_proj": "colwise"}),
         (
             {"lm_head": {"_target_": "torch.distributed.tensor.parallel.ColwiseParallel"}},
@@ -169,7 +140,7 @@ def test_direction_of_doubt_of_fsdp2(
         ),
     ],
 )
-def test_a_plan_is_read_as_data(read: ReadRecipe, name: str, plan: Any, expected: dict[str, str]) -> None:
+def test_a_table_of_styles_is_read(read: ReadRecipe, name: str, plan: Any, expected: dict[str, str]) -> None:
     reading = read(distributed={"strategy": "fsdp2", "tp_size": 2, name: plan})
     assert reading.job().parallel.tensor_plan == expected
 
