@@ -213,22 +213,26 @@ def gpt_neox_body(arch: Architecture, family: Family, prefix: str) -> Iterator[N
     yield from norm(f"{prefix}final_layer_norm", arch.hidden, 1, bias=True)
 
 
-def gpt2_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:
-    """Yield the parameters of GPT-2, whose linear layers are stored (in, out)."""
+def plain_gpt_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:
+    """Yield the parameters of GPT's block of plain linear layers: fused queries, keys and values, an MLP without gate."""
     block, layers, hidden = f"{prefix}h.*.", arch.layers, arch.hidden
     yield NamedShape(f"{prefix}wte.weight", (arch.vocab, hidden), 1, "embedding")
-    yield NamedShape(f"{prefix}wpe.weight", (arch.positions, hidden), 1, "embedding")
-    for name, in_size, out_size in (
-        ("attn.c_attn", hidden, 3 * hidden),
-        ("attn.c_proj", hidden, hidden),
-        ("mlp.c_fc", hidden, arch.mlp_size),
-        ("mlp.c_proj", arch.mlp_size, hidden),
-    ):
-        yield NamedShape(f"{block}{name}.weight", (in_size, out_size), layers, "conv1d")
-        yield NamedShape(f"{block}{name}.bias", (out_size,), layers, "bias")
+    if arch.positions:
+        yield NamedShape(f"{prefix}wpe.weight", (arch.positions, hidden), 1, "embedding")
+    fused = arch.query_size + arch.key_size + arch.value_size
+    yield from linear(f"{block}attn.c_attn", fused, hidden, layers, bias=arch.qkv_bias)
+    yield from linear(f"{block}attn.c_proj", hidden, arch.attention_output_size, layers, bias=arch.output_bias)
+    yield from linear(f"{block}mlp.c_fc", arch.mlp_size, hidden, layers, bias=arch.mlp_bias)
+    yield from linear(f"{block}mlp.c_proj", hidden, arch.mlp_size, layers, bias=arch.mlp_bias)
     for name in family.block_norms:
-        yield from norm(block + name, hidden, layers, bias=True)
-    yield from norm(f"{prefix}ln_f", hidden, 1, bias=True)
+        yield from norm(block + name, hidden, layers, bias=arch.mlp_bias)
+    yield from norm(f"{prefix}ln_f", hidden, 1, bias=arch.mlp_bias)
+
+
+def gpt2_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:
+    """Yield the parameters of GPT-2, whose linear layers are stored (in, out)."""
+    for each in plain_gpt_body(arch, family, prefix):
+        yield replace(each, shape=each.shape[::-1], kind="conv1d") if each.kind == "linear" else each
 
 
 def _attention(arch: Architecture, block: str) -> Iterator[NamedShape]:
@@ -737,22 +741,6 @@ WITH_EXPERT_NAMES = {
 # Decoders that scripts build of torch's layers: GPT-2's block with plain linear layers, biases or none, other heads.
 #
 # They have no class in transformers; the reader of scripts finds their sizes.
-
-
-def plain_gpt_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:
-    """Yield the parameters of nanoGPT's block: fused queries, keys and values, an MLP without gate, layer norms."""
-    block, layers, hidden = f"{prefix}h.*.", arch.layers, arch.hidden
-    yield NamedShape(f"{prefix}wte.weight", (arch.vocab, hidden), 1, "embedding")
-    if arch.positions:
-        yield NamedShape(f"{prefix}wpe.weight", (arch.positions, hidden), 1, "embedding")
-    fused = arch.query_size + arch.key_size + arch.value_size
-    yield from linear(f"{block}attn.c_attn", fused, hidden, layers, bias=arch.qkv_bias)
-    yield from linear(f"{block}attn.c_proj", hidden, arch.attention_output_size, layers, bias=arch.output_bias)
-    yield from linear(f"{block}mlp.c_fc", arch.mlp_size, hidden, layers, bias=arch.mlp_bias)
-    yield from linear(f"{block}mlp.c_proj", hidden, arch.mlp_size, layers, bias=arch.mlp_bias)
-    for name in family.block_norms:
-        yield from norm(block + name, hidden, layers, bias=arch.mlp_bias)
-    yield from norm(f"{prefix}ln_f", hidden, 1, bias=arch.mlp_bias)
 
 
 _WITH_POSITIONS = Family(

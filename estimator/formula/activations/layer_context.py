@@ -70,40 +70,28 @@ _SECOND_NORMS = (
 
 
 class TrainedParts(Struct, frozen=True, kw_only=True, eq=False):
-    """The parts of one block whose own parameters train."""
+    """The parts of one block whose own parameters train; by default all."""
 
-    readers: Mapping[LinearInput, int]
+    readers: Mapping[LinearInput, int] = MappingProxyType({})
     """Per input: linear layers that read it and train their own weight."""
-    unnamed: int
+    unnamed: int = 1
     """Bytes per element of an input that is not among them."""
-    norms: float
+    norms: float = 1.0
     """Share of the block's norms that train their scales."""
-    query_norms: bool
-    latents: bool
-    experts: bool
-    router: bool
-    attention: bool
+    query_norms: bool = True
+    latents: bool = True
+    experts: bool = True
+    router: bool = True
+    attention: bool = True
     """Anything in the half with attention trains."""
-    mlp: bool
+    mlp: bool = True
     """Anything in the other half trains."""
-    first_norm: bool
+    first_norm: bool = True
     """The norm before attention trains."""
 
 
-ALL_PARTS = TrainedParts(
-    readers=MappingProxyType({}),
-    unnamed=1,
-    norms=1.0,
-    query_norms=True,
-    latents=True,
-    experts=True,
-    router=True,
-    attention=True,
-    mlp=True,
-    first_norm=True,
-)
+ALL_PARTS = TrainedParts()
 NO_PARTS = TrainedParts(
-    readers=MappingProxyType({}),
     unnamed=0,
     norms=0.0,
     query_norms=False,

@@ -169,6 +169,16 @@ class Writer:
         """Return the bytes per element of what a layer returns: a quantized one gives back the dtype that it reads."""
         return self.context.widths.projected if weight.quantized else self.compute
 
+    def program(self, forward: Sequence[Op], backward: Sequence[Op], saved_bytes: int) -> "BlockProgram":
+        """Return what was recorded as a program."""
+        return BlockProgram(
+            forward=tuple(forward),
+            backward=tuple(backward),
+            slots=self.rec.slots,
+            gradients=tuple(self.gradients),
+            saved_bytes=saved_bytes,
+        )
+
     def gradient(self, elements: int, width: int) -> None:
         """Record a parameter's gradient."""
         made = self.rec.new(elements * width)
@@ -890,9 +900,9 @@ class BlockProgram:
     slots: int
     gradients: tuple[tuple[int, int], ...]
     """Slots and bytes of the weights' gradients, which ``backward`` leaves allocated."""
-    selected: frozenset[int]
+    selected: frozenset[int] = frozenset()
     """Slots of what selective checkpointing keeps."""
-    casts: tuple[int, ...]
+    casts: tuple[int, ...] = ()
     """Slots of autocast's casts, which stay until the forward pass is over."""
     saved_bytes: int
     """Bytes that the forward pass leaves allocated, without casts."""
@@ -941,15 +951,8 @@ def record_block(
         forward, backward = _scaled(forward, backward, saved_bytes / kept)
     if keeps_input:
         forward, backward = without_input(forward), without_input(backward)
-    return BlockProgram(
-        forward=tuple(forward),
-        backward=tuple(backward),
-        slots=rec.slots,
-        gradients=tuple(w.gradients),
-        selected=frozenset(w.selected),
-        casts=tuple(tensor.slot for tensor in w.casts if tensor.size >= SMALLEST_BYTES),
-        saved_bytes=round(saved_bytes),
-    )
+    casts = tuple(tensor.slot for tensor in w.casts if tensor.size >= SMALLEST_BYTES)
+    return replace(w.program(forward, backward, round(saved_bytes)), selected=frozenset(w.selected), casts=casts)
 
 
 def selective_programs(plain: BlockProgram, graph: BlockProgram) -> tuple[BlockProgram, BlockProgram]:

@@ -95,14 +95,8 @@ def record_tail(rank: RankMemory, context: LayerContext, *, gradient_width: int)
     found = norm_back(head_back(gradient))
     # this gradient is the one that the last block takes, in a slot that no program releases
     backward = [(GRADIENT if slot == found.slot else slot, size, stream) for slot, size, stream in rec.ops]
-    return BlockProgram(
-        forward=tuple(forward),
-        backward=tuple(backward),
-        slots=rec.slots,
-        gradients=tuple(w.gradients),
-        selected=frozenset(),
-        casts=(),
-        saved_bytes=rank.saved.outside_blocks_bytes,
+    return dataclasses.replace(
+        w.program(forward, backward, rank.saved.outside_blocks_bytes),
         begins=begins,
         held=None if held is None or held.size < SMALLEST_BYTES else held.slot,
         replaces=replaces,
@@ -146,16 +140,9 @@ def _chunked_tail(
     found = norm_back(rec.cast(gradients, c * hidden))
     rec.drop(x)
     backward = [(GRADIENT if slot == found.slot else slot, size, stream) for slot, size, stream in rec.ops]
-    kept = [] if whole is None or whole.size < SMALLEST_BYTES else [(whole.slot, whole.size)]
-    return BlockProgram(
-        forward=tuple(forward),
-        backward=tuple(backward),
-        slots=rec.slots,
-        gradients=(*kept, *w.gradients),
-        selected=frozenset(),
-        casts=(),
-        saved_bytes=saved_bytes,
-    )
+    if whole is not None and whole.size >= SMALLEST_BYTES:
+        w.gradients.insert(0, (whole.slot, whole.size))
+    return w.program(forward, backward, saved_bytes)
 
 
 def _gathered(w: Writer, part: Tensor, head_back: Backward, logits: int) -> tuple[Tensor, Backward]:
