@@ -214,7 +214,7 @@ def gpt_neox_body(arch: Architecture, family: Family, prefix: str) -> Iterator[N
 
 
 def plain_gpt_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:
-    """Yield the parameters of GPT's block of plain linear layers: fused queries, keys and values, an MLP without gate."""
+    """Yield the parameters of nanoGPT's block: fused queries, keys and values, an MLP without gate, layer norms."""
     block, layers, hidden = f"{prefix}h.*.", arch.layers, arch.hidden
     yield NamedShape(f"{prefix}wte.weight", (arch.vocab, hidden), 1, "embedding")
     if arch.positions:
