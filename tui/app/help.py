@@ -15,7 +15,7 @@ from textual.widgets import Static
 from ..draw.labels import shorten
 from ..draw.palette import COMPONENTS, STATUSES, VERDICTS, Mark, on_colour
 from ..keys import TERMINAL_KEYS, bind, key_name, keys_in_force, shown_key
-from ..screens.dashboard.processes.process_table import ProcessTable
+from ..screens.dashboard.process_table import ProcessTable
 from ..screens.dashboard.screen import DashboardScreen
 from ..screens.registry import SCREENS, ScreenSpec
 

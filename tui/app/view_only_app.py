@@ -26,7 +26,7 @@ _VIEWS = frozenset(
         "vramtop.tui.screens.alerts.AlertsScreen",
         "vramtop.tui.screens.attach.screen.AttachScreen",
         "vramtop.tui.screens.crash.CrashScreen",
-        "vramtop.tui.screens.dashboard.processes.columns.ColumnDialog",
+        "vramtop.tui.screens.dashboard.process_table.ColumnDialog",
         "vramtop.tui.screens.dashboard.screen.DashboardScreen",
         "vramtop.tui.screens.gpu.GpuScreen",
         "vramtop.tui.screens.process.ProcessInfoScreen",

@@ -1,14 +1,15 @@
 """Slow work off the UI thread: ``LatestOnlyTask`` runs only the latest request, ``TaskThread`` runs all in order."""
 
+from __future__ import annotations
+
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.cancellation import CancelToken
 from vramtop.estimator.common.errors import (
     CancelledError,
@@ -17,9 +18,14 @@ from vramtop.estimator.common.errors import (
     VramtopError,
     start_thread,
 )
-from vramtop.estimator.job.job import Job
-from vramtop.monitor.attach.attachment import Attachment, SavedAnswer, SavedAnswers, apply_answers, run_key
-from vramtop.monitor.snapshot.snapshot import ProcessKey
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, MutableMapping
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job.job import Job
+    from vramtop.monitor.attach.attachment import Attachment, SavedAnswer, SavedAnswers
+    from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 Result = TypeVar("Result")
 CallLater = Callable[..., object]
@@ -339,6 +345,8 @@ class RunReader:
             self._task.submit(lambda: known)
             return
 
+        from vramtop.monitor.attach.attachment import run_key
+
         def read() -> Attachment:
             attachment = self._attach(pid, start_time=start_time, on_gpu=on_gpu)
             run = run_key(attachment)
@@ -362,6 +370,8 @@ class RunReader:
         Raises:
             VramtopError: it can no longer be read.
         """
+        from vramtop.monitor.attach.attachment import SavedAnswer, run_key
+
         plain = self._attach(attachment.pid, start_time=attachment.start_time, on_gpu=on_gpu)
         now, run = self._answers.clock(), run_key(plain)
         if run not in self._recalled:  # it was read by somebody else
@@ -385,6 +395,8 @@ class RunReader:
     def _with_answers(
         self, plain: Attachment, answers: Mapping[str, SavedAnswer], on_gpu: Collection[int] | None
     ) -> Attachment:
+        from vramtop.monitor.attach.attachment import apply_answers
+
         pid, start = plain.pid, plain.start_time
         return apply_answers(
             plain, answers, reread=lambda given: self._attach(pid, start_time=start, on_gpu=on_gpu, given=given)

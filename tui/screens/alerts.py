@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import on
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
-from textual.screen import Screen
 from textual.widgets import Input
 
 from vramtop.estimator.common.errors import InputError
@@ -22,14 +21,13 @@ from ..draw.text_output import printable
 from ..keys import bind, shown_key
 from ..widgets.keys_line import KeysLine
 from ..widgets.row_table import StaticLines
-from .base import BoardApp, is_complete
+from .base import BoardApp, DrawnScreen, is_complete
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
-    from textual.events import Resize
 
     from vramtop.monitor.alerts.alert_watch import Alert, AlertWatch
     from vramtop.monitor.alerts.fleet_watch import FleetWatch
@@ -167,7 +165,7 @@ ALERT_KEYS: list[BindingType] = [
 _REFRESH_SECONDS = 1.0
 
 
-class AlertsScreen(Screen[None]):
+class AlertsScreen(DrawnScreen[None]):
     """Lists the alerts, those too that nobody is told of in quiet hours."""
 
     app: AlertsApp
@@ -197,12 +195,8 @@ class AlertsScreen(Screen[None]):
     def on_mount(self) -> None:
         """Draw, and again each second: times go on without readings too."""
         if is_complete(self):
-            self._draw()
-            self.set_interval(_REFRESH_SECONDS, self._draw)
-
-    def on_resize(self, _: Resize) -> None:
-        """Draw for the new width."""
-        self._draw()
+            self.redraw()
+            self.set_interval(_REFRESH_SECONDS, self.redraw)
 
     def action_leave(self) -> None:
         """Close the field of the quiet hours; if it is closed, leave the screen."""
@@ -228,15 +222,14 @@ class AlertsScreen(Screen[None]):
             return
         self.app.save_setting(QUIET_HOURS, "off" if hours is None else str(hours))
         self._close_field()
-        self._draw()
+        self.redraw()
 
     def _close_field(self) -> None:
         self.query_one("#field").display = False
         self.query_one("#alerts").focus()
 
-    def _draw(self) -> None:
-        if not is_complete(self) or not self.size.width:
-            return
+    def draw(self) -> None:
+        """Draw the alerts and the quiet hours."""
         watch = self.app.alert_watch
         firing = watch.states.firing_count if watch else 0
         self.query_one("#title", StaticLines).show(Content(f"Alerts · {firing} firing"))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Input
 
 from ..draw.labels import alarm, format_duration, shorten
 from ..draw.text_output import printable
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
     from textual.geometry import Offset
-    from textual.screen import Screen
     from textual.widget import Widget
 
     from vramtop.estimator.job.job import Job
@@ -245,3 +246,44 @@ def is_ascii_only(widget: Widget) -> bool:
 def is_view_only(widget: Widget) -> bool:
     """Return True if the widget's app changes nothing."""
     return isinstance(widget.app, BoardApp) and widget.app.view_only
+
+
+_Result = TypeVar("_Result")
+
+
+class DrawnScreen(Screen[_Result], Generic[_Result]):
+    """A screen whose contents are drawn for its size."""
+
+    def on_resize(self) -> None:
+        """Draw for the new size."""
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw, if the screen has its widgets and a size."""
+        if is_complete(self) and self.size.width:
+            self.draw()
+
+    def draw(self) -> None:
+        """Draw everything that may have changed."""
+        raise NotImplementedError
+
+
+class FilterField(Input):
+    """A line for the words of a filter, which is hidden while there is none."""
+
+    DEFAULT_CSS = "FilterField { height: 1; display: none; }"
+
+    def __init__(self, placeholder: str) -> None:
+        super().__init__(id="filter", placeholder=placeholder, compact=True)
+
+    def open(self) -> None:
+        """Type words."""
+        self.display = True
+        self.focus()
+        self.screen.refresh_bindings()
+
+    def close(self, focused: Widget) -> None:
+        """Forget the words, and give the focus to this widget."""
+        self.value, self.display = "", False
+        focused.focus()
+        self.screen.refresh_bindings()

@@ -38,16 +38,15 @@ from ..keys import bind, shown_key
 from ..widgets.cell_rows import CellRows
 from ..widgets.keys_line import KeysLine
 from ..widgets.row_table import ContentLines, StaticLines
-from .base import BoardApp, ShowsGpus, is_complete
+from .base import BoardApp, DrawnScreen, ShowsGpus, is_complete
 from .dashboard.gpus import graph_span, stale_seconds
-from .dashboard.processes.columns import columns_named
-from .dashboard.processes.process_table import PROCESS_KEYS, ProcessTable, ProcessTableScreen
+from .dashboard.process_rows import columns_named
+from .dashboard.process_table import PROCESS_KEYS, ProcessTable, ProcessTableScreen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from textual.app import ComposeResult
-    from textual.events import Resize
     from textual.geometry import Size
 
     from vramtop.monitor.board.board import Board, GpuRow
@@ -600,7 +599,7 @@ class _Figures(ContentLines, can_focus=True):
     DEFAULT_CSS = "_Figures { overflow-y: auto; }"
 
 
-class GpuScreen(ProcessTableScreen):
+class GpuScreen(DrawnScreen[None], ProcessTableScreen):
     """Shows one GPU or MIG device; its details are read only while this screen is in front.
 
     Args:
@@ -670,10 +669,6 @@ class GpuScreen(ProcessTableScreen):
             self.show_board(self.app.board)
         self.set_interval(_FEED_SECONDS, self._show_feed)
 
-    def on_resize(self, _: Resize) -> None:
-        """Draw for the new size."""
-        self._draw()
-
     def show_board(self, board: Board) -> None:
         """Show the GPU as it is on this board."""
         shown = board.displayed_gpus
@@ -681,7 +676,7 @@ class GpuScreen(ProcessTableScreen):
         if self._gpu is not None:
             self._position = shown.index(self._gpu)
         if self._drawn != (board, self._key, self.size) or self._feed != self.app.feed:
-            self._draw()
+            self.redraw()
 
     def action_step(self, by: int) -> None:
         """Show the next GPU (1), or the previous one (-1); after the last comes the first."""
@@ -699,11 +694,12 @@ class GpuScreen(ProcessTableScreen):
 
     def _show_feed(self) -> None:
         if self.app.feed != self._feed:
-            self._draw()
+            self.redraw()
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
+        """Draw the GPU as it is on the latest board."""
         board, size = self.app.board, self.size
-        if board is None or not is_complete(self) or not size.width:
+        if board is None:
             return
         self._feed, self._drawn = self.app.feed, (board, self._key, size)
         title, state = self.query_one("#title", StaticLines), self.query_one("#state", StaticLines)

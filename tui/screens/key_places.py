@@ -36,14 +36,14 @@ _Source = str | list["BindingType"] | FixedKey
 """``module:list`` of bindings, imported only for the check; or what is there already."""
 _PLACES: dict[str, tuple[_Source, ...]] = {
     "dashboard": (
-        "dashboard.processes.process_table:TABLE_KEYS",
+        "dashboard.process_table:TABLE_KEYS",
         "dashboard.gpus:GPU_ROW_KEYS",
         "dashboard.screen:DASHBOARD_KEYS",
         *_BOARD_APP,
     ),
-    "columns": ("dashboard.processes.columns:COLUMN_KEYS",),
+    "columns": ("dashboard.process_table:COLUMN_KEYS",),
     "signal": ("dashboard.signals:SIGNAL_KEYS", FIELD_KEYS),
-    "GPU": ("dashboard.processes.process_table:TABLE_KEYS", "gpu:GPU_SCREEN_KEYS", *_BOARD_APP),
+    "GPU": ("dashboard.process_table:TABLE_KEYS", "gpu:GPU_SCREEN_KEYS", *_BOARD_APP),
     "process": ("process:PROCESS_INFO_KEYS", *_BOARD_APP),
     "alerts": ("alerts:ALERT_KEYS", *_BOARD_APP),
     "alerts of a fleet": ("alerts:ALERT_KEYS", *_FLEET_APP),

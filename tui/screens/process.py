@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import on
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import Screen
 from textual.widgets import Input
 
 from vramtop.estimator.common.sizes import GIB, KIB, MIB, format_gib
@@ -41,14 +40,13 @@ from ..draw.text_output import printable
 from ..keys import bind, shown_key
 from ..widgets.keys_line import KeysLine
 from ..widgets.row_table import StaticLines
-from .base import BoardApp, ShowsProcess, is_ascii_only, is_complete
+from .base import BoardApp, DrawnScreen, FilterField, ShowsProcess, is_ascii_only, is_complete
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
-    from textual.events import Resize
 
     from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.host.inspect.process_details import CgroupFacts, Limit, OpenFile, ProcessDetails
@@ -421,7 +419,7 @@ def _read_details(pid: int, start_time: float | None) -> ProcessDetails:
     return read_details(pid, start_time)
 
 
-class ProcessInfoScreen(Screen[None]):
+class ProcessInfoScreen(DrawnScreen[None]):
     """Shows one process; its details are read off the UI thread, once and at the key for it.
 
     Args:
@@ -436,7 +434,6 @@ class ProcessInfoScreen(Screen[None]):
     DEFAULT_CSS = """
     ProcessInfoScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     ProcessInfoScreen #figures { padding: 0 1; }
-    ProcessInfoScreen #filter { height: 1; display: none; }
     ProcessInfoScreen #parts {
         height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; border-top: hkey $foreground 20%;
     }
@@ -474,7 +471,7 @@ class ProcessInfoScreen(Screen[None]):
         """The figures, and the details below."""
         yield StaticLines(id="title")
         yield StaticLines(id="figures")
-        yield Input(id="filter", placeholder="show only lines with these words, such as CUDA", compact=True)
+        yield FilterField("show only lines with these words, such as CUDA")
         with VerticalScroll(id="parts", can_focus=True):
             for at in range(_MAX_PARTS):
                 yield StaticLines(id=f"part-{at}", classes="part")
@@ -494,10 +491,6 @@ class ProcessInfoScreen(Screen[None]):
         """Deliver no result any more."""
         self._read_task.cancel()
 
-    def on_resize(self, _: Resize) -> None:
-        """Draw for the new width."""
-        self._draw()
-
     def show_board(self, board: Board) -> None:
         """Show the figures of this board."""
         if board is self._board:
@@ -508,7 +501,7 @@ class ProcessInfoScreen(Screen[None]):
         if rows:
             self._rows = rows
             self._history.record(rows)
-        self._draw()
+        self.redraw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Before the screen has its widgets it can only be left."""
@@ -533,18 +526,15 @@ class ProcessInfoScreen(Screen[None]):
 
     def action_leave(self) -> None:
         """Show all lines again; if all are shown, leave the screen."""
-        box = self.query_one("#filter", Input) if is_complete(self) else None
+        box = self.query_one(FilterField) if is_complete(self) else None
         if box and box.display:
-            box.value, box.display = "", False
-            self.query_one("#parts").focus()
+            box.close(self.query_one("#parts"))
         else:
             self.app.pop_screen()
 
     def action_filter(self) -> None:
         """Open the filter."""
-        box = self.query_one("#filter", Input)
-        box.display = True
-        box.focus()
+        self.query_one(FilterField).open()
 
     @on(Input.Changed, "#filter")
     def _filter(self) -> None:
@@ -590,18 +580,16 @@ class ProcessInfoScreen(Screen[None]):
     def _show_details(self, details: ProcessDetails) -> None:
         self._details, self._problem = details, None
         self._parts = detail_parts(details)
-        self._draw()
+        self.redraw()
         self._draw_parts()
 
     def _show_problem(self, sentence: str) -> None:
         self._problem = sentence
-        self._draw()
+        self.redraw()
         self._draw_parts()
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
         """Draw title and figures."""
-        if not is_complete(self) or not self.size.width:
-            return
         width = self.size.width - 2
         self.query_one("#title", StaticLines).show(self._title(width))
         if self._present:
@@ -627,7 +615,7 @@ class ProcessInfoScreen(Screen[None]):
     def _draw_parts(self) -> None:
         if not is_complete(self):
             return
-        box = self.query_one("#filter", Input)
+        box = self.query_one(FilterField)
         words = box.value if box.display else ""
         parts = matching_parts(self._parts or self._listed_part, words)
         if self._problem is not None:

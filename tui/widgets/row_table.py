@@ -1,16 +1,22 @@
-"""Tables that draw their own rows: keys, scrolling, a cursor, and lines that are painted only when they change."""
+"""Tables that draw their own rows: columns, keys, a cursor, and lines that are painted only when they change.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+A table is given rows, says what the cells of a row are, and draws the rows in sight. A line that has not changed is the
+same ``Strip`` as before and is not painted again, so that a reading that changes one figure costs one line.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
+from rich.cells import set_cell_size
 from rich.segment import Segment
 from rich.style import Style as RichStyle
 from rich.text import Text
 from textual.content import Content
 from textual.events import Click, Resize
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.style import Style
@@ -32,9 +38,44 @@ ROW_BINDINGS = (
 """Keys that move the cursor from row to row; the table has the actions."""
 FOLD_SIGNS = {None: " ", "folded": "▸", "unfolded": "▾"}
 """What stands before a row that has others below it."""
+MARGIN = 2
+"""Cells on the left of the first column, for signs."""
 _NARROW = 100
 """Below this width, columns are one cell apart, not two."""
-_Row = TypeVar("_Row")
+_BOLD = RichStyle(bold=True)
+
+
+# Columns, and which of them fit into a width.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table."""
+
+    name: str
+    width: int
+    """Cells; the last column of text takes the rest of the line."""
+    right: bool = False
+    """Right-aligned, for numbers."""
+    importance: int = 0
+    """Columns are taken from the lowest number on, until the line is full; those of 0 always."""
+
+
+_Column = TypeVar("_Column", bound=Column)
+
+
+def fit_columns(columns: Sequence[_Column], width: int, gap: int) -> list[_Column]:
+    """Return the columns that fit, in order; each takes its width and a gap, and the last text takes the rest."""
+    left = width
+    chosen = set()
+    for column in sorted(columns, key=lambda column: column.importance):
+        if column.importance and column.width + gap > left:
+            break
+        chosen.add(column.name)
+        left -= column.width + gap
+    shown = [column for column in columns if column.name in chosen]
+    widest = next((column for column in reversed(shown) if not column.right), shown[-1])
+    return [replace(each, width=max(1, each.width + left)) if each is widest else each for each in shown]
 
 
 def column_gap(width: int) -> int:
@@ -42,29 +83,142 @@ def column_gap(width: int) -> int:
     return 1 if width < _NARROW else 2
 
 
-def scroll_to_row(table: Widget, row: int, *, page: int) -> None:
-    """Scroll the row into sight if it is not; ``page``: number of rows for which the table has room."""
-    top = table.scroll_offset.y
-    if page > 0 and not top <= row < top + page:
-        target = row - (page - 1 if row > top else 0)
-        table.scroll_to(y=target, animate=False, force=True)  # new rows may not have their scrollbar yet
+# The texts of cells: cut to their columns, coloured by their tones, without markup.
+
+
+_TONE_STYLES: dict[Tone, tuple[str, str]] = {
+    "plain": ("", ""),
+    "muted": ("dim", "dim"),
+    "good": ("#22c55e", "#15803d"),
+    "over": ("bold #f87171", "bold #b91c1c"),
+    "under": ("bold #fbbf24", "bold #92400e"),
+}
+"""Styles on dark and on light ground, by tone."""
+_NAMES: dict[Tone, tuple[str, str]] = {
+    "good": ("on_budget", "good"),
+    "over": ("over", "bad"),
+    "under": ("under", "warning"),
+}
+"""Names of the user's colours that a tone has in place of its own."""
+
+
+def tone_style(tone: Tone, *, dark: bool) -> str:
+    """Return the style of a tone, on dark or light ground."""
+    style = _TONE_STYLES[tone][not dark]
+    if chosen := chosen_colour(*_NAMES.get(tone, ())):
+        style = f"{style.rpartition(' ')[0]} {chosen}".strip()
+    return style
+
+
+def aligned(text: str, column: Column) -> str:
+    """Return a text in exactly the width of its column."""
+    text = shorten(text, column.width)
+    return set_cell_size(f"{text:>{column.width}}" if column.right else text, column.width)
+
+
+@dataclass(frozen=True, slots=True)
+class TableCell:
+    """A drawn cell of one of Textual's tables."""
+
+    text: str
+    style: str
+
+    def __rich__(self) -> Text:
+        return Text(self.text, self.style, no_wrap=True, overflow="ellipsis", end="")
+
+
+def table_cell(cell: CellText, width: int, *, right: bool, dark: bool) -> TableCell:
+    """Return the cell for a column of this width, on dark or light ground."""
+    text = shorten(cell.text, width)
+    return TableCell(f"{text:>{width}}" if right else text, tone_style(cell.tone, dark=dark))
+
+
+class ContentPainter:
+    """Draws content in one line; Textual also wraps and aligns, which takes several times as long."""
+
+    def __init__(self) -> None:
+        self._styles: dict[tuple[str | Style, ...], RichStyle] = {}
+        """The combined style, by the styles that lie over each other, the lowest first."""
+
+    def draw(self, line: Content, base: Style, width: int) -> Strip:
+        """Return the line on a ground, exactly as wide."""
+        text, spans = line.plain, line.spans
+        cuts = sorted({0, len(text), *(cut for span in spans for cut in span[:2])})
+        segments = []
+        for start, end in pairwise(cuts):
+            styles = [span.style for span in spans if span.start <= start and span.end >= end]
+            segments.append(Segment(text[start:end], self._combined(base, *styles)))
+        return Strip(segments).adjust_cell_length(width, self._combined(base))
+
+    def clear(self) -> None:
+        """Look all styles up again: colours may have changed."""
+        self._styles.clear()
+
+    def _combined(self, base: Style, *styles: str | Style) -> RichStyle:
+        key = (base, *styles)
+        known = self._styles.get(key)
+        if known is None:
+            style = base
+            for each in styles:
+                style += Style.parse(each) if isinstance(each, str) else each
+            known = self._styles[key] = style.rich_style
+        return known
+
+
+# The table.
+
+
+_Row = TypeVar("_Row")
+Cells = Sequence[CellText] | Content
+"""The cells of a row, or its whole line; of fewer cells than columns, the last takes the room of those that lack."""
 
 
 class RowTable(ScrollView, Generic[_Row], can_focus=True):
-    """A line of titles above rows, with a cursor; a line that is the same strip as before is not painted again."""
+    """Titles above rows, with a cursor, which follows its row once the user has moved it."""
 
     ALLOW_SELECT = False
     HEADER_LINES: ClassVar[int] = 1
+    GAP_AROUND: ClassVar[bool] = False
+    """Half of the gap between two columns stands before each."""
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"table--cursor", "table--header"}
+    DEFAULT_CSS = """
+    RowTable {
+        height: 1fr; min-height: 3; color: $foreground; overflow-x: hidden; overflow-y: auto;
+        scrollbar-size-vertical: 1;
+    }
+    RowTable > .table--cursor { background: $primary 15%; color: $text; }
+    RowTable:focus > .table--cursor { background: $primary 35%; }
+    RowTable:nocolor > .table--cursor { text-style: reverse; }
+    RowTable > .table--header { background: $panel; color: $text; text-style: bold; }
+    """
+
+    class Opened(Message):
+        """The user opens a row."""
+
+        def __init__(self, row: Any) -> None:
+            super().__init__()
+            self.row = row
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
         self.cursor_row = 0
         """Position of the row under the cursor."""
+        self.drawn_lines = 0
+        """Lines that were drawn so far; the others were shown again as they were."""
+        self.filter_words = ""
+        """The words that all rows have."""
+        self._gap = 2
+        """Cells between two columns."""
         self._moved = False
         """The cursor follows its row; before the user has moved it, it stays at the top, in sight."""
         self._rows: Sequence[_Row] = ()
+        self._columns: Sequence[Column] = ()
+        self._drawn: dict[Hashable, tuple[object, Strip]] = {}
+        """By row: what was drawn last, and its line."""
         self._painted: dict[int, Strip] = {}
         """The lines that were painted last, by position."""
+        self._painted_width = 0
+        self._contents = ContentPainter()
 
     @property
     def rows(self) -> Sequence[_Row]:
@@ -81,14 +235,54 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
         """Number of rows for which there is room."""
         return max(0, self.size.height - self.HEADER_LINES)
 
+    @property
+    def titles(self) -> list[str]:
+        """The columns' titles, as wide as their columns."""
+        titles = ((self.title_of(column), column) for column in self._columns)
+        return [f"{title:>{each.width}}" if each.right else f"{title:<{each.width}}" for title, each in titles]
+
+    def key_of(self, row: _Row) -> Hashable:
+        """Return what tells a row from others, equal at every reading."""
+        raise NotImplementedError
+
+    def cells_of(self, row: _Row) -> Cells:
+        """Return the cells of a row in sight."""
+        raise NotImplementedError
+
+    def signs_of(self, row: _Row) -> tuple[str, bool]:  # noqa: ARG002 - for subclasses
+        """Return the sign before the cells, two cells wide, and whether the row is marked."""
+        return " " * MARGIN, False
+
+    def title_of(self, column: Column) -> str:
+        """Return the title of a column."""
+        return column.name
+
+    def show_rows(self, rows: Sequence[_Row], columns: Sequence[Column] = (), gap: int = 2) -> None:
+        """Show these rows in these columns; the cursor stays on its row."""
+        followed, self._rows = self.selected, rows
+        if followed is not None and self._moved:
+            self.cursor_row = self._position_of(followed)
+        self.cursor_row = max(0, min(self.cursor_row, len(rows) - 1))
+        if (columns, gap) != (self._columns, self._gap):
+            self._columns, self._gap = columns, gap
+            self._forget_drawn()
+        self.virtual_size = Size(self.size.width, len(rows) + self.HEADER_LINES)
+        self._repaint()
+
+    def filter_by(self, words: str) -> None:
+        """Show only rows with these words; an empty string shows all."""
+        self.filter_words = words
+        self.lay_out()
+
     def notify_style_update(self) -> None:
-        """Draw all lines again: colours may have changed."""
+        """Draw all lines again: colours or the focus may have changed."""
         super().notify_style_update()
         self.redraw()
 
     def redraw(self) -> None:
         """Draw all lines again, in the colours of now."""
         self._forget_drawn()
+        self._contents.clear()
         self.refresh()
 
     def move_cursor(self, *, row: int) -> None:
@@ -111,29 +305,42 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
 
     def action_open(self) -> None:
         """Open the row under the cursor."""
-        raise NotImplementedError
+        if self.selected is not None:
+            self.post_message(self.Opened(self.selected))
 
     def on_click(self, event: Click) -> None:
         """Sort by a clicked title; move the cursor to a clicked row, or open the row if the cursor is there."""
         event.stop()
         row = event.y - self.HEADER_LINES + self.scroll_offset.y
         if event.y < self.HEADER_LINES:
-            self._sort_at(event.x)
+            self.sort_by_title(self._column_at(event.x))
         elif row == self.cursor_row:
             self.action_open()
         elif row < len(self._rows):
             self.move_cursor(row=row)
 
+    def sort_by_title(self, column: Column | None) -> None:
+        """Sort by a column whose title was clicked; None: there is none at this place."""
+
     def on_resize(self, _: Resize) -> None:
         """Fit the rows into the new size, and keep the cursor in sight: other rows may be visible."""
-        self._fit_size()
+        self.lay_out()
         if self._moved:
             scroll_to_row(self, self.cursor_row, page=self.page)
+
+    def lay_out(self) -> None:
+        """Show the rows in the new size."""
+        self.show_rows(self._rows, self._columns, self._gap)
 
     def render_line(self, y: int) -> Strip:
         """Return the titles, or a row."""
         strip = self._painted[y] = self._strip_at(y)
         return strip
+
+    def _position_of(self, followed: _Row) -> int:
+        """Return where a row is now; the cursor's place, if it is gone."""
+        key = self.key_of(followed)
+        return next((at for at, row in enumerate(self._rows) if self.key_of(row) == key), self.cursor_row)
 
     def _repaint(self) -> None:
         """Refresh the lines that have changed."""
@@ -141,66 +348,86 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
         changed = [y for y in range(height) if self._strip_at(y) is not self._painted.get(y)]
         if changed:
             self.refresh(*(Region(0, y, width, 1) for y in changed))
-        self._keep_drawn(self._rows[top : top + height])
+        kept = {self.key_of(row) for row in self._rows[top : top + height]} | {"titles", "blank"}
+        self._drawn = {key: drawn for key, drawn in self._drawn.items() if key in kept}
 
     def _forget_drawn(self) -> None:
-        """Forget all lines that were drawn; a table adds its own."""
         self._painted.clear()
+        self._drawn.clear()
 
     def _strip_at(self, y: int) -> Strip:
         """Return the line at this place; the same object as before if it has not changed."""
-        raise NotImplementedError
+        if self._painted_width != self.size.width:  # it may be painted before the resize event
+            self._forget_drawn()
+            self._painted_width = self.size.width
+        at = y - self.HEADER_LINES + self.scroll_offset.y
+        if y < self.HEADER_LINES:
+            return self._kept("titles", self.titles, self._draw_titles)
+        if at >= len(self._rows):
+            return self._kept("blank", None, lambda: Strip.blank(self.size.width, self.rich_style))
+        row, at_cursor = self._rows[at], at == self.cursor_row
+        signs, cells = self.signs_of(row), self.cells_of(row)
+        if isinstance(cells, Content):
+            state: object = (at_cursor, cells.plain, cells.spans)
+            return self._kept(self.key_of(row), state, lambda: self._draw_content(cells, at_cursor=at_cursor))
+        state = (at_cursor, signs, *cells)
+        return self._kept(self.key_of(row), state, lambda: self._draw_cells(cells, *signs, at_cursor=at_cursor))
 
-    def _keep_drawn(self, visible: Sequence[_Row]) -> None:
-        """Forget what was drawn of other rows than these."""
-        raise NotImplementedError
+    def _kept(self, key: Hashable, state: object, draw: Callable[[], Strip]) -> Strip:
+        """Return the line that was drawn for this state, or draw it."""
+        known = self._drawn.get(key)
+        if known is None or known[0] != state:
+            known = self._drawn[key] = (state, draw())
+            self.drawn_lines += 1
+        return known[1]
 
-    def _sort_at(self, x: int) -> None:
-        """Sort by the title in this cell of the first line."""
-        raise NotImplementedError
+    def _draw_titles(self) -> Strip:
+        style = self.get_component_rich_style("table--header")
+        text = " " * MARGIN + "".join(map(self._spaced, self.titles))
+        return Strip([Segment(text, style)]).adjust_cell_length(self.size.width, style)
 
-    def _fit_size(self) -> None:
-        """Lay out the table for its new size."""
-        raise NotImplementedError
+    def _draw_content(self, line: Content, *, at_cursor: bool) -> Strip:
+        ground = self.get_visual_style("table--cursor") if at_cursor and self.has_focus else self.visual_style
+        return self._contents.draw(line, ground, self.size.width)
+
+    def _draw_cells(self, cells: Sequence[CellText], signs: str, is_marked: bool, *, at_cursor: bool) -> Strip:
+        ground = self.get_component_rich_style("table--cursor") if at_cursor else self.rich_style
+        ground += _BOLD if is_marked else RichStyle()
+        dark = self.app.current_theme.dark
+        columns = list(self._columns)
+        if len(cells) < len(columns):
+            del columns[len(cells) - 1 :]
+            taken = MARGIN + sum(column.width + self._gap for column in columns)
+            columns.append(Column(name="", width=max(1, self.size.width - taken - self._gap)))
+        parts = [(signs, "")]
+        for column, cell in zip(columns, cells, strict=True):
+            text, style = self._spaced(aligned(cell.text, column)), tone_style(cell.tone, dark=dark)
+            if style == parts[-1][1]:
+                parts[-1] = (parts[-1][0] + text, style)
+            else:
+                parts.append((text, style))
+        strip = Strip([Segment(text, ground + RichStyle.parse(style)) for text, style in parts])
+        return strip.adjust_cell_length(self.size.width, ground)
+
+    def _spaced(self, text: str) -> str:
+        before = self._gap // 2 if self.GAP_AROUND else 0
+        return " " * before + text + " " * (self._gap - before)
+
+    def _column_at(self, x: int) -> Column | None:
+        end = MARGIN
+        for column in self._columns:
+            end += column.width + self._gap
+            if x < end:
+                return column
+        return None
 
 
-# A cell of a table: cut to its column, coloured by its tone, without markup.
-
-
-_TONE_STYLES: dict[Tone, tuple[str, str]] = {
-    "plain": ("", ""),
-    "muted": ("dim", "dim"),
-    "good": ("#22c55e", "#15803d"),
-    "over": ("bold #f87171", "bold #b91c1c"),
-    "under": ("bold #fbbf24", "bold #92400e"),
-}
-"""Styles on dark and on light ground, by tone."""
-_NAMES: dict[Tone, tuple[str, str]] = {
-    "good": ("on_budget", "good"),
-    "over": ("over", "bad"),
-    "under": ("under", "warning"),
-}
-"""Names of the user's colours that a tone has in place of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableCell:
-    """A drawn cell."""
-
-    text: str
-    style: str
-
-    def __rich__(self) -> Text:
-        return Text(self.text, self.style, no_wrap=True, overflow="ellipsis", end="")
-
-
-def table_cell(cell: CellText, width: int, *, right: bool, dark: bool) -> TableCell:
-    """Return the cell for a column of this width, on dark or light ground."""
-    text = shorten(cell.text, width)
-    style = _TONE_STYLES[cell.tone][not dark]
-    if chosen := chosen_colour(*_NAMES.get(cell.tone, ())):
-        style = f"{style.rpartition(' ')[0]} {chosen}".strip()
-    return TableCell(f"{text:>{width}}" if right else text, style)
+def scroll_to_row(table: Widget, row: int, *, page: int) -> None:
+    """Scroll the row into sight if it is not; ``page``: number of rows for which the table has room."""
+    top = table.scroll_offset.y
+    if page > 0 and not top <= row < top + page:
+        target = row - (page - 1 if row > top else 0)
+        table.scroll_to(y=target, animate=False, force=True)  # new rows may not have their scrollbar yet
 
 
 # Static text that is repainted only when it has changed.
@@ -223,6 +450,11 @@ class StaticLines(Static):
         if self._shown is None or not self._shown.is_same(content):
             before, self._shown = self._shown, content
             self.update(content, layout=layout and self._height(before) != self._height(content))
+
+    def show_if_any(self, lines: Sequence[Content]) -> None:
+        """Show these lines; where there are none, take no room."""
+        self.display = bool(lines)
+        self.show(Content("\n").join(lines), layout=True)
 
     def _height(self, content: Content | None) -> int:
         """Return the rows that the content takes: laying out a screen again costs many times more than a repaint."""
@@ -251,8 +483,7 @@ class ContentLines(ScrollView, can_focus=False):
         """Lines that have been drawn, by number."""
         self._width = 0
         """Width of the drawn lines."""
-        self._styles: dict[tuple[str | Style, ...], RichStyle] = {}
-        """The combined style, by the styles that lie over each other, the lowest first."""
+        self._painter = ContentPainter()
 
     @property
     def lines(self) -> Sequence[Content]:
@@ -268,7 +499,7 @@ class ContentLines(ScrollView, can_focus=False):
         """Show these lines."""
         before, self._lines = self._lines, list(lines)
         common = min(len(before), len(self._lines))
-        changed = [at for at in range(common) if not _are_equal(before[at], self._lines[at])]
+        changed = [at for at in range(common) if not before[at].is_same(self._lines[at])]
         changed += range(common, max(len(before), len(self._lines)))
         for at in changed:
             self._strips.pop(at, None)
@@ -287,38 +518,14 @@ class ContentLines(ScrollView, can_focus=False):
             return Strip.blank(self.size.width, self.rich_style)
         strip = self._strips.get(at)
         if strip is None:
-            strip = self._strips[at] = self._draw(self._lines[at], self._style_of(at))
+            strip = self._strips[at] = self._painter.draw(self._lines[at], self._style_of(at), self.size.width)
         return strip
 
     def notify_style_update(self) -> None:
         """Draw all lines again: colours may have changed."""
         super().notify_style_update()
         self._strips.clear()
-        self._styles.clear()
+        self._painter.clear()
 
     def _style_of(self, at: int) -> Style:  # noqa: ARG002 - for subclasses that draw some lines in another style
         return self.visual_style
-
-    def _draw(self, line: Content, base: Style) -> Strip:
-        """Draw the line in the widget's width; Textual also wraps and aligns, which takes several times as long."""
-        text, spans, width = line.plain, line.spans, self.size.width
-        cuts = sorted({0, len(text), *(cut for span in spans for cut in span[:2])})
-        segments = []
-        for start, end in pairwise(cuts):
-            over = [span.style for span in spans if span.start <= start and span.end >= end]
-            segments.append(Segment(text[start:end], self._rich_style(base, *over)))
-        return Strip(segments).adjust_cell_length(width, self._rich_style(base))
-
-    def _rich_style(self, base: Style, *over: str | Style) -> RichStyle:
-        key = (base, *over)
-        known = self._styles.get(key)
-        if known is None:
-            style = base
-            for each in over:
-                style += Style.parse(each) if isinstance(each, str) else each
-            known = self._styles[key] = style.rich_style
-        return known
-
-
-def _are_equal(one: Content, other: Content) -> bool:
-    return one is other or one.is_same(other)

@@ -47,7 +47,7 @@ from ...draw.memory_graph import Readings, TimelineMark, graph_levels, level_row
 from ...draw.palette import STATUSES, colour_of, ink_on, unattributed_label
 from ...draw.text_output import printable
 from ...keys import bind
-from ...widgets.row_table import ContentLines, StaticLines, scroll_to_row
+from ...widgets.row_table import ContentLines, RowTable, StaticLines
 from ..base import STALE_INTERVALS
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.events import Click
     from textual.screen import Screen
-    from textual.style import Style
 
     from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
     from vramtop.monitor.snapshot.gpu_details import DetailLevel
@@ -199,7 +198,7 @@ def _job_gpu_row_text(gpu: GpuRow) -> Content:
     return Content.styled(set_cell_size(name + rest, _JOB_WIDTH), MUTED)
 
 
-# Keys of the GPUs of the dashboard, where they are rows.
+# The GPUs as rows, one line each, with a cursor; the dashboard shows the selected one as a panel.
 
 
 GPU_ROW_KEYS = [
@@ -207,24 +206,26 @@ GPU_ROW_KEYS = [
     Binding("k", "move(-1)", show=False),
     bind("list.down", "move(1)"),
     Binding("j", "move(1)", show=False),
-    bind("list.first", "move(-1000)"),
-    bind("list.last", "move(1000)"),
+    bind("list.first", "move_to(0)"),
+    bind("list.last", "move_to(-1)"),
     bind("list.open", "open", "Open"),
 ]
 
 
-# List of GPUs, one line each, with a cursor; the dashboard shows the selected one as a panel.
+@dataclass(frozen=True, slots=True)
+class GpuLine:
+    """The line of a GPU or MIG device."""
+
+    key: GpuKey
+    content: Content
 
 
-class GpuRows(ContentLines, can_focus=True):
+class GpuRows(RowTable[GpuLine], can_focus=True):
     """A scrolling list of all GPUs."""
 
+    HEADER_LINES = 0
     BINDINGS: ClassVar[list[BindingType]] = [*GPU_ROW_KEYS]
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"gpu-rows--selected"}
-    DEFAULT_CSS = """
-    GpuRows { overflow-y: auto; }
-    GpuRows:focus > .gpu-rows--selected { background: $primary 35%; }
-    """
+    DEFAULT_CSS = "GpuRows { min-height: 0; } GpuRows > .table--cursor { color: $foreground; }"
 
     class Selected(Message):
         """The user has moved the cursor to another GPU."""
@@ -241,63 +242,36 @@ class GpuRows(ContentLines, can_focus=True):
             super().__init__()
             self.key = key
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
-        super().__init__(id=id)
-        self._selected = 0
-        self._keys: tuple[GpuKey, ...] = ()
-        """The GPUs and MIG devices of the lines."""
-
-    @property
-    def selected_key(self) -> GpuKey | None:
-        """The GPU or MIG device under the cursor."""
-        return self._keys[self._selected] if self._selected < len(self._keys) else None
-
     def show_gpus(
         self, gpus: Sequence[GpuRow], *, width: int, name_width: int, selected: int, stale: Sequence[float | None]
     ) -> None:
         """Show these GPUs; ``stale``: the age in seconds of each reading that is stale, else None."""
-        self._selected = selected
-        self._keys = tuple(gpu.reading.key for gpu in gpus)
-        self.show_lines([
-            gpu_row_line(gpu, width, names=name_width, selected=at == selected, stale_seconds=age)
+        self.cursor_row, self._moved = selected, False
+        self.show_rows([
+            GpuLine(
+                gpu.reading.key,
+                gpu_row_line(gpu, width, names=name_width, selected=at == selected, stale_seconds=age),
+            )
             for at, (gpu, age) in enumerate(zip(gpus, stale, strict=True))
         ])  # fmt: skip
 
-    def notify_style_update(self) -> None:
-        """Draw again: it has received the focus, or lost it."""
-        super().notify_style_update()
-        self.refresh()
+    def key_of(self, row: GpuLine) -> GpuKey:
+        """Return the GPU or MIG device."""
+        return row.key
 
-    def action_move(self, by: int) -> None:
-        """Move the cursor."""
-        self._select(min(len(self.lines) - 1, max(0, self._selected + by)))
+    def cells_of(self, row: GpuLine) -> Content:
+        """Return the line."""
+        return row.content
+
+    def move_cursor(self, *, row: int) -> None:
+        """Select another GPU."""
+        super().move_cursor(row=row)
+        self.post_message(self.Selected(self.cursor_row))
 
     def action_open(self) -> None:
         """Open the GPU under the cursor."""
-        if self.selected_key is not None:
-            self.post_message(self.Opened(self.selected_key))
-
-    def on_click(self, event: Click) -> None:
-        """Select the clicked GPU; open it if the cursor is there."""
-        event.stop()
-        position = event.y + self.scroll_offset.y
-        if position == self._selected:
-            self.action_open()
-        else:
-            self._select(position)
-
-    def _select(self, position: int) -> None:
-        if 0 <= position < len(self.lines):
-            self._selected = position
-            scroll_to_row(self, position, page=self.size.height)
-            self.post_message(self.Selected(position))
-
-    def _style_of(self, at: int) -> Style:
-        return (
-            self.get_visual_style("gpu-rows--selected")
-            if at == self._selected and self.has_focus
-            else self.visual_style
-        )
+        if self.selected is not None:
+            self.post_message(self.Opened(self.selected.key))
 
 
 # The size of a GPU's panel, and one line of it: a label, a drawing, and figures.

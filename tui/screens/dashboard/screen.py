@@ -39,12 +39,11 @@ from ...keys import bind, shown_key
 from ...widgets.keys_line import KeysLine
 from ...widgets.legend import Legend, legend_line
 from ...widgets.row_table import StaticLines
-from ..base import feed_signs
+from ..base import FilterField, feed_signs
 from ..registry import screen_bindings
 from .gpus import FRAME_LINES, GpuArea, GpuRows, PanelNeed, PanelPlace, panel_needs, place_panels
-from .processes.columns import columns_named
-from .processes.process_rows import view_named
-from .processes.process_table import PROCESS_KEYS, ProcessTable, ProcessTableScreen
+from .process_rows import columns_named, view_named
+from .process_table import PROCESS_KEYS, ProcessTable, ProcessTableScreen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -494,7 +493,7 @@ class DashboardScreen(ProcessTableScreen):
         yield StaticLines(id="summary")
         yield from self._gpu_area.compose()
         yield PendingList(id="pending")
-        yield Input(id="filter", placeholder="filter: pid, user, command, job, status, gpu3", compact=True)
+        yield FilterField("filter: pid, user, command, job, status, gpu3")
         yield StaticLines(id="note")
         yield ProcessTable(id="processes")
         yield Legend(id="legend")
@@ -519,8 +518,8 @@ class DashboardScreen(ProcessTableScreen):
     def selected_gpu(self) -> GpuKey | None:
         """The GPU under the cursor of the rows; otherwise that of the table's row, or the first one."""
         rows, selected = self.query_one(GpuRows), self.table.selected
-        if rows.has_focus and rows.selected_key is not None:
-            return rows.selected_key
+        if rows.has_focus and rows.selected is not None:
+            return rows.selected.key
         if selected is not None:
             return selected.gpu.key
         shown = self.app.board.displayed_gpus if self.app.board else ()
@@ -618,19 +617,12 @@ class DashboardScreen(ProcessTableScreen):
 
     def action_filter(self) -> None:
         """Open the filter."""
-        box = self.query_one("#filter", Input)
-        box.display = True
-        box.focus()
-        self.refresh_bindings()
+        self.query_one(FilterField).open()
         self.call_after_refresh(self._draw)
 
     def action_show_all(self) -> None:
         """Remove the filter."""
-        box = self.query_one("#filter", Input)
-        box.value = ""
-        box.display = False
-        self.table.focus()
-        self.refresh_bindings()
+        self.query_one(FilterField).close(self.table)
         self.call_after_refresh(self._draw)
 
     def action_dismiss_selected(self) -> None:
@@ -679,9 +671,7 @@ class DashboardScreen(ProcessTableScreen):
         if host:
             load.show(host_line(host, width))
         warnings = notices(board, feed, width)
-        box = self.query_one("#notices", StaticLines)
-        box.display = bool(warnings)
-        box.show(Content("\n").join(warnings), layout=True)
+        self.query_one("#notices", StaticLines).show_if_any(warnings)
         summary = self.query_one("#summary", StaticLines)
         summary.display = board is not None
         if board:

@@ -23,6 +23,7 @@ from ...draw.labels import MUTED, SEPARATOR, format_duration, gpu_labels, proces
 from ...draw.text_output import printable
 from ...keys import bind, shown_key
 from ...widgets.row_table import StaticLines
+from ..base import DrawnScreen
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -324,7 +325,7 @@ _FRAME_LINES = 8
 """Lines of frame, status and choices around the details."""
 
 
-class TerminateScreen(ModalScreen[bool]):
+class TerminateScreen(DrawnScreen[bool], ModalScreen[bool]):
     """Asks which signal to send to processes, and shows their state until they have ended; True if it showed the end.
 
     Args:
@@ -372,17 +373,13 @@ class TerminateScreen(ModalScreen[bool]):
 
     def on_mount(self) -> None:
         """Draw, and refresh several times a second."""
-        self.set_interval(_REFRESH_SECONDS, self._refresh_state)
-        self._refresh_state()
-
-    def on_resize(self) -> None:
-        """Draw for the new width."""
-        self._refresh_state()
+        self.set_interval(_REFRESH_SECONDS, self.redraw)
+        self.redraw()
 
     def show_board(self, board: Board) -> None:
         """Show what the process holds now."""
         self._board = board
-        self._refresh_state()
+        self.redraw()
 
     def action_leave(self) -> None:
         """Close without another signal."""
@@ -396,7 +393,7 @@ class TerminateScreen(ModalScreen[bool]):
         """Send the signal of a choice, if it is armed."""
         if self._is_armed(choice):
             self._batch.send(_SIGNALS[choice])
-            self._refresh_state()
+            self.redraw()
 
     @on(Button.Pressed)
     def pressed(self, event: Button.Pressed) -> None:
@@ -407,10 +404,8 @@ class TerminateScreen(ModalScreen[bool]):
         else:
             self.action_leave()
 
-    def _refresh_state(self) -> None:
+    def draw(self) -> None:
         """Draw the details and the status, and offer what can be done now."""
-        if not self.is_mounted or not self.size.width:
-            return
         batch = self._batch
         scroll = self.query_one(VerticalScroll)
         scroll.styles.max_height = max(3, self.size.height - _FRAME_LINES)

@@ -1,10 +1,10 @@
-"""Rows of hosts, each with its GPUs below it when it is unfolded."""
+"""Rows of the fleet's table and its columns: hosts, each with its GPUs below it when it is unfolded, and runs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +14,7 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess
 from ...draw.labels import WORST_FIRST, CellText, format_duration, process_name, shorten, signed_gib
 from ...draw.palette import status_mark
 from ...draw.text_output import printable
+from ...widgets.row_table import Column, fit_columns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -21,6 +22,63 @@ if TYPE_CHECKING:
     from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetProcess, FleetRun, HostReading
 
     from ...draw.labels import Tone
+
+# The columns: those of importance 0 are never left out.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetColumn(Column):
+    """A column, with the unit that is written behind its title if there is room."""
+
+    unit: str = ""
+
+    @property
+    def title(self) -> str:
+        """Title with its unit."""
+        return f"{self.name} {self.unit}" if self.unit and len(self.name) + len(self.unit) < self.width else self.name
+
+
+HOST_COLUMNS = (
+    FleetColumn(name="HOST", width=14),
+    FleetColumn(name="STATUS", width=15),
+    FleetColumn(name="GPUS", width=4, right=True, importance=4),
+    FleetColumn(name="FREE", width=9, right=True, importance=1, unit="GiB"),
+    FleetColumn(name="COMMIT", width=8, right=True, importance=2),
+    FleetColumn(name="UNATTR", width=8, right=True, importance=5),
+    FleetColumn(name="IN USE", width=10, importance=3),
+    FleetColumn(name="JOBS", width=20),
+)
+RUN_COLUMNS = (
+    FleetColumn(name="JOB", width=18),
+    FleetColumn(name="STATUS", width=15),
+    FleetColumn(name="USER", width=9, importance=6),
+    FleetColumn(name="RANKS", width=7, right=True, importance=2),
+    FleetColumn(name="HOSTS", width=5, right=True, importance=5),
+    FleetColumn(name="MAX", width=7, right=True, importance=1, unit="GiB"),
+    FleetColumn(name="DIFF", width=6, right=True, importance=3),
+    FleetColumn(name="SPREAD", width=6, right=True, importance=4),
+    FleetColumn(name="ALL", width=8, right=True, importance=8),
+    FleetColumn(name="BUDGET", width=8, right=True, importance=7),
+    FleetColumn(name="WHERE", width=20),
+)
+_LONGEST_NAME = 32
+_LEAST_REST = 20
+
+
+def columns_for(columns: Sequence[FleetColumn], width: int, gap: int, *, longest: int) -> list[FleetColumn]:
+    """Return the columns for which there is room: the first as wide as its names, the last with the rest.
+
+    Args:
+        columns: all of them.
+        width: of the table, without margin.
+        gap: cells between two.
+        longest: characters of the longest name in the first one.
+    """
+    first, *middle, last = columns
+    name = min(max(longest, first.width // 2), _LONGEST_NAME, max(first.width, width // 4))
+    rest = max(_LEAST_REST, width // 4)
+    return fit_columns([replace(first, width=name), *middle, replace(last, width=rest)], width + gap, gap)
+
 
 # A row of the fleet's table as plain data: what it is about, by what it is sorted and found, and its cells.
 

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from rich.cells import set_cell_size
 from textual import on
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Input, Label
 
 from vramtop.estimator.common.errors import CannotTellError, VramtopError
@@ -28,17 +25,15 @@ from ...job.load_job import load_typed
 from ...keys import bind, shown_key
 from ...reports.fleet_fit_text import fleet_fit_sentence, host_reason, taken_gpus_text
 from ...widgets.keys_line import KeysLine
-from ...widgets.row_table import ROW_BINDINGS, ContentLines, StaticLines, scroll_to_row, table_cell
-from .columns import FleetColumn, columns_for
+from ...widgets.row_table import MARGIN, ROW_BINDINGS, RowTable, StaticLines
+from ..base import DrawnScreen
+from .host_rows import FleetColumn, columns_for
 from .screen import EstimatesJobs, FleetDetailScreen, header_line, notice_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from textual.app import ComposeResult
     from textual.binding import BindingType
-    from textual.events import Click, Resize, ScreenResume
-    from textual.style import Style
+    from textual.events import ScreenResume
     from textual.timer import Timer
 
     from vramtop.estimator.budget import Budget
@@ -48,6 +43,7 @@ if TYPE_CHECKING:
 
     from ...job.budgets_by_card import BudgetsByCard
     from ...job.load_job import TypedJob
+    from ...widgets.row_table import Column
     from .screen import FleetFeed
 
 # Judges a typed job on the latest fleet: loading, estimates and placements run on threads of their own.
@@ -222,16 +218,15 @@ HOST_LIST_KEYS: list[BindingType] = [
 
 
 _COLUMNS = (
-    FleetColumn("HOST", 14),
-    FleetColumn("GPU", 7, importance=3),
-    FleetColumn("OF", 3, right=True, importance=4),
-    FleetColumn("NOW", 9),
-    FleetColumn("LATER", 9),
-    FleetColumn("EMPTY", 9, importance=2),
-    FleetColumn("LEFT", 8, right=True, importance=1, unit="GiB"),
-    FleetColumn("CARD", 20),
+    FleetColumn(name="HOST", width=14),
+    FleetColumn(name="GPU", width=7, importance=3),
+    FleetColumn(name="OF", width=3, right=True, importance=4),
+    FleetColumn(name="NOW", width=9),
+    FleetColumn(name="LATER", width=9),
+    FleetColumn(name="EMPTY", width=9, importance=2),
+    FleetColumn(name="LEFT", width=8, right=True, importance=1, unit="GiB"),
+    FleetColumn(name="CARD", width=20),
 )
-_MARGIN = 2
 _GAP = 1
 _VERDICTS: dict[Verdict, CellText] = {
     "fits": CellText("✓ fits", "good"),
@@ -241,128 +236,53 @@ _VERDICTS: dict[Verdict, CellText] = {
 }
 
 
-def title_line(fit: FleetFit, width: int) -> Content:
-    """Return the titles of the columns."""
-    columns = _columns(fit, width)
-    cells = (f"{each.title:>{each.width}}" if each.right else each.title for each in columns)
-    spaced = (set_cell_size(cell, each.width) for cell, each in zip(cells, columns, strict=True))
-    return Content.styled((" " * _MARGIN + (" " * _GAP).join(spaced))[:width], "bold")
+class HostList(RowTable["HostFit"], can_focus=True):
+    """A line per host in the order of the placement; an asterisk marks those where the job should go."""
 
-
-def host_lines(fit: FleetFit, width: int, *, dark: bool) -> list[Content]:
-    """Return a line per host, in the order of the placement; an asterisk marks those where the job should go.
-
-    Args:
-        fit: of the job.
-        width: cells of a line.
-        dark: colours are for a dark ground.
-    """
-    columns, placed = _columns(fit, width), {host.host for host in fit.placement}
-    return [_line(host, columns, width, is_placed=host.host in placed, dark=dark) for host in fit.hosts]
-
-
-def _columns(fit: FleetFit, width: int) -> tuple[FleetColumn, ...]:
-    longest = max((len(host.host) for host in fit.hosts), default=0)
-    return columns_for(_COLUMNS, max(1, width - _MARGIN), _GAP, longest=longest)
-
-
-def _line(host: HostFit, columns: Sequence[FleetColumn], width: int, *, is_placed: bool, dark: bool) -> Content:
-    reason = host_reason(host)
-    if not host.is_considered:
-        name = set_cell_size(printable(host.host), columns[0].width)
-        rest = table_cell(CellText(printable(reason or ""), "muted"), width, right=False, dark=dark)
-        room = max(0, width - _MARGIN - columns[0].width - _GAP)
-        return Content.assemble(f"{' ' * _MARGIN}{name}{' ' * _GAP}", (rest.text[:room], rest.style))
-    card = ((host.card.name if host.card else None) or "name n/a").removeprefix("NVIDIA ")
-    cells = {
-        "HOST": CellText(printable(host.host)),
-        "GPU": CellText(taken_gpus_text(host)),
-        "OF": CellText(str(host.gpus)),
-        "NOW": _VERDICTS[host.now],
-        "LATER": _VERDICTS[host.later],
-        "EMPTY": _VERDICTS[host.empty],
-        "LEFT": CellText("" if host.left_bytes is None else format_gib(host.left_bytes)),
-        "CARD": CellText(printable(f"{reason} · {card}" if reason else card), "muted"),
-    }
-    parts: list[Content | str | tuple[str, str]] = ["* " if is_placed else "  "]
-    for column in columns:
-        drawn = table_cell(cells[column.name], column.width, right=column.right, dark=dark)
-        parts.append((set_cell_size(drawn.text, column.width), drawn.style))
-        parts.append(" " * _GAP)
-    return Content.assemble(*parts)
-
-
-class HostList(ContentLines, can_focus=True):
-    """The hosts; the cursor follows its host once the user has moved it."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"host-list--cursor"}
-    DEFAULT_CSS = """
-    HostList { height: 1fr; min-height: 3; overflow-y: auto; }
-    HostList > .host-list--cursor { background: $primary 15%; color: $text; }
-    HostList:focus > .host-list--cursor { background: $primary 35%; }
-    HostList:nocolor > .host-list--cursor { text-style: reverse; }
-    """
     BINDINGS: ClassVar[list[BindingType]] = HOST_LIST_KEYS
-
-    class Opened(Message):
-        """The user opens a host."""
-
-        def __init__(self, host: str) -> None:
-            super().__init__()
-            self.host = host
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
-        self.cursor_row = 0
-        self._hosts: tuple[str, ...] = ()
-        self._moved = False
+        self._placed: frozenset[str] = frozenset()
 
-    def show_hosts(self, hosts: Sequence[str], lines: Sequence[Content]) -> None:
-        """Show these hosts; ``lines`` has one for each."""
-        followed = self._hosts[self.cursor_row] if self._moved and self.cursor_row < len(self._hosts) else None
-        self._hosts = tuple(hosts)
-        row = self._hosts.index(followed) if followed in self._hosts else self.cursor_row
-        self._put_cursor(row)
-        self.show_lines(lines)
+    def show_fit(self, fit: FleetFit | None, width: int) -> None:
+        """Show the hosts of a placement in columns for this width; None: there is none."""
+        if fit is None:
+            self.show_rows(())
+            return
+        self._placed = frozenset(host.host for host in fit.placement)
+        longest = max((len(host.host) for host in fit.hosts), default=0)
+        self.show_rows(fit.hosts, columns_for(_COLUMNS, max(1, width - MARGIN), _GAP, longest=longest), _GAP)
 
-    def action_open(self) -> None:
-        """Open the host under the cursor."""
-        if self._hosts:
-            self.post_message(self.Opened(self._hosts[self.cursor_row]))
+    def key_of(self, row: HostFit) -> str:
+        """Return the name of a host."""
+        return row.host
 
-    def action_move(self, by: int) -> None:
-        """Move the cursor by lines."""
-        self._moved = True
-        self._put_cursor(self.cursor_row + by)
-        scroll_to_row(self, self.cursor_row, page=self.size.height)
+    def title_of(self, column: Column) -> str:
+        """Return its name, with the unit if there is room."""
+        return column.title if isinstance(column, FleetColumn) else column.name
 
-    def action_move_page(self, by: int) -> None:
-        """Move the cursor by pages."""
-        self.action_move(by * max(1, self.size.height - 1))
+    def signs_of(self, row: HostFit) -> tuple[str, bool]:
+        """Return the sign of a host where the job should go."""
+        return "* " if row.host in self._placed else "  ", False
 
-    def action_move_to(self, row: int) -> None:
-        """Move the cursor to the first line, or to the last (-1)."""
-        self.action_move((row if row >= 0 else len(self._hosts)) - self.cursor_row)
-
-    def on_click(self, event: Click) -> None:
-        """Move the cursor to a clicked line, or open the host if it is there."""
-        event.stop()
-        row = event.y + self.scroll_offset.y
-        if row == self.cursor_row:
-            self.action_open()
-        elif row < len(self._hosts):
-            self.action_move(row - self.cursor_row)
-
-    def _put_cursor(self, row: int) -> None:
-        row = max(0, min(row, len(self._hosts) - 1))
-        if row != self.cursor_row:
-            self._strips.pop(self.cursor_row, None)
-            self._strips.pop(row, None)
-            self.cursor_row = row
-            self.refresh()
-
-    def _style_of(self, at: int) -> Style:
-        return self.get_visual_style("host-list--cursor") if at == self.cursor_row else self.visual_style
+    def cells_of(self, row: HostFit) -> list[CellText]:
+        """Return the cells of a host; of one that is not considered, its name and why."""
+        reason, name = host_reason(row), CellText(printable(row.host))
+        if not row.is_considered:
+            return [name, CellText(printable(reason or ""), "muted")]
+        card = ((row.card.name if row.card else None) or "name n/a").removeprefix("NVIDIA ")
+        cells = {
+            "HOST": name,
+            "GPU": CellText(taken_gpus_text(row)),
+            "OF": CellText(str(row.gpus)),
+            "NOW": _VERDICTS[row.now],
+            "LATER": _VERDICTS[row.later],
+            "EMPTY": _VERDICTS[row.empty],
+            "LEFT": CellText("" if row.left_bytes is None else format_gib(row.left_bytes)),
+            "CARD": CellText(printable(f"{reason} · {card}" if reason else card), "muted"),
+        }
+        return [cells[column.name] for column in self._columns]
 
 
 # The fit screen over the fleet: which hosts can take a job now, once the running jobs have ended, or empty.
@@ -383,7 +303,7 @@ _RAM = "the RAM of the hosts is not checked"
 _GOOD: tuple[Verdict, ...] = ("fits", "tight")
 
 
-class FleetFitScreen(Screen[str]):
+class FleetFitScreen(DrawnScreen[str]):
     """Judges a job on every new reading of the fleet; ends with the text of the job.
 
     Args:
@@ -404,7 +324,6 @@ class FleetFitScreen(Screen[str]):
     FleetFitScreen #job { width: 1fr; }
     FleetFitScreen #verdict { height: auto; max-height: 6; padding: 0 1; text-wrap: wrap; }
     FleetFitScreen #facts { height: auto; max-height: 6; padding: 0 1; text-wrap: wrap; color: $foreground 65%; }
-    FleetFitScreen #titles { height: 1; background: $panel; }
     """
 
     def __init__(self, budgets_for: BudgetsFor, fleet: Fleet | None, feed: FleetFeed, *, text: str = "") -> None:
@@ -418,8 +337,6 @@ class FleetFitScreen(Screen[str]):
             on_tracing=self._show_tracing,
         )
         self._judgement: Judgement | None = None
-        self._lines: tuple[Judgement, int, bool] | None = None
-        """What the lines of the hosts were made of."""
         self._problem: str | None = None
         self._tracing: str | None = None
         self._timer: Timer | None = None
@@ -436,7 +353,6 @@ class FleetFitScreen(Screen[str]):
             yield LaunchInput(self._text, id="job", placeholder=_PLACEHOLDER, compact=True, select_on_focus=False)
         yield StaticLines(id="verdict")
         yield StaticLines(id="facts")
-        yield StaticLines(id="titles")
         yield HostList(id="hosts")
         yield KeysLine(show_command_palette=False)
 
@@ -456,7 +372,7 @@ class FleetFitScreen(Screen[str]):
             self._judge.show_fleet(self._fleet)
         if self._text.strip():
             self._start(traced=True)
-        self._draw()
+        self.redraw()
 
     def on_unmount(self) -> None:
         """Discard what is being estimated or placed."""
@@ -467,22 +383,12 @@ class FleetFitScreen(Screen[str]):
         if isinstance(self.app, EstimatesJobs) and self.is_mounted:
             self.show_fleet(self.app.fleet, self.app.feed)
 
-    def on_resize(self, _: Resize) -> None:
-        """Draw for the new width."""
-        self._draw()
-
-    def notify_style_update(self) -> None:
-        """Draw again: the theme may be another one."""
-        super().notify_style_update()
-        if self.is_mounted:
-            self.call_after_refresh(self._draw)
-
     def show_fleet(self, fleet: Fleet | None, feed: FleetFeed) -> None:
         """Judge the job on a new fleet; figures that are old are not judged."""
         self._fleet, self._feed = fleet, feed
         if fleet is not None and self._stale_reason() is None:
             self._judge.show_fleet(fleet)
-        self._draw()
+        self.redraw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer to edit the job where it is not being edited."""
@@ -507,7 +413,7 @@ class FleetFitScreen(Screen[str]):
             return
         self._forget()
         self._timer = self.set_timer(_DELAY_SECONDS, self._start)
-        self._draw()
+        self.redraw()
 
     @on(Input.Submitted, "#job")
     def _submitted(self, event: Input.Submitted) -> None:
@@ -522,7 +428,7 @@ class FleetFitScreen(Screen[str]):
     @on(HostList.Opened)
     def _open(self, event: HostList.Opened) -> None:
         if self._fleet is not None and self.app.screen is self:
-            self.app.push_screen(FleetDetailScreen(self._fleet, host=event.host))
+            self.app.push_screen(FleetDetailScreen(self._fleet, host=event.row.host))
 
     def _forget(self) -> None:
         """Forget the job as it was until now."""
@@ -543,19 +449,19 @@ class FleetFitScreen(Screen[str]):
         if text.strip():
             self._read_text, self._traced = text, traced
             self._judge.judge_text(text, traced=traced)
-        self._draw()
+        self.redraw()
 
     def _take(self, judgement: Judgement) -> None:
         self._judgement, self._problem = judgement, None
-        self._draw()
+        self.redraw()
 
     def _fail(self, sentence: str) -> None:
         self._judgement, self._problem = None, sentence
-        self._draw()
+        self.redraw()
 
     def _show_tracing(self, sentence: str | None) -> None:
         self._tracing = sentence
-        self._draw()
+        self.redraw()
 
     def _stale_reason(self) -> str | None:
         """Return why the figures are not of now; None: they are."""
@@ -577,37 +483,16 @@ class FleetFitScreen(Screen[str]):
         late = max(_LATE_INTERVALS * self._feed.interval, _LATE_SECONDS)
         return None if fleet.time - judgement.fleet.time > late else judgement
 
-    def _draw(self) -> None:
-        width = self.size.width - 2
-        if not self.is_mounted or width <= 0:
-            return
-        shown = self._shown()
+    def draw(self) -> None:
+        """Draw the verdict and the hosts, of figures of now."""
+        width, shown = self.size.width - 2, self._shown()
         with self.app.batch_update():
             self.query_one("#header", StaticLines).show(header_line(self._fleet, self._feed, width))
-            notices = self.query_one("#notices", StaticLines)
-            lines = notice_lines(self._fleet, self._feed)
-            notices.display = bool(lines)
-            notices.show(Content("\n").join(lines), layout=True)
+            self.query_one("#notices", StaticLines).show_if_any(notice_lines(self._fleet, self._feed))
             self.query_one("#verdict", StaticLines).show(self._verdict(shown), layout=True)
-            facts = self.query_one("#facts", StaticLines)
             about = self._facts(shown, width)
-            facts.display = bool(about)
-            facts.show(Content("\n").join([Content(line) for line in about]), layout=True)
-            self._draw_hosts(shown)
-
-    def _draw_hosts(self, shown: Judgement | None) -> None:
-        titles, width = self.query_one("#titles", StaticLines), self.size.width - 1
-        if shown is None:
-            self._lines = None
-            titles.show(Content())
-            self.hosts.show_hosts((), ())
-            return
-        dark = self.app.current_theme.dark
-        if self._lines == (made := (shown, width, dark)):
-            return
-        self._lines = made
-        titles.show(title_line(shown.fit, width))
-        self.hosts.show_hosts([host.host for host in shown.fit.hosts], host_lines(shown.fit, width, dark=dark))
+            self.query_one("#facts", StaticLines).show_if_any([Content(line) for line in about])
+            self.hosts.show_fit(shown.fit if shown else None, self.size.width - 1)
 
     def _verdict(self, shown: Judgement | None) -> Content:
         if shown is not None:

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 from msgspec import structs
-from rich.cells import set_cell_size
-from rich.segment import Segment
-from rich.style import Style
 from textual import on
 from textual.content import Content
-from textual.geometry import Size
-from textual.message import Message
-from textual.screen import Screen
-from textual.strip import Strip
 from textual.widgets import Input
-from textual.worker import get_current_worker
 
 from vramtop.estimator.common.sizes import TIB, UNSEEN_BYTES, format_gib, format_size
 
+from ...background.latest_only_task import LatestOnlyTask
 from ...draw.labels import MUTED, SEPARATOR, CellText, alarm, format_duration, join_to_width, left_and_right, shorten
 from ...draw.memory_graph import EIGHTHS, graph_levels
 from ...draw.palette import VERDICTS, colour_of, on_colour, status_mark
@@ -28,14 +22,17 @@ from ...draw.text_output import format_table, printable
 from ...keys import bind, shown_key
 from ...widgets.budget_view import short_gpu_name
 from ...widgets.keys_line import KeysLine
-from ...widgets.row_table import FOLD_SIGNS, ROW_BINDINGS, ContentLines, RowTable, StaticLines, column_gap, table_cell
-from ..base import FeedStatus, feed_signs
-from .columns import HOST_COLUMNS, RUN_COLUMNS, FleetColumn, columns_for
+from ...widgets.row_table import FOLD_SIGNS, MARGIN, ROW_BINDINGS, ContentLines, RowTable, StaticLines, column_gap
+from ..base import DrawnScreen, FeedStatus, FilterField, feed_signs
 from .host_rows import (
+    HOST_COLUMNS,
     REST,
+    RUN_COLUMNS,
+    FleetColumn,
     FleetRow,
     HostRows,
     SortKey,
+    columns_for,
     gone_text,
     gpu_rows,
     ranks_text,
@@ -51,11 +48,11 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
-    from textual.events import Resize
 
     from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetProcess, FleetRank, FleetRun, HostReading
 
     from ...draw.memory_graph import Readings
+    from ...widgets.row_table import Column
     from .job_fit import BudgetsFor
 
 # One host of the fleet as lines: its state, its GPUs with their processes, pending jobs, faults.
@@ -306,7 +303,7 @@ class ReadsMemoryHistory(Protocol):
         """Return it by the UUID of each GPU; None: unknown. Called on other threads than that of the UI."""
 
 
-class FleetDetailScreen(Screen[None]):
+class FleetDetailScreen(DrawnScreen[None]):
     """Everything that is known about one host, or about one run over its hosts.
 
     Args:
@@ -326,6 +323,9 @@ class FleetDetailScreen(Screen[None]):
         super().__init__()
         self._fleet, self._host, self._run = fleet, host, run
         self._history: Mapping[str, Readings] = {}
+        self._history_task: LatestOnlyTask[Mapping[str, Readings] | None] = LatestOnlyTask(
+            "memory history", self.call_later, self._show_history
+        )
 
     def compose(self) -> ComposeResult:
         """Its name, and the lines about it."""
@@ -340,35 +340,27 @@ class FleetDetailScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Show what is known already, and ask for what was before."""
-        self._draw()
+        self.redraw()
         if self._run is None and isinstance(self.app, ReadsMemoryHistory):
-            self._ask_for_history()
-            self.set_interval(_HISTORY_SECONDS, self._ask_for_history)
+            read = partial(self.app.read_memory_history, self._host, _SPAN_SECONDS)
+            self._history_task.submit(read)
+            self.set_interval(_HISTORY_SECONDS, partial(self._history_task.submit, read))
 
-    def _ask_for_history(self) -> None:
-        self.run_worker(self._read_history, thread=True, exclusive=True)
+    def on_unmount(self) -> None:
+        """Deliver no history any more."""
+        self._history_task.cancel()
 
-    def _read_history(self) -> None:
-        app = self.app
-        if isinstance(app, ReadsMemoryHistory):
-            history = app.read_memory_history(self._host, _SPAN_SECONDS)
-            if history is not None and not get_current_worker().is_cancelled:
-                app.call_from_thread(self._show_history, history)
-
-    def _show_history(self, history: Mapping[str, Readings]) -> None:
-        self._history = history
-        self._draw()
-
-    def on_resize(self, _: Resize) -> None:
-        """Draw for the new width."""
-        self._draw()
+    def _show_history(self, history: Mapping[str, Readings] | None) -> None:
+        if history is not None:
+            self._history = history
+            self.redraw()
 
     def show_fleet(self, fleet: Fleet | None, feed: FleetFeed) -> None:
         """Show the same host or run in a new fleet."""
         del feed
         if fleet is not None:
             self._fleet = fleet
-            self._draw()
+            self.redraw()
 
     def action_scroll(self, by: int) -> None:
         """Scroll by lines."""
@@ -385,10 +377,9 @@ class FleetDetailScreen(Screen[None]):
         )
         return "".join(EIGHTHS[level] for level in levels)
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
+        """Draw all that is known now."""
         width = self.size.width - 3
-        if not self.is_mounted or width <= 0:
-            return
         if self._run is not None:
             key = self._run.key
             run = next((each for each in self._fleet.runs if each.key == key), None)
@@ -418,60 +409,34 @@ _TITLE_OF_KEY: dict[FleetView, dict[SortKey, str]] = {
     "hosts": {"JOB": "JOBS", "USER": "JOBS"},
     "runs": {"HOST": "WHERE", "IN USE": "ALL"},
 }
-_MARGIN = 2
-"""Cells on the left, for a blank and the sign of a fold."""
 _EMPTY = CellText("")
 
 
 class FleetTable(RowTable[FleetRow], can_focus=True):
     """The table; its cursor follows its row once the user has moved it."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"fleet--cursor", "fleet--header"}
-    DEFAULT_CSS = """
-    FleetTable {
-        height: 1fr; min-height: 3; background: $background; color: $foreground;
-        overflow-x: hidden; scrollbar-size-vertical: 1;
-    }
-    FleetTable > .fleet--cursor { background: $primary 15%; color: $text; }
-    FleetTable:focus > .fleet--cursor { background: $primary 35%; }
-    FleetTable:nocolor > .fleet--cursor { text-style: reverse; }
-    FleetTable > .fleet--header { background: $panel; color: $text; text-style: bold; }
-    """
+    DEFAULT_CSS = "FleetTable { background: $background; }"
     BINDINGS: ClassVar[list[BindingType]] = FLEET_TABLE_KEYS
-
-    class Opened(Message):
-        """The user opens a row."""
-
-        def __init__(self, row: FleetRow) -> None:
-            super().__init__()
-            self.row = row
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
         self.view: FleetView = "hosts"
         self.sort_key: SortKey = "STATUS"
-        self.filter_words = ""
-        self.drawn_lines = 0
-        """Lines that were drawn so far; the others were shown again as they were."""
         self._fleet: Fleet | None = None
         self._unfolded: set[str] = set()
         self._host_rows = HostRows()
-        self._columns: tuple[FleetColumn, ...] = ()
-        self._gap = 2
-        self._strips: dict[Hashable, tuple[object, Strip]] = {}
-        """By row: what was drawn, and its line."""
 
     def show_fleet(self, fleet: Fleet) -> None:
         """Show this fleet."""
         self._fleet = fleet
-        self._refresh_rows()
+        self.lay_out()
 
     def show_view(self, view: FleetView) -> None:
         """Show hosts or runs."""
         self.view, self.cursor_row, self._moved = view, 0, False
         if self.sort_key not in SORT_KEYS[view]:
             self.sort_key = "STATUS"
-        self._refresh_rows()
+        self.lay_out()
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -483,12 +448,7 @@ class FleetTable(RowTable[FleetRow], can_focus=True):
         """Sort by the next column."""
         keys = SORT_KEYS[self.view]
         self.sort_key = keys[(keys.index(self.sort_key) + 1) % len(keys)]
-        self._refresh_rows()
-
-    def filter_by(self, words: str) -> None:
-        """Show only rows with these words; an empty string shows all."""
-        self.filter_words = words
-        self._refresh_rows()
+        self.lay_out()
 
     def action_open(self) -> None:
         """Open the row under the cursor."""
@@ -500,7 +460,7 @@ class FleetTable(RowTable[FleetRow], can_focus=True):
         if (row := self.selected) and row.fold == "folded":
             self._unfolded.add(row.host)
             self._moved = True
-            self._refresh_rows()
+            self.lay_out()
 
     def action_fold(self) -> None:
         """Hide the GPUs of the host under the cursor, or of the GPU under it."""
@@ -508,24 +468,21 @@ class FleetTable(RowTable[FleetRow], can_focus=True):
             self._unfolded.discard(row.host)
             above = next((at for at, each in enumerate(self._rows) if each.key == ("host", row.host)), self.cursor_row)
             self.cursor_row = above
-            self._refresh_rows()
+            self.lay_out()
             self.move_cursor(row=self.cursor_row)
 
-    def _refresh_rows(self) -> None:
+    def lay_out(self) -> None:
+        """Make the rows and choose the columns again."""
         if self._fleet is None:
             return
-        followed = self.selected
-        rows = self._host_rows.rows(self._fleet, self._unfolded) if self.view == "hosts" else run_rows(self._fleet)
+        is_hosts, gap = self.view == "hosts", column_gap(self.size.width)
+        rows = self._host_rows.rows(self._fleet, self._unfolded) if is_hosts else run_rows(self._fleet)
         if words := self.filter_words.lower().split():
             rows = [row for row in rows if row.matches(words)]
-        self._rows = self._with_gpus(sorted_rows(rows, self.sort_key))
-        if followed is not None and self._moved:
-            places = (at for at, row in enumerate(self._rows) if row.key == followed.key)
-            self.cursor_row = next(places, self.cursor_row)
-        self.cursor_row = max(0, min(self.cursor_row, len(self._rows) - 1))
-        self._lay_out()
-        self.virtual_size = Size(self.size.width, len(self._rows) + self.HEADER_LINES)
-        self._repaint()
+        rows = self._with_gpus(sorted_rows(rows, self.sort_key))
+        longest = max((len(row.host if is_hosts else row.job) for row in rows), default=0)
+        room = max(1, self.size.width - MARGIN - self.scrollbar_size_vertical)
+        self.show_rows(rows, columns_for(HOST_COLUMNS if is_hosts else RUN_COLUMNS, room, gap, longest=longest), gap)
 
     def _with_gpus(self, rows: list[FleetRow]) -> list[FleetRow]:
         if not self._unfolded or self.view != "hosts":
@@ -537,80 +494,30 @@ class FleetTable(RowTable[FleetRow], can_focus=True):
                 every += gpu_rows(row.of_host)
         return every
 
-    def _lay_out(self) -> None:
-        width = self.size.width
-        gap = column_gap(width)
-        names = (row.host if self.view == "hosts" else row.job for row in self._rows)
-        longest = max(map(len, names), default=0)
-        wanted = HOST_COLUMNS if self.view == "hosts" else RUN_COLUMNS
-        room = max(1, width - _MARGIN - self.scrollbar_size_vertical)
-        columns = columns_for(wanted, room, gap, longest=longest)
-        if (columns, gap) != (self._columns, self._gap):
-            self._columns, self._gap = columns, gap
-            self._forget_drawn()
+    def key_of(self, row: FleetRow) -> Hashable:
+        """Return the key of a row."""
+        return row.key
 
-    def _keep_drawn(self, visible: Sequence[FleetRow]) -> None:
-        keys = {row.key for row in visible}
-        self._strips = {key: drawn for key, drawn in self._strips.items() if key in keys or key in ("", None)}
-
-    def _fit_size(self) -> None:
-        self._refresh_rows()
-
-    def _sort_at(self, x: int) -> None:
-        del x
-        self.sort_by_next()
-
-    def _strip_at(self, y: int) -> Strip:
-        at = y - self.HEADER_LINES + self.scroll_offset.y
-        if y < self.HEADER_LINES:
-            return self._kept("", (self._titles(), self.size.width), self._header_strip)
-        if at >= len(self._rows):
-            return self._kept(None, self.size.width, lambda: Strip.blank(self.size.width, self.rich_style))
-        row, is_cursor = self._rows[at], at == self.cursor_row
+    def cells_of(self, row: FleetRow) -> Sequence[CellText]:
+        """Return the cells of a row; of a host without figures, its name, its state and why."""
         cells = row.make_cells()
-        columns = self._columns[:2] if REST in cells else self._columns
-        rest = (cells[REST],) if REST in cells else ()
-        shown = (*(cells.get(column.name, _EMPTY) for column in columns), *rest)
-        state = (shown, row.fold, is_cursor, self.size.width)
-        return self._kept(row.key, state, lambda: self._row_strip(row, shown, is_cursor=is_cursor))
+        if REST in cells:
+            return [*(cells.get(column.name, _EMPTY) for column in self._columns[:2]), cells[REST]]
+        return [cells.get(column.name, _EMPTY) for column in self._columns]
 
-    def _kept(self, key: Hashable, state: object, draw: Callable[[], Strip]) -> Strip:
-        """Return the line that was drawn for this state, or draw it."""
-        known = self._strips.get(key)
-        if known is None or known[0] != state:
-            known = self._strips[key] = (state, draw())
-            self.drawn_lines += 1
-        return known[1]
+    def signs_of(self, row: FleetRow) -> tuple[str, bool]:
+        """Return the sign of its fold."""
+        return f" {FOLD_SIGNS[row.fold]}", False
 
-    def _titles(self) -> tuple[str, ...]:
+    def title_of(self, column: Column) -> str:
+        """Return its title; the column by which the rows are sorted has an arrow in place of its unit."""
         by = _TITLE_OF_KEY[self.view].get(self.sort_key, self.sort_key)
-        return tuple(f"{each.name}↓" if each.name == by else each.title for each in self._columns)
+        return f"{column.name}↓" if column.name == by else column.title if isinstance(column, FleetColumn) else ""
 
-    def _header_strip(self) -> Strip:
-        titles = zip(self._titles(), self._columns, strict=True)
-        text = "".join(self._spaced(f"{title:>{each.width}}" if each.right else title, each) for title, each in titles)
-        style = self.get_component_rich_style("fleet--header")
-        return Strip([Segment(" " * _MARGIN + text, style)]).adjust_cell_length(self.size.width, style)
-
-    def _row_strip(self, row: FleetRow, cells: Sequence[CellText], *, is_cursor: bool) -> Strip:
-        ground = self.get_component_rich_style("fleet--cursor") if is_cursor else self.rich_style
-        dark = self.app.current_theme.dark
-        segments = [Segment(f" {FOLD_SIGNS[row.fold]}", ground)]
-        columns = self._columns
-        if len(cells) < len(columns):  # the last cell has all the room that is left
-            taken = _MARGIN + sum(column.width + self._gap for column in columns[:2])
-            columns = (*columns[:2], FleetColumn(REST, max(1, self.size.width - taken - self._gap)))
-        for cell, column in zip(cells, columns, strict=True):
-            drawn = table_cell(cell, column.width, right=column.right, dark=dark)
-            segments.append(Segment(self._spaced(drawn.text, column), ground + Style.parse(drawn.style)))
-        return Strip(segments).adjust_cell_length(self.size.width, ground)
-
-    def _spaced(self, text: str, column: FleetColumn) -> str:
-        return set_cell_size(text, column.width) + " " * self._gap
-
-    def _forget_drawn(self) -> None:
-        super()._forget_drawn()
-        self._strips.clear()
+    def sort_by_title(self, column: Column | None) -> None:
+        """Sort by the next column, whichever title was clicked."""
+        del column
+        self.sort_by_next()
 
 
 # The lines above the fleet's table: source and time of the readings, and the sums over all live hosts.
@@ -703,7 +610,7 @@ class EstimatesJobs(Protocol):
         """State of the readings."""
 
 
-class FleetScreen(Screen[None]):
+class FleetScreen(DrawnScreen[None]):
     """The first screen of the dashboard over many hosts."""
 
     TITLE = "Fleet"
@@ -713,7 +620,6 @@ class FleetScreen(Screen[None]):
     FleetScreen #header { height: 1; padding: 0 1; background: $panel; }
     FleetScreen #sums { height: 1; padding: 0 1; }
     FleetScreen #notices { padding: 0 1; }
-    FleetScreen #filter { height: 1; display: none; }
     FleetScreen #note { height: 1; padding: 0 1; display: none; }
     """
 
@@ -729,7 +635,7 @@ class FleetScreen(Screen[None]):
         yield StaticLines(id="header")
         yield StaticLines(id="sums")
         yield StaticLines(id="notices")
-        yield Input(id="filter", placeholder="filter: host, job, user, status; user:ann", compact=True)
+        yield FilterField("filter: host, job, user, status; user:ann")
         yield StaticLines(id="note")
         yield FleetTable(id="table")
         yield KeysLine()
@@ -744,14 +650,10 @@ class FleetScreen(Screen[None]):
         is_new = fleet is not self._fleet
         self._fleet, self._feed = fleet, feed
         with self.app.batch_update():
-            self._show_head()
+            self.redraw()
             if fleet is not None and is_new:
                 self.table.show_fleet(fleet)
                 self._show_note()
-
-    def on_resize(self, _: Resize) -> None:
-        """Draw the head for the new width."""
-        self._show_head()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer Esc while there is something to show again."""
@@ -770,10 +672,7 @@ class FleetScreen(Screen[None]):
 
     def action_filter(self) -> None:
         """Type words by which rows are filtered."""
-        field = self.query_one("#filter", Input)
-        field.display = True
-        field.focus()
-        self.refresh_bindings()
+        self.query_one(FilterField).open()
 
     def action_fit(self) -> None:
         """Open the fit screen on the job that was typed there last."""
@@ -792,10 +691,7 @@ class FleetScreen(Screen[None]):
 
     def action_show_all(self) -> None:
         """Show all rows again."""
-        field = self.query_one("#filter", Input)
-        field.value, field.display = "", False
-        self.table.focus()
-        self.refresh_bindings()
+        self.query_one(FilterField).close(self.table)
 
     @on(Input.Changed, "#filter")
     def _filter(self, event: Input.Changed) -> None:
@@ -813,16 +709,14 @@ class FleetScreen(Screen[None]):
         row = event.row
         self.app.push_screen(FleetDetailScreen(self._fleet, host=row.host, run=row.of_run))
 
-    def _show_head(self) -> None:
-        if self._feed is None or not self.is_mounted or not self.size.width:
+    def draw(self) -> None:
+        """Draw the lines above the table."""
+        if self._feed is None:
             return
         width = self.size.width - 2
         self.query_one("#header", StaticLines).show(header_line(self._fleet, self._feed, width))
         self.query_one("#sums", StaticLines).show(fleet_line(self._fleet, width))
-        lines = notice_lines(self._fleet, self._feed)
-        notices = self.query_one("#notices", StaticLines)
-        notices.display = bool(lines)
-        notices.show(Content("\n").join(lines), layout=True)
+        self.query_one("#notices", StaticLines).show_if_any(notice_lines(self._fleet, self._feed))
 
     def _show_note(self) -> None:
         """Say so if the filter leaves no row, or there is no run."""
@@ -832,5 +726,4 @@ class FleetScreen(Screen[None]):
             note = f"nothing matches {table.filter_words!r}; {shown_key('app.back')} shows all"
         elif not table.rows and table.view == "runs":
             note = f"no run is known on these hosts; {shown_key('fleet.view')} shows the hosts"
-        line.display = bool(note)
-        line.show(Content.styled(note, MUTED))
+        line.show_if_any([Content.styled(note, MUTED)] if note else [])

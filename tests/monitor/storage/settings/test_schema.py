@@ -23,8 +23,7 @@ from vramtop.monitor.storage.settings.schema import (
     find_setting,
     nearest_name,
 )
-from vramtop.tui.screens.dashboard.processes.columns import ColumnName
-from vramtop.tui.screens.dashboard.processes.process_rows import SortKey, ViewName
+from vramtop.tui.screens.dashboard.process_rows import ColumnName, SortKey, ViewName
 
 if sys.version_info >= (3, 11):
     import tomllib

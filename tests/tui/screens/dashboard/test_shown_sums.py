@@ -13,7 +13,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault
 from vramtop.tui.cli.commands.once import board_json
 from vramtop.tui.draw.labels import held_cells
-from vramtop.tui.screens.dashboard.processes.process_rows import table_rows
+from vramtop.tui.screens.dashboard.process_rows import table_rows
 
 if TYPE_CHECKING:
     from vramtop.monitor.snapshot.snapshot import GpuReading

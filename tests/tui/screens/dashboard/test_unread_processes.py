@@ -14,7 +14,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.fleet import reading_of_board
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.cli.main import main
-from vramtop.tui.screens.dashboard.processes.process_rows import table_rows
+from vramtop.tui.screens.dashboard.process_rows import table_rows
 from vramtop.tui.screens.dashboard.screen import summary_line
 from vramtop.tui.screens.fleet.host_rows import gpu_rows
 

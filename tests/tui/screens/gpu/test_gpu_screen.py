@@ -139,7 +139,7 @@ async def test_enter_on_a_row_and_a_click_on_a_panel_open_the_gpu(open_app, two_
     many = replace(two_gpus, gpus=tuple(make_gpu(index) for index in range(12)))
     app, _ = open_app([many])
     async with app.run_test(size=(100, 30)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None and app.screen.query_one(GpuRows).lines)
+        await until_shown(pilot, lambda: app.board is not None and app.screen.query_one(GpuRows).rows)
         app.screen.query_one(GpuRows).focus()
         await pilot.press("down", "down", "enter")
         await shown(pilot)

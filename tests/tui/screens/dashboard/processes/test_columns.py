@@ -26,17 +26,18 @@ from vramtop.monitor.snapshot.snapshot import (
 )
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import AppOptions, VramtopApp
-from vramtop.tui.screens.dashboard.processes.columns import (
+from vramtop.tui.screens.dashboard.process_rows import (
     COLUMNS,
-    ColumnDialog,
+    TableView,
     all_columns,
     columns_for,
     columns_named,
     default_columns,
+    in_order,
     moved,
+    table_rows,
 )
-from vramtop.tui.screens.dashboard.processes.process_rows import TableView, in_order, table_rows
-from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
+from vramtop.tui.screens.dashboard.process_table import ColumnDialog, ProcessTable
 
 GIB = 2**30
 CALL = "nvmlDeviceGetProcessUtilization"

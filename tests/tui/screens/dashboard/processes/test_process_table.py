@@ -12,9 +12,15 @@ from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, WatchedJob
 from vramtop.tui.draw.palette import STATUSES
-from vramtop.tui.screens.dashboard.processes.columns import columns_for, without_folder
-from vramtop.tui.screens.dashboard.processes.process_rows import TableRow, in_order, matching, table_rows
-from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
+from vramtop.tui.screens.dashboard.process_rows import (
+    TableRow,
+    columns_for,
+    in_order,
+    matching,
+    table_rows,
+    without_folder,
+)
+from vramtop.tui.screens.dashboard.process_table import ProcessTable
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from vramtop.monitor.host.terminate import ProcessTermination
 from vramtop.monitor.snapshot.snapshot import Source, WatchedJob
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.cli.main import main
-from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
+from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
 from vramtop.tui.screens.dashboard.signals import TerminateScreen
 from vramtop.tui.widgets.row_table import StaticLines

@@ -1,71 +1,72 @@
-"""Table of the runs and processes on all GPUs; it redraws only changed lines, and its cursor follows a row."""
+"""Table of the runs and processes on all GPUs, the choice of its columns, and what can be done with processes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from rich.cells import set_cell_size
-from rich.segment import Segment
-from rich.style import Style
 from textual import on
 from textual.app import SystemCommand
+from textual.containers import Vertical
 from textual.content import Content
 from textual.events import ScreenResume
-from textual.geometry import Size
 from textual.message import Message
-from textual.screen import Screen
-from textual.strip import Strip
+from textual.screen import ModalScreen, Screen
 
-from vramtop.monitor.storage.settings.schema import COLUMNS, VIEW
+from vramtop.monitor.storage.settings.schema import COLUMNS as COLUMNS_SETTING, VIEW
 
-from ....draw.labels import MUTED, CellText
-from ....keys import bind, shown_key
-from ....widgets.row_table import FOLD_SIGNS, ROW_BINDINGS, RowTable, StaticLines, column_gap, table_cell
-from ..signals import Terminations
-from .columns import (
+from ...background.latest_only_task import LatestOnlyTask
+from ...draw.labels import MUTED
+from ...keys import bind, shown_key
+from ...widgets.row_table import (
+    FOLD_SIGNS,
+    MARGIN,
+    ROW_BINDINGS,
+    ContentLines,
+    RowTable,
+    StaticLines,
+    column_gap,
+)
+from .process_rows import (
+    COLUMNS,
     PROCESS_COLUMNS,
-    Column,
-    ColumnDialog,
+    SORTED_BY,
+    VIEWS,
     ColumnName,
+    ProcessColumn,
+    SortKey,
+    TableRow,
+    TableView,
+    ViewName,
+    all_columns,
     columns_for,
     columns_named,
     default_columns,
     figure_demand,
     is_figure,
-)
-from .process_rows import (
-    SORTED_BY,
-    VIEWS,
-    Fold,
-    RowKey,
-    SortKey,
-    TableRow,
-    TableView,
-    ViewName,
+    moved,
     next_sort_key,
     position_of,
 )
+from .signals import Terminations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
+    from textual.app import ComposeResult
     from textual.binding import BindingType
 
     from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.host.inspect.ancestry import Ancestor, AncestryReader
     from vramtop.monitor.snapshot.snapshot import Demand, ProcessKey
 
-    from ....background.latest_only_task import LatestOnlyTask
-    from ...base import BoardApp
-
-# Keys of the process table, and of the screens that show it.
-
+    from ...draw.labels import CellText
+    from ...widgets.row_table import Column
+    from ..base import BoardApp
 
 PROCESS_KEYS = (
     bind("processes.view", "view", "View"),
     bind("processes.mark", "mark", "Mark", show=False),
-    bind("processes.columns", "columns", "Columns", show=False),
+    bind("process_rows", "columns", "Columns", show=False),
     bind("processes.sort", "sort", "Sort"),
     bind("processes.signal", "terminate", "Kill"),
     bind("processes.signal", "explain_refusal", help_text=""),
@@ -149,188 +150,16 @@ def _present(rows: Iterable[ProcessRow]) -> dict[ProcessKey, ProcessRow]:
     return {row.process.key: row for row in rows if row.ended_at is None}
 
 
-# Draws the lines of the process table as strips; a line that has not changed is the same object as before.
-
-
-MARGIN = 2
-"""Cells on the left, for the sign of a mark and that of a fold."""
 _MARK_SIGNS: dict[Marking, str] = {"none": " ", "some": "~", "all": "*"}
-_MARKED = Style(bold=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineStyles:
-    """Styles of the table's lines."""
-
-    plain: Style
-    cursor: Style
-    header: Style
-    dark: bool
-    """The ground is dark."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A row as it was drawn last."""
-
-    row: TableRow
-    cells: tuple[CellText, ...]
-    state: tuple[Fold | None, Marking, bool]
-    strip: Strip
-
-
-class RowPainter:
-    """Draws the titles and the visible rows, and keeps what it has drawn.
-
-    Args:
-        styles: returns the styles now; asked again after ``clear``.
-    """
-
-    def __init__(self, styles: Callable[[], LineStyles]) -> None:
-        self._read_styles = styles
-        self._styles: LineStyles | None = None
-        self.columns: Sequence[Column] = ()
-        self.gap = 2
-        """Cells between two columns."""
-        self.width = 0
-        """Width of the drawn lines."""
-        self._lines: dict[RowKey, _Line] = {}
-        self._header: tuple[Sequence[str], Strip] | None = None
-
-    def clear(self) -> None:
-        """Draw everything again, in new styles."""
-        self._styles = self._header = None
-        self._lines.clear()
-
-    def lay_out(self, columns: Sequence[Column], gap: int) -> bool:
-        """Take these columns from now on, and return True if they differ from the last ones."""
-        if (columns, gap) == (self.columns, self.gap):
-            return False
-        self.columns, self.gap = columns, gap
-        self.clear()
-        return True
-
-    @property
-    def full_width(self) -> int:
-        """Cells of all columns."""
-        return MARGIN + sum(column.width + self.gap for column in self.columns)
-
-    def column_at(self, x: int) -> ColumnName | None:
-        """Return the column in a cell of a line; None: there is none."""
-        end = MARGIN
-        for column in self.columns:
-            end += column.width + self.gap
-            if x < end:
-                return column.name
-        return None
-
-    def header(self, titles: Sequence[str]) -> Strip:
-        """Return the line of titles."""
-        if self._header is None or self._header[0] != titles:
-            text = " " * MARGIN + "".join(self._spaced(title) for title in titles)
-            self._header = titles, self._full_line([Segment(text, self._style.header)])
-        return self._header[1]
-
-    def row(self, row: TableRow, marking: Marking, *, at_cursor: bool) -> Strip:
-        """Return the line of a row."""
-        state = row.fold, marking, at_cursor
-        line = self._lines.get(row.key)
-        if line is not None and line.row is row and line.state == state:
-            return line.strip
-        cells = tuple(row.cell(column) for column in self.columns)
-        same = line is not None and line.state == state and line.cells == cells
-        strip = line.strip if line and same else self._draw(row, cells, marking, at_cursor=at_cursor)
-        self._lines[row.key] = _Line(row, cells, state, strip)
-        return strip
-
-    def blank(self) -> Strip:
-        """Return a line without a row."""
-        return Strip.blank(self.width, self._style.plain)
-
-    def keep(self, keys: Collection[RowKey]) -> None:
-        """Forget the rows that are no longer visible."""
-        self._lines = {key: line for key, line in self._lines.items() if key in keys}
-
-    @property
-    def _style(self) -> LineStyles:
-        if self._styles is None:
-            self._styles = self._read_styles()
-        return self._styles
-
-    def _draw(self, row: TableRow, cells: Sequence[CellText], marking: Marking, *, at_cursor: bool) -> Strip:
-        styles = self._style
-        ground = styles.cursor if at_cursor else styles.plain
-        line: list[tuple[str, str]] = [(_MARK_SIGNS[marking] + FOLD_SIGNS[row.fold], "")]
-        for column, text in zip(self.columns, cells, strict=True):
-            cell = table_cell(text, column.width, right=column.right, dark=styles.dark)
-            drawn = self._spaced(set_cell_size(cell.text, column.width))
-            if line[-1][1] == cell.style:
-                line[-1] = (line[-1][0] + drawn, cell.style)
-            else:
-                line.append((drawn, cell.style))
-        weight = _MARKED if marking != "none" else Style()
-        return self._full_line([Segment(text, ground + Style.parse(style) + weight) for text, style in line])
-
-    def _spaced(self, text: str) -> str:
-        before = self.gap // 2
-        return " " * before + text + " " * (self.gap - before)
-
-    def _full_line(self, segments: list[Segment]) -> Strip:
-        strip = Strip(segments)
-        return strip.adjust_cell_length(self.width, segments[-1].style)
-
-
-# Reads who has started the processes of the tree view, off the UI thread and only while that is shown.
-
-
-class TreeReader:
-    """Brings the ancestors of the processes into a view.
-
-    Args:
-        view: what the table shows.
-        call_later: ``call_later`` of the table.
-        on_changed: called on the UI thread when the tree has changed.
-    """
-
-    def __init__(self, view: TableView, call_later: Callable[..., object], on_changed: Callable[[], None]) -> None:
-        self._view = view
-        self._call_later = call_later
-        self._on_changed = on_changed
-        self._reader: AncestryReader | None = None
-        self._task: LatestOnlyTask[Mapping[int, Ancestor]] | None = None
-
-    def read(self) -> None:
-        """Read the ancestors again, if the view shows them."""
-        if (pids := self._view.ancestors_to_read()) is None:
-            return
-        if self._reader is None or self._task is None:
-            from vramtop.monitor.host.inspect.ancestry import AncestryReader
-
-            from ....background.latest_only_task import LatestOnlyTask
-
-            self._reader = AncestryReader()
-            self._task = LatestOnlyTask("process tree", self._call_later, self._show)
-        reader = self._reader
-        self._task.submit(lambda: reader.read(*pids))
-
-    def _show(self, ancestors: Mapping[int, Ancestor]) -> None:
-        if self._view.show_ancestors(ancestors):
-            self._on_changed()
 
 
 class ProcessTable(RowTable[TableRow], can_focus=True):
     """The process table: of hundreds of rows it draws only the visible ones that have changed."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"processes--cursor", "processes--header"}
+    GAP_AROUND = True
     DEFAULT_CSS = """
-    ProcessTable {
-        height: 1fr; min-height: 3; background: $surface; color: $foreground;
-        overflow-x: hidden; scrollbar-size-vertical: 1;
-    }
+    ProcessTable { background: $surface; }
     ProcessTable:focus { background-tint: $foreground 5%; }
-    ProcessTable > .processes--cursor { background: $primary 15%; color: $text; }
-    ProcessTable:focus > .processes--cursor { background: $primary 35%; }
-    ProcessTable > .processes--header { background: $panel; color: $text; text-style: bold; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [*TABLE_KEYS]
 
@@ -353,15 +182,16 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
         self.sort_key: SortKey = "STATUS"
-        self.filter_words = ""
         self.marks = Marks()
         self._view = TableView()
-        self._painter = RowPainter(self._line_styles)
-        self._tree_reader = TreeReader(self._view, self.call_later, self._refresh_rows)
         self._board_width = 0
         """Width for which the columns were chosen."""
         self._wanted: Sequence[ColumnName] | None = None
         """The columns that the user wants, the most important first; None: the default."""
+        self._ancestry: AncestryReader | None = None
+        self._ancestry_task: LatestOnlyTask[Mapping[int, Ancestor]] = LatestOnlyTask(
+            "process tree", self.call_later, self._show_ancestors
+        )
 
     @property
     def row_count(self) -> int:
@@ -379,14 +209,9 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         return self._view.name
 
     @property
-    def titles(self) -> list[str]:
-        """The columns' titles."""
-        return [self._title(column) for column in self._painter.columns]
-
-    @property
     def columns(self) -> Sequence[ColumnName]:
         """The columns for which there is room."""
-        return [column.name for column in self._painter.columns]
+        return [column.name for column in self._columns if isinstance(column, ProcessColumn)]
 
     @property
     def demand(self) -> Demand:
@@ -402,14 +227,14 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         self._board_width = width
         if self.marks.show_board(board):
             self.post_message(self.Marked())
-        self._refresh_rows()
-        self._tree_reader.read()
+        self.lay_out()
+        self._read_ancestors()
 
     def show_view(self, name: ViewName) -> None:
         """Show runs, the tree or all processes."""
         self._view.name = name
-        self._refresh_rows()
-        self._tree_reader.read()
+        self.lay_out()
+        self._read_ancestors()
         self.post_message(self.Folded())
         if self._board_width:
             self.post_message(self.DemandChanged())
@@ -427,24 +252,25 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
     def show_columns(self, wanted: Sequence[ColumnName] | None) -> Sequence[ColumnName]:
         """Show these columns, the most important first, and return those for which there is room; None: the default."""
         self._wanted = wanted
-        self._refresh_rows()
+        self.lay_out()
         self.post_message(self.DemandChanged())
         return self.columns
 
     def sort_at_start(self, name: object) -> None:
         """Sort by the column of this name, if there is one: what the user has set."""
         self.sort_key = next((key for key in SORTED_BY if key == name), self.sort_key)
-        self._refresh_rows()
+        self.lay_out()
 
     def sort_by_next(self) -> SortKey:
         """Sort by the next column, and return it; by a figure that is read on demand only while it is shown."""
         self._sort_by(next_sort_key(self.sort_key, self.columns))
         return self.sort_key
 
-    def filter_by(self, words: str) -> None:
-        """Show only rows with these words; an empty string shows all."""
-        self.filter_words = words
-        self._refresh_rows()
+    def sort_by_title(self, column: Column | None) -> None:
+        """Sort by a column whose title was clicked."""
+        for key, name in SORTED_BY.items():
+            if column is not None and name == column.name:
+                self._sort_by(key)
 
     def mark_selected(self) -> None:
         """Mark the processes of the row under the cursor, or unmark them, and go to the next row."""
@@ -457,7 +283,7 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         """Unmark all processes."""
         self.marks.clear()
         self.post_message(self.Marked())
-        self._repaint()
+        self.lay_out()
 
     def action_open(self) -> None:
         """Unfold the run under the cursor, or open the process."""
@@ -476,9 +302,9 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
     def action_unfold(self) -> None:
         """Show the processes of the run under the cursor."""
         if (row := self.selected) and row.fold == "folded":
-            self._view.unfold(row)
+            self._view.unfolded.add(row.key)
             self._moved = True
-            self._refresh_rows()
+            self.lay_out()
             self.post_message(self.Folded())
 
     def action_fold(self) -> None:
@@ -486,8 +312,8 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         if (row := self.selected) is None:
             return
         if row.fold == "unfolded":
-            self._view.fold(row)
-            self._refresh_rows()
+            self._view.unfolded.discard(row.key)
+            self.lay_out()
             self.post_message(self.Folded())
         elif row.group is not None and row.row is not None:
             above = (at for at in range(self.cursor_row, -1, -1) if self._rows[at].key == row.group.key)
@@ -499,74 +325,64 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         if any(map(is_figure, self.columns)):
             self.post_message(self.DemandChanged())
 
-    def _refresh_rows(self) -> None:
-        followed, view = self.selected, self._view
-        gap = column_gap(self._board_width)
-        width = self._board_width - self.scrollbar_size_vertical - MARGIN
-        self._rows = view.rows(words=self.filter_words, by=self.sort_key)
+    def lay_out(self) -> None:
+        """Make the rows and choose the columns again."""
+        view, gap = self._view, column_gap(self._board_width)
+        rows = view.rows(words=self.filter_words, by=self.sort_key)
         columns = columns_for(
-            width,
+            self._board_width - self.scrollbar_size_vertical - MARGIN,
             gap,
-            widths=view.widths(self._rows),
+            widths=view.widths(rows),
             groups=view.has_groups,
             wanted=self._wanted or self.usual_columns,
         )
-        if self._painter.lay_out(columns, gap):
-            self._painted.clear()
         sorted_by = SORTED_BY[self.sort_key]
-        if is_figure(sorted_by) and sorted_by not in self.columns and self._board_width:
+        if is_figure(sorted_by) and all(column.name != sorted_by for column in columns) and self._board_width:
             self.sort_key = "STATUS"
-            self._rows = view.rows(words=self.filter_words, by=self.sort_key)
-        if followed is not None and self._moved:
-            self.cursor_row = position_of(followed, self._rows, self.cursor_row)
-        self.cursor_row = max(0, min(self.cursor_row, len(self._rows) - 1))
-        self._fit_size()
-        self._repaint()
+            rows = view.rows(words=self.filter_words, by=self.sort_key)
+        self.show_rows(rows, columns, gap)
 
-    def _fit_size(self) -> None:
-        self.virtual_size = Size(self._painter.full_width, len(self._rows) + self.HEADER_LINES)
+    def key_of(self, row: TableRow) -> Hashable:
+        """Return the key of a row."""
+        return row.key
 
-    def _keep_drawn(self, visible: Sequence[TableRow]) -> None:
-        self._painter.keep({row.key for row in visible})
+    def cells_of(self, row: TableRow) -> Sequence[CellText]:
+        """Return the cells of a row."""
+        return [row.cell(column) for column in self._columns if isinstance(column, ProcessColumn)]
 
-    def _strip_at(self, y: int) -> Strip:
-        if self._painter.width != self.size.width:  # it may be painted before the resize event
-            self._forget_drawn()
-            self._painter.width = self.size.width
-        if y < self.HEADER_LINES:
-            return self._painter.header(self.titles)
-        at = y - self.HEADER_LINES + self.scroll_offset.y
-        if at >= len(self._rows):
-            return self._painter.blank()
-        row = self._rows[at]
-        return self._painter.row(row, self.marks.of(row), at_cursor=at == self.cursor_row)
+    def signs_of(self, row: TableRow) -> tuple[str, bool]:
+        """Return the signs of its mark and of its fold."""
+        marking = self.marks.of(row)
+        return _MARK_SIGNS[marking] + FOLD_SIGNS[row.fold], marking != "none"
 
-    def _line_styles(self) -> LineStyles:
-        return LineStyles(
-            plain=self.rich_style,
-            cursor=self.get_component_rich_style("processes--cursor"),
-            header=self.get_component_rich_style("processes--header"),
-            dark=self.app.current_theme.dark,
-        )
-
-    def _title(self, column: Column) -> str:
+    def title_of(self, column: Column) -> str:
+        """Return its name; the column by which the rows are sorted has an arrow in place of its unit."""
         sorted_by = SORTED_BY[self.sort_key] == column.name
-        title = column.name.removesuffix(" GiB").removesuffix(" %") + "↓" if sorted_by else column.name
-        return f"{title:>{column.width}}" if column.right else f"{title:<{column.width}}"
+        return column.name.removesuffix(" GiB").removesuffix(" %") + "↓" if sorted_by else column.name
+
+    def _position_of(self, followed: TableRow) -> int:
+        return position_of(followed, self._rows, self.cursor_row)
 
     def _sort_by(self, key: SortKey) -> None:
         self.sort_key = key
-        self._refresh_rows()
+        self.lay_out()
         self.post_message(self.DemandChanged())
 
-    def _sort_at(self, x: int) -> None:
-        name = self._painter.column_at(x)
-        for key in [key for key, sorted_by in SORTED_BY.items() if sorted_by == name]:
-            self._sort_by(key)
+    def _read_ancestors(self) -> None:
+        """Read who has started the processes, if the view shows them, off the UI thread."""
+        if (pids := self._view.ancestors_to_read()) is None:
+            return
+        if self._ancestry is None:
+            from vramtop.monitor.host.inspect.ancestry import AncestryReader
 
-    def _forget_drawn(self) -> None:
-        super()._forget_drawn()
-        self._painter.clear()
+            self._ancestry = AncestryReader()
+        reader = self._ancestry
+        self._ancestry_task.submit(lambda: reader.read(*pids))
+
+    def _show_ancestors(self, ancestors: Mapping[int, Ancestor]) -> None:
+        if ancestors != self._view.ancestors:
+            self._view.ancestors = ancestors
+            self.lay_out()
 
 
 # Base of screens with the process table: view, sort, columns, marks, signals, and leaving a run alone.
@@ -617,8 +433,7 @@ class ProcessTableScreen(Screen[None]):
         note = table.marks.sentence(can_signal=self.app.termination_refusal is None)
         if not note and table.filter_words.split() and not table.row_count:
             note = f"no process matches {table.filter_words!r}; {shown_key('app.back')} shows all"
-        line.display = bool(note)
-        line.show(Content.styled(note, MUTED))
+        line.show_if_any([Content.styled(note, MUTED)] if note else [])
 
     def action_sort(self) -> None:
         """Sort the processes by the next column."""
@@ -626,12 +441,12 @@ class ProcessTableScreen(Screen[None]):
 
     def action_columns(self) -> None:
         """Choose the columns of the table."""
-        chosen = columns_named(self.app.settings.get(COLUMNS)) or self.table.usual_columns
+        chosen = columns_named(self.app.settings.get(COLUMNS_SETTING)) or self.table.usual_columns
         self.app.push_screen(ColumnDialog(chosen, self.table.show_columns), self._keep_columns)
 
     def _keep_columns(self, choice: Sequence[ColumnName] | None) -> None:
         if choice is not None:
-            self.app.save_setting(COLUMNS, tuple(choice))
+            self.app.save_setting(COLUMNS_SETTING, tuple(choice))
 
     @on(ProcessTable.DemandChanged)
     @on(ScreenResume)
@@ -686,3 +501,131 @@ class ProcessTableScreen(Screen[None]):
         """Say why no process can be terminated."""
         if self.app.termination_refusal:
             self.notify(self.app.termination_refusal, severity="warning", markup=False)
+
+
+# The dialog in which the columns of the process table are chosen; the table shows each change at once.
+
+
+COLUMN_KEYS = [
+    bind("columns.keep", "keep", "Keep"),
+    bind("process_rows", "keep", help_text=""),
+    bind("app.back", "cancel", "Cancel"),
+    bind("columns.switch", "switch", "On/off"),
+    bind("columns.more_important", "shift(-1)", "More important"),
+    bind("columns.less_important", "shift(1)", "Less important"),
+    bind("columns.default", "default", "Default"),
+    bind("list.up", "cursor(-1)"),
+    bind("list.down", "cursor(1)"),
+]
+
+
+_NAME_WIDTH = 9
+
+
+class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
+    """Lists all columns, the chosen ones first and by importance; returns the choice, or None if it was cancelled.
+
+    Args:
+        choice: the columns that are chosen now, the most important first.
+        show: shows a choice in the table, and returns the columns for which there was room.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*COLUMN_KEYS]
+    DEFAULT_CSS = """
+    ColumnDialog { align: center top; }
+    ColumnDialog > Vertical {
+        width: 84; max-width: 96%; height: auto; background: $surface; border: solid $primary; padding: 0 1;
+    }
+    ColumnDialog ContentLines { width: 1fr; }
+    """
+
+    def __init__(
+        self, choice: Sequence[ColumnName], show: Callable[[Sequence[ColumnName]], Collection[ColumnName]]
+    ) -> None:
+        super().__init__()
+        self._before = tuple(choice)
+        self._order = all_columns(choice)
+        self._chosen = set(choice)
+        self._show = show
+        self._selected = self._order[0]
+        self._with_room: Collection[ColumnName] = ()
+        """The columns that the table shows."""
+
+    @property
+    def choice(self) -> tuple[ColumnName, ...]:
+        """The columns that are chosen now, the most important first."""
+        return tuple(name for name in self._order if name in self._chosen)
+
+    def compose(self) -> ComposeResult:
+        """The columns, and the keys."""
+        with Vertical() as box:
+            box.border_title = "Columns of the table"
+            yield ContentLines(id="columns")
+            yield StaticLines(id="keys")
+
+    def on_mount(self) -> None:
+        """Draw the columns."""
+        if not self.query("#keys"):  # the app is being closed
+            return
+        self.query_one(ContentLines).styles.height = len(COLUMNS)
+        more, less = shown_key("columns.more_important"), shown_key("columns.less_important")
+        keys = (
+            f"{shown_key('columns.switch')} on/off · {more} {less} importance · "
+            f"{shown_key('columns.default')} default · "
+            f"{shown_key('columns.keep')} keeps · {shown_key('app.back')} cancels"
+        )
+        self.query_one("#keys", StaticLines).show(Content.styled(keys, MUTED))
+        self._show_choice()
+
+    def action_cursor(self, by: int) -> None:
+        """Go to the next column, or to the previous one."""
+        at = self._order.index(self._selected) + by
+        self._selected = self._order[max(0, min(len(self._order) - 1, at))]
+        self._draw()
+
+    def action_switch(self) -> None:
+        """Show the column, or do not; one column stays."""
+        self._chosen ^= {self._selected}
+        self._chosen = self._chosen or {self._selected}
+        self._show_choice()
+
+    def action_shift(self, by: int) -> None:
+        """Make the column more or less important."""
+        self._order = moved(self._order, self._selected, by)
+        self._show_choice()
+
+    def action_default(self) -> None:
+        """Choose what is chosen without a setting."""
+        self._order, self._chosen = all_columns(default_columns()), set(default_columns())
+        self._show_choice()
+
+    def action_keep(self) -> None:
+        """Keep the choice."""
+        self.dismiss(self.choice)
+
+    def action_cancel(self) -> None:
+        """Show again what was shown before."""
+        self._show(self._before)
+        self.dismiss(None)
+
+    def _show_choice(self) -> None:
+        """Show the choice in the table, and here."""
+        self._with_room = self._show(self.choice)
+        self._draw()
+
+    def _draw(self) -> None:
+        """Draw the columns with their places."""
+        columns = {column.name: column for column in COLUMNS}
+        self.query_one(ContentLines).show_lines([self._line(columns[name]) for name in self._order])
+
+    def _line(self, column: ProcessColumn) -> Content:
+        is_chosen, at_cursor = column.name in self._chosen, column.name == self._selected
+        place = f"{self.choice.index(column.name) + 1:>2}" if is_chosen else "  "
+        note = "" if not is_chosen or column.name in self._with_room or column.of_groups else "(no room now) "
+        line = Content.assemble(
+            f"{'▸' if at_cursor else ' '} {place} [{'x' if is_chosen else ' '}] ",
+            (f"{column.name:<{_NAME_WIDTH}}", "bold" if is_chosen else ""),
+            (note, "$text-warning"),
+            (column.about, "" if at_cursor else MUTED),
+        )
+        return line.stylize("reverse") if at_cursor else line

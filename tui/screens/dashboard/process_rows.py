@@ -1,40 +1,492 @@
-"""Rows of the process table as plain data: cells, sort orders and filter.
+"""The process table as plain data: its columns, its rows with their cells, sort orders, filter and views.
 
-Every used byte of a GPU is in some row: memory that no process accounts for has a row of its own.
+Every used byte of a GPU is in some row: memory that no process accounts for has a row of its own. To add a column,
+write what it shows of a process and of a group, and a row in ``COLUMNS``.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from vramtop.estimator.common.sizes import GIB, format_gib
 from vramtop.monitor.board.board import Board, GpuRow, GroupKey, ProcessGroup, ProcessRow, group_processes
 from vramtop.monitor.host.inspect.ancestry import Ancestor
-from vramtop.monitor.host.kinds import starts_sessions
-from vramtop.monitor.snapshot.snapshot import GpuReading, MigDevice, ProcessKey
-
-from ....draw.labels import WORST_FIRST, CellText, severity_rank
-from ....draw.palette import unattributed_label
-from ....draw.text_output import printable
-from .columns import (
-    COLUMNS,
-    Column,
-    ColumnName,
-    figure_order,
-    group_count,
-    group_gpus,
-    group_user,
-    is_figure,
-    process_command,
-    process_user,
-    short_gpu_list,
-    user_text,
-    without_folder,
+from vramtop.monitor.host.kinds import kind_label, starts_sessions
+from vramtop.monitor.snapshot.snapshot import (
+    DRIVER_FIGURES,
+    Demand,
+    GpuReading,
+    MigDevice,
+    ProcessFigure,
+    ProcessKey,
+    gpu_list,
 )
 
+from ...draw.labels import (
+    WORST_FIRST,
+    CellText,
+    Tone,
+    difference_label,
+    figure_text,
+    format_duration,
+    gpu_labels,
+    severity_rank,
+    shorten,
+    status_tone,
+    worst_row,
+)
+from ...draw.palette import STATUSES, unattributed_label
+from ...draw.text_output import printable
+from ...widgets.row_table import Column, fit_columns
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from vramtop.estimator.job.job import Job
+
+ColumnName = Literal[
+    "PID", "USER", "GPU", "VRAM GiB", "MAX", "SPREAD", "BUDGET", "DIFF", "STATUS", "SM %", "BW %", "CPU %", "RAM GiB",
+    "THR", "UP", "RUNS IN", "COMMAND",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessColumn(Column):
+    """A column of the table; unless the user chooses, the lowest importance comes first."""
+
+    name: ColumnName
+    about: str
+    """What it shows, in a few words."""
+    is_default: bool = True
+    """Shown unless the user chooses."""
+    of_groups: bool = False
+    """Shown only while there is a group of several rows."""
+    figure: ProcessFigure | None = None
+    """The figure that it shows, which is read only while it does."""
+    process: Callable[[ProcessRow], CellText]
+    """Returns the cell of one process on one GPU."""
+    group: Callable[[ProcessGroup], CellText]
+    """Returns the cell of a group of several rows."""
+
+
+# Texts of the cells of the process table that take more than a format: of one process, and of a group of processes.
+
+
+_USER_WIDTH = 9
+_MAX_GPU_PARTS = 3
+"""Maximum of ranges of GPUs that are named; of more, only the first are."""
+STATUS_WIDTH = 12
+_PYTHON = re.compile(r"(python|pypy)[\d.]*t?")
+_PYTHON_OPTION = re.compile(r"-([bBdEiIOPqsSuvx]+|[WX].*)")
+"""Options before the script that say nothing about what runs."""
+
+
+def process_user(row: ProcessRow) -> str:
+    """Return the user of a process."""
+    return user_text(row.process.user)
+
+
+def user_text(user: str | None) -> str:
+    """Return the name of a user."""
+    return shorten(printable(user or "n/a"), _USER_WIDTH)
+
+
+def process_status(row: ProcessRow) -> CellText:
+    """Return the status of a process; without a budget, why there is none."""
+    if row.gpu.is_stale and row.ended_at is None:
+        return CellText("! old figure", "over")
+    if row.comparison:
+        return CellText(_status_words(row), status_tone(row))
+    return CellText(_reason(row), "muted")
+
+
+def _reason(row: ProcessRow) -> str:
+    return row.no_budget_reason or ("? no budget" if row.problem else "-")
+
+
+def process_command(row: ProcessRow, *, label: bool = True) -> str:
+    """Return the command line of a process, after the label of its job and what it is.
+
+    Args:
+        row: the process.
+        label: name the job, and what it is.
+    """
+    process = row.process
+    command = printable(without_folder(process.command or process.name or process.note or "n/a"))
+    if process.note and process.command:
+        command = f"({printable(process.note)}) {command}"
+    return f"{what}: {command}" if label and (what := _what(row, row.job)) else command
+
+
+def without_folder(command: str) -> str:
+    """Return a command line without what is the same for most and leaves little room: folders, and Python's options."""
+    words = command.split(" ")
+    if words[0].startswith("/"):
+        words[0] = words[0].rpartition("/")[2]
+    if _PYTHON.fullmatch(words[0].rpartition("/")[2]):
+        while len(words) > 1 and _PYTHON_OPTION.fullmatch(words[1]):
+            del words[1 : 3 if words[1] in ("-W", "-X") else 2]
+        if len(words) > 1 and words[1].startswith("/"):
+            words[1] = words[1].rpartition("/")[2] or words[1]
+    return " ".join(words)
+
+
+def figure_tone(row: ProcessRow) -> Tone:
+    """Return the tone of a figure that was read from the driver."""
+    return "muted" if row.gpu.is_stale else "plain"
+
+
+def group_count(group: ProcessGroup) -> str:
+    """Return the number of its processes; of a single one on several GPUs its pid."""
+    count = len(group.process_keys)
+    return str(group.rows[0].process.pid) if count == 1 else f"{count} procs"
+
+
+def group_user(group: ProcessGroup) -> str:
+    """Return the user of its processes, or how many users they have."""
+    users = {row.process.user for row in group.rows}
+    return process_user(group.rows[0]) if len(users) == 1 else f"{len(users)} users"
+
+
+def group_gpus(group: ProcessGroup) -> str:
+    """Return its GPUs in the shortest form: ``0-7``."""
+    return short_gpu_list(gpu_labels(group.rows))
+
+
+def short_gpu_list(labels: Iterable[str]) -> str:
+    """Return GPUs without blanks: ``0,2,4-7``."""
+    return gpu_list(labels, most=_MAX_GPU_PARTS).replace(", ", ",")
+
+
+def group_used(group: ProcessGroup) -> CellText:
+    """Return the memory of all its processes; ``≥`` if some of them are of unknown size."""
+    size = group.used_bytes
+    words = format_gib(size) if size is None or not group.has_unknown_sizes else f"≥{format_gib(size)}"
+    return CellText(words, "muted" if group.is_stale else "plain")
+
+
+def group_status(group: ProcessGroup) -> CellText:
+    """Return the worst status of its processes, and how many of them have it if not all have."""
+    if group.is_stale:
+        return CellText("! old figure", "over")
+    worst = worst_row(group.rows)
+    if worst is None:
+        return _common_reason([_reason(row) for row in group.rows])
+    rank = severity_rank(worst)
+    compared = [row for row in group.rows if row.comparison]
+    count = sum(severity_rank(row) == rank for row in compared)
+    status = _status_words(worst)
+    counted = f"{status} {count}/{len(compared)}"
+    fits = count < len(compared) and len(counted) <= STATUS_WIDTH
+    return CellText(counted if fits else status, status_tone(worst))
+
+
+def _common_reason(reasons: Sequence[str]) -> CellText:
+    """Return why the most of a group have no budget; ``…`` says that others have another reason, or are being read."""
+    counts = Counter(reason for reason in reasons if not reason.endswith("…"))
+    if not counts:
+        return CellText(reasons[0], "muted")
+    words, count = counts.most_common(1)[0]
+    return CellText(shorten(words if count == len(reasons) else f"{words} …", STATUS_WIDTH), "muted")
+
+
+def group_command(group: ProcessGroup) -> str:
+    """Return the job's label and the words that the command lines of all processes begin with."""
+    ranks = group.ranks or group.rows
+    words = _common_words(
+        tuple([row.process.command or row.process.name or row.process.note or "n/a" for row in ranks])
+    )
+    what = _what(ranks[0], group.run.job if group.run else None)
+    here, elsewhere = len(group.run.pids) if group.run else 0, group.ranks_elsewhere
+    there = f" ({here} of {here + elsewhere} ranks here)" if elsewhere else ""
+    return f"{what}{there}: {words}" if what else words
+
+
+def _what(row: ProcessRow, job: Job | None) -> str:
+    """Return a job's label, and what a process is: ``Llama-3.1-8B, vLLM server``; the desktop's status says it."""
+    named = None if row.kind == "desktop" else kind_label(row.kind, row.program_name)
+    return ", ".join(each for each in (printable(job.label) if job and job.has_label else None, named) if each)
+
+
+def _status_words(row: ProcessRow) -> str:
+    if row.comparison is None:
+        return "-"
+    mark = STATUSES[row.comparison.status]
+    word = "OUT OF MEM" if row.comparison.status == "out_of_memory" else mark.short_word  # the column is no wider
+    return f"{mark.letter} {word}"
+
+
+@lru_cache(512)
+def _common_words(commands: tuple[str, ...]) -> str:
+    different = [without_folder(command) for command in dict.fromkeys(commands)]
+    words: list[str] = []
+    for column in zip(*(command.split() for command in different), strict=False):
+        if len(set(column)) > 1:
+            break
+        words.append(column[0])
+    return printable(different[0] if len(different) == 1 else " ".join([*words, "…"]))
+
+
+# Columns of figures that are read only while they are shown: of a process, and of a group as sum or mean.
+
+
+def is_figure(name: ColumnName) -> bool:
+    """Return True for a column of a figure that is read only while it is shown."""
+    return name in _FIGURES
+
+
+def figure_demand(columns: Iterable[ColumnName], sorted_by: ColumnName, processes: Iterable[ProcessKey]) -> Demand:
+    """Return what readings are to contain for a table.
+
+    Args:
+        columns: those that are shown.
+        sorted_by: the column by which all of its rows are sorted.
+        processes: those in sight.
+    """
+    figures = frozenset(_FIGURES[name] for name in columns if name in _FIGURES)
+    if not figures:
+        return Demand()
+    of_all = frozenset({_FIGURES[sorted_by]}) if sorted_by in _FIGURES else frozenset[ProcessFigure]()
+    return Demand(process_figures=figures, processes=frozenset(processes), figures_of_all=of_all)
+
+
+def figure_order(figure: ProcessFigure, rows: Iterable[ProcessRow]) -> tuple[bool, float]:
+    """Return the sort key of a process or a group by a figure: the highest first, unknown last."""
+    value, _ = _total(figure, rows)
+    return (value is None, -(value or 0.0))
+
+
+def _of_process(figure: ProcessFigure, row: ProcessRow) -> CellText:
+    text = figure_text(figure, row.process.figures, live=row.is_live)
+    return CellText(text, figure_tone(row) if text[0].isdigit() else "muted")
+
+
+def _of_group(figure: ProcessFigure, group: ProcessGroup) -> CellText:
+    """Return the sum over its processes, or of what a GPU does the mean; ``≥`` and ``~`` if some are unknown."""
+    value, complete = _total(figure, group.present)
+    if value is None:
+        texts = {_of_process(figure, row).text for row in group.present}
+        return CellText("…" if "…" in texts else "n/a" if texts else "-", "muted")
+    number = format_gib(round(value)) if figure == "rss_bytes" else f"{value:.0f}"
+    sign = "" if complete else "~" if figure in DRIVER_FIGURES else "≥"
+    return CellText(sign + number, "muted" if any(row.gpu.is_stale for row in group.present) else "plain")
+
+
+def _total(figure: ProcessFigure, rows: Iterable[ProcessRow]) -> tuple[float | None, bool]:
+    """Return the mean over GPUs of what the driver measures, else the sum over processes; and whether all are known."""
+    listed = list(rows)
+    if figure not in DRIVER_FIGURES:
+        listed = list({row.process.key: row for row in listed}.values())
+    values = [getattr(row.process.figures, figure, None) for row in listed]
+    known = [float(value) for value in values if value is not None]
+    if not known:
+        return None, False
+    total = sum(known) / len(known) if figure in DRIVER_FIGURES else sum(known)
+    return total, len(known) == len(values)
+
+
+def _figure_column(
+    name: ColumnName, figure: ProcessFigure, about: str, *, width: int, importance: int
+) -> ProcessColumn:
+    return ProcessColumn(
+        name=name, about=about, width=width, right=True, importance=importance, is_default=False, figure=figure,
+        process=partial(_of_process, figure), group=partial(_of_group, figure),
+    )  # fmt: skip
+
+
+FIGURE_COLUMNS = (
+    _figure_column(
+        "SM %", "sm_percent", "share of time its kernels ran on the GPU; for a run, the mean", width=4, importance=41
+    ),
+    _figure_column(
+        "BW %", "bandwidth_percent", "share of time it read or wrote GPU memory; for a run, the mean", width=4,
+        importance=42,
+    ),
+    _figure_column("CPU %", "cpu_percent", "CPU time, 100 is one core; for a run, the sum", width=6, importance=43),
+    _figure_column("RAM GiB", "rss_bytes", "resident host memory; for a run, the sum", width=7, importance=44),
+    _figure_column("THR", "threads", "threads; for a run, the sum", width=5, importance=45),
+)  # fmt: skip
+_FIGURES: dict[ColumnName, ProcessFigure] = {column.name: column.figure for column in FIGURE_COLUMNS if column.figure}
+
+
+# The columns of the process table, and which of them fit into a width.
+#
+# To add a column, write what it shows of a process and of a group, and a row in ``COLUMNS``.
+
+
+_NOTHING = CellText("")
+_UNKNOWN = CellText("-", "muted")
+PROCESS_COLUMNS: tuple[ColumnName, ...] = (
+    *("PID", "GPU", "VRAM GiB", "COMMAND", "USER", "SM %", "CPU %", "UP", "RAM GiB", "STATUS"),
+    *("BW %", "DIFF", "BUDGET"),
+)
+"""Columns of the view of single processes unless the user chooses: those of other monitors, before the budget's."""
+_EVEN_SHARE = 0.02
+"""Ranks that differ by no more than this share of the highest hold the same."""
+
+
+def default_columns() -> tuple[ColumnName, ...]:
+    """Return the columns that are shown unless the user chooses, the most important first."""
+    shown = (column for column in COLUMNS if column.is_default)
+    return tuple(column.name for column in sorted(shown, key=lambda column: column.importance))
+
+
+def columns_for(
+    width: int,
+    gap: int = 2,
+    *,
+    widths: Mapping[ColumnName, int] | None = None,
+    groups: bool = False,
+    wanted: Sequence[ColumnName] | None = None,
+) -> list[ProcessColumn]:
+    """Return the columns that fit, in order.
+
+    Args:
+        width: cells of the table.
+        gap: cells between two columns.
+        widths: least widths of columns that need more than usual.
+        groups: there is a group of several rows.
+        wanted: the user's choice, the most important first; None: the default.
+    """
+    least = widths or {}
+    columns = {column.name: column for column in COLUMNS if groups or not column.of_groups}
+    places = {name: place for place, name in enumerate(filter(columns.get, wanted or default_columns()))}
+    chosen = [
+        replace(column, width=max(column.width, least.get(name, 0)), importance=places[name])
+        for name, column in columns.items()
+        if name in places
+    ]
+    return fit_columns(chosen, width, gap)
+
+
+def _used_cell(row: ProcessRow) -> CellText:
+    return CellText(format_gib(row.process.used_bytes), figure_tone(row))
+
+
+def _budget(row: ProcessRow) -> CellText:
+    return _UNKNOWN if row.budget is None else CellText(format_gib(row.budget.steady_device_bytes))
+
+
+def _difference(row: ProcessRow) -> CellText:
+    comparison = row.comparison
+    return CellText("-" if comparison is None else difference_label(comparison) or "-", status_tone(row))
+
+
+def _of_highest(cell: Callable[[ProcessRow], CellText]) -> Callable[[ProcessGroup], CellText]:
+    """Show a group as its rank that holds the most."""
+
+    def of_group(group: ProcessGroup) -> CellText:
+        return _UNKNOWN if (highest := group.highest) is None else cell(highest)
+
+    return of_group
+
+
+def _spread(group: ProcessGroup) -> CellText:
+    size, highest = group.spread_bytes, group.highest
+    if size is None or highest is None:
+        return _UNKNOWN
+    is_even = size <= _EVEN_SHARE * (highest.process.used_bytes or 0)
+    return CellText(format_gib(size), "muted" if is_even else "plain")
+
+
+def _common_place(group: ProcessGroup) -> str:
+    """Return where all processes of a group run; of several places, the first and a sign that there are more."""
+    places = list(dict.fromkeys(row.process.runs_in or "" for row in group.rows))
+    return f"{printable(places[0])}{' …' if len(places) > 1 else ''}"
+
+
+COLUMNS = (
+    ProcessColumn(
+        name="PID", about="process id; for a run, the number of processes", width=7, right=True, importance=0,
+        process=lambda row: CellText(str(row.process.pid)),
+        group=lambda group: CellText(group_count(group)),
+    ),
+    ProcessColumn(
+        name="USER", about="whose process it is", width=9, importance=90,
+        process=lambda row: CellText(process_user(row)),
+        group=lambda group: CellText(group_user(group)),
+    ),
+    ProcessColumn(
+        name="GPU", about="GPU index or MIG device; for a run, all of them", width=3, right=True, importance=10,
+        process=lambda row: CellText(row.gpu.label),
+        group=lambda group: CellText(group_gpus(group)),
+    ),
+    ProcessColumn(
+        name="VRAM GiB", about="GPU memory in use; for a run, the sum", width=8, right=True, importance=20,
+        process=_used_cell, group=group_used,
+    ),
+    ProcessColumn(
+        name="MAX", about="for a run: memory of the rank that holds the most", width=5, right=True,
+        importance=50, of_groups=True,
+        process=lambda _: _NOTHING, group=_of_highest(_used_cell),
+    ),
+    ProcessColumn(
+        name="SPREAD", about="for a run: highest rank minus lowest rank", width=6, right=True,
+        importance=60, of_groups=True,
+        process=lambda _: _NOTHING, group=_spread,
+    ),
+    ProcessColumn(
+        name="BUDGET", about="predicted memory; for a run, of its highest rank", width=6,
+        right=True, importance=80, process=_budget, group=_of_highest(_budget),
+    ),
+    ProcessColumn(
+        name="DIFF", about="memory in use minus the budget", width=6, right=True, importance=70,
+        process=_difference, group=_of_highest(_difference),
+    ),
+    ProcessColumn(
+        name="STATUS", about="how it compares with its budget, or why there is none", width=STATUS_WIDTH, importance=30,
+        process=process_status, group=group_status,
+    ),
+    *FIGURE_COLUMNS,
+    ProcessColumn(
+        name="UP", about="run time", width=7, right=True, importance=100,
+        process=lambda row: CellText(format_duration(row.elapsed_seconds)),
+        group=lambda group: CellText(format_duration(group.elapsed_seconds)),
+    ),
+    ProcessColumn(
+        name="RUNS IN", about="Slurm job, pod or container, with its name", width=27, importance=95, is_default=False,
+        process=lambda row: CellText(printable(row.process.runs_in or "")),
+        group=lambda group: CellText(_common_place(group)),
+    ),
+    ProcessColumn(
+        name="COMMAND", about="job and command line", width=12, importance=40,
+        process=lambda row: CellText(process_command(row)),
+        group=lambda group: CellText(group_command(group)),
+    ),
+)  # fmt: skip
+"""In the order in which they are shown."""
+
+
+# The user's choice of columns, the most important first: read from a setting, changed, and written to it.
+
+
+def columns_named(names: object) -> tuple[ColumnName, ...] | None:
+    """Return the columns that a setting names; names of no column are left out. None: the default."""
+    known: dict[object, ColumnName] = {column.name: column.name for column in COLUMNS}
+    found = dict.fromkeys(names) if isinstance(names, tuple) else {}
+    return tuple(known[name] for name in found if name in known) or None
+
+
+def all_columns(choice: Sequence[ColumnName]) -> list[ColumnName]:
+    """Return all columns: the chosen ones in their order, each other one behind what is more important than it."""
+    order = list(choice)
+    by_default = [column.name for column in sorted(COLUMNS, key=lambda column: column.importance)]
+    for place, name in enumerate(by_default):
+        if name not in order:
+            order.insert(order.index(by_default[place - 1]) + 1 if place else 0, name)
+    return order
+
+
+def moved(order: Sequence[ColumnName], name: ColumnName, by: int) -> list[ColumnName]:
+    """Return the columns with this one nearer to the beginning (-1) or to the end (1)."""
+    others = [each for each in order if each != name]
+    others.insert(max(0, order.index(name) + by), name)
+    return others
+
 
 SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER", "SM", "BW", "CPU", "RAM", "THR"]
 RowKey = GroupKey
@@ -107,7 +559,7 @@ class TableRow:
         """True if settings of its job are missing: opening it asks for them."""
         return any(row.has_guessed_budget for row in self.rows)
 
-    def cell(self, column: Column) -> CellText:
+    def cell(self, column: ProcessColumn) -> CellText:
         """Return the cell of a column; not cached, because most of hundreds of rows are not visible."""
         if self.row is not None:
             return self._process_cell(self.row, column)
@@ -123,7 +575,7 @@ class TableRow:
         """All of its cells by column."""
         return {column.name: self.cell(column) for column in COLUMNS}
 
-    def _process_cell(self, row: ProcessRow, column: Column) -> CellText:
+    def _process_cell(self, row: ProcessRow, column: ProcessColumn) -> CellText:
         cell = column.process(row)
         if column.name == "COMMAND" and self.lead is not None:
             cell = CellText(f"{self.lead}{process_command(row, label=self.group is None)}", cell.tone)
@@ -558,8 +1010,9 @@ class TableView:
         self._board: Board | None = None
         self._groups: Sequence[ProcessGroup] | None = None
         """Groups of the board; None: not needed yet."""
-        self._unfolded: set[GroupKey] = set()
-        self._ancestors: Mapping[int, Ancestor] = {}
+        self.unfolded: set[GroupKey] = set()
+        self.ancestors: Mapping[int, Ancestor] = {}
+        """Processes without GPU memory that the tree shows, by pid."""
 
     @property
     def has_groups(self) -> bool:
@@ -572,7 +1025,7 @@ class TableView:
         if self._board is None:
             return 0
         if self.name == "runs":
-            return run_row_count(self._all_groups(), unattributed_rows(self._board), self._unfolded)
+            return run_row_count(self._all_groups(), unattributed_rows(self._board), self.unfolded)
         return len(self._board.processes) + len(self._board.displayed_gpus)
 
     def widths(self, rows: Sequence[TableRow]) -> Mapping[ColumnName, int]:
@@ -605,10 +1058,10 @@ class TableView:
             return []
         if self.name == "runs":
             rest = unattributed_rows(self._board)
-            return run_rows(self._all_groups(), rest, words=words, by=by, unfolded=self._unfolded)
+            return run_rows(self._all_groups(), rest, words=words, by=by, unfolded=self.unfolded)
         if self.name == "tree":
             rest = unattributed_rows(self._board)
-            return tree_rows(self._board, rest, self._ancestors, words=words, by=by)
+            return tree_rows(self._board, rest, self.ancestors, words=words, by=by)
         return in_order(matching(table_rows(self._board), words), by)
 
     def ancestors_to_read(self) -> tuple[set[int], set[int]] | None:
@@ -620,19 +1073,6 @@ class TableView:
             return None
         processes = [row.process for row in self._board.processes]
         return {process.parent for process in processes if process.parent}, {process.pid for process in processes}
-
-    def show_ancestors(self, ancestors: Mapping[int, Ancestor]) -> bool:
-        """Show these in the tree, and return True if they differ from those before."""
-        changed, self._ancestors = ancestors != self._ancestors, ancestors
-        return changed
-
-    def unfold(self, row: TableRow) -> None:
-        """Show the processes of a run."""
-        self._unfolded.add(row.key)
-
-    def fold(self, row: TableRow) -> None:
-        """Hide the processes of a run."""
-        self._unfolded.discard(row.key)
 
     def _all_groups(self) -> Sequence[ProcessGroup]:
         if self._groups is None:
