@@ -115,6 +115,7 @@ def test_the_estimator_is_loaded_when_there_is_a_job(program: str) -> None:
     """Without one, only how failures and sizes are said, files are opened, and secrets are masked."""
     modules_of_common = (
         *(
+            "cancellation",
             "errors",
             "exit_codes",
             "lazy_exports",
