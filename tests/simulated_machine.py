@@ -9,7 +9,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.estimator.learning.evidence import Subject
+from vramtop.estimator.learning.offsets import Subject
 from vramtop.estimator.learning.measurement import Measurement, Observed, Predicted, private_job
 from vramtop.estimator.model.find_config import resolve_model
 
@@ -46,7 +46,7 @@ def budget_of(each: Job) -> Budget:
 def subject_of(each: Job, **changes: object) -> Subject:
     """Make the subject of a job on the simulated machine."""
     facts = private_job(each, resolve_model(each.model).config)
-    place = {"card": CARD, "machine": "here", "driver": "580.1", "versions": {"torch": "2.9.1"}, **changes}
+    place = {"card": CARD, "machine": "here", "versions": {"torch": "2.9.1"}, **changes}
     return Subject.of_job(facts, **place)  # type: ignore[arg-type]
 
 

@@ -23,7 +23,7 @@ from ..storage.user_file import data_file, lock_file, name_for_damaged
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job.job import Job
@@ -307,7 +307,7 @@ MAX_RUN_BYTES = 2**16
 """A measurement has about 4 KiB; one with a huge config is kept without its job's config."""
 _FULL_SHARE = 0.9
 _DAY_SECONDS = 86_400.0
-_NEAR_RUNS = 400
+_MOST_ON_CARD = 400
 _BARE = "replace(replace(lower({}), ' ', ''), '-', '')"
 """A model's name as people type it: ``llama-3.1-8b`` is Llama 3.1 8B."""
 _WHERE = {
@@ -381,21 +381,17 @@ class History:
 
         return repaired(self._database, write)
 
-    def near(self, *, cards: Collection[str], machine: str) -> tuple[Measurement, ...]:
-        """Return the newest measurements of the same machine or the same card, the newest first.
+    def on_card(self, names: Collection[str]) -> tuple[Measurement, ...]:
+        """Return the newest measurements on one card, the newest first.
 
         Args:
-            cards: the names under which NVML knows the card.
-            machine: digest of the machine; empty: another one.
+            names: those under which NVML knows the card.
 
         Raises:
             CannotTellError: the file cannot be read.
         """
-        return _read_all(
-            self._database,
-            f"(card IN ({', '.join('?' * len(cards))}) OR (machine = ? AND machine != '')) ORDER BY time DESC LIMIT ?",
-            (*cards, machine, _NEAR_RUNS),
-        )
+        condition = f"card IN ({', '.join('?' * len(names))}) ORDER BY time DESC LIMIT ?"
+        return _read_all(self._database, condition, (*names, _MOST_ON_CARD))
 
     def list(self, choice: Choice | None = None) -> tuple[Measurement, ...]:
         """Return the chosen measurements, the newest first.
@@ -523,11 +519,42 @@ _FRESH_SECONDS = 20.0
 """Time for which what was read of the history is used again: a run becomes a measurement every few minutes."""
 
 
-class NearRuns(Protocol):
-    """Whatever has measured runs."""
+def corrected_by(
+    runs: Iterable[Measurement],
+    budget: Budget,
+    *,
+    card: str | None,
+    machine: str = "",
+    versions: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Budget:
+    """Return the budget corrected by measured runs.
 
-    def near(self, *, cards: Collection[str], machine: str) -> tuple[Measurement, ...]:
-        """Return the runs on these cards or on this machine, the newest first."""
+    Args:
+        runs: the runs; those on other cards do not count.
+        budget: of a job.
+        card: name of the GPU that it is for, as NVML or the catalogue gives it; None: unknown; no run counts.
+        machine: digest of the machine; empty: another one, or unknown.
+        versions: versions of libraries in the run; None: what the job states.
+        environ: environment of the run, with the Hugging Face cache and the allocator's settings; None: this one.
+    """
+    from vramtop.estimator.learning.correction import corrected
+    from vramtop.estimator.learning.measurement import private_job
+    from vramtop.estimator.learning.offsets import Subject
+    from vramtop.estimator.model.find_config import resolve_model
+    from vramtop.estimator.trace.allocator_report import allocator_settings
+
+    from .new_measurement import vramtop_version
+
+    environ = os.environ if environ is None else environ
+    try:
+        config = resolve_model(budget.job.model, environ=environ).config
+    except VramtopError:
+        config = {}
+    _, allocator = allocator_settings(environ) or (None, None)
+    facts = private_job(budget.job, config, parameters=budget.model.parameters)
+    subject = Subject.of_job(facts, card=card, machine=machine, versions=versions, allocator=allocator or "")
+    return corrected(budget, subject, runs, version=vramtop_version())
 
 
 @dataclass(slots=True)
@@ -540,10 +567,10 @@ class Corrections:
         clock: Unix seconds.
     """
 
-    history: Callable[[], NearRuns] = History
+    history: Callable[[], History] = History
     notify: Callable[[str], object] = lambda _: None
     clock: Callable[[], float] = time.time
-    _read: dict[tuple[str | None, str], tuple[float, tuple[Measurement, ...]]] = field(default_factory=dict)
+    _read: dict[str, tuple[float, tuple[Measurement, ...]]] = field(default_factory=dict)
     _failed: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -553,61 +580,38 @@ class Corrections:
         *,
         card: str | None = None,
         here: bool = True,
-        driver: str | None = None,
         versions: Mapping[str, str] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> Budget:
-        """Return the budget corrected by measured runs on the same card; as it is where there are none near it.
+        """Return the budget corrected by measured runs on the same card; as it is where there are none of its kind.
 
         Args:
             budget: of a job.
-            card: name of the GPU that it is for, as NVML or the catalogue gives it; None: unknown; no run counts.
+            card: see ``corrected_by``.
             here: the job would run, or runs, on this machine.
-            driver: version of its driver; None: unknown.
-            versions: versions of libraries in the run; None: what the job states.
-            environ: environment of the run, with the Hugging Face cache and the allocator's settings; None: it is no
-                run yet, and would start in this one. A run is never corrected by what was seen of itself: of those
-                measured, only runs that have ended count for it.
+            versions: see ``corrected_by``.
+            environ: environment of the run; None: it is no run yet, and would start in this one. A run is never
+                corrected by what was seen of itself: of those measured, only runs that have ended count for it.
         """
-        from .new_measurement import machine_digest, vramtop_version
+        from .new_measurement import machine_digest
 
-        machine = machine_digest() if here else ""
-        near = self._near(card, machine)
+        runs = self._on_card(card) if card else ()
         if environ is not None:
-            near = tuple(each for each in near if each.state != "steady")
-        if not near:
+            runs = tuple(each for each in runs if each.state != "steady")
+        if not runs:
             return budget
-        from vramtop.estimator.learning.correction import corrected
-        from vramtop.estimator.learning.evidence import Subject
-        from vramtop.estimator.learning.measurement import private_job
-        from vramtop.estimator.model.find_config import resolve_model
-        from vramtop.estimator.trace.allocator_report import allocator_settings
-
-        environ = os.environ if environ is None else environ
-        try:
-            config = resolve_model(budget.job.model, environ=environ).config
-        except VramtopError:
-            config = {}
-        _, allocator = allocator_settings(environ) or (None, None)
-        subject = Subject.of_job(
-            private_job(budget.job, config, parameters=budget.model.parameters),
-            card=card,
-            machine=machine,
-            driver=driver,
-            versions=versions,
-            allocator=allocator or "",
-        )
-        return corrected(budget, subject, near, now=self.clock(), version=vramtop_version())
+        machine = machine_digest() if here else ""
+        return corrected_by(runs, budget, card=card, machine=machine, versions=versions, environ=environ)
 
     def forget_what_was_read(self) -> None:
         """Read the history again with the next budget."""
         with self._lock:
             self._read.clear()
 
-    def _near(self, card: str | None, machine: str) -> tuple[Measurement, ...]:
+    def _on_card(self, card: str) -> tuple[Measurement, ...]:
         with self._lock:
-            key, now = (card, machine), self.clock()
-            known = self._read.get(key)
+            now = self.clock()
+            known = self._read.get(card)
             if known is not None and now - known[0] < _FRESH_SECONDS:
                 return known[1]
             try:
@@ -615,16 +619,43 @@ class Corrections:
             except CannotTellError:  # no home is known, so nothing is kept
                 return ()
             try:
-                names = _names(card)
-                near = tuple(each for each in history.near(cards=names, machine=machine) if each.card in names)
-                found = (*map(_predicted_now, near[:_MOST_PREDICTED]), *near[_MOST_PREDICTED:])
+                runs = history.on_card(_names(card))
+                found = (*map(_predicted_now, runs[:_MOST_PREDICTED]), *runs[_MOST_PREDICTED:])
             except CannotTellError as error:
                 found = ()
                 if not self._failed:
                     self._failed = True
                     self.notify(error.message)
-            self._read[key] = now, found
+            self._read[card] = now, found
             return found
+
+
+MAX_HINDSIGHT = 60
+"""Runs that a report estimates again, the newest: each takes some milliseconds."""
+
+
+def corrected_by_others(found: Sequence[Measurement]) -> dict[str, Budget]:
+    """Return by run the closed form's estimate of its job, corrected by the other runs on the same card.
+
+    A run whose job cannot be estimated again, because names were removed from it, is left out.
+
+    Args:
+        found: measured runs, the newest first.
+    """
+    from vramtop.estimator.estimation import estimate
+    from vramtop.estimator.job.gpu_catalogue import match_nvml_name
+
+    budgets, runs = {}, [*map(_predicted_now, found[:_MOST_PREDICTED]), *found[_MOST_PREDICTED:]]
+    for each in found[:MAX_HINDSIGHT]:
+        if each.hidden or each.job.model.config is None:
+            continue
+        try:
+            budget = estimate(each.job, gpu=match_nvml_name(each.card) if each.card else None)
+        except VramtopError:
+            continue
+        others = [other for other in runs if other.run != each.run]
+        budgets[each.run] = corrected_by(others, budget, card=each.card, versions=each.versions)
+    return budgets
 
 
 @functools.lru_cache(maxsize=_MOST_PREDICTED)
@@ -661,10 +692,8 @@ def _predicted_now(measurement: Measurement) -> Measurement:
     return replace(measurement, predicted=again) if again else measurement
 
 
-def _names(card: str | None) -> tuple[str, ...]:
+def _names(card: str) -> tuple[str, ...]:
     """Return the names under which NVML may know a card."""
-    if card is None:
-        return ()
     from vramtop.estimator.job.gpu_catalogue import find_gpu, match_nvml_name
 
     found = match_nvml_name(card)

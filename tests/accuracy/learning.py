@@ -12,8 +12,8 @@ from predictions import Result, predict_all
 
 from vramtop.estimator.job.job_file.changes import job_to_mapping
 from vramtop.estimator.learning.correction import corrected
-from vramtop.estimator.learning.evidence import Subject
 from vramtop.estimator.learning.measurement import Measurement, Observed, Predicted, PrivateJob, digest, private_job
+from vramtop.estimator.learning.offsets import Subject
 from vramtop.estimator.model.find_config import resolve_model
 
 NOW = 1_800_000_000.0
@@ -53,7 +53,7 @@ def correct_by_other_rows(results: Sequence[Result]) -> tuple[CorrectedRow, ...]
             for (source, key), each in by_job.items()
             if source == result.case.repository and key != _key(result.case)
         ]
-        budget = corrected(result.budget, _subject(result, facts[result.case.id]), others, now=NOW, version="1")
+        budget = corrected(result.budget, _subject(result, facts[result.case.id]), others, version="1")
         found.append(CorrectedRow(result, Result(case=result.case, budget=budget)))
     return tuple(found)
 

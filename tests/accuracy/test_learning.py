@@ -13,6 +13,8 @@ def test_other_jobs_of_a_source_bring_a_row_nearer() -> None:
     rows = [row for row in correct_by_other_rows(results) if row.was_corrected]
     before, after = [abs(row.before.error) for row in rows], [abs(row.after.error) for row in rows]
     assert len(rows) > 40
-    assert fmean(after) < 0.85 * fmean(before)
+    assert fmean(after) < 0.7 * fmean(before)
+    device = [abs(row.after.error) - abs(row.before.error) for row in rows if row.before.case.figure == "device"]
+    assert sum(device) <= 0
     assert max(b - a for a, b in zip(before, after, strict=True)) < 0.04
     assert fmean(row.held[1] for row in rows) >= 0.9

@@ -5,11 +5,11 @@ from random import Random
 from statistics import mean
 
 import pytest
-from simulated_machine import MIB, NOW, Machine, budget_of, job, subject_of
+from simulated_machine import MIB, Machine, budget_of, job, subject_of
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.learning.correction import corrected, uncorrected
+from vramtop.estimator.learning.correction import carried, corrected, uncorrected
 from vramtop.estimator.learning.measurement import Measurement, Observed
 
 GIB = 2**30
@@ -20,7 +20,7 @@ MODELS = ("llama-3.2-1b", "qwen3-0.6b", "gpt2")
 
 
 def correct(each: Job, *runs: Measurement, **place: object) -> Budget:
-    return corrected(budget_of(each), subject_of(each, **place), runs, now=NOW, version="1")
+    return corrected(budget_of(each), subject_of(each, **place), runs, version="1")
 
 
 def error(budget: Budget, truth: Observed) -> float:
@@ -102,17 +102,25 @@ def test_nothing_of_the_step_travels_to_another_mechanism(change: dict[str, obje
 
 
 @pytest.mark.parametrize(
-    "place", [{"versions": {"torch": "2.8.0"}}, {"allocator": "expandable_segments:True"}, {"card": "NVIDIA L4"}]
+    ("place", "moves"),
+    [
+        ({"versions": {"torch": "2.8.0"}}, set()),
+        ({"card": "NVIDIA L4"}, set()),
+        ({"card": None}, set()),
+        ({"allocator": "expandable_segments:True"}, {"step", "outside"}),
+        ({"machine": "another"}, {"step", "slack", "outside"}),
+    ],
 )
-def test_what_depends_on_the_place_stays_there(place: dict[str, object]) -> None:
+def test_what_depends_on_the_place_stays_there(place: dict[str, object], moves: set[str]) -> None:
     machine = Machine(tokens=0.3, slack=0.05, context=400 * MIB)
     runs = [machine.run(job(micro_batch=size)) for size in (2, 4)]
     peak, before = correct(TARGET, *runs, **place).peak, budget_of(TARGET).peak
     step = peak.allocated_bytes - before.allocated_bytes
     slack = peak.reserved_bytes - before.reserved_bytes - step
     outside = peak.device_bytes - before.device_bytes - step - slack
-    moved = {name for name, size in (("step", step), ("slack", slack), ("outside", outside)) if abs(size) > 8 * MIB}
-    assert moved == {"versions": set(), "allocator": {"step", "outside"}, "card": {"step", "slack"}}[next(iter(place))]
+    assert {
+        name for name, size in (("step", step), ("slack", slack), ("outside", outside)) if abs(size) > 8 * MIB
+    } == moves
 
 
 def test_the_context_travels_where_nothing_else_does() -> None:
@@ -140,14 +148,8 @@ def test_one_wrong_job_among_others_is_passed_over_and_alone_it_only_widens_the_
     machine = Machine(tokens=0.05)
     right = [machine.run(job(micro_batch=size, length=length)) for size in (2, 4) for length in (1024, 2048)]
     wrong = machine.run(job(micro_batch=4, length=512))
-    seen = wrong.observed
-    halved = replace(
-        seen,
-        allocated_bytes=(seen.allocated_bytes or 0) * 2,
-        reserved_bytes=(seen.reserved_bytes or 0) * 2,
-        device_bytes=(seen.device_bytes or 0) * 2,
-    )
-    wrong = replace(wrong, observed=halved)
+    doubled = {name: 2 * (getattr(wrong.observed, name) or 0) for name in FIGURES}
+    wrong = replace(wrong, observed=replace(wrong.observed, **doubled))
     truth = machine.truth(TARGET, noisy=False)
     assert error(correct(TARGET, *right, wrong), truth) < 0.02
     alone = correct(TARGET, wrong)
@@ -216,9 +218,9 @@ def test_another_method_and_another_version_of_vramtop_say_nothing() -> None:
     ("name", "most_errors"),
     [
         ("calibrated", (0.75, 0.65, 0.65, 0.65)),
-        ("large", (0.7, 0.45, 0.15, 0.15)),
-        ("fixed", (0.8, 0.5, 0.2, 0.15)),
-        ("drift", (0.85, 0.85, 0.85, 0.8)),
+        ("large", (0.7, 0.35, 0.12, 0.1)),
+        ("fixed", (0.8, 0.4, 0.15, 0.12)),
+        ("drift", (0.85, 0.85, 0.9, 0.85)),
         ("both", (0.85, 0.75, 0.7, 0.7)),
     ],
 )
@@ -239,12 +241,12 @@ def test_an_error_that_is_not_shared_does_little_harm(name: str, worse: float) -
 
 
 @pytest.mark.slow
-def test_a_wrong_job_is_outvoted_by_one_and_alone_moves_the_figure_little() -> None:
-    alone, *others = (_study("wrong", count) for count in COUNTS)
+def test_a_wrong_job_is_outvoted_by_two_and_alone_moves_the_figure_little() -> None:
+    alone, _, *others = (_study("wrong", count) for count in COUNTS)
     assert mean(alone.after) < mean(alone.before) + 0.08  # while it is off by 40 to 100 %
     assert alone.held >= 0.9
     for found in others:
-        assert mean(found.after) < mean(found.before) + 0.005
+        assert mean(found.after) < mean(found.before)
         assert found.held >= 0.9
 
 
@@ -252,8 +254,8 @@ def test_a_wrong_job_is_outvoted_by_one_and_alone_moves_the_figure_little() -> N
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("known", ["readings", "mixed"])
 def test_ranges_hold_whoever_knew_the_figures(known: str) -> None:
-    for name in ("large", "large own"):
-        assert _study(name, 4, machines=300, known=known).held >= 0.9
+    for name, least in (("large", 0.9), ("large own", 0.87)):
+        assert _study(name, 4, machines=300, known=known).held >= least
 
 
 @pytest.mark.parametrize("name", ["large", "own"])
@@ -361,3 +363,25 @@ def _study(name: str, count: int, *, machines: int = 100, known: str = "probe") 
 
 def _width(budget: Budget) -> int:
     return budget.peak.high_bytes - budget.peak.low_bytes
+
+
+# A correction carried to a changed job, for searches and sweeps.
+
+
+def test_a_correction_is_carried_to_other_sizes_and_no_further() -> None:
+    machine = Machine(tokens=0.25, context=200 * MIB, noise=0.0)
+    runs = [machine.run(job(micro_batch=size)) for size in (1, 2, 4)]
+    like = correct(TARGET, *runs)
+    for size in (3, 6, 12):
+        changed = job(micro_batch=size)
+        exact, quick = correct(changed, *runs).peak, carried(budget_of(changed), like).peak
+        assert quick.device_bytes == pytest.approx(exact.device_bytes, rel=0.03)
+        assert quick.high_bytes == pytest.approx(exact.high_bytes, rel=0.08)
+    again = carried(budget_of(TARGET), like).peak
+    for figure in (*FIGURES, "low_bytes", "high_bytes"):
+        assert getattr(again, figure) == pytest.approx(getattr(like.peak, figure), abs=16)  # rounding
+    other = job(micro_batch=8, activation_checkpointing="full")
+    before, after = budget_of(other).peak, carried(budget_of(other), like).peak
+    assert after.allocated_bytes == before.allocated_bytes
+    assert after.components.context > before.components.context
+    assert carried(budget_of(other), budget_of(TARGET)) is budget_of(other)

@@ -54,9 +54,8 @@ def test_a_run_comes_back_as_it_was_kept(kept: History, measured: Callable[..., 
     kept.add(first)
     assert kept.list() == (first,)
     assert first.model == "Llama 3.1 8B"
-    assert kept.near(cards=[first.card or ""], machine="other") == (first,)
-    assert kept.near(cards=["NVIDIA A100"], machine=first.machine) == ((first,) if first.machine else ())
-    assert kept.near(cards=["NVIDIA A100"], machine="other") == ()
+    assert kept.on_card([first.card or ""]) == (first,)
+    assert kept.on_card(["NVIDIA A100"]) == ()
 
 
 def test_one_run_is_one_row_with_its_highest_figures(kept: History, measured: Callable[..., Measurement]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from simulated_machine import Machine, job
 
 from vramtop.estimator.learning.measurement import Measurement
-from vramtop.monitor.history.hindsight import corrected_by_others
+from vramtop.monitor.history.history import corrected_by_others
 from vramtop.tui.html_report.page import history_page, history_plot
 
 

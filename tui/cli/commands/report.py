@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
 
 def _report(source: str) -> tuple[str, list[Plot]]:
-    from vramtop.monitor.history.hindsight import corrected_by_others
+    from vramtop.monitor.history.history import corrected_by_others
 
     made_by = f"vramtop {version_number() or '(not installed)'}"
     runs = _measured_runs(source)

@@ -77,7 +77,7 @@ def test_causes_are_searched_with_what_measured_runs_say_of_the_changed_job() ->
     machine = simulated.Machine(tokens=0.4, noise=0.0)
     job, batch = simulated.job(micro_batch=2), {"training.micro_batch": 8}
     runs = [machine.run(simulated.job(micro_batch=size)) for size in (1, 2, 4)]
-    budget = corrected(simulated.budget_of(job), simulated.subject_of(job), runs, now=simulated.NOW, version="1")
+    budget = corrected(simulated.budget_of(job), simulated.subject_of(job), runs, version="1")
     truth = machine.truth(with_changes(job, batch), noisy=False).device_bytes or 0
     running = GpuProcess(pid=1, start_time=0.0, used_bytes=truth, kinds=("compute",))
     said = diagnose(budget, compare(budget, running), running, simulated.budget_of)
