@@ -13,7 +13,7 @@
 # make bench-probe  cost of the probe for the program that it watches (CPU only; some two minutes)
 # make soak         whether memory stays flat: two simulated days, and 20 minutes of the command itself (an hour in all)
 # make architecture draw the rooms and arrows (docs/pictures/rooms.svg) from the imports
-# make completion   write shell/: completions for bash, zsh and fish, and the manual page, from the command line's parsers
+# make completion   write tui/cli/shell/: completions for bash, zsh and fish, and the manual page, from the command line's parsers
 # make picture      draw the pictures in docs/ and record the tour, from the demo recording
 # make demo         record the demo recording
 # make reference    write the reference pages in docs/reference/ from the code
@@ -66,7 +66,7 @@ imports: $(VENV)/installed-for-tests $(TYPING)
 	PYTHONPATH=build/typing $(BIN)/lint-imports
 
 completion: $(VENV)/installed-for-tests
-	$(BIN)/python -m vramtop.tui.cli.shell shell
+	$(BIN)/python docs/scripts/make_completion.py
 
 accuracy: $(VENV)/installed-for-tests
 	$(BIN)/python tests/accuracy/report.py $(ARGS)

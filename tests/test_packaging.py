@@ -47,7 +47,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     source = folder / "source"
     for room in ROOMS:
         shutil.copytree(ROOT / room, source / room, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "shell", source / "shell")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(source)]

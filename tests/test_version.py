@@ -22,7 +22,7 @@ def run(*arguments: str) -> str:
 def test_the_command_and_the_manual_page_print_the_version_of_pyproject() -> None:
     assert run("-m", "vramtop.tui.cli", "--version") == f"vramtop {VERSION}\n"
     assert version_number() == VERSION
-    assert f'"vramtop {VERSION}"' in (ROOT / "shell/man/vramtop.1").read_text().splitlines()[0]
+    assert f'"vramtop {VERSION}"' in (ROOT / "tui/cli/shell/vramtop.1").read_text().splitlines()[0]
 
 
 def test_the_package_is_named_once_in_the_program() -> None:

@@ -113,7 +113,7 @@ def _main(arguments: list[str]) -> int:
 
         arguments = with_command(arguments, tuple(COMMANDS), parser.flags_with_value())
     if arguments[:1] == ["__complete"]:  # asked by the completions, for words that they cannot know
-        from .shell import dynamic_words
+        from .commands.completion import dynamic_words
 
         print("\n".join(dynamic_words(*arguments[1:2])))
         return 0

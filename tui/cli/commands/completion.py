@@ -1,13 +1,40 @@
-"""``vramtop completion SHELL``: print completions for a shell, or the manual page."""
+"""``vramtop completion SHELL``: print completions for a shell, or the manual page; and the words that they ask for.
+
+``make completion`` writes the files of ``shell/`` from the parsers; the wheel also installs them where shells look.
+"""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from ..shell import shell_text
+from vramtop.estimator.common.errors import CannotTellError
+
+FILES = {"bash": "vramtop", "zsh": "_vramtop", "fish": "vramtop.fish", "man": "vramtop.1"}
+"""Name of each in the folder."""
+FOLDER = Path(__file__).parents[1] / "shell"
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the script or the page; exit code 0."""
     del launch
-    print(shell_text(options.shell), end="")
+    print((FOLDER / FILES[options.shell]).read_text(encoding="utf-8"), end="")
     return 0
+
+
+def dynamic_words(kind: str = "") -> Iterator[str]:
+    """Yield the words of ``vramtop __complete KIND``: models that are here, or processes on GPUs; none of others."""
+    if kind == "models":
+        from ...job.form.fields import cached_models, model_names
+
+        yield from dict.fromkeys([*cached_models(), *(name.lower() for name in model_names() if "/" not in name)])
+    if kind == "pids":
+        from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+
+        source = NvmlSource()
+        try:
+            source.open()
+            yield from (str(process.pid) for _, process in source.read().processes())
+        except CannotTellError:
+            return
+        finally:
+            source.close()
