@@ -1,11 +1,10 @@
 """Input and output of a preflight check: the job with the facts about its machine, and the form of a result."""
 
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Generic, Literal, TypedDict, TypeVar
+from typing import Generic, Literal, TypedDict, TypeVar
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
@@ -16,7 +15,7 @@ from ..attach.attachment import GpuAssignment, GpuEnvironment, assign_gpu, nvml_
 from ..board.fit import DeviceCapacity
 from .facts import HubAccess, JobInterpreter, Machine
 
-# Base class of the preflight checks, and the result of a check.
+# A preflight check, and its result.
 
 
 CheckStatus = Literal["pass", "warning", "failure", "skipped"]
@@ -40,18 +39,13 @@ class CheckJson(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """Result of one check."""
+    """Result of one check; name and weight are those of its row."""
 
-    name: str
-    """Name of the check."""
+    name: str = ""
     status: CheckStatus
-    """``failure``: the job will not run like this; ``skipped``: the check does not apply here."""
     found: str
-    """The finding, in one or two sentences without a full stop at the end."""
     advice: str | None = None
-    """How to correct it."""
     unknown: bool = False
-    """A warning because the check came to no conclusion, or not in time."""
     decisive: bool = False
     """Without a conclusion of this check it is unknown whether the job may start."""
 
@@ -66,51 +60,43 @@ class CheckResult:
         }
 
 
-class Check(ABC):
-    """One preflight check. The constructor of a subclass takes its settings, for tests and other machines."""
+def passes(found: str) -> CheckResult:
+    """Return a result without a problem."""
+    return CheckResult(status="pass", found=found)
 
-    name: ClassVar[str]
-    timeout_seconds: ClassVar[float] = 30
-    waits_for: ClassVar[str] = "this machine"
-    """What the check may have to wait for; shown while it runs."""
-    decisive: ClassVar[bool] = False
+
+def warns(found: str, advice: str | None = None) -> CheckResult:
+    """Return a result for a job that may run, but not as it should."""
+    return CheckResult(status="warning", found=found, advice=advice)
+
+
+def fails(found: str, advice: str | None = None) -> CheckResult:
+    """Return a result for a job that will not run."""
+    return CheckResult(status="failure", found=found, advice=advice)
+
+
+def skips(found: str) -> CheckResult:
+    """Return a result for a check that does not apply."""
+    return CheckResult(status="skipped", found=found)
+
+
+def inconclusive(found: str, advice: str | None = None) -> CheckResult:
+    """Return a result for a check that came to no conclusion."""
+    return CheckResult(status="warning", found=found, advice=advice, unknown=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One preflight check."""
+
+    name: str
+    run: Callable[["CheckContext"], CheckResult]
+    """A VramtopError, or an OSError of a file or device that cannot be read, is no conclusion."""
+    waits_for: str = "this machine"
+    """What it may have to wait for; shown while it runs."""
+    timeout_seconds: float = 30
+    decisive: bool = False
     """If this check comes to no conclusion, preflight as a whole does not either."""
-
-    @abstractmethod
-    def run(self, context: "CheckContext") -> CheckResult:
-        """Run the check.
-
-        Raises:
-            VramtopError: the check comes to no conclusion, for the reason in the message.
-            OSError: the check comes to no conclusion because a file or device cannot be read.
-        """
-
-    def passes(self, found: str) -> CheckResult:
-        """Return a result without a problem."""
-        return self._result("pass", found)
-
-    def warns(self, found: str, advice: str | None = None) -> CheckResult:
-        """Return a result for a job that may run, but not as it should."""
-        return self._result("warning", found, advice)
-
-    def fails(self, found: str, advice: str | None = None) -> CheckResult:
-        """Return a result for a job that will not run."""
-        return self._result("failure", found, advice)
-
-    def skips(self, found: str) -> CheckResult:
-        """Return a result for a check that does not apply."""
-        return self._result("skipped", found)
-
-    def inconclusive(self, found: str, advice: str | None = None) -> CheckResult:
-        """Return a result for a check that came to no conclusion."""
-        return self._result("warning", found, advice, unknown=True)
-
-    def _result(
-        self, status: CheckStatus, found: str, advice: str | None = None, *, unknown: bool = False
-    ) -> CheckResult:
-        return CheckResult(
-            name=self.name, status=status, found=found, advice=advice, unknown=unknown, decisive=self.decisive
-        )
 
 
 # Context of the preflight checks: the job, the machine, the environment, and the Python that will run the job.

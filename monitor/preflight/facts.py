@@ -1,11 +1,10 @@
 """Facts for the preflight checks: interpreter, packages, model files, disk space, hub access, launch and machine."""
 
 import os
-import queue
 import re
 import tempfile
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import msgspec
 
 from vramtop.estimator.common import limits
-from vramtop.estimator.common.errors import CannotTellError, InputError, ProcessLimitError, start_thread
+from vramtop.estimator.common.errors import CannotTellError, InputError, ProcessLimitError
 from vramtop.estimator.common.limits import Limit, LimitError, decode_json
 from vramtop.estimator.common.paths import expand_user, is_file, is_folder
 from vramtop.estimator.common.trust import find_program
@@ -90,18 +89,16 @@ def this_machine(
     Raises:
         ProcessLimitError: no thread can be started to ask the driver.
     """
-    answers: queue.SimpleQueue[Snapshot | CannotTellError] = queue.SimpleQueue()
-    host = available_host_memory()
-    start_thread(threading.Thread(target=_read, args=(answers,), name="preflight NVML", daemon=True))
+    host, source = available_host_memory(), NvmlSource(first_timeout=timeout_seconds)
     try:
-        snapshot = answers.get(timeout=timeout_seconds)
-    except queue.Empty:
-        reason = f"the NVIDIA driver gives no answer within {timeout_seconds:g} seconds"
-        return Machine(devices=(), unavailable_reason=reason, host=host)
-    if isinstance(snapshot, ProcessLimitError):
-        raise snapshot
-    if isinstance(snapshot, CannotTellError):
-        return Machine(devices=(), unavailable_reason=snapshot.message.rstrip("."), host=host)
+        source.open()
+        snapshot = source.read()
+    except ProcessLimitError:
+        raise
+    except CannotTellError as error:
+        return Machine(devices=(), unavailable_reason=error.message.rstrip("."), host=host)
+    finally:
+        source.close()
     indices = select(snapshot)
     devices = device_capacities(snapshot, Reservations().committed(snapshot), indices)
     return Machine(
@@ -122,41 +119,20 @@ def described_machine(
     return Machine(devices=devices, gpu_type=gpu_type, capabilities=lambda: known, host=host)
 
 
-def _read(answers: "queue.SimpleQueue[Snapshot | CannotTellError]") -> None:
-    """Read one snapshot; a driver with a lost GPU may never return from this."""
-    source = NvmlSource()
-    try:
-        source.open()
-        try:
-            snapshot = source.read()
-        finally:
-            source.close()
-        answers.put(snapshot)
-    except CannotTellError as error:
-        answers.put(error)
-
-
 def compute_capabilities() -> Capabilities:
     """Ask the driver for the compute capability of this machine's GPUs."""
     import pynvml
 
     found: dict[int, tuple[int, int]] = {}
-    try:
+    with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return found
-    try:
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            try:
-                device = pynvml.nvmlDeviceGetHandleByIndex(index)
-                major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(device)
-            except pynvml.NVMLError:
-                continue
-            found[index] = major, minor
-    except pynvml.NVMLError:
-        return found
-    finally:
-        shut_down(pynvml)
+        try:
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                with suppress(pynvml.NVMLError):
+                    device = pynvml.nvmlDeviceGetHandleByIndex(index)
+                    found[index] = pynvml.nvmlDeviceGetCudaComputeCapability(device)
+        finally:
+            shut_down(pynvml)
     return found
 
 

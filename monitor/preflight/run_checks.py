@@ -26,8 +26,8 @@ from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.installed_packages import installed_packages, torch_build
 
-from .checks import find_checks
-from .context import Check, CheckContext, CheckResult, LazyValue
+from .checks import CHECKS
+from .context import Check, CheckContext, CheckResult, LazyValue, inconclusive
 from .facts import (
     DISTRIBUTIONS,
     REPORTING_MODULES,
@@ -49,7 +49,7 @@ _MIN_SECRET_CHARACTERS = 6
 
 def run_checks(
     context: CheckContext,
-    checks: Sequence[Check] | None = None,
+    checks: Sequence[Check] = CHECKS,
     *,
     timeout_seconds: float | None = None,
     on_result: Callable[[CheckResult], None] | None = None,
@@ -58,14 +58,13 @@ def run_checks(
 
     Args:
         context: what the checks examine.
-        checks: all checks if left out.
+        checks: that are made.
         timeout_seconds: upper limit for every check, beside its own.
         on_result: called with each result as it comes, on this thread.
 
     Raises:
         CancelledError: cancelled by a ``CancelToken``, and with it the workers that the checks wait for.
     """
-    checks = [check() for check in find_checks()] if checks is None else checks
     results: _Results = queue.SimpleQueue()
     token = current_token()
     with token.on_cancel(lambda: results.put(None)):
@@ -76,7 +75,7 @@ def run_checks(
             try:
                 start_thread(thread)
             except ProcessLimitError as error:
-                results.put((position, check.inconclusive(error.message)))
+                results.put((position, inconclusive(error.message)))
         limits = [min(check.timeout_seconds, timeout_seconds or check.timeout_seconds) for check in checks]
         return _collect(checks, context, results, start=start, limits=limits, on_result=on_result)
 
@@ -109,31 +108,35 @@ def _collect(
             arrived = [result]
         except queue.Empty:
             late = [position for position in running if start + limits[position] <= time.monotonic()]
-            arrived = [(position, _timed_out(checks[position], limits[position])) for position in late]
+            arrived = [(position, _timed_out(limits[position])) for position in late]
         for position, each in arrived:
             if position not in found:
-                found[position] = _without_secrets(each, context)
+                found[position] = _without_secrets(_named(each, checks[position]), context)
                 if on_result is not None:
                     on_result(found[position])
     return tuple(found[position] for position in range(len(checks)))
 
 
 def _run_one(position: int, check: Check, context: CheckContext, results: "_Results", token: CancelToken) -> None:
-    result = check.inconclusive("the check itself failed", "report it, with what vramtop wrote to the terminal")
+    result = inconclusive("the check itself failed", "report it, with what vramtop wrote to the terminal")
     try:
         with token.scope():
             result = check.run(context)
     except VramtopError as error:
-        result = check.inconclusive(error.message)
+        result = inconclusive(error.message)
     except OSError as error:
         file = f"{error.filename}: " if error.filename else ""
-        result = check.inconclusive(f"{file}{error.strerror or type(error).__name__}")
+        result = inconclusive(f"{file}{error.strerror or type(error).__name__}")
     finally:
         results.put((position, result))
 
 
-def _timed_out(check: Check, seconds: float) -> CheckResult:
-    return check.inconclusive(
+def _named(result: CheckResult, check: Check) -> CheckResult:
+    return replace(result, name=check.name, decisive=check.decisive)
+
+
+def _timed_out(seconds: float) -> CheckResult:
+    return inconclusive(
         f"no answer within {seconds:g} seconds", "look for a disk, a network or a program that hangs; or --timeout"
     )
 

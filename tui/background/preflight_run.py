@@ -13,7 +13,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.resolved_job import settles
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
-from vramtop.monitor.preflight.checks import find_checks
+from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import Check, CheckContext, CheckResult
 from vramtop.monitor.preflight.facts import (
     Machine,
@@ -101,7 +101,7 @@ def run_preflight(
         report: called on this thread; it raises CancelledError to stop.
         checks: the checks to run; all when left out.
     """
-    checks = tuple(check() for check in find_checks()) if checks is None else tuple(checks)
+    checks = CHECKS if checks is None else tuple(checks)
     progress = PreflightProgress(checks=checks, outcomes={})
 
     def update(new: PreflightProgress) -> None:

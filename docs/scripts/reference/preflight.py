@@ -2,7 +2,7 @@
 
 import inspect
 
-from vramtop.monitor.preflight.checks import find_checks
+from vramtop.monitor.preflight.checks import CHECKS
 
 from .markdown import page, prose, table
 
@@ -23,12 +23,12 @@ def preflight_page() -> str:
     rows = [
         (
             check.name,
-            prose(inspect.cleandoc(check.__doc__ or "").partition("\n\n")[0]),
+            prose(inspect.cleandoc(check.run.__doc__ or "").partition("\n\n")[0]),
             prose(check.waits_for),
             f"{check.timeout_seconds:.0f} s",
             "yes" if check.decisive else "",
         )
-        for check in find_checks()
+        for check in CHECKS
     ]
     head = ("check", "what must hold, or is compared", "waits for", "time limit", "decisive")
     return page("Preflight checks", _INTRODUCTION, table(head, rows))

@@ -1,30 +1,40 @@
-"""The preflight checks, one class each; a new check is a class in any module of this folder.
-
-Lives here: ``find_checks`` collects the subclasses of ``Check`` that the modules of this folder define.
-Callers: ``run_checks``, the preflight screen and the ``preflight`` command.
-"""
-
-import inspect
-import pkgutil
-from importlib import import_module
+"""The preflight checks: a function each, and a row of ``CHECKS``."""
 
 from ..context import Check
+from . import cuda, environment_keys, libraries, memory, model, nccl, output_folders
 
-_MODULES_IN_ORDER = ("cuda", "memory", "model", "environment_keys", "output_folders", "libraries", "nccl")
-"""Order of the report; other modules follow by name."""
-
-
-def find_checks() -> tuple[type[Check], ...]:
-    """Return all checks in the order of the report: by module, and as defined within a module."""
-    names = [module.name for module in pkgutil.iter_modules(__path__)]
-    ordered = [name for name in _MODULES_IN_ORDER if name in names]
-    modules = [import_module(f"{__name__}.{name}") for name in dict.fromkeys((*ordered, *sorted(names)))]
-    return tuple(
-        each
-        for module in modules
-        for each in vars(module).values()
-        if isinstance(each, type)
-        and issubclass(each, Check)
-        and each.__module__ == module.__name__
-        and not inspect.isabstract(each)
-    )
+CHECKS = (
+    Check("NVIDIA driver", cuda.check_driver, waits_for="the driver", decisive=True),
+    Check("CUDA runtime", cuda.check_cuda_runtime, waits_for="the job's Python to import torch", timeout_seconds=90),
+    Check(
+        "Compute capability",
+        cuda.check_compute_capability,
+        waits_for="the driver, and the job's Python to import torch",
+        timeout_seconds=90,
+    ),
+    Check("Visible devices", cuda.check_visible_devices, waits_for="the driver"),
+    Check("VRAM lower bound", memory.check_lower_bound, waits_for="the quick estimate"),
+    Check(
+        "VRAM verdict",
+        memory.check_fit_verdict,
+        waits_for="the deepest estimate available",
+        timeout_seconds=120,
+        decisive=True,
+    ),
+    Check("Host memory", memory.check_host_memory, waits_for="the quick estimate"),
+    Check("Model files", model.check_model_files, waits_for="the file system", decisive=True),
+    Check("Model access", model.check_model_access, waits_for="the hub", decisive=True),
+    Check("Hub token", environment_keys.check_hub_token, waits_for="the hub"),
+    Check("Environment keys", environment_keys.check_environment_keys),
+    Check("Output folder", output_folders.check_output_folder, waits_for="the file system"),
+    Check("Log folder", output_folders.check_log_folder, waits_for="the file system"),
+    Check(
+        "Reporting targets", output_folders.check_reporting_targets, waits_for="the job's Python to list its packages"
+    ),
+    Check("Libraries", libraries.check_libraries, waits_for="the job's Python to list its packages"),
+    Check("NCCL interface", nccl.check_network_interface),
+    Check("NCCL InfiniBand", nccl.check_infini_band),
+    Check("Shared memory", nccl.check_shared_memory),
+    Check("Rendezvous", nccl.check_rendezvous),
+)
+"""In the order of the report."""

@@ -12,12 +12,16 @@ from typing import Literal
 from ...snapshot.snapshot import gpu_list
 from ..context import (
     PYTHON_ELSEWHERE,
-    Check,
     CheckContext,
     CheckResult,
     assign_gpus,
     assigned_gpu_indices,
+    fails,
+    inconclusive,
+    passes,
+    skips,
     target_devices,
+    warns,
 )
 
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
@@ -25,142 +29,129 @@ _MIN_MINOR_COMPATIBLE_MAJOR = 11
 """From this CUDA on, a driver runs programs of all minor versions of its major version."""
 
 
-class DriverCheck(Check):
-    """The NVIDIA driver, and the GPUs that it lists."""
+def check_driver(context: CheckContext) -> CheckResult:
+    """The NVIDIA driver, and the GPUs that it lists.
 
-    name = "NVIDIA driver"
-    waits_for = "the driver"
-    decisive = True
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail without a driver or GPUs; warn of GPUs that do not answer."""
-        machine = context.machine
-        if machine.is_described:
-            return self.skips("the job is for another machine than this one")
-        if machine.snapshot is None:
-            advice = "start the job where a driver answers; --gpu-type NAME asks about another machine"
-            return self.fails(machine.unavailable_reason or "no GPU can be seen here", advice)
-        gpus, source = machine.snapshot.gpus, machine.snapshot.source
-        if not gpus:
-            return self.fails("the NVIDIA driver lists no GPU", "look for the GPU with lspci and dmesg")
-        names = Counter(gpu.name or "unknown GPU" for gpu in gpus)
-        types = ", ".join(f"{count} x {name}" for name, count in names.items())
-        found = f"driver {source.driver_version or '(unknown)'}, CUDA up to {source.cuda_version or '?'}; {types}"
-        silent = [gpu.index for gpu in gpus if gpu.total_bytes is None and any(f.field is None for f in gpu.faults)]
-        if silent:
-            return self.warns(f"{found}; no answer from GPU {gpu_list(silent)}", "reset or leave out those GPUs")
-        return self.passes(found)
+    Fail without a driver or GPUs; warn of GPUs that do not answer.
+    """
+    machine = context.machine
+    if machine.is_described:
+        return skips("the job is for another machine than this one")
+    if machine.snapshot is None:
+        advice = "start the job where a driver answers; --gpu-type NAME asks about another machine"
+        return fails(machine.unavailable_reason or "no GPU can be seen here", advice)
+    gpus, source = machine.snapshot.gpus, machine.snapshot.source
+    if not gpus:
+        return fails("the NVIDIA driver lists no GPU", "look for the GPU with lspci and dmesg")
+    names = Counter(gpu.name or "unknown GPU" for gpu in gpus)
+    types = ", ".join(f"{count} x {name}" for name, count in names.items())
+    found = f"driver {source.driver_version or '(unknown)'}, CUDA up to {source.cuda_version or '?'}; {types}"
+    silent = [gpu.index for gpu in gpus if gpu.total_bytes is None and any(f.field is None for f in gpu.faults)]
+    if silent:
+        return warns(f"{found}; no answer from GPU {gpu_list(silent)}", "reset or leave out those GPUs")
+    return passes(found)
 
 
-class CudaRuntimeCheck(Check):
-    """The CUDA version that the job's torch was built with, compared with the one that the driver supports."""
+def check_cuda_runtime(context: CheckContext) -> CheckResult:
+    """The CUDA version that the job's torch was built with, compared with the one that the driver supports.
 
-    name = "CUDA runtime"
-    waits_for = "the job's Python to import torch"
-    timeout_seconds = 90
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail for a torch without CUDA, or with a CUDA that is too new for the driver."""
-        if context.python_is_elsewhere:
-            return self.skips(PYTHON_ELSEWHERE)
-        build, python = context.torch_build(), context.interpreter
-        if build.version is None:
-            if not python.is_certain:
-                found = f"{python.path} ({python.origin}) has no torch"
-                return self.inconclusive(found, "name the job's with --python")
-            return self.fails(f"torch cannot be imported by {python.path}: {build.problem}", "install torch there")
-        if build.hip is not None:
-            return self.fails(f"torch {build.version} is built for ROCm {build.hip}", "install torch for CUDA")
-        if build.cuda is None:
-            found = f"torch {build.version} in {python.path} is built without CUDA"
-            if not python.is_certain:
-                return self.inconclusive(f"{found} ({python.origin})", "name the job's Python with --python")
-            return self.fails(found, "install torch for CUDA (pytorch.org, Get Started)")
-        driver = context.machine.snapshot.source.cuda_version if context.machine.snapshot else None
-        built = f"torch {build.version} is built with CUDA {build.cuda}"
-        if driver is None:
-            return self.passes(f"{built}; the driver that will run it is not known")
-        return self._compare(built, build.cuda, driver)
-
-    def _compare(self, built: str, cuda: str, driver: str) -> CheckResult:
-        major, minor = _major_minor(cuda)
-        driver_major, driver_minor = _major_minor(driver)
-        if (major, minor) <= (driver_major, driver_minor):
-            return self.passes(f"{built}, the driver runs up to {driver}")
-        if major == driver_major and major >= _MIN_MINOR_COMPATIBLE_MAJOR:
-            return self.passes(f"{built}, the driver is of {driver}: the same major version, but for kernels in PTX")
-        advice = f"update the driver, or install torch for CUDA {driver_major}.{driver_minor} or older"
-        return self.fails(f"{built}, and the driver runs only up to {driver}", advice)
+    Fail for a torch without CUDA, or with a CUDA that is too new for the driver.
+    """
+    if context.python_is_elsewhere:
+        return skips(PYTHON_ELSEWHERE)
+    build, python = context.torch_build(), context.interpreter
+    if build.version is None:
+        if not python.is_certain:
+            found = f"{python.path} ({python.origin}) has no torch"
+            return inconclusive(found, "name the job's with --python")
+        return fails(f"torch cannot be imported by {python.path}: {build.problem}", "install torch there")
+    if build.hip is not None:
+        return fails(f"torch {build.version} is built for ROCm {build.hip}", "install torch for CUDA")
+    if build.cuda is None:
+        found = f"torch {build.version} in {python.path} is built without CUDA"
+        if not python.is_certain:
+            return inconclusive(f"{found} ({python.origin})", "name the job's Python with --python")
+        return fails(found, "install torch for CUDA (pytorch.org, Get Started)")
+    driver = context.machine.snapshot.source.cuda_version if context.machine.snapshot else None
+    built = f"torch {build.version} is built with CUDA {build.cuda}"
+    if driver is None:
+        return passes(f"{built}; the driver that will run it is not known")
+    return _compare_cuda(built, build.cuda, driver)
 
 
-class ComputeCapabilityCheck(Check):
-    """The compute capability of the GPUs, compared with the architectures that the job's torch has kernels for."""
-
-    name = "Compute capability"
-    waits_for = "the driver, and the job's Python to import torch"
-    timeout_seconds = 90
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail if torch has no kernels for a GPU; warn if they are compiled from PTX."""
-        if context.python_is_elsewhere:
-            return self.skips(PYTHON_ELSEWHERE)
-        devices = target_devices(context)
-        if not devices:
-            return self.skips("there is no GPU to check")
-        known = context.machine.capabilities()
-        capabilities = {device.index: known[device.index] for device in devices if device.index in known}
-        if not capabilities and context.machine.is_described:
-            return self.skips("a GPU of that size, of which no more is known")
-        if not capabilities:
-            return self.inconclusive("the compute capability of the GPUs is not known")
-        build = context.torch_build()
-        if build.architectures is None:
-            return self.skips("torch names no architectures that it is built for: see the CUDA runtime")
-        support = {index: kernel_support(each, build.architectures) for index, each in capabilities.items()}
-        built = f"torch {build.version} has kernels for {' '.join(build.architectures)}"
-        unsupported = [index for index, kind in support.items() if kind is None]
-        if unsupported:
-            gpus = ", ".join(f"GPU {index} ({_dotted(capabilities[index])})" for index in unsupported[:4])
-            return self.fails(f"{built}, none of them for {gpus}", "install a torch that is built for these GPUs")
-        shown = ", ".join(sorted({_dotted(each) for each in capabilities.values()}))
-        if "ptx" in support.values():
-            return self.warns(f"{built}; for {shown} they are compiled from PTX when the job first starts")
-        return self.passes(f"{built}; the GPUs have {shown}")
+def _compare_cuda(built: str, cuda: str, driver: str) -> CheckResult:
+    major, minor = _major_minor(cuda)
+    driver_major, driver_minor = _major_minor(driver)
+    if (major, minor) <= (driver_major, driver_minor):
+        return passes(f"{built}, the driver runs up to {driver}")
+    if major == driver_major and major >= _MIN_MINOR_COMPATIBLE_MAJOR:
+        return passes(f"{built}, the driver is of {driver}: the same major version, but for kernels in PTX")
+    advice = f"update the driver, or install torch for CUDA {driver_major}.{driver_minor} or older"
+    return fails(f"{built}, and the driver runs only up to {driver}", advice)
 
 
-class VisibleDevicesCheck(Check):
-    """A GPU for each rank on this machine, given CUDA_VISIBLE_DEVICES."""
+def check_compute_capability(context: CheckContext) -> CheckResult:
+    """The compute capability of the GPUs, compared with the architectures that the job's torch has kernels for.
 
-    name = "Visible devices"
-    waits_for = "the driver"
+    Fail if torch has no kernels for a GPU; warn if they are compiled from PTX.
+    """
+    if context.python_is_elsewhere:
+        return skips(PYTHON_ELSEWHERE)
+    devices = target_devices(context)
+    if not devices:
+        return skips("there is no GPU to check")
+    known = context.machine.capabilities()
+    capabilities = {device.index: known[device.index] for device in devices if device.index in known}
+    if not capabilities and context.machine.is_described:
+        return skips("a GPU of that size, of which no more is known")
+    if not capabilities:
+        return inconclusive("the compute capability of the GPUs is not known")
+    build = context.torch_build()
+    if build.architectures is None:
+        return skips("torch names no architectures that it is built for: see the CUDA runtime")
+    support = {index: kernel_support(each, build.architectures) for index, each in capabilities.items()}
+    built = f"torch {build.version} has kernels for {' '.join(build.architectures)}"
+    unsupported = [index for index, kind in support.items() if kind is None]
+    if unsupported:
+        gpus = ", ".join(f"GPU {index} ({_dotted(capabilities[index])})" for index in unsupported[:4])
+        return fails(f"{built}, none of them for {gpus}", "install a torch that is built for these GPUs")
+    shown = ", ".join(sorted({_dotted(each) for each in capabilities.values()}))
+    if "ptx" in support.values():
+        return warns(f"{built}; for {shown} they are compiled from PTX when the job first starts")
+    return passes(f"{built}; the GPUs have {shown}")
 
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail if there are fewer visible GPUs than ranks; warn of GPUs other than the chosen ones."""
-        snapshot, assignments = context.machine.snapshot, assign_gpus(context)
-        if snapshot is None:
-            return self.skips("there are no GPUs of this machine to check")
-        value, indices = context.environ.get("CUDA_VISIBLE_DEVICES"), assigned_gpu_indices(context)
-        setting = "CUDA_VISIBLE_DEVICES is not set" if value is None else f"CUDA_VISIBLE_DEVICES={value}"
-        names_mig = (value or "").startswith("MIG-")  # several MIG devices may be parts of one GPU
-        if not indices and not names_mig:
-            return self.fails(f"{setting}: no GPU is visible", "correct CUDA_VISIBLE_DEVICES, or unset it")
-        gpus, ranks, total = f"GPU {gpu_list(indices)}", context.ranks_here, len(snapshot.gpus)
-        if len(indices) < ranks and not names_mig:
-            return self._too_few(context, f"{setting}: {ranks} ranks, and only {gpus} for them", total)
-        found = f"{setting}: {ranks} {'rank' if ranks == 1 else 'ranks'} on {gpus} of {total}"
-        chosen = list(dict.fromkeys(device.index for device in context.machine.devices))
-        if context.machine.chosen and not set(indices) <= set(chosen):
-            named = ",".join(map(str, chosen))
-            return self.warns(f"{found}, and not on GPU {named}, as --gpu says", f"set CUDA_VISIBLE_DEVICES={named}")
-        note = next((assignment.note for assignment in assignments if assignment.note), None)
-        return self.warns(f"{found}; {note}", "set CUDA_DEVICE_ORDER=PCI_BUS_ID") if note else self.passes(found)
 
-    def _too_few(self, context: CheckContext, found: str, gpus: int) -> CheckResult:
-        if context.ranks_here <= gpus:
-            return self.fails(found, "name as many GPUs in CUDA_VISIBLE_DEVICES as there are ranks")
-        if context.local_ranks is None:
-            return self.fails(found, "start fewer ranks; if others run on other machines, give the whole launch line")
-        return self.fails(found, "start fewer ranks on this machine")
+def check_visible_devices(context: CheckContext) -> CheckResult:
+    """A GPU for each rank on this machine, given CUDA_VISIBLE_DEVICES.
+
+    Fail if there are fewer visible GPUs than ranks; warn of GPUs other than the chosen ones.
+    """
+    snapshot, assignments = context.machine.snapshot, assign_gpus(context)
+    if snapshot is None:
+        return skips("there are no GPUs of this machine to check")
+    value, indices = context.environ.get("CUDA_VISIBLE_DEVICES"), assigned_gpu_indices(context)
+    setting = "CUDA_VISIBLE_DEVICES is not set" if value is None else f"CUDA_VISIBLE_DEVICES={value}"
+    names_mig = (value or "").startswith("MIG-")  # several MIG devices may be parts of one GPU
+    if not indices and not names_mig:
+        return fails(f"{setting}: no GPU is visible", "correct CUDA_VISIBLE_DEVICES, or unset it")
+    gpus, ranks, total = f"GPU {gpu_list(indices)}", context.ranks_here, len(snapshot.gpus)
+    if len(indices) < ranks and not names_mig:
+        return _too_few(context, f"{setting}: {ranks} ranks, and only {gpus} for them", total)
+    found = f"{setting}: {ranks} {'rank' if ranks == 1 else 'ranks'} on {gpus} of {total}"
+    chosen = list(dict.fromkeys(device.index for device in context.machine.devices))
+    if context.machine.chosen and not set(indices) <= set(chosen):
+        named = ",".join(map(str, chosen))
+        return warns(f"{found}, and not on GPU {named}, as --gpu says", f"set CUDA_VISIBLE_DEVICES={named}")
+    note = next((assignment.note for assignment in assignments if assignment.note), None)
+    return warns(f"{found}; {note}", "set CUDA_DEVICE_ORDER=PCI_BUS_ID") if note else passes(found)
+
+
+def _too_few(context: CheckContext, found: str, gpus: int) -> CheckResult:
+    if context.ranks_here <= gpus:
+        return fails(found, "name as many GPUs in CUDA_VISIBLE_DEVICES as there are ranks")
+    if context.local_ranks is None:
+        return fails(found, "start fewer ranks; if others run on other machines, give the whole launch line")
+    return fails(found, "start fewer ranks on this machine")
 
 
 def kernel_support(capability: tuple[int, int], architectures: Sequence[str]) -> Literal["binary", "ptx"] | None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from vramtop.estimator.common.paths import expand_user
 from vramtop.estimator.model.hub import find_token, offline_variable, token_file
 
-from ..context import Check, CheckContext, CheckResult
+from ..context import CheckContext, CheckResult, fails, passes, skips, warns
 from ..facts import find_model_location, is_downloaded
 
 _REPORTING_KEYS = {
@@ -32,50 +32,45 @@ class RequiredKey:
     """What replaces the variable and exists, in words."""
 
 
-class HubTokenCheck(Check):
-    """A token for the Hugging Face hub, if the hub restricts access to the model."""
+def check_hub_token(context: CheckContext) -> CheckResult:
+    """A token for the Hugging Face hub, if the hub restricts access to the model.
 
-    name = "Hub token"
-    waits_for = "the hub"
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail if there is none; whether the token gives access is reported by the model access check."""
-        location = find_model_location(context.job, context.environ)
-        if location is None or location.hub_id is None or is_downloaded(location, context.job):
-            return self.skips("nothing needs to be downloaded from the hub")
-        if offline_variable(context.environ):
-            return self.skips("the hub must not be contacted (offline)")
-        access, token = context.hub_access(), find_token(context.environ)
-        if token is not None:
-            return self.passes(f"there is a token ({token[1]})")
-        if access.answer in ("gated", "absent", "refused"):
-            found = f"HF_TOKEN is not set, nor is there a token in {token_file(context.environ)}"
-            return self.fails(found, "set HF_TOKEN where the job is started, or run: hf auth login")
-        return self.skips("the hub asks for none" if access.answer == "open" else "the hub does not answer")
+    Fail if there is none; whether the token gives access is reported by the model access check.
+    """
+    location = find_model_location(context.job, context.environ)
+    if location is None or location.hub_id is None or is_downloaded(location, context.job):
+        return skips("nothing needs to be downloaded from the hub")
+    if offline_variable(context.environ):
+        return skips("the hub must not be contacted (offline)")
+    access, token = context.hub_access(), find_token(context.environ)
+    if token is not None:
+        return passes(f"there is a token ({token[1]})")
+    if access.answer in ("gated", "absent", "refused"):
+        found = f"HF_TOKEN is not set, nor is there a token in {token_file(context.environ)}"
+        return fails(found, "set HF_TOKEN where the job is started, or run: hf auth login")
+    return skips("the hub asks for none" if access.answer == "open" else "the hub does not answer")
 
 
-class EnvironmentKeysCheck(Check):
-    """Every environment variable that the job needs is set."""
+def check_environment_keys(context: CheckContext) -> CheckResult:
+    """Every environment variable that the job needs is set.
 
-    name = "Environment keys"
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail if one is missing; warn if one has white space around it."""
-        keys = list(required_keys(context))
-        if not keys:
-            return self.skips("the job asks for none")
-        values = {key.name: context.environ.get(key.name, "") for key in keys}
-        missing = [key for key in keys if not values[key.name].strip() and key.alternative is None]
-        present = "; ".join(_present_text(key, values[key.name]) for key in keys if key not in missing)
-        if missing:
-            found = "; ".join(f"{key.name} is not set ({key.reason})" for key in missing)
-            names = ", ".join(key.name for key in missing)
-            return self.fails(f"{found}; {present}" if present else found, f"set {names} where the job is started")
-        padded = [name for name, value in values.items() if value != value.strip()]
-        if padded:
-            found = f"{present}; {', '.join(padded)} begins or ends with white space"
-            return self.warns(found, "set it again without: services refuse such a key")
-        return self.passes(present)
+    Fail if one is missing; warn if one has white space around it.
+    """
+    keys = list(required_keys(context))
+    if not keys:
+        return skips("the job asks for none")
+    values = {key.name: context.environ.get(key.name, "") for key in keys}
+    missing = [key for key in keys if not values[key.name].strip() and key.alternative is None]
+    present = "; ".join(_present_text(key, values[key.name]) for key in keys if key not in missing)
+    if missing:
+        found = "; ".join(f"{key.name} is not set ({key.reason})" for key in missing)
+        names = ", ".join(key.name for key in missing)
+        return fails(f"{found}; {present}" if present else found, f"set {names} where the job is started")
+    padded = [name for name, value in values.items() if value != value.strip()]
+    if padded:
+        found = f"{present}; {', '.join(padded)} begins or ends with white space"
+        return warns(found, "set it again without: services refuse such a key")
+    return passes(present)
 
 
 def required_keys(context: CheckContext) -> Iterator[RequiredKey]:

@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.trace.installed_packages import InstalledPackages
 
-from ..context import PYTHON_ELSEWHERE, Check, CheckContext, CheckResult
+from ..context import PYTHON_ELSEWHERE, CheckContext, CheckResult, fails, inconclusive, passes, skips, warns
 from ..facts import RequiredLibrary, required_libraries
 
 _JOB_VERSIONS = ("torch", "transformers", "bitsandbytes", "litgpt", "torchtitan")
@@ -22,36 +22,33 @@ _JOB_VERSIONS = ("torch", "transformers", "bitsandbytes", "litgpt", "torchtitan"
 _TRANSFORMERS_5_BOUNDS = {"bitsandbytes": ">=0.46.1", "flash-attn": ">=2.3.3", "liger-kernel": ">=0.3.0"}
 
 
-class LibrariesCheck(Check):
-    """Each required library is installed, in a version that transformers accepts."""
+def check_libraries(context: CheckContext) -> CheckResult:
+    """Each required library is installed, in a version that transformers accepts.
 
-    name = "Libraries"
-    waits_for = "the job's Python to list its packages"
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail if a library is missing or incompatible; warn if its version differs from the job's."""
-        if context.python_is_elsewhere:
-            return self.skips(PYTHON_ELSEWHERE)
-        installed, python = context.packages(), context.interpreter
-        required = list(required_libraries(context.job))
-        missing = [each for each in required if not any(name in installed.versions for name in each.alternatives)]
-        if missing and not python.is_certain:
-            names = ", ".join(dict.fromkeys(each.alternatives[0] for each in missing))
-            return self.inconclusive(f"{python.path} ({python.origin}) has no {names}", "name the job's with --python")
-        present = [name for each in required for name in each.alternatives if name in installed.versions]
-        versions = ", ".join(dict.fromkeys(f"{name} {installed.versions[name]}" for name in present))
-        if missing:
-            names = " ".join(dict.fromkeys(each.alternatives[0] for each in missing))
-            there = f"; there: {versions}" if versions else ""
-            return self.fails(f"{_missing_text(missing)}{there}", f"{python.path} -m pip install {names}")
-        incompatible = list(_incompatible(installed, present))
-        if incompatible:
-            return self.fails(f"{'; '.join(incompatible)}; there: {versions}", "install versions that go together")
-        differing = list(_differing(context.job, installed))
-        if differing:
-            advice = "correct [software], or install those versions"
-            return self.warns(f"{'; '.join(differing)}; there: {versions}", advice)
-        return self.passes(f"Python {installed.python} ({python.path}): {versions}")
+    Fail if a library is missing or incompatible; warn if its version differs from the job's.
+    """
+    if context.python_is_elsewhere:
+        return skips(PYTHON_ELSEWHERE)
+    installed, python = context.packages(), context.interpreter
+    required = list(required_libraries(context.job))
+    missing = [each for each in required if not any(name in installed.versions for name in each.alternatives)]
+    if missing and not python.is_certain:
+        names = ", ".join(dict.fromkeys(each.alternatives[0] for each in missing))
+        return inconclusive(f"{python.path} ({python.origin}) has no {names}", "name the job's with --python")
+    present = [name for each in required for name in each.alternatives if name in installed.versions]
+    versions = ", ".join(dict.fromkeys(f"{name} {installed.versions[name]}" for name in present))
+    if missing:
+        names = " ".join(dict.fromkeys(each.alternatives[0] for each in missing))
+        there = f"; there: {versions}" if versions else ""
+        return fails(f"{_missing_text(missing)}{there}", f"{python.path} -m pip install {names}")
+    incompatible = list(_incompatible(installed, present))
+    if incompatible:
+        return fails(f"{'; '.join(incompatible)}; there: {versions}", "install versions that go together")
+    differing = list(_differing(context.job, installed))
+    if differing:
+        advice = "correct [software], or install those versions"
+        return warns(f"{'; '.join(differing)}; there: {versions}", advice)
+    return passes(f"Python {installed.python} ({python.path}): {versions}")
 
 
 def satisfies_bounds(version: str, bounds: str) -> bool:

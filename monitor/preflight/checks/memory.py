@@ -15,7 +15,7 @@ from vramtop.estimator.model.read_architecture import UNKNOWN_FAMILY_ERROR
 
 from ...board.fit import DeviceCapacity, check_fit
 from ...host.available_ram import RANKS_OF_DESCRIBED_HOST, host_verdict
-from ..context import Check, CheckContext, CheckResult, target_devices
+from ..context import CheckContext, CheckResult, fails, inconclusive, passes, skips, target_devices, warns
 
 _QUANTIZED_BITS = {"nf4": 4, "nf4-double": 4, "int8": 8, "fp8": 8, "int4": 4}
 _QUANTIZED_EXTRA_BYTES = 0.1
@@ -23,78 +23,67 @@ _QUANTIZED_EXTRA_BYTES = 0.1
 _METHOD_TEXTS = {"formula": "closed form", "exact": "closed form on the built model", "traced": "traced"}
 
 
-class LowerBoundCheck(Check):
-    """The base weights and the CUDA context alone, compared with the available memory."""
+def check_lower_bound(context: CheckContext) -> CheckResult:
+    """The base weights and the CUDA context alone, compared with the available memory.
 
-    name = "VRAM lower bound"
-    waits_for = "the quick estimate"
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail if the job will certainly run out of memory; passing does not mean that it fits."""
-        need, words = rank_lower_bound(context.quick_budget())
-        if not context.machine.devices:
-            return self.skips(f"{words}; there is no GPU to compare it with")
-        devices = [device for device in target_devices(context) if device.available_bytes is not None]
-        if not devices:
-            return self.inconclusive(f"{words}; how much is free is not known")
-        devices.sort(key=lambda device: -(device.available_bytes or 0))
-        # with a pipeline the stages differ, and the largest one needs at least the mean
-        last = 0 if context.job.parallel.pipeline > 1 else min(context.ranks_here, len(devices)) - 1
-        device = devices[last]
-        found = f"{words}; {device.label} {device.unusable_reason or f'has {format_gib(device.available_bytes)}'}"
-        if need > (device.available_bytes or 0):
-            return self.fails(f"{found}: it will run out of memory", "quantize, shard over more GPUs, or free memory")
-        return self.passes(f"{found} (passing this check alone promises nothing)")
+    Fail if the job will certainly run out of memory; passing does not mean that it fits.
+    """
+    need, words = rank_lower_bound(context.quick_budget())
+    if not context.machine.devices:
+        return skips(f"{words}; there is no GPU to compare it with")
+    devices = [device for device in target_devices(context) if device.available_bytes is not None]
+    if not devices:
+        return inconclusive(f"{words}; how much is free is not known")
+    devices.sort(key=lambda device: -(device.available_bytes or 0))
+    # with a pipeline the stages differ, and the largest one needs at least the mean
+    last = 0 if context.job.parallel.pipeline > 1 else min(context.ranks_here, len(devices)) - 1
+    device = devices[last]
+    found = f"{words}; {device.label} {device.unusable_reason or f'has {format_gib(device.available_bytes)}'}"
+    if need > (device.available_bytes or 0):
+        return fails(f"{found}: it will run out of memory", "quantize, shard over more GPUs, or free memory")
+    return passes(f"{found} (passing this check alone promises nothing)")
 
 
-class FitVerdictCheck(Check):
-    """The whole budget, compared with the available memory."""
+def check_fit_verdict(context: CheckContext) -> CheckResult:
+    """The whole budget, compared with the available memory.
 
-    name = "VRAM verdict"
-    waits_for = "the deepest estimate available"
-    decisive = True
-    timeout_seconds = 120
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Report the verdict of ``vramtop fit`` for the GPUs that the job will use."""
-        if not context.machine.devices:
-            needed = f"needs {format_gib(context.quick_budget().peak.device_bytes)} GiB on each GPU (closed form)"
-            advice = "describe a machine with --gpu-type or --gpu-memory"
-            return self.inconclusive(f"{needed}; there is no GPU to compare it with", advice)
-        budget, method = _deepest_budget(context)
-        if context.several_machines and not context.machine.is_described:
-            budget, method = _of_one_machine(budget, context.ranks_here), f"{method}; on this machine alone"
-        result = check_fit(budget, target_devices(context))
-        found = f"{result.sentence} ({method})"
-        if result.verdict == "fits":
-            return self.passes(found)
-        advice = _advice(budget, context.machine.devices)
-        if result.verdict == "tight":
-            return self.warns(found, advice)
-        return self.fails(found, advice) if result.verdict == "does_not_fit" else self.inconclusive(found)
+    Report the verdict of ``vramtop fit`` for the GPUs that the job will use.
+    """
+    if not context.machine.devices:
+        needed = f"needs {format_gib(context.quick_budget().peak.device_bytes)} GiB on each GPU (closed form)"
+        advice = "describe a machine with --gpu-type or --gpu-memory"
+        return inconclusive(f"{needed}; there is no GPU to compare it with", advice)
+    budget, method = _deepest_budget(context)
+    if context.several_machines and not context.machine.is_described:
+        budget, method = _of_one_machine(budget, context.ranks_here), f"{method}; on this machine alone"
+    result = check_fit(budget, target_devices(context))
+    found = f"{result.sentence} ({method})"
+    if result.verdict == "fits":
+        return passes(found)
+    advice = _advice(budget, context.machine.devices)
+    if result.verdict == "tight":
+        return warns(found, advice)
+    return fails(found, advice) if result.verdict == "does_not_fit" else inconclusive(found)
 
 
-class HostMemoryCheck(Check):
-    """The machine's RAM, while the job's processes load the model and while they train."""
+def check_host_memory(context: CheckContext) -> CheckResult:
+    """The machine's RAM, while the job's processes load the model and while they train.
 
-    name = "Host memory"
-    waits_for = "the quick estimate"
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail if the job exceeds the host's RAM: it is killed there, regardless of free GPU memory."""
-        need, host = context.quick_budget().host, context.machine.host
-        if host is None:
-            return self.skips("how much the machine has is not known (--host-memory)")
-        if need is None:
-            return self.skips("how much of it the job needs is not known")
-        ranks = context.ranks_here
-        if context.machine.is_described and context.local_ranks is None:
-            ranks = min(ranks, RANKS_OF_DESCRIBED_HOST)
-        result = host_verdict(need, host, ranks=ranks)
-        advice = "load less at once (fsdp_cpu_ram_efficient_loading, ZeRO 3), offload less, or free memory"
-        if result.verdict == "fits":
-            return self.passes(result.sentence)
-        return self.warns(result.sentence, advice) if result.verdict == "tight" else self.fails(result.sentence, advice)
+    Fail if the job exceeds the host's RAM: it is killed there, regardless of free GPU memory.
+    """
+    need, host = context.quick_budget().host, context.machine.host
+    if host is None:
+        return skips("how much the machine has is not known (--host-memory)")
+    if need is None:
+        return skips("how much of it the job needs is not known")
+    ranks = context.ranks_here
+    if context.machine.is_described and context.local_ranks is None:
+        ranks = min(ranks, RANKS_OF_DESCRIBED_HOST)
+    result = host_verdict(need, host, ranks=ranks)
+    advice = "load less at once (fsdp_cpu_ram_efficient_loading, ZeRO 3), offload less, or free memory"
+    if result.verdict == "fits":
+        return passes(result.sentence)
+    return warns(result.sentence, advice) if result.verdict == "tight" else fails(result.sentence, advice)
 
 
 def rank_lower_bound(budget: Budget) -> tuple[int, str]:

@@ -7,7 +7,7 @@ from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
 from vramtop.estimator.model.find_config import hub_cache
 from vramtop.estimator.model.hub import offline_variable
 
-from ..context import Check, CheckContext, CheckResult
+from ..context import CheckContext, CheckResult, fails, inconclusive, passes, skips, warns
 from ..facts import (
     ModelFolder,
     ModelLocation,
@@ -21,90 +21,83 @@ from ..facts import (
 _MAX_SHOWN_FILES = 3
 
 
-class ModelFilesCheck(Check):
-    """All files of the model are in its folder, or in the Hugging Face cache."""
+def check_model_files(context: CheckContext) -> CheckResult:
+    """All files of the model are in its folder, or in the Hugging Face cache.
 
-    name = "Model files"
-    waits_for = "the file system"
-    decisive = True
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail if files are missing from a folder, or from the cache and may not be downloaded."""
-        location = find_model_location(context.job, context.environ)
-        if location is None:
-            return self.skips("the job names no model that would be loaded from files")
-        if not _loads_hub_weights(context):
-            return self.skips(f"{context.job.training.framework} loads no Hugging Face weights by itself")
-        folder = inspect_model(location, context.job)
-        if location.hub_id is None:
-            return self._in_folder(location, folder)
-        if folder is not None and folder.complete:
-            return self._complete(folder, f"in the cache ({location.folder})")
-        return self._from_cache(context, location.hub_id, folder)
-
-    def _in_folder(self, location: ModelLocation, folder: ModelFolder | None) -> CheckResult:
-        if folder is None or location.folder is None or not is_folder(location.folder):
-            return self.fails(f"{location.folder}: no such folder", "correct model.id")
-        if folder.complete:
-            return self._complete(folder, f"in {location.folder}")
-        return self.fails(f"{location.folder}: {_missing_text(folder)}", "copy or download the model again")
-
-    def _from_cache(self, context: CheckContext, hub_id: str, folder: ModelFolder | None) -> CheckResult:
-        missing = f"in the cache: {_missing_text(folder)}" if folder else "is not in the cache"
-        found, download = f"{hub_id} {missing}", f"hf download {hub_id}"
-        offline = offline_variable(context.environ)
-        if offline:
-            return self.fails(f"{found}, and {offline} is set", f"download it where there is a network: {download}")
-        need, cache = _download_bytes(context, folder), hub_cache(context.environ)
-        free = free_bytes(cache)
-        if need and need > free:
-            disk = nearest_existing_folder(cache)
-            found = (
-                f"{found}; about {format_gib(need)} GiB need to be downloaded, and {disk} has only {format_gib(free)}"
-            )
-            return self.fails(found, "make room, or set HF_HOME to a larger disk")
-        size = f" (about {format_gib(need, digits=2)} GiB)" if need else ""
-        return self.warns(f"{found}: the job will download it{size} when it starts", f"download it before: {download}")
-
-    def _complete(self, folder: ModelFolder, where: str) -> CheckResult:
-        files = "1 file" if folder.shards == 1 else f"{folder.shards} shards"
-        found = f"{files} of weights, {format_gib(folder.weight_bytes)} GiB, {where}"
-        if not folder.tokenizer:
-            return self.warns(f"{found}; no tokenizer", "name a tokenizer to the program, or add its files")
-        return self.passes(found)
+    Fail if files are missing from a folder, or from the cache and may not be downloaded.
+    """
+    location = find_model_location(context.job, context.environ)
+    if location is None:
+        return skips("the job names no model that would be loaded from files")
+    if not _loads_hub_weights(context):
+        return skips(f"{context.job.training.framework} loads no Hugging Face weights by itself")
+    folder = inspect_model(location, context.job)
+    if location.hub_id is None:
+        return _in_folder(location, folder)
+    if folder is not None and folder.complete:
+        return _complete(folder, f"in the cache ({location.folder})")
+    return _from_cache(context, location.hub_id, folder)
 
 
-class ModelAccessCheck(Check):
-    """The hub allows the download of missing files with the token that is set."""
+def _in_folder(location: ModelLocation, folder: ModelFolder | None) -> CheckResult:
+    if folder is None or location.folder is None or not is_folder(location.folder):
+        return fails(f"{location.folder}: no such folder", "correct model.id")
+    if folder.complete:
+        return _complete(folder, f"in {location.folder}")
+    return fails(f"{location.folder}: {_missing_text(folder)}", "copy or download the model again")
 
-    name = "Model access"
-    waits_for = "the hub"
-    decisive = True
 
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail if the hub refuses; it is asked only if files are missing."""
-        location = find_model_location(context.job, context.environ)
-        if location is None or location.hub_id is None or not _loads_hub_weights(context):
-            return self.skips("nothing needs to be downloaded from the hub")
-        if is_downloaded(location, context.job):
-            return self.skips("all files are here, so the hub is not asked")
-        access = context.hub_access()
-        found = f"{location.hub_id}: {access.message}"
-        match access.answer:
-            case "open":
-                return self.passes(found)
-            case "gated" if access.token_from is None:
-                return self.fails(found, "ask for access on the model's page, then set HF_TOKEN or run: hf auth login")
-            case "gated":
-                return self.fails(found, "ask for access on the model's page with that account")
-            case "refused":
-                return self.fails(found, "make a new token with read access, then set HF_TOKEN or run: hf auth login")
-            case "absent":
-                return self.fails(found, "correct model.id, or set HF_TOKEN of an account that may see it")
-            case "offline":
-                return self.skips(found)
-            case _:
-                return self.inconclusive(found, "try where there is a network, or download the model beforehand")
+def _from_cache(context: CheckContext, hub_id: str, folder: ModelFolder | None) -> CheckResult:
+    missing = f"in the cache: {_missing_text(folder)}" if folder else "is not in the cache"
+    found, download = f"{hub_id} {missing}", f"hf download {hub_id}"
+    offline = offline_variable(context.environ)
+    if offline:
+        return fails(f"{found}, and {offline} is set", f"download it where there is a network: {download}")
+    need, cache = _download_bytes(context, folder), hub_cache(context.environ)
+    free = free_bytes(cache)
+    if need and need > free:
+        disk = nearest_existing_folder(cache)
+        found = f"{found}; about {format_gib(need)} GiB need to be downloaded, and {disk} has only {format_gib(free)}"
+        return fails(found, "make room, or set HF_HOME to a larger disk")
+    size = f" (about {format_gib(need, digits=2)} GiB)" if need else ""
+    return warns(f"{found}: the job will download it{size} when it starts", f"download it before: {download}")
+
+
+def _complete(folder: ModelFolder, where: str) -> CheckResult:
+    files = "1 file" if folder.shards == 1 else f"{folder.shards} shards"
+    found = f"{files} of weights, {format_gib(folder.weight_bytes)} GiB, {where}"
+    if not folder.tokenizer:
+        return warns(f"{found}; no tokenizer", "name a tokenizer to the program, or add its files")
+    return passes(found)
+
+
+def check_model_access(context: CheckContext) -> CheckResult:
+    """The hub allows the download of missing files with the token that is set.
+
+    Fail if the hub refuses; it is asked only if files are missing.
+    """
+    location = find_model_location(context.job, context.environ)
+    if location is None or location.hub_id is None or not _loads_hub_weights(context):
+        return skips("nothing needs to be downloaded from the hub")
+    if is_downloaded(location, context.job):
+        return skips("all files are here, so the hub is not asked")
+    access = context.hub_access()
+    found = f"{location.hub_id}: {access.message}"
+    match access.answer:
+        case "open":
+            return passes(found)
+        case "gated" if access.token_from is None:
+            return fails(found, "ask for access on the model's page, then set HF_TOKEN or run: hf auth login")
+        case "gated":
+            return fails(found, "ask for access on the model's page with that account")
+        case "refused":
+            return fails(found, "make a new token with read access, then set HF_TOKEN or run: hf auth login")
+        case "absent":
+            return fails(found, "correct model.id, or set HF_TOKEN of an account that may see it")
+        case "offline":
+            return skips(found)
+        case _:
+            return inconclusive(found, "try where there is a network, or download the model beforehand")
 
 
 def _loads_hub_weights(context: CheckContext) -> bool:

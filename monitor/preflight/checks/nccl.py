@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 
-from ..context import Check, CheckContext, CheckResult
+from ..context import CheckContext, CheckResult, fails, inconclusive, passes, skips, warns
 
 _MIN_SHARED_BYTES = GIB
 """NVIDIA's recommendation for containers for NCCL (``--shm-size=1g``); Docker's own default is 64 MiB."""
@@ -29,133 +29,109 @@ def _skip_reason(context: CheckContext) -> str | None:
     return _OTHER_MACHINE if context.machine.is_described else None
 
 
-class NetworkInterfaceCheck(Check):
-    """The network interface that NCCL is set to use exists."""
+def check_network_interface(context: CheckContext, interfaces: Sequence[str] | None = None) -> CheckResult:
+    """The network interface that NCCL is set to use exists.
 
-    name = "NCCL interface"
-
-    def __init__(self, interfaces: Sequence[str] | None = None) -> None:
-        self._interfaces = interfaces
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail if a name matches no interface."""
-        reason = _skip_reason(context)
-        if reason is not None:
-            return self.skips(reason)
-        here = self._interfaces
-        if here is None:
-            here = [name for _, name in socket.if_nameindex()]
-        settings = [
-            (name, context.environ[name]) for name in _INTERFACE_VARIABLES if context.environ.get(name, "").strip()
-        ]
-        for name, value in settings:
-            if not select_interfaces(value, here):
-                found = f"{name}={value} names none of this machine's interfaces ({', '.join(here)})"
-                return self.fails(found, f"set {name} to one of them, or unset it")
-        if settings:
-            words = "; ".join(
-                f"{name}={value}: {', '.join(select_interfaces(value, here))}" for name, value in settings
-            )
-            return self.passes(words)
-        words = f"NCCL_SOCKET_IFNAME is not set: NCCL chooses among {', '.join(here)}"
-        return self.passes(f"{words}. Direct access between GPUs (P2P, NVLink) is not checked")
+    Fail if a name matches no interface.
+    """
+    reason = _skip_reason(context)
+    if reason is not None:
+        return skips(reason)
+    here = interfaces
+    if here is None:
+        here = [name for _, name in socket.if_nameindex()]
+    settings = [(name, context.environ[name]) for name in _INTERFACE_VARIABLES if context.environ.get(name, "").strip()]
+    for name, value in settings:
+        if not select_interfaces(value, here):
+            found = f"{name}={value} names none of this machine's interfaces ({', '.join(here)})"
+            return fails(found, f"set {name} to one of them, or unset it")
+    if settings:
+        words = "; ".join(f"{name}={value}: {', '.join(select_interfaces(value, here))}" for name, value in settings)
+        return passes(words)
+    words = f"NCCL_SOCKET_IFNAME is not set: NCCL chooses among {', '.join(here)}"
+    return passes(f"{words}. Direct access between GPUs (P2P, NVLink) is not checked")
 
 
-class InfiniBandCheck(Check):
-    """InfiniBand is used if there is an adapter, and may pin memory."""
+def check_infini_band(
+    context: CheckContext, folder: Path = Path("/sys/class/infiniband"), locked_bytes: int | None = None
+) -> CheckResult:
+    """InfiniBand is used if there is an adapter, and may pin memory.
 
-    name = "NCCL InfiniBand"
-
-    def __init__(self, folder: Path = Path("/sys/class/infiniband"), locked_bytes: int | None = None) -> None:
-        self._folder = folder
-        self._locked_bytes = locked_bytes
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Warn of a limit on pinned memory, and of an adapter that is switched off between machines."""
-        reason = _skip_reason(context)
-        if reason is not None:
-            return self.skips(reason)
-        adapters = sorted(path.name for path in self._folder.iterdir()) if self._folder.is_dir() else []
-        wanted = context.environ.get("NCCL_IB_HCA", "")
-        if not adapters:
-            if wanted:
-                return self.warns(f"NCCL_IB_HCA={wanted}, and there is no InfiniBand adapter", "unset NCCL_IB_HCA")
-            return self.skips("no InfiniBand adapter here")
-        names = ", ".join(adapters)
-        if context.environ.get("NCCL_IB_DISABLE", "") == "1":
-            if context.several_machines:
-                return self.warns(f"{names} here, and NCCL_IB_DISABLE=1: machines communicate over sockets", "unset it")
-            return self.passes(f"{names} here, not used (NCCL_IB_DISABLE=1)")
-        active = [name for name in adapters if _is_active(self._folder / name)]
-        if not active:
-            return self.warns(f"{names} here, and none of their ports is active", "see ibstat")
-        locked = self._locked_bytes
-        if locked is None:
-            locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-        if locked != resource.RLIM_INFINITY:
-            found = f"{', '.join(active)} active, and only {format_gib(locked, digits=2)} GiB may be pinned (ulimit -l)"
-            return self.warns(found, "ulimit -l unlimited; in a container --ulimit memlock=-1")
-        return self.passes(f"{', '.join(active)} active, memory may be pinned without limit")
+    Warn of a limit on pinned memory, and of an adapter that is switched off between machines.
+    """
+    reason = _skip_reason(context)
+    if reason is not None:
+        return skips(reason)
+    adapters = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    wanted = context.environ.get("NCCL_IB_HCA", "")
+    if not adapters:
+        if wanted:
+            return warns(f"NCCL_IB_HCA={wanted}, and there is no InfiniBand adapter", "unset NCCL_IB_HCA")
+        return skips("no InfiniBand adapter here")
+    names = ", ".join(adapters)
+    if context.environ.get("NCCL_IB_DISABLE", "") == "1":
+        if context.several_machines:
+            return warns(f"{names} here, and NCCL_IB_DISABLE=1: machines communicate over sockets", "unset it")
+        return passes(f"{names} here, not used (NCCL_IB_DISABLE=1)")
+    active = [name for name in adapters if _is_active(folder / name)]
+    if not active:
+        return warns(f"{names} here, and none of their ports is active", "see ibstat")
+    locked = locked_bytes
+    if locked is None:
+        locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if locked != resource.RLIM_INFINITY:
+        found = f"{', '.join(active)} active, and only {format_gib(locked, digits=2)} GiB may be pinned (ulimit -l)"
+        return warns(found, "ulimit -l unlimited; in a container --ulimit memlock=-1")
+    return passes(f"{', '.join(active)} active, memory may be pinned without limit")
 
 
-class SharedMemoryCheck(Check):
-    """Shared memory, through which the ranks of a machine communicate."""
+def check_shared_memory(context: CheckContext, folder: Path = Path("/dev/shm")) -> CheckResult:  # noqa: S108 - the folder that is examined
+    """Shared memory, through which the ranks of a machine communicate.
 
-    name = "Shared memory"
-
-    def __init__(self, folder: Path = Path("/dev/shm")) -> None:  # noqa: S108 - the folder that is examined
-        self._folder = folder
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail if there is none; warn if there is little of it."""
-        reason = _skip_reason(context)
-        if reason is not None:
-            return self.skips(reason)
-        if context.environ.get("NCCL_SHM_DISABLE", "") == "1":
-            return self.skips("NCCL_SHM_DISABLE=1: NCCL does without")
-        advice = "make it larger; in a container --shm-size=1g, or --ipc=host"
-        if not self._folder.is_dir() or not os.access(self._folder, os.W_OK):
-            return self.fails(f"{self._folder} does not exist or cannot be written to", advice)
-        disk = os.statvfs(self._folder)
-        free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
-        found = f"{self._folder}: {format_gib(free, digits=2)} GiB free of {format_gib(total, digits=2)}"
-        if free < MIB:
-            return self.fails(
-                f"{found}: it is full", "delete files that ended programs have left there, or make it larger"
-            )
-        return self.warns(found, advice) if free < _MIN_SHARED_BYTES else self.passes(found)
+    Fail if there is none; warn if there is little of it.
+    """
+    reason = _skip_reason(context)
+    if reason is not None:
+        return skips(reason)
+    if context.environ.get("NCCL_SHM_DISABLE", "") == "1":
+        return skips("NCCL_SHM_DISABLE=1: NCCL does without")
+    advice = "make it larger; in a container --shm-size=1g, or --ipc=host"
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return fails(f"{folder} does not exist or cannot be written to", advice)
+    disk = os.statvfs(folder)
+    free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+    found = f"{folder}: {format_gib(free, digits=2)} GiB free of {format_gib(total, digits=2)}"
+    if free < MIB:
+        return fails(f"{found}: it is full", "delete files that ended programs have left there, or make it larger")
+    return warns(found, advice) if free < _MIN_SHARED_BYTES else passes(found)
 
 
-class RendezvousCheck(Check):
-    """The address of the rendezvous can be resolved, and its port is free."""
+def check_rendezvous(context: CheckContext) -> CheckResult:
+    """The address of the rendezvous can be resolved, and its port is free.
 
-    name = "Rendezvous"
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail if the address cannot be resolved, or if it is this machine's and the port is in use."""
-        reason = _skip_reason(context)
-        if reason is not None:
-            return self.skips(reason)
-        address, port = context.environ.get("MASTER_ADDR"), context.environ.get("MASTER_PORT")
-        if not address:
-            if context.several_machines:
-                advice = "set MASTER_ADDR, or give --rdzv_endpoint (the launcher may have its own; it is not checked)"
-                return self.inconclusive("several machines, and MASTER_ADDR is not set", advice)
-            return self.skips("MASTER_ADDR is not set: the launcher chooses")
-        try:
-            found = socket.getaddrinfo(address, None, proto=socket.IPPROTO_TCP)
-        except (socket.gaierror, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or "no host name"
-            return self.fails(
-                f"MASTER_ADDR={address} cannot be resolved ({reason})", "set it to a host or an IP address"
-            )
-        if port is not None and not (port.isdecimal() and int(port) < 2**16):
-            return self.fails(f"MASTER_PORT={port} is not a port number", "set it to a free one, such as 29500")
-        ip = str(found[0][4][0])
-        words = f"MASTER_ADDR={address} is {ip}"
-        if port is not None and _is_taken(ip, int(port)):
-            return self.fails(f"{words}, and its port {port} is taken", "set MASTER_PORT to another one")
-        return self.passes(words)
+    Fail if the address cannot be resolved, or if it is this machine's and the port is in use.
+    """
+    reason = _skip_reason(context)
+    if reason is not None:
+        return skips(reason)
+    address, port = context.environ.get("MASTER_ADDR"), context.environ.get("MASTER_PORT")
+    if not address:
+        if context.several_machines:
+            advice = "set MASTER_ADDR, or give --rdzv_endpoint (the launcher may have its own; it is not checked)"
+            return inconclusive("several machines, and MASTER_ADDR is not set", advice)
+        return skips("MASTER_ADDR is not set: the launcher chooses")
+    try:
+        found = socket.getaddrinfo(address, None, proto=socket.IPPROTO_TCP)
+    except (socket.gaierror, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "no host name"
+        return fails(f"MASTER_ADDR={address} cannot be resolved ({reason})", "set it to a host or an IP address")
+    if port is not None and not (port.isdecimal() and int(port) < 2**16):
+        return fails(f"MASTER_PORT={port} is not a port number", "set it to a free one, such as 29500")
+    ip = str(found[0][4][0])
+    words = f"MASTER_ADDR={address} is {ip}"
+    if port is not None and _is_taken(ip, int(port)):
+        return fails(f"{words}, and its port {port} is taken", "set MASTER_PORT to another one")
+    return passes(words)
 
 
 def select_interfaces(value: str, here: Sequence[str]) -> list[str]:

@@ -6,92 +6,84 @@ from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.formula.checkpoint_saving import checkpoint_bytes
 
-from ..context import PYTHON_ELSEWHERE, Check, CheckContext, CheckResult
+from ..context import PYTHON_ELSEWHERE, CheckContext, CheckResult, fails, inconclusive, passes, skips, warns
 from ..facts import REPORTING_MODULES, free_bytes, has_no_inodes, nearest_existing_folder, write_error
 
 
-class OutputFolderCheck(Check):
-    """The folder for checkpoints can be written to, and has enough free space for them."""
+def check_output_folder(context: CheckContext) -> CheckResult:
+    """The folder for checkpoints can be written to, and has enough free space for them.
 
-    name = "Output folder"
-    waits_for = "the file system"
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail if there is no space for one checkpoint; warn if there is space for fewer than are kept."""
-        run = context.job.run
-        if run.output_dir is None:
-            return self.skips("the job does not say where it writes (run.output_dir)")
-        path = context.path(run.output_dir)
-        refused = write_error(path)
-        if refused is not None:
-            return self.fails(f"{path} cannot be written to: {refused}", "choose another output_dir, or its rights")
-        if has_no_inodes(path):
-            return self.fails(f"{nearest_existing_folder(path)} has no inodes left", "delete files there")
-        free = free_bytes(path)
-        try:
-            size = checkpoint_bytes(context.quick_budget())
-        except VramtopError as error:
-            found = f"{path}: {format_gib(free)} GiB free; the size of a checkpoint is unknown: {error.message}"
-            return self.inconclusive(found)
-        return self._compare(path, free, size, run.save_total_limit)
-
-    def _compare(self, path: Path, free: int, size: int, limit: int | None) -> CheckResult:
-        if not size:
-            return self.passes(f"{path}: {format_gib(free)} GiB free; nothing is trained, so no checkpoints")
-        found = f"{path}: {format_gib(free)} GiB free, a checkpoint takes about {format_gib(size, digits=2)}"
-        if free < size:
-            return self.fails(f"{found}: no room for one", "choose an output_dir on a larger disk, or make room")
-        count = free // size
-        if limit is None:
-            return self.passes(f"{found}: room for {count:,}; none is deleted unless save_total_limit says so")
-        if count < limit + 1:  # the new one is written before the oldest is deleted
-            found = f"{found}: room for {count}, and {limit} and the newest are kept"
-            return self.warns(found, "make room, or lower save_total_limit")
-        return self.passes(f"{found}: room for the {limit} that are kept")
+    Fail if there is no space for one checkpoint; warn if there is space for fewer than are kept.
+    """
+    run = context.job.run
+    if run.output_dir is None:
+        return skips("the job does not say where it writes (run.output_dir)")
+    path = context.path(run.output_dir)
+    refused = write_error(path)
+    if refused is not None:
+        return fails(f"{path} cannot be written to: {refused}", "choose another output_dir, or its rights")
+    if has_no_inodes(path):
+        return fails(f"{nearest_existing_folder(path)} has no inodes left", "delete files there")
+    free = free_bytes(path)
+    try:
+        size = checkpoint_bytes(context.quick_budget())
+    except VramtopError as error:
+        found = f"{path}: {format_gib(free)} GiB free; the size of a checkpoint is unknown: {error.message}"
+        return inconclusive(found)
+    return _compare_space(path, free, size, run.save_total_limit)
 
 
-class LogFolderCheck(Check):
-    """The folder for logs can be written to."""
-
-    name = "Log folder"
-    waits_for = "the file system"
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail if it cannot be written to."""
-        if context.job.run.logging_dir is None:
-            return self.skips("logs go where the checkpoints go (run.logging_dir is not set)")
-        path = context.path(context.job.run.logging_dir)
-        error = write_error(path)
-        if error is not None or has_no_inodes(path) or not free_bytes(path):
-            reason = error or f"{nearest_existing_folder(path)} is full"
-            return self.fails(f"{path} cannot be written to: {reason}", "choose another logging_dir")
-        return self.passes(f"{path}: {format_gib(free_bytes(path), digits=2)} GiB free")
+def _compare_space(path: Path, free: int, size: int, limit: int | None) -> CheckResult:
+    if not size:
+        return passes(f"{path}: {format_gib(free)} GiB free; nothing is trained, so no checkpoints")
+    found = f"{path}: {format_gib(free)} GiB free, a checkpoint takes about {format_gib(size, digits=2)}"
+    if free < size:
+        return fails(f"{found}: no room for one", "choose an output_dir on a larger disk, or make room")
+    count = free // size
+    if limit is None:
+        return passes(f"{found}: room for {count:,}; none is deleted unless save_total_limit says so")
+    if count < limit + 1:  # the new one is written before the oldest is deleted
+        found = f"{found}: room for {count}, and {limit} and the newest are kept"
+        return warns(found, "make room, or lower save_total_limit")
+    return passes(f"{found}: room for the {limit} that are kept")
 
 
-class ReportingTargetsCheck(Check):
-    """The reporting targets of the job can be imported by the Python that runs it."""
+def check_log_folder(context: CheckContext) -> CheckResult:
+    """The folder for logs can be written to.
 
-    name = "Reporting targets"
-    waits_for = "the job's Python to list its packages"
+    Fail if it cannot be written to.
+    """
+    if context.job.run.logging_dir is None:
+        return skips("logs go where the checkpoints go (run.logging_dir is not set)")
+    path = context.path(context.job.run.logging_dir)
+    error = write_error(path)
+    if error is not None or has_no_inodes(path) or not free_bytes(path):
+        reason = error or f"{nearest_existing_folder(path)} is full"
+        return fails(f"{path} cannot be written to: {reason}", "choose another logging_dir")
+    return passes(f"{path}: {format_gib(free_bytes(path), digits=2)} GiB free")
 
-    def run(self, context: CheckContext) -> CheckResult:
-        """Fail if one cannot be imported, because the Trainer refuses to start; warn of unknown ones."""
-        targets = [target for target in context.job.run.report_to if target not in ("none", "all")]
-        if not targets:
-            return self.skips("the job names none (run.report_to)")
-        if context.python_is_elsewhere:
-            return self.skips(PYTHON_ELSEWHERE)
-        unknown = [target for target in targets if target not in REPORTING_MODULES]
-        modules, python = set(context.packages().modules), context.interpreter
-        missing = [each for each in targets if each not in unknown and not _importable(each, modules)]
-        if missing:
-            found = f"{python.path} has no {', '.join(missing)}"
-            if not python.is_certain:
-                return self.inconclusive(f"{found} ({python.origin})", "name the job's Python with --python")
-            return self.fails(found, f"{python.path} -m pip install {' '.join(missing)}, or report elsewhere")
-        if unknown:
-            return self.warns(f"{', '.join(unknown)}: not a target that transformers knows", "correct run.report_to")
-        return self.passes(f"{', '.join(targets)}: importable by {python.path}")
+
+def check_reporting_targets(context: CheckContext) -> CheckResult:
+    """The reporting targets of the job can be imported by the Python that runs it.
+
+    Fail if one cannot be imported, because the Trainer refuses to start; warn of unknown ones.
+    """
+    targets = [target for target in context.job.run.report_to if target not in ("none", "all")]
+    if not targets:
+        return skips("the job names none (run.report_to)")
+    if context.python_is_elsewhere:
+        return skips(PYTHON_ELSEWHERE)
+    unknown = [target for target in targets if target not in REPORTING_MODULES]
+    modules, python = set(context.packages().modules), context.interpreter
+    missing = [each for each in targets if each not in unknown and not _importable(each, modules)]
+    if missing:
+        found = f"{python.path} has no {', '.join(missing)}"
+        if not python.is_certain:
+            return inconclusive(f"{found} ({python.origin})", "name the job's Python with --python")
+        return fails(found, f"{python.path} -m pip install {' '.join(missing)}, or report elsewhere")
+    if unknown:
+        return warns(f"{', '.join(unknown)}: not a target that transformers knows", "correct run.report_to")
+    return passes(f"{', '.join(targets)}: importable by {python.path}")
 
 
 def _importable(target: str, modules: set[str]) -> bool:

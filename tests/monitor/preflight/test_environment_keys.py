@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.job.job import Job, ModelSpec, Run
-from vramtop.monitor.preflight.checks.environment_keys import EnvironmentKeysCheck, HubTokenCheck
+from vramtop.monitor.preflight.checks.environment_keys import check_environment_keys, check_hub_token
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.facts import HubAccess
 
@@ -16,7 +16,7 @@ INLINE = ModelSpec(config={"model_type": "llama"})
 
 
 def test_a_job_without_required_keys_is_skipped(make_context: MakeContext) -> None:
-    assert EnvironmentKeysCheck().run(make_context(Job(model=INLINE))).status == "skipped"
+    assert check_environment_keys(make_context(Job(model=INLINE))).status == "skipped"
 
 
 @pytest.mark.parametrize(
@@ -34,20 +34,20 @@ def test_a_key_that_is_not_set_is_a_failure(
     make_context: MakeContext, tmp_path: Path, run: Run, name: str, value: str | None
 ) -> None:
     job, home = Job(model=INLINE, run=run), {"HOME": str(tmp_path)}
-    found = EnvironmentKeysCheck().run(make_context(job, environ=home if value is None else {**home, name: value}))
+    found = check_environment_keys(make_context(job, environ=home if value is None else {**home, name: value}))
     assert found.status == "failure"
     assert f"{name} is not set" in found.found
     assert found.advice == f"set {name} where the job is started"
-    there = EnvironmentKeysCheck().run(make_context(job, environ={**home, name: SECRET}))
+    there = check_environment_keys(make_context(job, environ={**home, name: SECRET}))
     assert (there.status, there.found) == ("pass", f"{name} is set")
 
 
 def test_values_and_passwords_are_never_shown(make_context: MakeContext) -> None:
     run = Run(inference_endpoint=f"https://ana:{SECRET}@nim.example/v1", required_environment=["A", "B"])
-    found = EnvironmentKeysCheck().run(make_context(Job(model=INLINE, run=run), environ={"A": SECRET}))
+    found = check_environment_keys(make_context(Job(model=INLINE, run=run), environ={"A": SECRET}))
     assert "nim.example" in found.found
     assert SECRET not in f"{found.found}{found.advice}"
-    padded = EnvironmentKeysCheck().run(
+    padded = check_environment_keys(
         make_context(Job(model=INLINE, run=Run(required_environment=["A"])), environ={"A": f"{SECRET}\n"})
     )
     assert (padded.status, SECRET in padded.found) == ("warning", False)
@@ -55,16 +55,16 @@ def test_values_and_passwords_are_never_shown(make_context: MakeContext) -> None
 
 def test_wandb_key_may_be_elsewhere_or_unneeded(make_context: MakeContext, tmp_path: Path) -> None:
     job, home = Job(model=INLINE, run=Run(report_to=["wandb"])), {"HOME": str(tmp_path)}
-    assert EnvironmentKeysCheck().run(make_context(job, environ=home)).status == "failure"
-    assert EnvironmentKeysCheck().run(make_context(job, environ={**home, "WANDB_MODE": "offline"})).status == "pass"
+    assert check_environment_keys(make_context(job, environ=home)).status == "failure"
+    assert check_environment_keys(make_context(job, environ={**home, "WANDB_MODE": "offline"})).status == "pass"
     (tmp_path / ".netrc").write_text(f"machine api.wandb.ai login user password {SECRET}\n")
     (tmp_path / ".netrc").chmod(0o600)
-    found = EnvironmentKeysCheck().run(make_context(job, environ=home))
+    found = check_environment_keys(make_context(job, environ=home))
     assert (found.status, "api.wandb.ai in" in found.found, SECRET in found.found) == ("pass", True, False)
     own = {**home, "WANDB_BASE_URL": "https://wandb.example"}
-    assert EnvironmentKeysCheck().run(make_context(job, environ=own)).status == "failure"
+    assert check_environment_keys(make_context(job, environ=own)).status == "failure"
     (tmp_path / ".netrc").write_text(f"nonsense {SECRET}\n")
-    broken = EnvironmentKeysCheck().run(make_context(job, environ=home))
+    broken = check_environment_keys(make_context(job, environ=home))
     assert (broken.status, SECRET in broken.found) == ("failure", False)
 
 
@@ -73,7 +73,7 @@ def test_a_gated_model_that_is_not_downloaded_needs_a_token(make_context: MakeCo
 
     def look(answer: str, **more: str) -> tuple[str, str]:
         access = HubAccess(answer=answer, message="", token_from=None)  # type: ignore[arg-type]
-        found = HubTokenCheck().run(make_context(job, environ={**environ, **more}, hub_access=lambda: access))
+        found = check_hub_token(make_context(job, environ={**environ, **more}, hub_access=lambda: access))
         return found.status, found.found
 
     assert look("gated") == ("failure", f"HF_TOKEN is not set, nor is there a token in {tmp_path / 'token'}")
@@ -82,7 +82,7 @@ def test_a_gated_model_that_is_not_downloaded_needs_a_token(make_context: MakeCo
     assert look("open")[0] == look("unreachable")[0] == "skipped"
     (tmp_path / "token").write_text(SECRET)
     assert look("gated") == ("pass", f"there is a token ({tmp_path / 'token'})")
-    assert HubTokenCheck().run(make_context(Job(model=INLINE))).status == "skipped"
+    assert check_hub_token(make_context(Job(model=INLINE))).status == "skipped"
 
 
 def test_environment_keys_are_checked_without_waiting_for_the_hub(make_context: MakeContext) -> None:
@@ -90,4 +90,4 @@ def test_environment_keys_are_checked_without_waiting_for_the_hub(make_context: 
         raise AssertionError("asked")
 
     job = Job(model=ModelSpec(id="acme/gated"), run=Run(required_environment=["A"]))
-    assert EnvironmentKeysCheck().run(make_context(job, environ={}, hub_access=hangs)).status == "failure"
+    assert check_environment_keys(make_context(job, environ={}, hub_access=hangs)).status == "failure"

@@ -8,7 +8,7 @@ import pytest
 
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Rollout, Software, Training
 from vramtop.estimator.trace.installed_packages import InstalledPackages
-from vramtop.monitor.preflight.checks.libraries import LibrariesCheck, satisfies_bounds
+from vramtop.monitor.preflight.checks.libraries import check_libraries, satisfies_bounds
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.facts import DISTRIBUTIONS, JobInterpreter, required_libraries
 
@@ -46,23 +46,23 @@ def test_required_libraries_follow_from_the_job(asked: Job, names: set[str]) -> 
     assert {name for need in required_libraries(asked) for name in need.alternatives} <= set(DISTRIBUTIONS)
 
 
-def check_libraries(make_context: MakeContext, asked: Job, versions: dict[str, str], *, sure: bool = True) -> Any:
+def found_in(make_context: MakeContext, asked: Job, versions: dict[str, str], *, sure: bool = True) -> Any:
     there = InstalledPackages(
         python="3.12.1", executable="python", versions=versions, modules=(), requirements=REQUIREMENTS
     )
     python = JobInterpreter(path=Path("/opt/env/bin/python"), origin="VIRTUAL_ENV", is_certain=sure)
-    return LibrariesCheck().run(make_context(asked, packages=lambda: there, interpreter=python))
+    return check_libraries(make_context(asked, packages=lambda: there, interpreter=python))
 
 
 def test_installed_libraries_pass(make_context: MakeContext) -> None:
-    found = check_libraries(make_context, job(), TRAINER)
+    found = found_in(make_context, job(), TRAINER)
     assert found.status == "pass"
     assert found.found.endswith("torch 2.13.0+cu128, transformers 5.23.0, accelerate 1.15.0")
 
 
 def test_a_missing_library_is_a_failure_with_the_command_that_installs_it(make_context: MakeContext) -> None:
     asked = job(lora=Lora(quantization="nf4"), training=Training(optimizer="paged-adamw-8bit"))
-    found = check_libraries(make_context, asked, {**TRAINER, "peft": "0.18.0"})
+    found = found_in(make_context, asked, {**TRAINER, "peft": "0.18.0"})
     assert found.status == "failure"
     assert "bitsandbytes is missing (quantization = nf4, optimizer = paged-adamw-8bit)" in found.found
     assert found.advice == "/opt/env/bin/python -m pip install bitsandbytes"
@@ -70,12 +70,12 @@ def test_a_missing_library_is_a_failure_with_the_command_that_installs_it(make_c
 
 def test_a_kernel_from_the_hub_replaces_flash_attention(make_context: MakeContext) -> None:
     asked = job(model=ModelSpec(attention="flash_attention_2"))
-    assert check_libraries(make_context, asked, TRAINER).status == "failure"
-    assert check_libraries(make_context, asked, {**TRAINER, "kernels": "0.18.2"}).status == "pass"
+    assert found_in(make_context, asked, TRAINER).status == "failure"
+    assert found_in(make_context, asked, {**TRAINER, "kernels": "0.18.2"}).status == "pass"
 
 
 def test_an_assumed_python_gives_only_a_warning(make_context: MakeContext) -> None:
-    found = check_libraries(make_context, job(), {"torch": "2.13.0"}, sure=False)
+    found = found_in(make_context, job(), {"torch": "2.13.0"}, sure=False)
     assert (found.status, found.unknown, "--python" in (found.advice or "")) == ("warning", True, True)
 
 
@@ -88,16 +88,16 @@ def test_an_assumed_python_gives_only_a_warning(make_context: MakeContext) -> No
 )
 def test_incompatible_versions_are_reported(make_context: MakeContext, versions: dict[str, str], words: str) -> None:
     asked = job(training=Training(optimizer="adamw-8bit"))
-    found = check_libraries(make_context, asked, {**TRAINER, "bitsandbytes": "0.48.0", **versions})
+    found = found_in(make_context, asked, {**TRAINER, "bitsandbytes": "0.48.0", **versions})
     assert (found.status, words in found.found) == ("failure", True)
     older = {**TRAINER, "transformers": "4.46.0", "bitsandbytes": "0.43.2"}
-    assert check_libraries(make_context, asked, older).status == "pass"
+    assert found_in(make_context, asked, older).status == "pass"
 
 
 def test_versions_that_differ_from_the_job_are_a_warning(make_context: MakeContext) -> None:
-    found = check_libraries(make_context, job(software=Software(torch="2.4")), TRAINER)
+    found = found_in(make_context, job(software=Software(torch="2.4")), TRAINER)
     assert (found.status, "the job is for torch 2.4, and 2.13.0+cu128 is installed" in found.found) == ("warning", True)
-    assert check_libraries(make_context, job(software=Software(torch="2.13")), TRAINER).status == "pass"
+    assert found_in(make_context, job(software=Software(torch="2.13")), TRAINER).status == "pass"
 
 
 @pytest.mark.parametrize(

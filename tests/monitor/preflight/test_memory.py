@@ -12,7 +12,12 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Training
 from vramtop.monitor.host.available_ram import HostRam
-from vramtop.monitor.preflight.checks.memory import FitVerdictCheck, HostMemoryCheck, LowerBoundCheck, rank_lower_bound
+from vramtop.monitor.preflight.checks.memory import (
+    check_fit_verdict,
+    check_host_memory,
+    check_lower_bound,
+    rank_lower_bound,
+)
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.facts import Machine
 
@@ -60,71 +65,71 @@ def with_free(make_context: MakeContext, make_gpu: Any, asked: Job, *gib: float,
 
 
 def test_a_failed_bound_means_out_of_memory(make_context: MakeContext, make_gpu: Any) -> None:
-    small = LowerBoundCheck().run(with_free(make_context, make_gpu, job(), 12))
+    small = check_lower_bound(with_free(make_context, make_gpu, job(), 12))
     assert (small.status, "it will run out of memory" in small.found) == ("failure", True)
-    large = LowerBoundCheck().run(with_free(make_context, make_gpu, job(), 20))
+    large = check_lower_bound(with_free(make_context, make_gpu, job(), 20))
     assert (large.status, "promises nothing" in large.found) == ("pass", True)
-    assert FitVerdictCheck().run(with_free(make_context, make_gpu, job(), 20)).status == "failure"
+    assert check_fit_verdict(with_free(make_context, make_gpu, job(), 20)).status == "failure"
 
 
 def test_each_rank_needs_its_own_gpu(make_context: MakeContext, make_gpu: Any) -> None:
     twice = job(parallel=Parallel(strategy="ddp", data_replicate=2))
-    found = LowerBoundCheck().run(with_free(make_context, make_gpu, twice, 70, 12))
+    found = check_lower_bound(with_free(make_context, make_gpu, twice, 70, 12))
     assert (found.status, "GPU 1 has 12.0" in found.found) == ("failure", True)
 
 
 def test_the_gpus_of_the_job_are_checked_and_others_are_suggested(make_context: MakeContext, make_gpu: Any) -> None:
     asked = job(lora=Lora())
     context = with_free(make_context, make_gpu, asked, 10, 70)
-    found = FitVerdictCheck().run(context)  # it takes GPU 0
+    found = check_fit_verdict(context)  # it takes GPU 0
     assert (found.status, found.advice) == ("failure", "it fits on others: CUDA_VISIBLE_DEVICES=1")
     second = dataclasses.replace(context, environ={"CUDA_VISIBLE_DEVICES": "1"})
-    assert FitVerdictCheck().run(second).status == "pass"
+    assert check_fit_verdict(second).status == "pass"
     named = dataclasses.replace(context, machine=dataclasses.replace(context.machine, chosen=True))
-    assert FitVerdictCheck().run(named).status == "pass"
+    assert check_fit_verdict(named).status == "pass"
 
 
 def test_a_tight_fit_is_a_warning(make_context: MakeContext, make_gpu: Any, make_budget: Callable[..., Budget]) -> None:
     budget = make_budget(device=40, high=50)
     context = make_context(gpus=[make_gpu(0, free_bytes=45 * GIB)], deepest_budget=lambda: budget)
-    found = FitVerdictCheck().run(context)
+    found = check_fit_verdict(context)
     assert (found.status, found.unknown) == ("warning", False)
 
 
 def test_without_a_gpu_the_result_is_unknown(make_context: MakeContext) -> None:
     context = make_context(machine=Machine(devices=(), unavailable_reason="no driver"))
-    found = FitVerdictCheck().run(context)
-    assert (found.unknown, found.decisive) == (True, True)
+    found = check_fit_verdict(context)
+    assert found.unknown
     assert "needs 45.0 GiB" in found.found or "needs 4" in found.found
-    assert LowerBoundCheck().run(context).status == "skipped"
+    assert check_lower_bound(context).status == "skipped"
 
 
 def test_memory_unknown_to_nvml_is_not_guessed(make_context: MakeContext, make_gpu: Any) -> None:
     context = make_context(gpus=[make_gpu(0, free_bytes=None)])
-    assert LowerBoundCheck().run(context).unknown
-    assert FitVerdictCheck().run(context).unknown
+    assert check_lower_bound(context).unknown
+    assert check_fit_verdict(context).unknown
 
 
 def test_the_closed_form_is_used_if_a_deep_budget_takes_too_long(make_context: MakeContext) -> None:
     def slow() -> Budget:
         raise CancelledError("given up")
 
-    found = FitVerdictCheck().run(make_context(deepest_budget=slow))
+    found = check_fit_verdict(make_context(deepest_budget=slow))
     assert (found.status, "anything deeper took too long" in found.found) == ("pass", True)
 
     def impossible() -> Budget:
         raise CannotTellError("no shape")
 
     with pytest.raises(CannotTellError):
-        FitVerdictCheck().run(make_context(deepest_budget=impossible))
+        check_fit_verdict(make_context(deepest_budget=impossible))
 
 
 def test_only_the_ranks_of_this_machine_count(make_context: MakeContext, make_gpu: Any) -> None:
     asked = job(lora=Lora(), parallel=Parallel(strategy="ddp", data_replicate=4))
     context = with_free(make_context, make_gpu, asked, 70, 70, local_ranks=2)
-    found = FitVerdictCheck().run(context)
+    found = check_fit_verdict(context)
     assert (found.status, "on this machine alone" in found.found) == ("pass", True)
-    assert FitVerdictCheck().run(dataclasses.replace(context, local_ranks=None)).status == "failure"
+    assert check_fit_verdict(dataclasses.replace(context, local_ranks=None)).status == "failure"
 
 
 @pytest.mark.parametrize(
@@ -136,10 +141,10 @@ def test_host_memory_is_checked(make_context: MakeContext, gib: int | None, rank
     budget = estimate(asked)
     context = make_context(asked, quick_budget=lambda: budget)
     host = None if gib is None else HostRam(available_bytes=gib * GIB)
-    found = HostMemoryCheck().run(dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=host)))
+    found = check_host_memory(dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=host)))
     assert found.status == status
     one = dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=host), local_ranks=1)
-    assert ranks == 1 or HostMemoryCheck().run(one).status == "pass"
+    assert ranks == 1 or check_host_memory(one).status == "pass"
 
 
 def test_the_bound_of_a_served_model_counts_its_own_weights() -> None:
@@ -164,12 +169,12 @@ def test_only_the_named_mig_device_is_checked(make_context: MakeContext, make_mi
         "environ": environ,
     }
     assert budget.peak.device_bytes > 39 * GIB
-    failed = FitVerdictCheck().run(make_context(asked, **asked_of))
+    failed = check_fit_verdict(make_context(asked, **asked_of))
     assert (failed.status, failed.advice) == ("failure", "vramtop fit says what would make it smaller")
     short = budget.peak.device_bytes / GIB - 19
     assert f"GPU 0:9 (MIG 1g.20gb) is {short:.1f} GiB short" in failed.found
     small = dataclasses.replace(
         budget, peak=dataclasses.replace(budget.peak, device_bytes=30 * GIB, high_bytes=31 * GIB)
     )
-    moved = FitVerdictCheck().run(make_context(asked, **(asked_of | {"deepest_budget": lambda: small})))
+    moved = check_fit_verdict(make_context(asked, **(asked_of | {"deepest_budget": lambda: small})))
     assert (moved.status, moved.advice) == ("failure", "it fits on others: CUDA_VISIBLE_DEVICES=MIG-0-3-0")

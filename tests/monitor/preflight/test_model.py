@@ -13,7 +13,7 @@ import pytest
 
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.model.hub import find_token
-from vramtop.monitor.preflight.checks.model import ModelAccessCheck, ModelFilesCheck
+from vramtop.monitor.preflight.checks.model import check_model_access, check_model_files
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.facts import HubAccess, find_model_location, inspect_model_folder, query_hub_access
 
@@ -64,28 +64,28 @@ def context_for(make_context: MakeContext, cache: Path, name: str = NAME, **envi
 
 def test_a_complete_model_in_the_cache_passes(make_context: MakeContext, cache: Path) -> None:
     context = context_for(make_context, cache)
-    found = ModelFilesCheck().run(context)
+    found = check_model_files(context)
     assert found.status == "pass"
     assert found.found.startswith("3 shards of weights")
-    assert ModelAccessCheck().run(context).status == "skipped"
+    assert check_model_access(context).status == "skipped"
 
 
 def test_a_missing_shard_is_a_download_online_and_a_failure_offline(make_context: MakeContext, cache: Path) -> None:
     (cache / "models--acme--tiny" / "blobs" / SHARDS[1]).unlink()
-    found = ModelFilesCheck().run(context_for(make_context, cache))
+    found = check_model_files(context_for(make_context, cache))
     assert found.status == "warning"
     assert f"1 of 3 shards missing: {SHARDS[1]}" in found.found
     assert found.advice == "download it before: hf download acme/tiny"
     for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        offline = ModelFilesCheck().run(context_for(make_context, cache, **{variable: "1"}))
+        offline = check_model_files(context_for(make_context, cache, **{variable: "1"}))
         assert (offline.status, variable in offline.found) == ("failure", True)
-    assert ModelFilesCheck().run(context_for(make_context, cache, HF_HUB_OFFLINE="0")).status == "warning"
+    assert check_model_files(context_for(make_context, cache, HF_HUB_OFFLINE="0")).status == "warning"
 
 
 def test_a_truncated_shard_is_incomplete(make_context: MakeContext, cache: Path) -> None:
     blob = cache / "models--acme--tiny" / "blobs" / SHARDS[2]
     blob.write_bytes(blob.read_bytes()[:-10])
-    found = ModelFilesCheck().run(context_for(make_context, cache, HF_HUB_OFFLINE="1"))
+    found = check_model_files(context_for(make_context, cache, HF_HUB_OFFLINE="1"))
     assert found.status == "failure"
     assert f"not whole: {SHARDS[2]} (" in found.found
 
@@ -100,16 +100,16 @@ def test_invalid_safetensors_files_are_reported(tmp_path: Path, content: bytes) 
 def test_a_local_model_folder(make_context: MakeContext, tmp_path: Path) -> None:
     folder = fill(tmp_path / "mine", shards=False)
     job = Job(model=ModelSpec(id=str(folder)))
-    assert ModelFilesCheck().run(make_context(job)).status == "pass"
-    assert ModelAccessCheck().run(make_context(job)).status == "skipped"
+    assert check_model_files(make_context(job)).status == "pass"
+    assert check_model_access(make_context(job)).status == "skipped"
     (folder / "tokenizer.json").unlink()
-    assert ModelFilesCheck().run(make_context(job)).status == "warning"
+    assert check_model_files(make_context(job)).status == "warning"
     (folder / "model.safetensors").unlink()
-    lacks = ModelFilesCheck().run(make_context(job))
+    lacks = check_model_files(make_context(job))
     assert (lacks.status, "there are no weights" in lacks.found) == ("failure", True)
     (folder / "config.json").unlink()
-    assert "config.json is missing" in ModelFilesCheck().run(make_context(job)).found
-    gone = ModelFilesCheck().run(make_context(Job(model=ModelSpec(id=str(tmp_path / "gone")))))
+    assert "config.json is missing" in check_model_files(make_context(job)).found
+    gone = check_model_files(make_context(Job(model=ModelSpec(id=str(tmp_path / "gone")))))
     assert (gone.status, "no such folder" in gone.found) == ("failure", True)
 
 
@@ -125,14 +125,14 @@ def test_litgpt_needs_its_own_file_and_torchtitan_none(make_context: MakeContext
     folder = fill(tmp_path / "mine", shards=False)
     (folder / "model.safetensors").rename(folder / "lit_model.pth")
     litgpt = Job(model=ModelSpec(id=str(folder)), training=Training(framework="litgpt"))
-    assert ModelFilesCheck().run(make_context(litgpt)).status == "pass"
+    assert check_model_files(make_context(litgpt)).status == "pass"
     titan = Job(model=ModelSpec(id=NAME), training=Training(framework="torchtitan"))
-    assert ModelFilesCheck().run(make_context(titan)).status == "skipped"
+    assert check_model_files(make_context(titan)).status == "skipped"
 
 
 def test_a_job_without_a_named_model_needs_none(make_context: MakeContext) -> None:
     for spec in (ModelSpec(config={"model_type": "llama"}), ModelSpec(id="my.models:build")):
-        assert ModelFilesCheck().run(make_context(Job(model=spec))).status == "skipped"
+        assert check_model_files(make_context(Job(model=spec))).status == "skipped"
 
 
 def test_a_built_in_name_is_resolved_to_its_hub_id(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_disk_too_small_for_the_download_is_a_failure(
     make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vramtop.monitor.preflight.checks.model.free_bytes", lambda path: 10 * 2**30)
-    found = ModelFilesCheck().run(context_for(make_context, tmp_path / "hub"))  # 8 billion parameters
+    found = check_model_files(context_for(make_context, tmp_path / "hub"))  # 8 billion parameters
     assert found.status == "failure"
     assert "about 15.0 GiB need to be downloaded" in found.found
 
@@ -256,7 +256,7 @@ def test_access_to_a_model_that_is_not_downloaded(
     context = make_context(
         Job(model=ModelSpec(id=NAME)), environ={"HF_HUB_CACHE": str(tmp_path)}, hub_access=lambda: access
     )
-    found = ModelAccessCheck().run(context)
+    found = check_model_access(context)
     assert found.status == status
     assert advice is None or advice in (found.advice or "")
     assert found.unknown == (access.answer == "unreachable")

@@ -3,6 +3,7 @@
 import resource
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,10 @@ import pytest
 from vramtop.estimator.common.sizes import MIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.preflight.checks.nccl import (
-    InfiniBandCheck,
-    NetworkInterfaceCheck,
-    RendezvousCheck,
-    SharedMemoryCheck,
+    check_infini_band,
+    check_network_interface,
+    check_rendezvous,
+    check_shared_memory,
     select_interfaces,
 )
 from vramtop.monitor.preflight.context import CheckContext
@@ -33,9 +34,9 @@ def four_ranks(make_context: MakeContext) -> MakeContext:
 
 
 def test_a_single_rank_and_another_machine_are_skipped(make_context: MakeContext, four_ranks: MakeContext) -> None:
-    for check in (NetworkInterfaceCheck(), InfiniBandCheck(), SharedMemoryCheck(), RendezvousCheck()):
-        assert check.run(make_context()).status == "skipped"
-        assert check.run(four_ranks(machine=Machine(devices=()))).status == "skipped"
+    for check in (check_network_interface, check_infini_band, check_shared_memory, check_rendezvous):
+        assert check(make_context()).status == "skipped"
+        assert check(four_ranks(machine=Machine(devices=()))).status == "skipped"
 
 
 @pytest.mark.parametrize(
@@ -56,13 +57,13 @@ def test_interfaces_are_chosen_like_nccl_chooses_them(value: str, chosen: list[s
 
 
 def test_a_missing_interface_is_a_failure(four_ranks: MakeContext) -> None:
-    check = NetworkInterfaceCheck(INTERFACES)
-    found = check.run(four_ranks({"NCCL_SOCKET_IFNAME": "eno1"}))
+    check = partial(check_network_interface, interfaces=INTERFACES)
+    found = check(four_ranks({"NCCL_SOCKET_IFNAME": "eno1"}))
     assert (found.status, "NCCL_SOCKET_IFNAME=eno1 names none" in found.found) == ("failure", True)
-    assert check.run(four_ranks({"GLOO_SOCKET_IFNAME": "bond0"})).status == "failure"
-    assert check.run(four_ranks({"NCCL_SOCKET_IFNAME": "ib"})).found == "NCCL_SOCKET_IFNAME=ib: ib0, ib1"
-    assert "P2P" in check.run(four_ranks()).found
-    assert NetworkInterfaceCheck().run(four_ranks({"NCCL_SOCKET_IFNAME": "lo"})).status == "pass"
+    assert check(four_ranks({"GLOO_SOCKET_IFNAME": "bond0"})).status == "failure"
+    assert check(four_ranks({"NCCL_SOCKET_IFNAME": "ib"})).found == "NCCL_SOCKET_IFNAME=ib: ib0, ib1"
+    assert "P2P" in check(four_ranks()).found
+    assert check_network_interface(four_ranks({"NCCL_SOCKET_IFNAME": "lo"})).status == "pass"
 
 
 @pytest.fixture
@@ -76,17 +77,18 @@ def adapters(tmp_path: Path) -> Path:
 
 
 def test_infiniband(four_ranks: MakeContext, adapters: Path, tmp_path: Path) -> None:
-    limited, unlimited = (InfiniBandCheck(adapters, bytes_) for bytes_ in (64 * 1024, resource.RLIM_INFINITY))
-    found = limited.run(four_ranks())
+    limited = partial(check_infini_band, folder=adapters, locked_bytes=64 * 1024)
+    unlimited = partial(check_infini_band, folder=adapters, locked_bytes=resource.RLIM_INFINITY)
+    found = limited(four_ranks())
     assert (found.status, "ulimit -l" in found.found) == ("warning", True)
-    assert unlimited.run(four_ranks()).found == "mlx5_0 active, memory may be pinned without limit"
-    assert unlimited.run(four_ranks({"NCCL_IB_DISABLE": "1"})).status == "pass"
-    assert unlimited.run(four_ranks({"NCCL_IB_DISABLE": "1"}, local_ranks=2)).status == "warning"
+    assert unlimited(four_ranks()).found == "mlx5_0 active, memory may be pinned without limit"
+    assert unlimited(four_ranks({"NCCL_IB_DISABLE": "1"})).status == "pass"
+    assert unlimited(four_ranks({"NCCL_IB_DISABLE": "1"}, local_ranks=2)).status == "warning"
     (adapters / "mlx5_0" / "ports" / "1" / "state").write_text("1: DOWN\n")
-    assert "none of their ports is active" in unlimited.run(four_ranks()).found
-    none = InfiniBandCheck(tmp_path / "none")
-    assert none.run(four_ranks()).status == "skipped"
-    assert none.run(four_ranks({"NCCL_IB_HCA": "mlx5"})).status == "warning"
+    assert "none of their ports is active" in unlimited(four_ranks()).found
+    none = partial(check_infini_band, folder=tmp_path / "none")
+    assert none(four_ranks()).status == "skipped"
+    assert none(four_ranks({"NCCL_IB_HCA": "mlx5"})).status == "warning"
 
 
 @pytest.mark.parametrize(("free", "status"), [(0, "failure"), (64 * MIB, "warning"), (4096 * MIB, "pass")])
@@ -95,21 +97,21 @@ def test_shared_memory(
 ) -> None:
     disk = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_blocks=2**21)
     monkeypatch.setattr("os.statvfs", lambda path: disk)
-    assert SharedMemoryCheck(tmp_path).run(four_ranks()).status == status
-    assert SharedMemoryCheck(tmp_path).run(four_ranks({"NCCL_SHM_DISABLE": "1"})).status == "skipped"
-    assert SharedMemoryCheck(tmp_path / "none").run(four_ranks()).status == "failure"
+    assert check_shared_memory(four_ranks(), tmp_path).status == status
+    assert check_shared_memory(four_ranks({"NCCL_SHM_DISABLE": "1"}), tmp_path).status == "skipped"
+    assert check_shared_memory(four_ranks(), tmp_path / "none").status == "failure"
 
 
 def test_the_rendezvous_address_is_checked(four_ranks: MakeContext) -> None:
-    check = RendezvousCheck()
-    assert check.run(four_ranks()).status == "skipped"
-    assert check.run(four_ranks(local_ranks=2)).unknown
-    assert check.run(four_ranks({"MASTER_ADDR": "127.0.0.1"})).status == "pass"
+    check = check_rendezvous
+    assert check(four_ranks()).status == "skipped"
+    assert check(four_ranks(local_ranks=2)).unknown
+    assert check(four_ranks({"MASTER_ADDR": "127.0.0.1"})).status == "pass"
     for port in ("many", "-1", "65536"):
-        assert check.run(four_ranks({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})).status == "failure"
-    lost = check.run(four_ranks({"MASTER_ADDR": "no-such-host.invalid"}))
+        assert check(four_ranks({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})).status == "failure"
+    lost = check(four_ranks({"MASTER_ADDR": "no-such-host.invalid"}))
     assert (lost.status, "cannot be resolved" in lost.found) == ("failure", True)
-    assert check.run(four_ranks({"MASTER_ADDR": "x" * 300})).status == "failure"
+    assert check(four_ranks({"MASTER_ADDR": "x" * 300})).status == "failure"
 
 
 def test_a_port_in_use_is_reported(four_ranks: MakeContext) -> None:
@@ -117,13 +119,13 @@ def test_a_port_in_use_is_reported(four_ranks: MakeContext) -> None:
         server.bind(("127.0.0.1", 0))
         server.listen()
         port = str(server.getsockname()[1])
-        found = RendezvousCheck().run(four_ranks({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}))
+        found = check_rendezvous(four_ranks({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}))
     assert (found.status, f"port {port} is taken" in found.found) == ("failure", True)
-    assert RendezvousCheck().run(four_ranks({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})).status == "pass"
+    assert check_rendezvous(four_ranks({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})).status == "pass"
 
 
 def test_a_port_of_another_machine_is_not_tried(four_ranks: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
     known: list[Any] = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", 0))]  # of no machine (RFC 5737)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **more: known)
     environ = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
-    assert RendezvousCheck().run(four_ranks(environ)).found == "MASTER_ADDR=node1 is 192.0.2.7"
+    assert check_rendezvous(four_ranks(environ)).found == "MASTER_ADDR=node1 is 192.0.2.7"

@@ -13,7 +13,11 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.checkpoint_saving import checkpoint_bytes
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Run, Training
 from vramtop.estimator.trace.installed_packages import InstalledPackages
-from vramtop.monitor.preflight.checks.output_folders import LogFolderCheck, OutputFolderCheck, ReportingTargetsCheck
+from vramtop.monitor.preflight.checks.output_folders import (
+    check_log_folder,
+    check_output_folder,
+    check_reporting_targets,
+)
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.facts import JobInterpreter
 
@@ -39,9 +43,9 @@ def with_run(make_context: MakeContext, run: Run) -> CheckContext:
 
 def test_a_job_without_folders_is_skipped(make_context: MakeContext) -> None:
     context = with_run(make_context, Run())
-    assert {
-        check.run(context).status for check in (OutputFolderCheck(), LogFolderCheck(), ReportingTargetsCheck())
-    } == {"skipped"}
+    assert {check(context).status for check in (check_output_folder, check_log_folder, check_reporting_targets)} == {
+        "skipped"
+    }
 
 
 @pytest.mark.parametrize(
@@ -58,7 +62,7 @@ def test_free_space_for_checkpoints(
 ) -> None:
     """8.03 billion parameters in bf16, and two states for each: 44.9 GiB."""
     disk(free * GIB)
-    found = OutputFolderCheck().run(with_run(make_context, Run(output_dir="out/run", save_total_limit=limit)))
+    found = check_output_folder(with_run(make_context, Run(output_dir="out/run", save_total_limit=limit)))
     assert (found.status, words in found.found) == (status, True)
     assert "about 44.87" in found.found
 
@@ -66,25 +70,25 @@ def test_free_space_for_checkpoints(
 def test_a_full_disk(make_context: MakeContext, disk: Callable[..., None]) -> None:
     disk(0)
     run = Run(output_dir="out", logging_dir="logs")
-    assert OutputFolderCheck().run(with_run(make_context, run)).status == "failure"
-    assert LogFolderCheck().run(with_run(make_context, run)).status == "failure"
+    assert check_output_folder(with_run(make_context, run)).status == "failure"
+    assert check_log_folder(with_run(make_context, run)).status == "failure"
     disk(500 * GIB, files=0)
-    assert "no inodes left" in OutputFolderCheck().run(with_run(make_context, run)).found
+    assert "no inodes left" in check_output_folder(with_run(make_context, run)).found
     disk(500 * GIB, files=0, inodes=0)  # a file system that does not count inodes
-    assert OutputFolderCheck().run(with_run(make_context, run)).status == "pass"
+    assert check_output_folder(with_run(make_context, run)).status == "pass"
 
 
 def test_an_unwritable_folder_is_a_failure(make_context: MakeContext, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in ("file", "file/below", "/proc/none/out"):
-        for check, run in ((OutputFolderCheck(), Run(output_dir=name)), (LogFolderCheck(), Run(logging_dir=name))):
-            found = check.run(with_run(make_context, run))
+        for check, run in ((check_output_folder, Run(output_dir=name)), (check_log_folder, Run(logging_dir=name))):
+            found = check(with_run(make_context, run))
             assert (found.status, "cannot be written to" in found.found) == ("failure", True), name
 
 
 def test_nothing_is_left_in_the_folder(make_context: MakeContext, tmp_path: Path) -> None:
-    assert LogFolderCheck().run(with_run(make_context, Run(logging_dir="logs"))).status == "pass"
-    OutputFolderCheck().run(with_run(make_context, Run(output_dir="out")))
+    assert check_log_folder(with_run(make_context, Run(logging_dir="logs"))).status == "pass"
+    check_output_folder(with_run(make_context, Run(output_dir="out")))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -92,7 +96,7 @@ def test_free_space_is_not_judged_for_a_model_of_unknown_size(make_context: Make
     def unknown() -> None:
         raise CannotTellError("it is code")
 
-    found = OutputFolderCheck().run(make_context(Job(model=INLINE, run=Run(output_dir="out")), quick_budget=unknown))
+    found = check_output_folder(make_context(Job(model=INLINE, run=Run(output_dir="out")), quick_budget=unknown))
     assert (found.unknown, "it is code" in found.found) == (True, True)
 
 
@@ -122,7 +126,7 @@ def test_reporting_targets_must_be_importable(make_context: MakeContext) -> None
         there = InstalledPackages(python="3.12", executable="python", versions={}, modules=modules, requirements=())
         python = JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python", is_certain=sure)
         job = Job(model=INLINE, run=Run(report_to=list(targets)))
-        found = ReportingTargetsCheck().run(make_context(job, packages=lambda: there, interpreter=python))
+        found = check_reporting_targets(make_context(job, packages=lambda: there, interpreter=python))
         return found.status, found.found
 
     assert look("none")[0] == look("all")[0] == look()[0] == "skipped"

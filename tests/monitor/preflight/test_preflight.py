@@ -4,13 +4,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.job.job import Job, ModelSpec, Run
-from vramtop.monitor.preflight.checks import find_checks
+from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import Check, CheckContext, CheckResult, LazyValue
 from vramtop.monitor.preflight.facts import JobInterpreter, Machine
 from vramtop.monitor.preflight.run_checks import exit_code, prepare, run_checks
@@ -18,29 +19,25 @@ from vramtop.monitor.preflight.run_checks import exit_code, prepare, run_checks
 MakeContext = Callable[..., CheckContext]
 
 
-class FixedCheck(Check):
+def fixed_check(
+    status: str = "pass", *, wait: threading.Event | None = None, before: Callable[[], object] = int, **row: Any
+) -> Check:
     """A check that returns a given result after a given time."""
 
-    name = "says"
+    def run(context: CheckContext) -> CheckResult:
+        before()
+        if wait is not None:
+            wait.wait(60)
+        return CheckResult(status=status, found="so it is")  # type: ignore[arg-type]
 
-    def __init__(self, status: str = "pass", *, wait: threading.Event | None = None, decisive: bool = False) -> None:
-        self.status, self.wait, self.decisive = status, wait, decisive  # type: ignore[misc] # of the class elsewhere
-
-    def run(self, context: CheckContext) -> CheckResult:
-        if self.wait is not None:
-            self.wait.wait(60)
-        return self._result(self.status, "so it is")  # type: ignore[arg-type]
+    return Check("says", run, **row)
 
 
-class FailingCheck(Check):
-    name = "raises"
-    decisive = True
+def failing_check(error: Exception) -> Check:
+    def run(context: CheckContext) -> CheckResult:
+        raise error
 
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def run(self, context: CheckContext) -> CheckResult:
-        raise self.error
+    return Check("raises", run, decisive=True)
 
 
 def test_results_are_in_the_order_of_the_checks_and_reported_as_they_finish(make_context: MakeContext) -> None:
@@ -51,31 +48,25 @@ def test_results_are_in_the_order_of_the_checks_and_reported_as_they_finish(make
         told.append(outcome.status)
         gate.set()
 
-    found = run_checks(make_context(), [FixedCheck("warning", wait=gate), FixedCheck("pass")], on_result=tell)
+    found = run_checks(make_context(), [fixed_check("warning", wait=gate), fixed_check("pass")], on_result=tell)
     assert [outcome.status for outcome in found] == ["warning", "pass"]
     assert told == ["pass", "warning"]
 
 
 def test_checks_run_concurrently(make_context: MakeContext) -> None:
     meet = threading.Barrier(3, timeout=60)
-
-    class Meets(FixedCheck):
-        def run(self, context: CheckContext) -> CheckResult:
-            meet.wait()  # continues only when all three checks are running
-            return self.passes("met")
-
-    assert [outcome.status for outcome in run_checks(make_context(), [Meets(), Meets(), Meets()])] == ["pass"] * 3
+    meets = fixed_check(before=meet.wait)  # continues only when all three checks are running
+    assert [outcome.status for outcome in run_checks(make_context(), [meets] * 3)] == ["pass"] * 3
 
 
 def test_a_hanging_check_is_reported_and_not_waited_for(make_context: MakeContext) -> None:
     never = threading.Event()
-    hangs = FixedCheck(wait=never)
-    hangs.timeout_seconds = 0.2  # type: ignore[misc]
-    hung, well = run_checks(make_context(), [hangs, FixedCheck()])
+    hangs = fixed_check(wait=never, timeout_seconds=0.2)
+    hung, well = run_checks(make_context(), [hangs, fixed_check()])
     assert (hung.status, hung.unknown, hung.found) == ("warning", True, "no answer within 0.2 seconds")
     assert well.status == "pass"
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "preflight says")
-    (shorter,) = run_checks(make_context(), [FixedCheck(wait=never)], timeout_seconds=0.1)
+    (shorter,) = run_checks(make_context(), [fixed_check(wait=never)], timeout_seconds=0.1)
     assert shorter.found == "no answer within 0.1 seconds"
     never.set()
 
@@ -83,7 +74,7 @@ def test_a_hanging_check_is_reported_and_not_waited_for(make_context: MakeContex
 def test_an_unknown_result_is_a_warning_with_its_reason(make_context: MakeContext) -> None:
     found = run_checks(
         make_context(),
-        [FailingCheck(CannotTellError("no such luck")), FailingCheck(PermissionError(13, "Denied", "/x"))],
+        [failing_check(CannotTellError("no such luck")), failing_check(PermissionError(13, "Denied", "/x"))],
     )
     assert [(outcome.status, outcome.unknown, outcome.found) for outcome in found] == [
         ("warning", True, "no such luck"),
@@ -96,7 +87,7 @@ def test_an_exception_in_one_check_does_not_stop_the_others(
 ) -> None:
     seen = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda what: seen.set())
-    broken, well = run_checks(make_context(), [FailingCheck(ZeroDivisionError()), FixedCheck()])
+    broken, well = run_checks(make_context(), [failing_check(ZeroDivisionError()), fixed_check()])
     assert seen.wait(60)  # it is written to the terminal
     assert (broken.unknown, well.status) == (True, "pass")
     assert broken.found == "the check itself failed"
@@ -123,7 +114,7 @@ def test_exit_codes(outcomes: list[CheckResult], code: int) -> None:
 def test_a_required_variable_is_secret_whatever_its_name(make_context: MakeContext) -> None:
     job = Job(model=ModelSpec(config={}), run=Run(required_environment=["MY_AUTH"]))
     (found,) = run_checks(
-        make_context(job, environ={"MY_AUTH": "sesame-open"}), [FailingCheck(CannotTellError("sesame-open"))]
+        make_context(job, environ={"MY_AUTH": "sesame-open"}), [failing_check(CannotTellError("sesame-open"))]
     )
     assert found.found == "(not shown)"
 
@@ -132,7 +123,7 @@ def test_secret_values_are_removed_from_messages_of_libraries(make_context: Make
     environ = {"MY_API_KEY": "sesame-open", "HF_TOKEN_PATH": "/home/ana/token", "PASSWORD": "yes"}
     context = replace(make_context(), environ=environ)
     leak = CannotTellError("GET http://x/?k=sesame-open failed; /home/ana/token was read, yes")
-    (found,) = run_checks(context, [FailingCheck(leak)])
+    (found,) = run_checks(context, [failing_check(leak)])
     assert found.found == "GET http://x/?k=(not shown) failed; /home/ana/token was read, yes"
 
 
@@ -166,7 +157,7 @@ def test_a_shared_value_is_computed_once_for_all_checks() -> None:
 
 def test_all_checks_give_a_result_for_a_plain_job(make_context: MakeContext) -> None:
     found = {outcome.name: outcome for outcome in run_checks(make_context())}
-    assert len(found) == len(find_checks())
+    assert len(found) == len(CHECKS)
     assert not any(outcome.unknown for outcome in found.values())
     assert found["VRAM verdict"].status == "pass"
 
@@ -175,14 +166,12 @@ def test_cancelling_returns_at_once_and_reaches_every_check(make_context: MakeCo
     never, cancel = threading.Event(), CancelToken()
     scopes: list[CancelToken] = []
 
-    class Hangs(FixedCheck):
-        def run(self, context: CheckContext) -> CheckResult:
-            scopes.append(current_token())
-            cancel.cancel()
-            return super().run(context)
+    def end() -> None:
+        scopes.append(current_token())
+        cancel.cancel()
 
     with cancel.scope(), pytest.raises(CancelledError):
-        run_checks(make_context(), [Hangs(wait=never)])
+        run_checks(make_context(), [fixed_check(wait=never, before=end)])
     assert scopes == [cancel]
     never.set()
 

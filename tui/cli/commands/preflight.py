@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from vramtop.estimator.common.errors import ExitCode
 from vramtop.estimator.common.paths import working_folder
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.preflight.checks import find_checks
+from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import CheckContext, CheckResult
 from vramtop.monitor.preflight.facts import (
     DRIVER_TIMEOUT_SECONDS,
@@ -91,7 +91,7 @@ def _machine(options: argparse.Namespace, job: Job) -> Machine:
 
 def _run_checks(context: CheckContext, options: argparse.Namespace) -> tuple[CheckResult, ...]:
     """Run all checks; a terminal shows which are still running."""
-    running = [check.name for check in find_checks()]
+    running = [check.name for check in CHECKS]
     with Progress(quiet=options.json) as progress:
 
         def on_outcome(outcome: CheckResult) -> None:

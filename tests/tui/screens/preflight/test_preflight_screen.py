@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Run, Target
 from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.preflight.checks import find_checks
+from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import Check, CheckContext, CheckResult, CheckStatus
 from vramtop.monitor.preflight.facts import JobInterpreter, Machine, described_machine
 from vramtop.monitor.preflight.run_checks import prepare
@@ -44,28 +44,31 @@ JOB = Job(name="check-me", model=ModelSpec(config=LLAMA), target=Target(gpu="h10
 ROOMS = (DeviceCapacity(index=0, uuid=None, name="H100 80GB", total_bytes=80 * GIB, free_bytes=79 * GIB),)
 
 
+@dataclass(frozen=True)
 class FixedCheck(Check):
     """A check with a given result, which waits for ``go``."""
 
-    waits_for = "a word"
+    waits_for: str = "a word"
+    scopes: list[CancelToken] = field(default_factory=list)
 
-    def __init__(
-        self,
-        name: str,
-        status: CheckStatus = "pass",
-        *,
-        found: str = "so it is",
-        advice: str | None = None,
-        go: threading.Event | None = None,
-    ) -> None:
-        self.name, self.status, self.found, self.advice, self.go = name, status, found, advice, go  # type: ignore[misc]
-        self.scopes: list[CancelToken] = []
 
-    def run(self, context: CheckContext) -> CheckResult:
-        self.scopes.append(current_token())
-        if self.go is not None:
-            self.go.wait(60)
-        return self._result(self.status, self.found, self.advice)
+def fixed_check(
+    name: str,
+    status: CheckStatus = "pass",
+    *,
+    found: str = "so it is",
+    advice: str | None = None,
+    go: threading.Event | None = None,
+) -> FixedCheck:
+    scopes: list[CancelToken] = []
+
+    def run(context: CheckContext) -> CheckResult:
+        scopes.append(current_token())
+        if go is not None:
+            go.wait(60)
+        return CheckResult(name=name, status=status, found=found, advice=advice)
+
+    return FixedCheck(name, run, scopes=scopes)
 
 
 @pytest.fixture
@@ -113,9 +116,13 @@ def rows(app: App[Any]) -> list[list[str]]:
 async def test_rows_are_filled_as_checks_finish_and_failures_end_up_first(make_screen, size):
     go = threading.Event()
     done: list[PreflightProgress] = []
-    slow = FixedCheck("Slow", "failure", found="it is not there", advice="put it there", go=go)
+    slow = fixed_check("Slow", "failure", found="it is not there", advice="put it there", go=go)
     screen = make_screen(
-        FixedCheck("First"), FixedCheck("Second", "skipped"), slow, FixedCheck("Third", "warning"), on_done=done.append
+        fixed_check("First"),
+        fixed_check("Second", "skipped"),
+        slow,
+        fixed_check("Third", "warning"),
+        on_done=done.append,
     )
     async with ScreenHost(screen).run_test(size=size) as pilot:
         await until_shown(pilot, lambda: "3 of 4 checks done; so far 1 warning" in text(pilot.app))
@@ -140,8 +147,8 @@ async def test_rows_are_filled_as_checks_finish_and_failures_end_up_first(make_s
 
 async def test_r_reruns_all_checks_without_waiting_for_one_that_hangs(make_screen):
     never = threading.Event()
-    hangs = FixedCheck("Hangs", go=never)
-    async with ScreenHost(make_screen(hangs, FixedCheck("Quick"))).run_test() as pilot:
+    hangs = fixed_check("Hangs", go=never)
+    async with ScreenHost(make_screen(hangs, fixed_check("Quick"))).run_test() as pilot:
         await until_shown(pilot, lambda: "1 of 2 checks done" in text(pilot.app))
         hangs.go, hangs.found = None, "answers now"
         await pilot.press("r")
@@ -155,8 +162,8 @@ async def test_r_reruns_all_checks_without_waiting_for_one_that_hangs(make_scree
 
 async def test_leaving_the_screen_cancels_running_checks_and_quitting_is_not_delayed(make_screen):
     never = threading.Event()
-    hangs, done = FixedCheck("Hangs", go=never), []
-    async with ScreenHost(make_screen(hangs, FixedCheck("Quick"), on_done=done.append)).run_test() as pilot:
+    hangs, done = fixed_check("Hangs", go=never), []
+    async with ScreenHost(make_screen(hangs, fixed_check("Quick"), on_done=done.append)).run_test() as pilot:
         await until_shown(pilot, lambda: bool(hangs.scopes))
         await pilot.press("escape")
         await until_shown(pilot, lambda: not isinstance(pilot.app.screen, PreflightScreen))
@@ -173,7 +180,7 @@ async def test_invalid_settings_are_reported_in_one_sentence():
     def refuse(_: PreflightRequest) -> CheckContext:
         raise InputError("lora.targets: no module of this model is called [nope]")
 
-    screen = PreflightScreen(PreflightRequest(job=JOB), read=refuse, checks=[FixedCheck("First")])
+    screen = PreflightScreen(PreflightRequest(job=JOB), read=refuse, checks=[fixed_check("First")])
     async with ScreenHost(screen).run_test() as pilot:
         await until_shown(pilot, lambda: "nothing is checked: lora.targets" in text(pilot.app))
         assert "called [nope]" in text(pilot.app)
@@ -182,7 +189,7 @@ async def test_invalid_settings_are_reported_in_one_sentence():
 
 @pytest.mark.slow
 async def test_all_rows_can_be_reached_by_scrolling_at_80_by_24(make_screen):
-    checks = [FixedCheck(f"Check{number}", "warning", found="words " * 40, advice="do " * 30) for number in range(8)]
+    checks = [fixed_check(f"Check{number}", "warning", found="words " * 40, advice="do " * 30) for number in range(8)]
     async with ScreenHost(make_screen(*checks)).run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: "8 warnings: no check found" in text(pilot.app))
         assert "Check0" in text(pilot.app)
@@ -203,7 +210,7 @@ async def test_a_real_run_on_a_described_machine_ends_with_the_summary_of_the_co
         await pilot.pause()
         assert screen.progress is not None
         outcomes = screen.progress.worst_first
-        assert {outcome.name for outcome in outcomes} == {check.name for check in find_checks()}
+        assert {outcome.name for outcome in outcomes} == {check.name for check in CHECKS}
         assert "on 1 × H100 80GB elsewhere" in text(pilot.app)
         assert "NSS_INFERENCE_KEY is not set" in text(pilot.app)
         assert rows(pilot.app)[0][:2] == ["✗", "FAILURE"]
@@ -322,16 +329,16 @@ def test_a_known_deep_budget_is_not_estimated_again(no_network, make_budget):
 def progress_of(*checks: FixedCheck) -> PreflightProgress:
     return PreflightProgress(
         checks=checks,
-        outcomes={check.name: check._result(check.status, check.found, check.advice) for check in checks},
+        outcomes={check.name: check.run(None) for check in checks},  # type: ignore[arg-type]
     )
 
 
 def test_the_mark_counts_failures_and_warnings_or_else_passed_checks():
     bad = progress_of(
-        FixedCheck("a"), FixedCheck("b", "failure"), FixedCheck("c", "warning"), FixedCheck("d", "failure")
+        fixed_check("a"), fixed_check("b", "failure"), fixed_check("c", "warning"), fixed_check("d", "failure")
     )
     assert str(mark_line(bad)) == "preflight: ✗ 2 failures, 1 warning · F12"
-    assert str(mark_line(progress_of(FixedCheck("a"), FixedCheck("b", "skipped")))) == "preflight: ✓ 1 passed · F12"
+    assert str(mark_line(progress_of(fixed_check("a"), fixed_check("b", "skipped")))) == "preflight: ✓ 1 passed · F12"
     assert str(mark_line(bad, stale=True)) == "preflight: ✗ 2 failures, 1 warning (with other settings) · F12"
     assert str(mark_line(None)) == "preflight: not run · F12"
 
@@ -351,7 +358,7 @@ async def test_the_mark_shows_results_for_other_settings_and_a_click_opens_the_s
         await pilot.pause()
         assert lines(pilot.app)[0] == "preflight: not run · F12"
         mark = screen.query_one(PreflightMark)
-        mark.show_progress(progress_of(FixedCheck("a", "failure")), JOB)
+        mark.show_progress(progress_of(fixed_check("a", "failure")), JOB)
         mark.show_job(Job(name="other"))
         await pilot.pause()
         assert lines(pilot.app)[0] == "preflight: ✗ 1 failure (with other settings) · F12"
