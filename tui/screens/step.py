@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from itertools import accumulate
+from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -11,7 +12,7 @@ from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
 
-from vramtop.estimator.budget import Budget, ComponentName, Components, LargeTensor, PhaseMark
+from vramtop.estimator.budget import Budget, ComponentName, Components, LargeTensor, PhaseMark, Timeline
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.crash.crash_file import read_crash_file
@@ -22,14 +23,14 @@ from vramtop.estimator.estimation import UNTRACED, why_untraced
 
 from ..background.latest_only_task import JobEstimates, LatestOnlyTask
 from ..draw.bars import PAINTED, Cell
-from ..draw.memory_graph import EIGHTHS, axis_labels
+from ..draw.memory_graph import EIGHTHS
 from ..draw.palette import COMPONENTS, Mark, colour_of, component_mark, ink_on, on_colour, phase_place
 from ..draw.text_output import printable
 from ..job.dialogs import AskScreen
 from ..keys import bind
 from ..reports.budget_text import tensor_rows
 from ..widgets.budget_view import peak_line
-from ..widgets.cell_rows import CellRows, with_axes
+from ..widgets.cell_rows import AxesGraph
 from ..widgets.keys_line import KeysLine
 from ..widgets.legend import legend_line
 from ..widgets.row_table import StaticLines
@@ -202,7 +203,7 @@ MAX_GPU_TO_PEAK = 2.0
 """A GPU larger than this multiple of the job's peak is not drawn: the job would be a thin line at the bottom."""
 HEADROOM = 1.04
 """The top of a graph is this multiple of the most that it shows: the line of the most is not cut off."""
-_Parts = list[tuple[ComponentName, int]]
+Layer = TypeVar("Layer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,13 +239,12 @@ def step_memory(budget: Budget) -> StepMemory:
             device_bytes=None,
             phases=tuple(PhaseMark(name=phase.name, event=at) for at, phase in enumerate(phases)),
         )
-    return StepMemory(
-        positions=line.events,
-        end=line.events[-1] + 1,
-        levels=line.levels,
-        device_bytes=tuple(size + line.outside_bytes for size in line.reserved_bytes),
-        phases=line.phases,
-    )
+    return _traced(line, tuple(size + line.outside_bytes for size in line.reserved_bytes))
+
+
+def _traced(line: Timeline, device_bytes: tuple[int, ...]) -> StepMemory:
+    end = line.events[-1] + 1
+    return StepMemory(positions=line.events, end=end, levels=line.levels, device_bytes=device_bytes, phases=line.phases)
 
 
 def step_top_bytes(budget: Budget, gpu_bytes: int | None) -> int:
@@ -286,13 +286,15 @@ def step_rows(
     unit = top / (height * _STEPS)
     moments = list(_columns(step, width))
     edges = [_edges(step.levels[moment], unit) for moment in moments]
-    parts = [[_parts(column, y) for column in edges] for y in reversed(range(height))]
+    parts = [[cell_parts(column, y) for column in edges] for y in reversed(range(height))]
     largest = [[max(each, key=lambda part: part[1])[0] for each in row] for row in parts]
     unshared = [[each[0][0] if len(each) == 1 else None for each in row] for row in parts]
     rows = (
         outline_areas(largest, ascii_only=ascii_only)
         if outlined
-        else [[_cell(each, marks) for each in row] for row in parts]
+        else [
+            [split_cell([(name and marks[name].colour, size) for name, size in each]) for each in row] for row in parts
+        ]
     )
     taken = []
     if step.device_bytes is not None:
@@ -363,32 +365,33 @@ def _columns(step: StepMemory, width: int) -> Iterator[int]:
         shown = last.get(column, shown)
 
 
-def _edges(level: Components, unit: float) -> _Parts:
+def _edges(level: Components, unit: float) -> list[tuple[ComponentName, int]]:
     """Return the upper edge of each component, from the bottom, in eighths of a row."""
-    total, edges = 0, []
-    for name in STACK_ORDER:
-        total += getattr(level, name)
-        edges.append((name, round(total / unit)))
-    return edges
+    totals = accumulate(getattr(level, name) for name in STACK_ORDER)
+    return [(name, round(total / unit)) for name, total in zip(STACK_ORDER, totals, strict=True)]
 
 
-def _parts(edges: _Parts, y: int) -> list[tuple[ComponentName | None, int]]:
-    """Return the components in the cells of row ``y``, counted from the bottom, in eighths; None: empty."""
+def cell_parts(edges: Sequence[tuple[Layer, int]], y: int) -> list[tuple[Layer | None, int]]:
+    """Return the layers in the cells of a row, from the bottom, in eighths; None: empty.
+
+    Args:
+        edges: the layers from the bottom, each with its upper edge in eighths of a row.
+        y: the row, counted from the bottom.
+    """
     floor, below = y * _STEPS, 0
-    parts: list[tuple[ComponentName | None, int]] = []
-    for name, edge in edges:
+    parts: list[tuple[Layer | None, int]] = []
+    for layer, edge in edges:
         low, high = max(below, floor), min(edge, floor + _STEPS)
         if high > low:
-            parts.append((name, high - low))
+            parts.append((layer, high - low))
         below = edge
     empty = _STEPS - sum(size for _, size in parts)
     return [*parts, (None, empty)] if empty else parts
 
 
-def _cell(parts: Sequence[tuple[ComponentName | None, int]], marks: Mapping[ComponentName, Mark]) -> Cell:
-    """Return a cell with the lowest of its components at the bottom, and the largest of the others above it."""
-    colours = [(None if name is None else marks[name].colour, size) for name, size in parts]
-    (first, size), rest = colours[0], colours[1:]
+def split_cell(parts: Sequence[tuple[str | None, int]]) -> Cell:
+    """Return a cell of (colour, eighths): the lowest at the bottom, and the largest of the others above it."""
+    (first, size), rest = parts[0], parts[1:]
     if not rest:
         return Cell(PAINTED, None, first)
     return Cell(EIGHTHS[size], first, max(rest, key=lambda part: part[1])[0])
@@ -418,13 +421,7 @@ def observed_memory(snapshot: MemorySnapshot) -> StepMemory:
     """Return the last recorded step; without a history, what was held at the end, as one moment."""
     line = snapshot.timeline
     if line is not None:
-        return StepMemory(
-            positions=line.events,
-            end=line.events[-1] + 1,
-            levels=line.levels,
-            device_bytes=line.reserved_bytes,
-            phases=line.phases,
-        )
+        return _traced(line, line.reserved_bytes)
     sizes: dict[ComponentName, int] = {}
     for name, size in snapshot.components.items():
         drawn = "temporary" if name == "gradients or temporary" or name == "unknown" else name  # noqa: PLR1714
@@ -466,25 +463,10 @@ def observed_line(snapshot: MemorySnapshot, name: str) -> Content:
 # Widget: memory of one training step by component, with a scale at the left and the phases below.
 
 
-_AXIS_ROWS = 2
-
-
-class StepGraph(CellRows):
-    """Draws the training step of a budget.
-
-    Args:
-        ascii_only: draw without block characters.
-        id: the widget's id in the DOM.
-    """
+class StepGraph(AxesGraph):
+    """Draws the training step of a budget."""
 
     DEFAULT_CSS = "StepGraph { height: 1fr; min-height: 5; }"
-
-    def __init__(self, *, ascii_only: bool = False, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
-        super().__init__(ascii_only=ascii_only, id=id)
-        self._budget: Budget | None = None
-        self._gpu_bytes: int | None = None
-        self._memory: StepMemory | None = None
-        self._top_bytes: int | None = None
 
     def show(
         self,
@@ -502,30 +484,23 @@ class StepGraph(CellRows):
             memory: what was observed, drawn in place of what the budget predicts.
             top_bytes: bytes at the top, for several graphs on one scale; None: as the budget and the GPU have it.
         """
-        self._budget, self._gpu_bytes, self._memory, self._top_bytes = budget, gpu_bytes, memory, top_bytes
-        self._draw()
+        step, top = memory or step_memory(budget), top_bytes or step_top_bytes(budget, gpu_bytes)
+        marks = {name: component_mark(name, budget) for name in COMPONENTS}
 
-    def _draw(self) -> None:
-        width, height = self.size.width, self.size.height - _AXIS_ROWS
-        if self._budget is None or height <= 0:
-            return
-        step = self._memory or step_memory(self._budget)
-        top = self._top_bytes or step_top_bytes(self._budget, self._gpu_bytes)
-        labels = axis_labels(top, height, ascii_only=self._ascii_only)
-        inner = width - len(labels[0])
-        colourless = self._ascii_only or self.app.no_color
-        drawn = step_rows(
-            step,
-            width=inner,
-            height=height,
-            top=top,
-            gpu_bytes=self._gpu_bytes,
-            marks={name: component_mark(name, self._budget) for name in COMPONENTS},
-            outlined=colourless,
-            ascii_only=self._ascii_only,
-        )
-        below = axis_rows(step, width=max(1, inner))
-        self._show_rows(with_axes(labels, drawn, below))
+        def draw(width: int, height: int) -> tuple[list[list[Cell]], tuple[str, str]]:
+            rows = step_rows(
+                step,
+                width=width,
+                height=height,
+                top=top,
+                gpu_bytes=gpu_bytes,
+                marks=marks,
+                outlined=self._ascii_only or self.app.no_color,
+                ascii_only=self._ascii_only,
+            )
+            return rows, axis_rows(step, width=max(1, width))
+
+        self.show_graph(top, draw)
 
 
 # The largest tensors at a budget's peak, by module, as text.

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
 
-from vramtop.estimator.budget import Budget
+from vramtop.estimator.budget import Budget, Peak
 from vramtop.estimator.common.errors import Verdict, VramtopError
 from vramtop.estimator.common.sizes import GIB, format_gib
 from vramtop.estimator.job.job import Job
@@ -18,10 +18,10 @@ from vramtop.estimator.job.job_file.changes import with_changes
 
 from ..draw.bars import Cell
 from ..draw.labels import badge
-from ..draw.memory_graph import EIGHTHS, axis_labels, level_of
+from ..draw.memory_graph import EIGHTHS, level_of
 from ..draw.palette import VERDICTS, colour_of, ink_on
 from ..keys import bind
-from ..widgets.cell_rows import CellRows, with_axes
+from ..widgets.cell_rows import AxesGraph
 from ..widgets.keys_line import KeysLine
 from ..widgets.row_table import StaticLines
 from .base import is_ascii_only
@@ -39,14 +39,12 @@ _LIMIT_MARGIN = 1.15
 """The sweep goes beyond the limit by this factor, to show where the need crosses it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SweepPoint:
     """Memory of the job with one value."""
 
     value: int
-    device_bytes: int
-    low_bytes: int
-    high_bytes: int
+    peak: Peak
     verdict: Verdict
 
 
@@ -136,15 +134,15 @@ def sweep_setting(
     return Sweep(
         axis=axis,
         current_value=current_value,
-        points=tuple(_point(value, budget, verdict) for value, budget in found if budget is not None),
+        points=tuple(SweepPoint(value, budget.peak, verdict(budget)) for value, budget in found if budget is not None),
         limits=limits,
     )
 
 
 def point_words(sweep: Sweep, point: SweepPoint) -> str:
     """Return a point in words: ``micro-batch 8: 61.2 GiB (58.0 to 66.1)``."""
-    low, high = format_gib(point.low_bytes), format_gib(point.high_bytes)
-    return f"{AXES[sweep.axis]} {point.value:,}: {format_gib(point.device_bytes)} GiB ({low} to {high})"
+    low, high = format_gib(point.peak.low_bytes), format_gib(point.peak.high_bytes)
+    return f"{AXES[sweep.axis]} {point.value:,}: {format_gib(point.peak.device_bytes)} GiB ({low} to {high})"
 
 
 def _end(need: Callable[[int], Budget | None], limits: GpuLimits, *, least: int, most: int) -> int:
@@ -164,17 +162,6 @@ def _end(need: Callable[[int], Budget | None], limits: GpuLimits, *, least: int,
 
 def _size(budget: Budget | None) -> int | None:
     return None if budget is None else budget.peak.device_bytes
-
-
-def _point(value: int, budget: Budget, verdict: Callable[[Budget], Verdict]) -> SweepPoint:
-    peak = budget.peak
-    return SweepPoint(
-        value=value,
-        device_bytes=peak.device_bytes,
-        low_bytes=peak.low_bytes,
-        high_bytes=peak.high_bytes,
-        verdict=verdict(budget),
-    )
 
 
 # Rows of the what-if plot as plain data: memory over one setting, with the limits of the GPU as lines.
@@ -212,7 +199,10 @@ def what_if_rows(
     for x in range(width):
         point = _point_of(sweep, x, width)
         mark = VERDICTS[point.verdict]
-        level, high = level_of(point.device_bytes, height * steps, top), level_of(point.high_bytes, height, top)
+        level, high = (
+            level_of(point.peak.device_bytes, height * steps, top),
+            level_of(point.peak.high_bytes, height, top),
+        )
         for y in range(height):
             fill = min(steps, max(0, level - y * steps))
             char = EIGHTHS[fill] if not ascii_only else (_ASCII_FILL[point.verdict] if fill * 2 >= steps else " ")
@@ -255,7 +245,7 @@ def axis_rows(sweep: Sweep, *, width: int, cursor: int | None = None, ascii_only
 
 def plot_top(sweep: Sweep) -> int:
     """Return the bytes at the top of the plot: the largest need, or a limit that is less than twice as large."""
-    need = max((point.high_bytes for point in sweep.points), default=0)
+    need = max((point.peak.high_bytes for point in sweep.points), default=0)
     lines = [sweep.limits.available_bytes or 0, sweep.limits.gpu_bytes or 0]
     return max(1, round(max([need, *(line for line in lines if line <= 2 * need)]) * _HEADROOM))
 
@@ -287,37 +277,25 @@ def _lines(limits: GpuLimits, height: int, top: int, *, ascii_only: bool) -> dic
 # Widget: memory of a job over one of its settings, with a scale at the left and the values below.
 
 
-_AXIS_ROWS = 2
-
-
-class WhatIfPlot(CellRows):
+class WhatIfPlot(AxesGraph):
     """Plots a sweep."""
 
     DEFAULT_CSS = "WhatIfPlot { height: 1fr; min-height: 6; }"
-
-    def __init__(self, *, ascii_only: bool = False, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
-        super().__init__(ascii_only=ascii_only, id=id)
-        self.sweep: Sweep | None = None
-        """The sweep that is plotted."""
-        self._cursor: int | None = None
+    sweep: Sweep | None = None
+    """The sweep that is plotted."""
 
     def show(self, sweep: Sweep, *, cursor: int | None = None) -> None:
         """Plot this sweep; ``cursor``: the value to mark."""
-        self.sweep, self._cursor = sweep, cursor
-        self._draw()
-
-    def _draw(self) -> None:
-        sweep, height = self.sweep, self.size.height - _AXIS_ROWS
-        if sweep is None or height <= 0 or not sweep.points:
+        self.sweep = sweep
+        if not sweep.points:
             return
-        top = max(plot_top(sweep), GIB // 10)
-        labels = axis_labels(top, height, ascii_only=self._ascii_only)
-        inner = max(1, self.size.width - len(labels[0]))
-        drawn = what_if_rows(
-            sweep, width=inner, height=height, top=top, cursor=self._cursor, ascii_only=self._ascii_only
-        )
-        below = axis_rows(sweep, width=inner, cursor=self._cursor, ascii_only=self._ascii_only)
-        self._show_rows(with_axes(labels, drawn, below))
+        top, ascii_only = max(plot_top(sweep), GIB // 10), self._ascii_only
+
+        def draw(width: int, height: int) -> tuple[list[list[Cell]], tuple[str, str]]:
+            rows = what_if_rows(sweep, width=width, height=height, top=top, cursor=cursor, ascii_only=ascii_only)
+            return rows, axis_rows(sweep, width=width, cursor=cursor, ascii_only=ascii_only)
+
+        self.show_graph(top, draw)
 
 
 # Keys of the what-if screen.
@@ -454,10 +432,10 @@ class WhatIfScreen(Screen[tuple[Axis, int] | None]):
     def _legend(self) -> Content:
         limit, total, high = ("=", "-", ".") if is_ascii_only(self) else ("━", "╌", "·")
         words = f"{limit} available  {total} the GPU  {high} upper bound"
-        marks = (VERDICTS[name] for name in ("fits", "tight", "does_not_fit"))
-        fills = dict(zip(("fits", "tight", "does not fit"), marks, strict=True))
-        parts = [(f"  {mark.letter} {word}", mark.colour) for word, mark in fills.items()]
-        return Content.assemble((words, "dim"), *parts)
+        marks = [VERDICTS[name] for name in ("fits", "tight", "does_not_fit")]
+        return Content.assemble(
+            (words, "dim"), *((f"  {mark.letter} {mark.word.lower()}", mark.colour) for mark in marks)
+        )
 
 
 def facts(sweep: Sweep, value: int) -> list[Content]:
@@ -467,19 +445,13 @@ def facts(sweep: Sweep, value: int) -> list[Content]:
     if point is not None:
         lines.append(Content.assemble(badge(VERDICTS[point.verdict], point.verdict), f" {point_words(sweep, point)}"))
     largest, tight = sweep.largest, sweep.largest_tight
-    name = AXES[sweep.axis]
+    name, end = AXES[sweep.axis], sweep.points[-1].value
+    sentence = f"no {name} fits" if tight is None else f"tight up to {name} {tight.value:,}; none surely fits"
     if largest is not None:
-        beyond = tight is not None and tight.value > largest.value
-        more = f"; up to {tight.value:,} it is tight" if beyond and tight else ""
-        end = sweep.points[-1].value
-        sentence = (
-            f"every {name} up to {end:,} fits" if largest.value == end else f"fits up to {name} {largest.value:,}"
-        )
-        lines.append(Content(f"{sentence}{more}"))
-    elif tight is not None:
-        lines.append(Content(f"tight up to {name} {tight.value:,}; none surely fits"))
-    else:
-        lines.append(Content(f"no {name} fits"))
+        fits = f"every {name} up to {end:,} fits" if largest.value == end else f"fits up to {name} {largest.value:,}"
+        more = f"; up to {tight.value:,} it is tight" if tight and tight.value > largest.value else ""
+        sentence = f"{fits}{more}"
+    lines.append(Content(sentence))
     limits = sweep.limits
     if limits.available_bytes is not None and limits.gpu_bytes is not None:
         can = f"{format_gib(limits.available_bytes)} of {format_gib(limits.gpu_bytes)} GiB available"

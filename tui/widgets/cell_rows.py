@@ -1,6 +1,6 @@
 """A widget that draws rows of cells, and repaints only when they have changed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from rich.segment import Segment
@@ -10,6 +10,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ..draw.bars import Cell, cell_runs
+from ..draw.memory_graph import axis_labels
 
 
 class CellRows(Widget):
@@ -52,14 +53,34 @@ class CellRows(Widget):
             self.refresh()
 
 
-def with_axes(
-    labels: Sequence[str], rows: Sequence[Sequence[Cell]], below: Sequence[str | Sequence[Cell]]
-) -> list[list[Cell]]:
-    """Return the rows of a graph with a label at the left of each, and the lines of its horizontal axis below."""
-    graph = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, rows, strict=False)]
-    margin = [Cell(" ")] * len(labels[0])
-    axes = ([Cell(each) if isinstance(each, str) else each for each in line] for line in below)
-    return [*graph, *([*margin, *line] for line in axes)]
+AxisLines = Sequence[str | Sequence[Cell]]
+"""The lines below a graph: marks, and their labels."""
+DrawGraph = Callable[[int, int], tuple[Sequence[Sequence[Cell]], AxisLines]]
+"""Draws a graph of so many columns and rows, and the lines below it."""
+_AXIS_LINES = 2
+
+
+class AxesGraph(CellRows):
+    """A graph of sizes with a scale at the left, and a horizontal axis of two lines below."""
+
+    _top_bytes = 0
+    _draw_graph: DrawGraph | None = None
+
+    def show_graph(self, top_bytes: int, draw: DrawGraph) -> None:
+        """Draw this graph now, and again for every other size of the widget."""
+        self._top_bytes, self._draw_graph = top_bytes, draw
+        self._draw()
+
+    def _draw(self) -> None:
+        height = self.size.height - _AXIS_LINES
+        if self._draw_graph is None or height <= 0:
+            return
+        labels = axis_labels(self._top_bytes, height, ascii_only=self._ascii_only)
+        rows, below = self._draw_graph(max(0, self.size.width - len(labels[0])), height)
+        graph = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, rows, strict=False)]
+        margin = [Cell(" ")] * len(labels[0])
+        axes = ([Cell(each) if isinstance(each, str) else each for each in line] for line in below)
+        self._show_rows([*graph, *([*margin, *line] for line in axes)])
 
 
 def cells_strip(cells: Sequence[Cell], ground: Style | None = None) -> Strip:

@@ -12,15 +12,14 @@ from ...draw.memory_graph import (
     Readings,
     TimelineMark,
     TimeMark,
-    axis_labels,
     column_sizes,
     level_of,
     timeline_cells,
     timeline_marks,
 )
 from ...draw.palette import COMPONENTS, OTHER_MEMORY, blend, colour_of, ink_on
-from ...widgets.cell_rows import CellRows, with_axes
-from ..step import MAX_GPU_TO_PEAK, STACK_ORDER
+from ...widgets.cell_rows import AxesGraph, AxisLines
+from ..step import MAX_GPU_TO_PEAK, STACK_ORDER, cell_parts, split_cell
 
 # Rows of the run graph as plain data: a curve of memory over time in front of the stacked components of the budget.
 #
@@ -225,9 +224,9 @@ def _bands(data: RunGraphData, height: int, *, ground: str, patterns: bool, full
     layers = _stack(data)
     ends = accumulate(layer.size_bytes for layer in layers)
     numbers = accumulate(layer.size_bytes >= unit * _STEPS / 2 for layer in layers)  # thin ones share a pattern
-    edges = [(at, layer.colour, round(end / unit)) for at, end, layer in zip(numbers, ends, layers, strict=True)]
+    edges = [((at, layer.colour), round(end / unit)) for at, end, layer in zip(numbers, ends, layers, strict=True)]
     return [
-        _band(_parts(edges, y * _STEPS), blend(curve, ground, _HELD_SHARE), ground, full, patterns=patterns)
+        _band(cell_parts(edges, y), blend(curve, ground, _HELD_SHARE), ground, full, patterns=patterns)
         for y, curve in enumerate(curves)
     ]
 
@@ -250,39 +249,21 @@ def _stack(data: RunGraphData) -> list[_Layer]:
     return [*stack, _Layer(max(0, data.slack_bytes), OTHER_MEMORY["slack"].colour)]
 
 
-_Parts = list[tuple[int, str | None, int]]
-
-
-def _parts(edges: Sequence[tuple[int, str, int]], floor: int) -> _Parts:
-    """Return (number, colour, eighths) of the layers in a row, from the bottom, with the empty rest at the end."""
-    parts: _Parts = []
-    below = 0
-    for number, colour, edge in edges:
-        size = min(edge, floor + _STEPS) - max(below, floor)
-        if size > 0:
-            parts.append((number, colour, size))
-        below = edge
-    rest = _STEPS - sum(size for _, _, size in parts)
-    return [*parts, (0, None, rest)] if rest else parts
+_Parts = Sequence[tuple[tuple[int, str] | None, int]]
+"""(Number and colour, eighths) of the layers in a row, from the bottom; None: nothing."""
 
 
 def _band(parts: _Parts, beyond: str, ground: str, full: str, *, patterns: bool) -> _Band:
-    number, most, _ = max(parts, key=lambda part: part[2])
+    most, _ = max(parts, key=lambda part: part[1])
     if patterns:
-        if most is None:
-            return _Band(Cell(full), Cell(" "), None)
-        held, coming = _PATTERNS[number % len(_PATTERNS)]
+        held, coming = _PATTERNS[most[0] % len(_PATTERNS)] if most else (full, " ")
         return _Band(Cell(held), Cell(coming), None)
     cells = []
     for share, blank in ((_HELD_SHARE, beyond), (_COMING_SHARE, None)):
-        shades = [blank if colour is None else blend(colour, ground, share) for _, colour, _ in parts]
-        first, size = shades[0], parts[0][2]
-        if size == _STEPS:
-            cells.append(Cell(" ", None, first))
-        else:
-            rest = max(range(1, len(parts)), key=lambda at: parts[at][2])
-            cells.append(Cell(EIGHTHS[size], first, shades[rest]))
-    return _Band(cells[0], cells[1], blend(most, ground, _COMING_SHARE) if most else None)
+        cells.append(
+            split_cell([(blank if layer is None else blend(layer[1], ground, share), n) for layer, n in parts])
+        )
+    return _Band(cells[0], cells[1], blend(most[1], ground, _COMING_SHARE) if most else None)
 
 
 def _row_of(size_bytes: int, height: int, top_bytes: int) -> int:
@@ -303,23 +284,10 @@ def _ago(seconds: float) -> str:
     return f"-{seconds:.0f} s" if seconds < 60 else f"-{seconds / 60:.1f} min"
 
 
-_AXIS_ROWS = 2
-
-
-class RunGraph(CellRows):
-    """Draws a ``RunGraphData``, and repaints only changed rows.
-
-    Args:
-        ascii_only: draw with ASCII characters.
-        id: the widget's id in the DOM.
-    """
+class RunGraph(AxesGraph):
+    """Draws a ``RunGraphData``, and repaints only changed rows."""
 
     DEFAULT_CSS = "RunGraph { height: 1fr; min-height: 1; }"
-
-    def __init__(self, *, ascii_only: bool = False, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
-        super().__init__(ascii_only=ascii_only, id=id)
-        self._data: RunGraphData | None = None
-        self._end = "now"
 
     def show(self, data: RunGraphData, *, end: str = "now") -> None:
         """Draw a run.
@@ -328,17 +296,10 @@ class RunGraph(CellRows):
             data: the run and its budget.
             end: label of the right edge.
         """
-        self._data, self._end = data, end
-        self._draw()
 
-    def _draw(self) -> None:
-        data, width, height = self._data, self.size.width, self.size.height - _AXIS_ROWS
-        if data is None or height <= 0:
-            return
-        labels = axis_labels(data.top_bytes, height, ascii_only=self._ascii_only)
-        inner = max(0, width - len(labels[0]))
-        ground = self.background_colors[1].hex6
-        patterns = self._ascii_only or self.app.no_color
-        drawn = run_graph_rows(data, width=inner, height=height, ground=ground, patterns=patterns)
-        below = axis_rows(data, width=inner, end=self._end)
-        self._show_rows(with_axes(labels, drawn, below))
+        def draw(width: int, height: int) -> tuple[list[list[Cell]], AxisLines]:
+            ground, patterns = self.background_colors[1].hex6, self._ascii_only or self.app.no_color
+            rows = run_graph_rows(data, width=width, height=height, ground=ground, patterns=patterns)
+            return rows, axis_rows(data, width=width, end=end)
+
+        self.show_graph(data.top_bytes, draw)

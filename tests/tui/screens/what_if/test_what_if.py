@@ -40,7 +40,7 @@ def text(rows) -> list[str]:
 def test_the_largest_fitting_and_the_largest_tight_value_are_found(swept):
     found = swept()
     assert (found.largest.value, found.largest_tight.value) == (7, 8)
-    assert found.points[-1].device_bytes > 80 * GIB  # the crossing of the GPU's limit is visible
+    assert found.points[-1].peak.device_bytes > 80 * GIB  # the crossing of the GPU's limit is visible
 
 
 def test_no_largest_value_is_below_the_jobs_own_if_that_fits(swept):
