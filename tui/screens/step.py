@@ -289,13 +289,10 @@ def step_rows(
     parts = [[cell_parts(column, y) for column in edges] for y in reversed(range(height))]
     largest = [[max(each, key=lambda part: part[1])[0] for each in row] for row in parts]
     unshared = [[each[0][0] if len(each) == 1 else None for each in row] for row in parts]
-    rows = (
-        outline_areas(largest, ascii_only=ascii_only)
-        if outlined
-        else [
-            [split_cell([(name and marks[name].colour, size) for name, size in each]) for each in row] for row in parts
-        ]
-    )
+    if outlined:
+        rows = outline_areas(largest, ascii_only=ascii_only)
+    else:
+        rows = [[_painted_cell(each, marks) for each in row] for row in parts]
     taken = []
     if step.device_bytes is not None:
         taken = [(_row(round(step.device_bytes[moment] / unit) - 1, height), x) for x, moment in enumerate(moments)]
@@ -395,6 +392,10 @@ def split_cell(parts: Sequence[tuple[str | None, int]]) -> Cell:
     if not rest:
         return Cell(PAINTED, None, first)
     return Cell(EIGHTHS[size], first, max(rest, key=lambda part: part[1])[0])
+
+
+def _painted_cell(parts: Sequence[tuple[ComponentName | None, int]], marks: Mapping[ComponentName, Mark]) -> Cell:
+    return split_cell([(name and marks[name].colour, size) for name, size in parts])
 
 
 def _lined(cell: Cell, line: str) -> Cell:

@@ -198,11 +198,8 @@ def what_if_rows(
     marked = None if cursor is None else column_of(sweep, cursor, width)
     for x in range(width):
         point = _point_of(sweep, x, width)
-        mark = VERDICTS[point.verdict]
-        level, high = (
-            level_of(point.peak.device_bytes, height * steps, top),
-            level_of(point.peak.high_bytes, height, top),
-        )
+        mark, peak = VERDICTS[point.verdict], point.peak
+        level, high = level_of(peak.device_bytes, height * steps, top), level_of(peak.high_bytes, height, top)
         for y in range(height):
             fill = min(steps, max(0, level - y * steps))
             char = EIGHTHS[fill] if not ascii_only else (_ASCII_FILL[point.verdict] if fill * 2 >= steps else " ")

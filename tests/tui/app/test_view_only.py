@@ -134,14 +134,15 @@ async def test_the_palettes_commands_write_nothing(app: ViewOnlyApp, tmp_path: P
 @SLOW
 async def test_the_settings_of_a_run_can_be_seen_and_not_changed(app: ViewOnlyApp) -> None:
     from vramtop.tui.job.form.job_form import JobForm
-    from vramtop.tui.screens.attach.screen import FollowedRun
+    from vramtop.tui.screens.attach.screen import AttachScreen
 
     async with app.run_test(size=(140, 40)) as pilot:
         await shown(pilot, app)
         await pilot.press("a")
-        await until_shown(pilot, lambda: app.screen.query(FollowedRun))
+        await until_shown(pilot, lambda: isinstance(app.screen, AttachScreen) and app.screen.query("#settings"))
         form = JobForm(Job(model=ModelSpec(id="gpt2")))
-        await app.screen.query_one(FollowedRun).replace_form(form)
+        assert isinstance(app.screen, AttachScreen)
+        await app.screen.replace_form(form)
         assert form.disabled
         form.focus()
         await pilot.pause()

@@ -1,8 +1,8 @@
 """A form of a job's settings: what everyone sets first, the rest folded below headings."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -11,6 +11,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Click, DescendantFocus
 from textual.message import Message
+from textual.message_pump import MessagePump
 from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
@@ -18,6 +19,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import ABOUT_THE_MODEL
 
+from ...background.latest_only_task import LatestOnlyTask
 from ...widgets.choice import Choice
 from .fields import (
     FIELDS_THAT_HIDE_OTHERS,
@@ -46,6 +48,9 @@ from .fields import (
     with_gpus,
     with_sharding,
 )
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
 
 # The values of a job form apart from its widgets: typed and read values, their evidence, and errors.
 
@@ -827,3 +832,66 @@ def _retitle(heading: Widget, title: str) -> None:
         heading.show(title)
     elif isinstance(heading, Label) and str(heading.content) != title:
         heading.update(title)
+
+
+# Reads a program again when the user gives another model in the form of its job, off the UI thread.
+
+
+Result = TypeVar("Result")
+_DELAY_SECONDS = 0.15
+"""Time after the last key until the program is read."""
+
+
+class FormReading(Generic[Result]):
+    """Decides when a program has to be read again, and reads it once the typing pauses.
+
+    A reading of an earlier edit is never shown: every edit until the result arrives starts it anew.
+
+    Args:
+        screen: the screen that shows the form.
+        on_read: receives what was read, on the UI thread.
+        on_error: receives the reason why nothing was, likewise.
+    """
+
+    def __init__(
+        self, screen: MessagePump, *, on_read: Callable[[Result], object], on_error: Callable[[str], object]
+    ) -> None:
+        self._screen = screen
+        self._on_read = on_read
+        self._task = LatestOnlyTask("read again", screen.call_later, self._deliver, on_error)
+        self._timer: Timer | None = None
+        self.is_due = False
+        """True from the edit of the model until what was read with it is there."""
+
+    def start(self, form: JobForm, read: Callable[[Mapping[str, Any]], Result] | None) -> bool:
+        """Read again after an edit; return False if the edit does not make that necessary.
+
+        Args:
+            form: the edited form.
+            read: reads the program with the user's edits, by job key; called off the UI thread. None: it cannot be.
+        """
+        self._stop()
+        self.is_due = read is not None and (self.is_due or form.state.names_another_model)
+        if read is None or not self.is_due or form.state.model is None:
+            return False
+
+        def submit() -> None:
+            edits = form.state.edits()
+            self._task.submit(lambda: read(edits))
+
+        self._timer = self._screen.set_timer(_DELAY_SECONDS, submit)
+        return True
+
+    def cancel(self) -> None:
+        """Forget the edits: another form is shown, or none."""
+        self.is_due = False
+        self._stop()
+
+    def _stop(self) -> None:
+        self._task.cancel()
+        if self._timer is not None:
+            self._timer.stop()
+
+    def _deliver(self, result: Result) -> object:
+        self.is_due = False
+        return self._on_read(result)

@@ -1,9 +1,9 @@
 """The attach screen: from a running process to its job, with evidence for each setting, and on to its budget."""
 
-from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import on
 from textual.app import ComposeResult
@@ -13,7 +13,6 @@ from textual.content import Content
 from textual.events import Resize
 from textual.message import Message
 from textual.screen import Screen
-from textual.widget import Widget
 from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -23,20 +22,27 @@ from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.attach.attachment import Attachment, SavedAnswers
+from vramtop.monitor.attach.attachment import Attachment, SavedAnswers, run_key
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.board.board import Board, ProcessRow, RunRow
 from vramtop.monitor.board.divergence import Status, diagnose
 from vramtop.monitor.board.missing_reason import NOT_ON_GPU_YET, MissingReason, missing_reason
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import HistoryKey, MemoryHistory, ProcessKey, WatchedJob, gpu_list
+from vramtop.monitor.snapshot.snapshot import HistoryKey, ProcessKey, WatchedJob, gpu_list
 
-from ...background.latest_only_task import AttachFunction, EstimateFunction, JobEstimates, LatestOnlyTask, RunReader
+from ...background.latest_only_task import (
+    AnswerWriter,
+    AttachFunction,
+    EstimateFunction,
+    JobEstimates,
+    LatestOnlyTask,
+    RunReader,
+)
 from ...draw.labels import MUTED, badge, format_duration, gpu_labels, process_name, shorten, signed_gib, worst_row
 from ...draw.palette import STATUSES, colour_of
 from ...draw.text_output import printable
-from ...job.form.job_form import JobForm
-from ...job.run_edits import RunEdits
+from ...job.form.fields import TUNING
+from ...job.form.job_form import FormReading, JobForm
 from ...keys import bind
 from ...reports.divergence_text import divergence_content
 from ...widgets.budget_view import is_better_estimate
@@ -46,6 +52,9 @@ from ..base import BoardApp, is_view_only
 from ..crash import open_crash_on
 from ..step import LiveStepScreen
 from .rank_view import RankPlacement, RankTable, RankView, time_words
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
 
 # Runs in a few lines of text: tabs for all of them, and the header of the one that is shown.
 
@@ -143,183 +152,7 @@ def _head(facts: Sequence[str], rows: Sequence[ProcessRow], command: str) -> Con
     )
 
 
-# The view of a followed run: its ranks, its settings, and one of its processes compared with its budget.
-
-
-_EXPLAIN_STEP = 0.02
-"""A divergence is explained again when the held memory has changed by this share of the budget."""
-_Divergence = tuple[int, HistoryKey, int, bool, Status]
-"""Id of the budget, process on a GPU, held memory in steps, whether torch's counters are known, and status."""
-
-
-class FollowedRun(Vertical):
-    """Shows one run.
-
-    Args:
-        history: memory of processes over time.
-        estimate: a quick estimate, to explain divergences.
-        is_running: returns True if a process of this machine still runs.
-        id: the widget's id in the DOM.
-    """
-
-    DEFAULT_CSS = """
-    FollowedRun { height: 1fr; }
-    FollowedRun #run { padding: 0 1; text-overflow: ellipsis; }
-    FollowedRun #warnings { padding: 0 1; max-height: 4; overflow-y: auto; text-wrap: wrap; }
-    FollowedRun #halves { height: 1fr; layout: horizontal; border-top: hkey $foreground 20%; }
-    FollowedRun #settings { width: 2fr; max-width: 66; border-right: vkey $foreground 20%; }
-    FollowedRun #memory { width: 3fr; }
-    FollowedRun #problem { height: auto; padding: 0 1; color: $text-error; display: none; }
-    FollowedRun #problem.-shown { display: block; }
-    """
-
-    def __init__(
-        self,
-        history: MemoryHistory,
-        estimate: EstimateFunction,
-        is_running: Callable[[ProcessKey], bool],
-        *,
-        id: str | None = None,  # noqa: A002 - Textual's own name for it
-    ) -> None:
-        super().__init__(id=id)
-        self._history = history
-        self._estimate = estimate
-        self._is_running = is_running
-        self._explain_task = LatestOnlyTask("explain", self.call_later, self._show_explanation)
-        self._explained: _Divergence | None = None
-        """The divergence that is explained, or that is being explained."""
-        self._redraw: Callable[[], None] | None = None
-        self._attachment: Attachment | None = None
-        self.rows: tuple[ProcessRow, ...] = ()
-        """The run's processes on GPUs."""
-
-    def compose(self) -> ComposeResult:
-        """The whole run at the top, one of its processes below."""
-        yield StaticLines(id="run")
-        yield StaticLines(id="warnings")
-        yield RankTable(id="ranks")
-        yield Static(id="problem", markup=False)
-        with Horizontal(id="halves"):
-            yield Vertical(id="settings")
-            yield RankView(id="memory")
-
-    def on_unmount(self) -> None:
-        """Cancel the explanation."""
-        self._explain_task.cancel()
-
-    def show(
-        self, board: Board | None, keys: Sequence[ProcessKey], attachment: Attachment | None, budget: Budget | None
-    ) -> None:
-        """Show a run.
-
-        Args:
-            board: the latest board.
-            keys: processes of the run.
-            attachment: what was read of it; None: nothing yet.
-            budget: budget of its job, shown while the run holds nothing on a GPU.
-        """
-        self._attachment = attachment
-        self.rows = run_rows(board, keys)
-        now = board.snapshot.time if board else 0.0
-        missing = NOT_ON_GPU_YET if self.rows else missing_reason(board, keys, self._is_running)
-        header = run_header(attachment, self.rows, missing.short) if attachment else None
-        if header is None and self.rows:
-            header = process_header(self.rows)
-        reading = Content.styled(f"… reading process {keys[0][0]}", MUTED) if keys else Content()
-        self.query_one("#run", StaticLines).show(reading if header is None else header, layout=True)
-        warnings = self.query_one("#warnings", StaticLines)
-        warnings.display = bool(attachment and attachment.warnings)
-        if attachment:
-            warnings.show(warnings_content(attachment), layout=True)
-        placements = self._placements(board, attachment) or dict.fromkeys(keys, RankPlacement(missing=missing.short))
-        self.query_one(RankTable).show(self.rows, placements, width=self.size.width)
-        self._redraw = lambda: self._draw(budget, now, missing)
-        self._redraw()
-
-    @property
-    def selected(self) -> ProcessRow | None:
-        """The process under the cursor, which is drawn; None: it holds nothing on a GPU."""
-        return self.query_one(RankTable).selected
-
-    def show_problem(self, sentence: str | None) -> None:
-        """Say why the job is incomplete or invalid, or what is awaited; None: it is neither."""
-        line = self.query_one("#problem", Static)
-        line.update(sentence or "")
-        line.set_class(sentence is not None, "-shown")
-
-    async def replace_form(self, form: Widget) -> None:
-        """Show the settings of the run in this form."""
-        settings = self.query_one("#settings")
-        await settings.remove_children()
-        form.disabled = is_view_only(self)
-        await settings.mount(form)
-
-    def remove_form(self) -> None:
-        """Remove the settings of the run shown before."""
-        self.query_one("#settings").remove_children()
-
-    @on(RankTable.Selected)
-    @on(Resize)
-    def _draw_again(self) -> None:
-        if self._redraw is not None:
-            self._redraw()
-
-    @on(RankTable.Paged)
-    def _scroll_rank(self, event: RankTable.Paged) -> None:
-        """Scroll the process below the table, where the reason of a divergence may be out of sight."""
-        pane = self.query_one(RankView)
-        pane.scroll_relative(y=event.by * max(1, pane.size.height - 2), animate=False)
-
-    @on(RankTable.RowSelected)
-    def _explain_end(self) -> None:
-        """Open the explanation of a rank that ended out of memory."""
-        if self.selected is not None:
-            open_crash_on(cast("BoardApp", self.app), self.selected)
-
-    def _show_explanation(self, divergence: Divergence) -> None:
-        self.query_one(RankView).show_explanation(divergence_content(divergence))
-
-    def _placements(self, board: Board | None, attachment: Attachment | None) -> dict[ProcessKey, RankPlacement]:
-        """Return the rank of each process; those on no GPU yet with the GPU they will take, or why they are on none."""
-        if attachment is None:
-            return {}
-        present = {row.process.key for row in self.rows}
-        if board and any((rank.pid, rank.start_time) not in present for rank in attachment.ranks):
-            attachment = attachment.with_gpu_assignments([gpu.reading for gpu in board.gpus])
-        placements: dict[ProcessKey, RankPlacement] = {}
-        for rank in attachment.ranks:
-            key = rank.pid, rank.start_time
-            missing = NOT_ON_GPU_YET if key in present else missing_reason(board, (key,), self._is_running)
-            gpu = "-" if rank.gpu_assignment.gpu is None else str(rank.gpu_assignment.gpu)
-            placements[key] = RankPlacement(rank.rank, gpu, missing.short)
-        return placements
-
-    def _draw(self, budget: Budget | None, now: float, missing: MissingReason) -> None:
-        row, view = self.selected, self.query_one(RankView)
-        if row is None:
-            view.show_nothing(missing.sentence, budget)
-            return
-        view.show(row, history=self._history.lifetime(row.key), now=now)
-        self._explain(row)
-
-    def _explain(self, row: ProcessRow) -> None:
-        """Explain the process's divergence, if it has one that is not explained yet."""
-        attachment, budget, comparison = self._attachment, row.budget, row.comparison
-        if budget is None or comparison is None or not comparison.diverges:
-            self._explained = None
-            self._explain_task.cancel()
-            self.query_one(RankView).show_explanation(Content())
-            return
-        high = comparison.peak_usage
-        held = (high.size_bytes if high else comparison.observed_bytes) or 0
-        steps = round(held / max(1.0, _EXPLAIN_STEP * budget.peak.device_bytes))
-        divergence = (id(budget), row.key, steps, row.process.counters is not None, comparison.status)
-        if divergence == self._explained:
-            return
-        self._explained = divergence
-        assumed = [f.key for f in attachment.reading.findings if not f.written] if attachment else []
-        estimate = partial(self._estimate, environ=attachment.estimate_environ if attachment else None)
-        self._explain_task.submit(lambda: diagnose(budget, comparison, row.process, estimate, assumed=assumed))
+# Processes of a run on the board.
 
 
 def find_run(board: Board | None, keys: Sequence[ProcessKey]) -> RunRow | None:
@@ -379,6 +212,14 @@ ATTACH_KEYS: list[BindingType] = [
 
 ATTACH_LAYOUT = """
 AttachScreen #title { width: 1fr; height: 1; padding: 0 1; text-style: bold; background: $panel; }
+AttachScreen #attached { height: 1fr; }
+AttachScreen #run { padding: 0 1; text-overflow: ellipsis; }
+AttachScreen #warnings { padding: 0 1; max-height: 4; overflow-y: auto; text-wrap: wrap; }
+AttachScreen #halves { height: 1fr; layout: horizontal; border-top: hkey $foreground 20%; }
+AttachScreen #settings { width: 2fr; max-width: 66; border-right: vkey $foreground 20%; }
+AttachScreen #memory { width: 3fr; }
+AttachScreen #problem { height: auto; padding: 0 1; color: $text-error; display: none; }
+AttachScreen #problem.-shown { display: block; }
 AttachScreen.-narrow #settings { width: 1fr; max-width: 100%; border-right: none; display: none; }
 AttachScreen.-narrow.-settings #settings { display: block; }
 AttachScreen.-narrow.-settings #memory { display: none; }
@@ -469,6 +310,14 @@ def _line(row: ProcessRow) -> str:
     return f"{process.pid:>8}  {printable(process.user or '?'):<9} GPU {row.gpu.label:<3} {size:>10}  {command}"
 
 
+_DELAY_SECONDS = 0.15
+"""Time after the last key until the edits count."""
+_EXPLAIN_STEP = 0.02
+"""A divergence is explained again when the held memory has changed by this share of the budget."""
+_Divergence = tuple[int, HistoryKey, int, bool, Status]
+"""Id of the budget, process on a GPU, held memory in steps, whether torch's counters are known, and status."""
+
+
 class AttachScreen(Screen[None]):
     """Asks for a process, reads its job, and follows its run; keys lead to the other runs.
 
@@ -511,21 +360,21 @@ class AttachScreen(Screen[None]):
         """The process that was read last; None: the user is choosing one."""
         self._keys: tuple[ProcessKey, ...] = () if pid is None else ((pid, start_time),)
         """Processes of the run that is shown."""
+        self._on_gpus: tuple[ProcessRow, ...] = ()
+        """Those of them on GPUs."""
+        self._missing: MissingReason = NOT_ON_GPU_YET
+        """Why there are none, if there are none."""
         self._attachment: Attachment | None = None
         self._budget: Budget | None = None
         self._edited_field = "model.id"
+        self._takes_edits = False
+        self._delayed: Timer | None = None
         answers, known = answers or SavedAnswers(), {} if attached is None else attached
+        self._answers = AnswerWriter(answers, self.call_later, partial(self.notify, severity="warning", markup=False))
         self._reader = RunReader(
             attach, answers, known, self.call_later, on_read=self._show_attachment, on_error=self._show_unread
         )
-        self._edits = RunEdits(
-            self,
-            self._reader,
-            answers,
-            on_change=self._estimate_edited,
-            on_error=self._show_estimate_error,
-            on_problem=partial(self.notify, severity="warning", markup=False),
-        )
+        self._reading = FormReading(self, on_read=self._show_read_again, on_error=self._keep_old_reading)
         self._step = LiveStepScreen(self)
         self._estimates = JobEstimates(
             estimate,
@@ -535,12 +384,22 @@ class AttachScreen(Screen[None]):
             on_error=self._show_estimate_error,
             on_not_refined=self._step.show_not_refined,
         )
+        self._explain_task = LatestOnlyTask("explain", self.call_later, self._show_explanation)
+        self._explained: _Divergence | None = None
+        """The divergence that is explained, or that is being explained."""
 
     def compose(self) -> ComposeResult:
-        """The choice of a process, or the run."""
+        """The choice of a process; or the whole run, and below it one of its processes."""
         yield StaticLines(id="title")
         yield PidChooser(id="choose")
-        yield FollowedRun(self._watchlist.history, self._estimate_changed, self._watchlist.is_running, id="attached")
+        with Vertical(id="attached"):
+            yield StaticLines(id="run")
+            yield StaticLines(id="warnings")
+            yield RankTable(id="ranks")
+            yield Static(id="problem", markup=False)
+            with Horizontal(id="halves"):
+                yield Vertical(id="settings")
+                yield RankView(id="memory")
         yield KeysLine()
 
     def on_mount(self) -> None:
@@ -553,6 +412,7 @@ class AttachScreen(Screen[None]):
     def on_unmount(self) -> None:
         """Cancel all background work."""
         self._cancel()
+        self._explain_task.cancel()
 
     def show_board(self, board: Board) -> None:
         """Show the run as it is on this board."""
@@ -570,12 +430,30 @@ class AttachScreen(Screen[None]):
     @on(JobForm.Edited)
     def settings_edited(self, event: JobForm.Edited) -> None:
         """Estimate again once the typing pauses; with another model, the run is read again before."""
-        if self._attachment is None:  # the form of a run that is no longer shown
+        attachment, on_gpu = self._attachment, self._on_gpu
+        if attachment is None or not self._takes_edits:  # the form of a run that is no longer shown
             return
-        self._edited_field = event.key
+        form, self._edited_field = self.query_one(JobForm), event.key
         self._estimates.cancel()
-        if self._edits.edited(event.key, on_gpu=self._on_gpu):
-            self._show_problem(f"The run is being read again with {self.query_one(JobForm).state.model}.", mark="…")
+        self._keep_answer(form, event.key)
+        if self._delayed is not None:
+            self._delayed.stop()
+        if self._reading.start(form, lambda edits: self._reader.read_again(attachment, edits, on_gpu=on_gpu)):
+            self._show_problem(f"The run is being read again with {form.state.model}.", mark="…")
+        else:
+            self._delayed = self.set_timer(_DELAY_SECONDS, lambda: self._estimate_edited(attachment))
+
+    @on(RankTable.Paged)
+    def _scroll_rank(self, event: RankTable.Paged) -> None:
+        """Scroll the process below the table, where the reason of a divergence may be out of sight."""
+        pane = self.query_one(RankView)
+        pane.scroll_relative(y=event.by * max(1, pane.size.height - 2), animate=False)
+
+    @on(RankTable.RowSelected)
+    def _explain_end(self) -> None:
+        """Open the explanation of a rank that ended out of memory."""
+        if (row := self._selected) is not None:
+            open_crash_on(cast("BoardApp", self.app), row)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Disable keys that would do nothing."""
@@ -626,14 +504,14 @@ class AttachScreen(Screen[None]):
         """Forget the settings that the user filled in for this command line, and read the process again."""
         attachment = self._attachment
         if attachment is not None:
-            self._edits.forget()
+            self._answers.remove_all()
             self._watchlist.dismiss_runs(self._keys)
             self.notify("What you filled in for this command line is forgotten.")
             self._read(attachment.pid, attachment.start_time, recall=False)
 
     def action_step(self) -> None:
         """Open the step screen on the job."""
-        row = self.query_one(FollowedRun).selected
+        row = self._selected
         budget = self._budget or (row.budget if row else None)
         if budget is None:
             self.notify("There is no budget for this process yet, so there is no step to show.", severity="warning")
@@ -652,11 +530,23 @@ class AttachScreen(Screen[None]):
         chooser.query_one(Input).focus()
         self.refresh_bindings()
 
+    async def replace_form(self, form: JobForm) -> None:
+        """Show the settings of the run in this form."""
+        settings = self.query_one("#settings")
+        await settings.remove_children()
+        form.disabled = is_view_only(self)
+        await settings.mount(form)
+
     @property
     def shown_process(self) -> ProcessKey | None:
         """The process under the cursor of the table; before the run is on a GPU, its first."""
-        row = self.query_one(FollowedRun).selected
+        row = self._selected
         return (row.process.key if row else self._keys[0]) if self._keys else None
+
+    @property
+    def _selected(self) -> ProcessRow | None:
+        """The process under the cursor, which is drawn; None: it holds nothing on a GPU."""
+        return self.query_one(RankTable).selected
 
     @property
     def _runs(self) -> tuple[RunRow, ...]:
@@ -673,7 +563,7 @@ class AttachScreen(Screen[None]):
     def _open_run(self, keys: tuple[ProcessKey, ...]) -> None:
         """Show this run, and read the first of its processes."""
         self._keys, self._attachment, self._budget = keys, None, None
-        self.query_one(FollowedRun).remove_form()
+        self.query_one("#settings").remove_children()
         self._show_problem(None)
         self._show_run()
         self._read(*self._keys[0])
@@ -700,13 +590,42 @@ class AttachScreen(Screen[None]):
         self._keys, self._attachment, reading = keys, attachment, attachment.reading
         self._budget = self._shown_run.budget if known and self._shown_run else None
         missing = () if known else reading.missing
-        form = JobForm(job, origins={**reading.evidence(), **reading.refused}, missing=missing)
-        await self.query_one(FollowedRun).replace_form(form)
-        self._edits.start_run(form, attachment)
+        form = JobForm(job, origins=_origins(attachment), missing=missing)
+        await self.replace_form(form)
+        self._answers.start_run(run_key(attachment))
+        self._takes_edits = True
         self.remove_class("-unreadable")
         self._show_run()
         self._focus_on(form if missing else None)
         self._estimate_job()
+
+    def _show_read_again(self, attachment: Attachment) -> None:
+        """Show what was read with another model, and the user's edits of it."""
+        if not self._takes_edits:
+            return
+        form, reading = self.query_one(JobForm), attachment.reading
+        try:
+            job = reading.job()
+        except VramtopError as error:
+            self._show_estimate_error(error.message)
+            return
+        form.show_reading(job, _origins(attachment), reading.missing)
+        for key in form.edited:
+            self._keep_answer(form, key)
+        self._reader.remember(attachment)
+        self._estimate_edited(attachment)
+
+    def _keep_old_reading(self, sentence: str) -> None:
+        """Keep what was read with another model, and say why."""
+        if (old := self._attachment) is not None and self._takes_edits:
+            note = f"What follows from the model was read for another one: {sentence}"
+            self._estimate_edited(replace(old, warnings=tuple(dict.fromkeys([note, *old.warnings]))))
+
+    def _keep_answer(self, form: JobForm, key: str) -> None:
+        if answer := form.state.setting(key):
+            self._answers.set_answer(*answer)
+        elif form.state.is_cleared(key):
+            self._answers.remove_answer(TUNING if key.startswith(f"{TUNING}.") else key)
 
     async def _show_unread(self, sentence: str) -> None:
         """Show what was read of the run earlier; if that is nothing, say why it cannot be read now."""
@@ -718,7 +637,7 @@ class AttachScreen(Screen[None]):
 
     def _show_unreadable(self, sentence: str) -> None:
         """Show the run without its settings, or ask for another process if there is nothing to show."""
-        if not self.query_one(FollowedRun).rows:
+        if not self._on_gpus:
             self.action_choose(sentence)
             return
         self.add_class("-unreadable")
@@ -726,7 +645,11 @@ class AttachScreen(Screen[None]):
         self._focus_on(None)
 
     def _cancel(self) -> None:
-        self._edits.cancel()
+        """Discard what is being read and estimated; further edits are of another run."""
+        self._takes_edits = False
+        self._reading.cancel()
+        if self._delayed is not None:
+            self._delayed.stop()
         self._reader.cancel()
         self._estimates.cancel()
 
@@ -755,7 +678,7 @@ class AttachScreen(Screen[None]):
         self._budget = budget
         self.query_one(JobForm).clear_errors()
         self._show_problem(None)
-        self._edits.save()
+        self._answers.save()
         self._step.update(budget, self._estimates)
         self._watchlist.set_budget(budget)
         self._watchlist.add_run(WatchedJob(job=budget.job, pids=self._keys))
@@ -767,8 +690,11 @@ class AttachScreen(Screen[None]):
         self._show_problem(sentence)
 
     def _show_problem(self, sentence: str | None, *, mark: str = "✗") -> None:
-        note = " Until then, the last settings apply." if self._budget and sentence else ""
-        self.query_one(FollowedRun).show_problem(f"{mark} {sentence}{note}" if sentence else None)
+        """Say why the job is incomplete or invalid, or what is awaited; None or empty: it is neither."""
+        note = " Until then, the last settings apply." if self._budget else ""
+        line = self.query_one("#problem", Static)
+        line.update(f"{mark} {sentence}{note}" if sentence else "")
+        line.set_class(bool(sentence), "-shown")
 
     def _focus_on(self, form: JobForm | None) -> None:
         """Move the focus to the form, or to the run; narrow terminals show only one of them."""
@@ -779,12 +705,81 @@ class AttachScreen(Screen[None]):
     @on(Resize)
     def _show_run(self) -> None:
         """Draw the names of the runs, and the run that is shown or the choice of a process."""
-        self._keys = with_start_times(self._board, self._keys)
-        self.query_one(PidChooser).display = not self._keys
-        self.query_one(FollowedRun).display = bool(self._keys)
-        self.query_one("#title", StaticLines).show(run_tabs(self._runs, self._keys, self.size.width - 2))
-        if self._keys:
-            self.query_one(FollowedRun).show(self._board, self._keys, self._attachment, self._budget)
+        board, attachment = self._board, self._attachment
+        keys = self._keys = with_start_times(board, self._keys)
+        self.query_one(PidChooser).display = not keys
+        self.query_one("#attached").display = bool(keys)
+        self.query_one("#title", StaticLines).show(run_tabs(self._runs, keys, self.size.width - 2))
+        if not keys:
+            return
+        rows = self._on_gpus = run_rows(board, keys)
+        self._missing = NOT_ON_GPU_YET if rows else missing_reason(board, keys, self._watchlist.is_running)
+        header = Content.styled(f"… reading process {keys[0][0]}", MUTED)
+        if attachment:
+            header = run_header(attachment, rows, self._missing.short)
+        elif rows:
+            header = process_header(rows)
+        self.query_one("#run", StaticLines).show(header, layout=True)
+        warnings = self.query_one("#warnings", StaticLines)
+        warnings.display = bool(attachment and attachment.warnings)
+        if attachment:
+            warnings.show(warnings_content(attachment), layout=True)
+        placements = self._placements() or dict.fromkeys(keys, RankPlacement(missing=self._missing.short))
+        self.query_one(RankTable).show(rows, placements, width=self.size.width)
+        self._draw_process()
+
+    def _placements(self) -> dict[ProcessKey, RankPlacement]:
+        """Return the rank of each process; those on no GPU yet with the GPU they will take, or why they are on none."""
+        board, attachment = self._board, self._attachment
+        if attachment is None:
+            return {}
+        present = {row.process.key for row in self._on_gpus}
+        if board and any((rank.pid, rank.start_time) not in present for rank in attachment.ranks):
+            attachment = attachment.with_gpu_assignments([gpu.reading for gpu in board.gpus])
+        placements: dict[ProcessKey, RankPlacement] = {}
+        for rank in attachment.ranks:
+            key = rank.pid, rank.start_time
+            missing = NOT_ON_GPU_YET if key in present else missing_reason(board, (key,), self._watchlist.is_running)
+            gpu = "-" if rank.gpu_assignment.gpu is None else str(rank.gpu_assignment.gpu)
+            placements[key] = RankPlacement(rank.rank, gpu, missing.short)
+        return placements
+
+    @on(RankTable.Selected)
+    def _draw_process(self) -> None:
+        """Draw the process under the cursor."""
+        row, view, board = self._selected, self.query_one(RankView), self._board
+        if row is None:
+            view.show_nothing(self._missing.sentence, self._budget)
+            return
+        now = board.snapshot.time if board else 0.0
+        view.show(row, history=self._watchlist.history.lifetime(row.key), now=now)
+        self._explain(row)
+
+    def _explain(self, row: ProcessRow) -> None:
+        """Explain the process's divergence, if it has one that is not explained yet."""
+        attachment, budget, comparison = self._attachment, row.budget, row.comparison
+        if budget is None or comparison is None or not comparison.diverges:
+            self._explained = None
+            self._explain_task.cancel()
+            self.query_one(RankView).show_explanation(Content())
+            return
+        high = comparison.peak_usage
+        held = (high.size_bytes if high else comparison.observed_bytes) or 0
+        steps = round(held / max(1.0, _EXPLAIN_STEP * budget.peak.device_bytes))
+        divergence = (id(budget), row.key, steps, row.process.counters is not None, comparison.status)
+        if divergence == self._explained:
+            return
+        self._explained = divergence
+        assumed = [f.key for f in attachment.reading.findings if not f.written] if attachment else []
+        estimate = partial(self._estimate_changed, environ=attachment.estimate_environ if attachment else None)
+        self._explain_task.submit(lambda: diagnose(budget, comparison, row.process, estimate, assumed=assumed))
+
+    def _show_explanation(self, divergence: Divergence) -> None:
+        self.query_one(RankView).show_explanation(divergence_content(divergence))
+
+
+def _origins(attachment: Attachment) -> dict[str, str]:
+    return {**attachment.reading.evidence(), **attachment.reading.refused}
 
 
 # Opens the attach screen: on the latest run, on a given process, or to ask for a process.

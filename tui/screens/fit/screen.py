@@ -27,8 +27,7 @@ from vramtop.monitor.storage.recent_models import RecentModels
 from ...background.latest_only_task import JobEstimates, LatestOnlyTask
 from ...draw.text_output import printable
 from ...job.form.fields import MODEL, ModelInput, cached_models, help_line, model_choices
-from ...job.form.job_form import JobForm
-from ...job.form_reading import FormReading
+from ...job.form.job_form import FormReading, JobForm
 from ...keys import ALT_DIGIT_CHARACTERS, bind, shown_key
 from ...widgets.action_label import ActionLabel
 from ...widgets.choice import Choice, ChoiceMenu
