@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..budget import Budget
+from ..budget import Budget, Peak, RankPeak
 from ..common.errors import Verdict, VramtopError
 from ..common.reserved_memory import with_reserved_memory
 from ..job.effective_batch import effective_batch
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # those of replaying every job, if the judge gives a budget with more bytes no better verdict.
 
 
+Figures = TypeVar("Figures", Peak, RankPeak)
 Estimate = Callable[[Job], Budget]
 Judge = Callable[[Budget], Verdict]
 
@@ -74,22 +75,18 @@ def shifted(budget: Budget, by: int) -> Budget:
     """Return the budget with ``by`` bytes added to all device figures; its components are unchanged."""
     if not by:
         return budget
-    peak = replace(
-        budget.peak,
-        device_bytes=max(0, budget.peak.device_bytes + by),
-        low_bytes=max(0, budget.peak.low_bytes + by),
-        high_bytes=max(0, budget.peak.high_bytes + by),
-    )
-    stages = tuple(
-        replace(
-            stage,
-            device_bytes=max(0, stage.device_bytes + by),
-            low_bytes=max(0, stage.low_bytes + by),
-            high_bytes=max(0, stage.high_bytes + by),
-        )
-        for stage in budget.stages
-    )
+    peak, stages = _shifted(budget.peak, by), tuple(_shifted(stage, by) for stage in budget.stages)
     return replace(budget, peak=peak, steady_device_bytes=peak.device_bytes, stages=stages)
+
+
+def _shifted(figures: Figures, by: int) -> Figures:
+    """Return a peak with ``by`` bytes added, none of its figures below 0."""
+    return replace(
+        figures,
+        device_bytes=max(0, figures.device_bytes + by),
+        low_bytes=max(0, figures.low_bytes + by),
+        high_bytes=max(0, figures.high_bytes + by),
+    )
 
 
 # A change of a job that lowers the memory it needs, and the row of the table that proposes it.

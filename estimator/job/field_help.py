@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from .job import Job
-from .job_file.changes import choices_of, table_struct
+from .job_file.changes import choices_of, field_of, table_struct
 
 _ABSENT = re.compile(r"[;:]? ?\babsent: (?P<words>.+?)(?=;|\.( |$)|$)", re.IGNORECASE)
 
@@ -67,10 +67,11 @@ def field_help(key: str) -> FieldHelp:
         KeyError: the job file has no such key.
     """
     table, _, name = key.partition(".")
-    kind = table_struct(table) if name else Job
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)} if kind else {}
-    field = fields[name or table]
-    doc = _one_line(field_documents(kind or Job).get(field.name, "").partition("\n\n")[0].replace("``", ""))
+    field = field_of(key)
+    if field is None:
+        raise KeyError(key)
+    documents = field_documents((table_struct(table) if name else None) or Job)
+    doc = " ".join(documents.get(field.name, "").partition("\n\n")[0].replace("``", "").split())
     absent = _ABSENT.search(doc)
     sentence = _ABSENT.sub("", doc).strip()
     return FieldHelp(
@@ -86,19 +87,14 @@ def field_help(key: str) -> FieldHelp:
 @lru_cache(maxsize=256)
 def is_switch(key: str) -> bool:
     """Return True if a key of the job file is true or false."""
-    table, _, name = key.partition(".")
-    kind = table_struct(table) if name else None
-    types = [field.type for field in msgspec.structs.fields(kind) if field.encode_name == name] if kind else []
-    return any(bool in (each, *get_args(each)) for each in types)
+    field = field_of(key)
+    return field is not None and bool in (field.type, *get_args(field.type))
 
 
-@lru_cache(maxsize=256)
 def choices_of_key(key: str) -> tuple[str, ...]:
     """Return the words that a key of the job file may have; empty if it is no choice of words."""
-    table, _, name = key.partition(".")
-    kind = table_struct(table)
-    fields = msgspec.structs.fields(kind) if kind else ()
-    return next((choices_of(field.type) for field in fields if field.encode_name == name), ())
+    field = field_of(key)
+    return choices_of(field.type) if field else ()
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:
@@ -125,10 +121,6 @@ def _below_fields(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
             continue
         if isinstance(text, ast.Constant) and isinstance(text.value, str):
             yield field.target.id, inspect.cleandoc(text.value)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _placeholder(kind: Any) -> str:

@@ -78,39 +78,36 @@ class ConfigFields:
 
     def flag(self, name: str, default: bool) -> bool:
         """Return true or false; null counts as missing."""
-        value = self.config.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise InputError(f"{self.where}: {name} = {format_value(value)} is neither true nor false")
-        return value
+        value = self._value(name, kinds=bool, words="neither true nor false")
+        return default if value is None else bool(value)
 
     def number(self, *names: str, default: float | None = None) -> float | None:
         """Return a number; null counts as missing."""
-        name = self._present(*names)
-        value = None if name is None else self.config[name]
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(f"{self.where}: {name} = {format_value(value)} is not a number")
-        return float(value)
+        value = self._value(*names, kinds=(int, float), words="not a number")
+        return default if value is None else float(value)
 
     def text(self, *names: str, default: str | None = None) -> str | None:
         """Return a string; null counts as missing."""
-        name = self._present(*names)
-        value = None if name is None else self.config[name]
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise InputError(f"{self.where}: {name} = {format_value(value)} is not a word")
-        return value
+        value = self._value(*names, kinds=str, words="not a word")
+        return default if value is None else str(value)
 
     def items(self, name: str) -> list[Any] | None:
         """Return a list; null counts as missing."""
-        value = self.config.get(name)
-        if value is not None and not isinstance(value, list | tuple):
-            raise InputError(f"{self.where}: {name} = {format_value(value)} is not a list")
+        value = self._value(name, kinds=(list, tuple), words="not a list")
         return None if value is None else list(value)
+
+    def _value(self, *names: str, kinds: type | tuple[type, ...], words: str) -> Any:
+        """Return the value of the first name that is present; None: null or missing.
+
+        Raises:
+            InputError: it has none of the types.
+        """
+        name = self._present(*names)
+        value = None if name is None else self.config[name]
+        wrong = not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool)
+        if value is not None and wrong:
+            raise InputError(f"{self.where}: {name} = {format_value(value)} is {words}")
+        return value
 
     def _absent(self, *names: str) -> int | None:
         return next((self.absent[name] for name in names if name in self.absent), None)

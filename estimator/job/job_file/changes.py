@@ -18,28 +18,33 @@ from ..settings import Run, Software, Uncertainties
 
 def job_keys() -> tuple[str, ...]:
     """Return every key that a job file may set, dotted: ``training.micro_batch``."""
-    tables = [table.encode_name for table in msgspec.structs.fields(Job)]
-    return tuple(
-        f"{table}.{key}".rstrip(".")
-        for table in tables
-        for key in (table_keys(table) if table_struct(table) else ("",))
-    )
+    keys = {table: table_keys(table) if table_struct(table) else () for table in fields_of(Job)}
+    return tuple(f"{table}.{key}".rstrip(".") for table, inside in keys.items() for key in inside or ("",))
+
+
+@lru_cache
+def fields_of(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    """Return the fields of a table of the job file by key."""
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
+
+
+def field_of(key: str) -> msgspec.structs.FieldInfo | None:
+    """Return the field of a dotted key, or of a table; None: there is no such key."""
+    table, _, name = key.partition(".")
+    kind = table_struct(table) if name else Job
+    return fields_of(kind).get(name or table) if kind else None
 
 
 def table_struct(table: str) -> type[msgspec.Struct] | None:
     """Return the kind of a table of the job file; None: the key is no table, or a list of them."""
-    kind = _kind_of(table)
-    return None if get_origin(kind) is list else _first_struct(kind)
+    field = fields_of(Job).get(table)
+    return None if field is None or get_origin(field.type) is list else _first_struct(field.type)
 
 
 def entry_struct(table: str) -> type[msgspec.Struct] | None:
     """Return the kind of the tables in a list of tables; None: the key is no such list."""
-    kind = _kind_of(table)
-    return _first_struct(kind) if get_origin(kind) is list else None
-
-
-def _kind_of(table: str) -> Any:
-    return next((f.type for f in msgspec.structs.fields(Job) if f.encode_name == table), None)
+    field = fields_of(Job).get(table)
+    return None if field is None or get_origin(field.type) is not list else _first_struct(field.type)
 
 
 def _first_struct(kind: Any) -> type[msgspec.Struct] | None:
@@ -60,7 +65,7 @@ def choices_of(kind: Any) -> tuple[str, ...]:
 def table_keys(table: str | None) -> tuple[str, ...]:
     """Return the keys of a table, or of the tables in a list; None: of the file itself."""
     kind = Job if table is None else table_struct(table) or entry_struct(table)
-    return tuple(f.encode_name for f in msgspec.structs.fields(kind)) if kind else ()
+    return tuple(fields_of(kind)) if kind else ()
 
 
 # Puts into words what is wrong with a value of a job file: the key, the value, and the nearest known one.
@@ -157,9 +162,9 @@ def _nearest(word: str, known: Sequence[str], *, before: str = "") -> str:
 
 def _choices(steps: Sequence[str | int]) -> tuple[str, ...]:
     names = [step for step in steps if isinstance(step, str)]
-    struct = (table_struct(names[0]) or entry_struct(names[0])) if len(names) == 2 else None
-    fields = msgspec.structs.fields(struct) if struct else ()
-    return next((choices_of(f.type) for f in fields if f.encode_name == names[1]), ())
+    kind = (table_struct(names[0]) or entry_struct(names[0])) if len(names) == 2 else None
+    field = fields_of(kind).get(names[1]) if kind else None
+    return choices_of(field.type) if field else ()
 
 
 def _lookup(data: Any, steps: Sequence[str | int]) -> Any:
@@ -318,14 +323,9 @@ def job_differences(before: Job, after: Job) -> dict[str, Any]:
 
 
 @lru_cache
-def _settable() -> dict[str, tuple[type[msgspec.Struct], dict[str, Any]]]:
-    """Return the job's tables by name, each with the types of its keys."""
-    kinds = {f.encode_name: table_struct(f.encode_name) for f in msgspec.structs.fields(Job)}
-    return {
-        name: (kind, {f.encode_name: f.type for f in msgspec.structs.fields(kind)})
-        for name, kind in kinds.items()
-        if kind is not None
-    }
+def _settable() -> dict[str, type[msgspec.Struct]]:
+    """Return the kinds of the job's tables by name."""
+    return {name: kind for name in fields_of(Job) if (kind := table_struct(name))}
 
 
 def _with_tables(job: Job, changes: Mapping[str, Any]) -> Job:
@@ -339,8 +339,8 @@ def _with_tables(job: Job, changes: Mapping[str, Any]) -> Job:
     tables: dict[str, dict[str, Any]] = {}
     for dotted, value in changes.items():
         table, _, key = dotted.partition(".")
-        tables.setdefault(table, {})[key] = msgspec.convert(value, settable[table][1][key])
-    made = {name: getattr(job, name) or settable[name][0]() for name in tables}
+        tables.setdefault(table, {})[key] = msgspec.convert(value, fields_of(settable[table])[key].type)
+    made = {name: getattr(job, name) or settable[name]() for name in tables}
     return msgspec.structs.replace(
         job, **{name: msgspec.structs.replace(old, **tables[name]) for name, old in made.items()}
     )
@@ -354,7 +354,7 @@ def check_value(key: str, value: Any) -> None:
     """
     table, _, name = key.partition(".")
     try:
-        msgspec.convert(value, _settable()[table][1][name])
+        msgspec.convert(value, fields_of(_settable()[table])[name].type)
     except msgspec.ValidationError:
         try:
             job_from_mapping({table: {name: value}}, where="")
