@@ -12,8 +12,7 @@ import msgspec
 
 from .common.errors import InputError
 from .common.sizes import MIB, format_gib
-from .job.effective_batch import EffectiveBatchJson, effective_batch
-from .job.job import Job
+from .job.job import EffectiveBatchJson, Job, effective_batch
 from .job.job_file.changes import job_from_mapping, job_to_mapping
 from .job.settings import Uncertainties
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..budget import Budget, Peak, RankPeak
 from ..common.errors import Verdict, VramtopError
 from ..common.reserved_memory import with_reserved_memory
-from ..job.effective_batch import effective_batch
-from ..job.job import Job
+from ..job.job import Job, effective_batch
 from ..job.job_file.changes import job_to_mapping, with_changes
 from ..job.resolved_job import ResolvedJob
 from ..readers.source.written_places import COMMAND_LINE, written_place

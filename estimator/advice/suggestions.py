@@ -10,8 +10,8 @@ from ..budget import Budget
 from ..common.errors import CannotTellError, VramtopError
 from ..job.gpu_catalogue import BF16_CAPABILITY, Gpu
 from ..job.job import Job
-from ..job.quantization import BITSANDBYTES
 from ..job.resolved_job import ResolvedJob, preparation, resolve_job
+from ..job.rules.dtype_widths import BITSANDBYTES
 from ..job.settings import Inference
 from .suggestion_search import (
     HOST_LOADING,

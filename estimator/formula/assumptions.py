@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from ..job.gpu_catalogue import BF16_CAPABILITY, Gpu
 from ..job.job import Job
-from ..job.quantization import BITSANDBYTES, is_four_bit
 from ..job.resolved_job import ResolvedJob
+from ..job.rules.dtype_widths import BITSANDBYTES, is_four_bit
 from ..job.trainable import describe_trained
 from ..model.architecture import Architecture, Inventory
 from ..model.families import FAMILIES, family_of
 from ..model.read_architecture import UNKNOWN_FAMILY_ERROR
 from ..model.trained_parameters import TrainedParameters, adapter_groups, near_names, unmatched_targets
-from .activations.layer_context import uses_eager_attention
+from .layer_context import uses_eager_attention
 
 _LONG_SEQUENCE = 4096
 """Eager attention deserves a warning from that length on."""

@@ -17,8 +17,8 @@ from ..common.reserved_memory import ReservedMemory, how_reserved_memory_is_foun
 from ..common.sizes import GIB, MIB, format_gib
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
-from ..job.quantization import BYTES_PER_ELEMENT
 from ..job.resolved_job import with_sizes_of
+from ..job.rules.dtype_widths import BYTES_PER_ELEMENT
 from ..job.rules.optimizers.optimizer import Optimizer
 from ..job.settings import Inference, Training
 from ..model.architecture import Architecture, Inventory

@@ -14,9 +14,9 @@ from ..job.settings import Lora, ModelSpec, OtherModel, Parallel, Training
 from ..model.architecture import Architecture, Inventory
 from ..model.find_config import resolve_model
 from ..model.read_architecture import count_parameters, read_architecture
-from .activations.saved_activations import forward_pass_bytes
 from .peak_moments import phase_peaks
 from .rank_memory import Plan, RankMemory, make_plan, rank_memory
+from .saved_activations import forward_pass_bytes
 
 # Bytes of one model that is held beside the trained one on one rank: its weights, and its forward pass.
 #

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..budget import Components, Phase, PhaseName
-from .activations.saved_activations import forward_pass_bytes
 from .checkpoint_saving import gathered_bytes
 from .model_states import steps_shards
 from .rank_memory import RankMemory
+from .saved_activations import forward_pass_bytes
 
 
 def phase_peaks(rank: RankMemory) -> tuple[Phase, ...]:

@@ -19,15 +19,15 @@ from ..model.architecture import Architecture, Inventory
 from ..model.placement import Placement, place
 from ..model.rank_share import Stage, model_trained_parameters, stages
 from ..model.trained_parameters import QuantizedLayers, TrainedParameters
-from .activations.layer_context import head_passes
-from .activations.logits_and_loss import LossBytes, loss_bytes
-from .activations.saved_activations import SavedActivations, saved_activations
 from .buffers import Buffers, root_buffers, unit_buffers, weight_width, whole_model_buffers
 from .checkpoint_saving import saved_on_host
 from .fsdp1 import flat_buffers, gathered_share, unit_rule
+from .layer_context import head_passes
+from .logits_and_loss import LossBytes, loss_bytes
 from .megatron_fsdp import megatron_buffers
 from .model_states import ModelStates, largest_gradient, model_states, state_rules
 from .ranges import preparation_doubt
+from .saved_activations import SavedActivations, saved_activations
 from .zero import own_gradient_bytes, zero_buffers
 
 # Bytes of the key-value cache of inference on one rank.

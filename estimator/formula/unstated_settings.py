@@ -12,8 +12,8 @@ from ..common.errors import CannotTellError, InputError
 from ..common.sizes import format_gib
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
-from ..job.quantization import is_four_bit
 from ..job.resolved_job import ResolvedJob, resolve_job
+from ..job.rules.dtype_widths import is_four_bit
 from ..job.rules.frameworks import older
 from ..model.architecture import Architecture, Inventory
 from ..model.read_architecture import count_parameters

@@ -9,13 +9,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .job import Job
-from .quantization import BYTES_PER_ELEMENT, quantization
 from .rules.dtype_widths import (
+    BYTES_PER_ELEMENT,
     DTYPE_WIDTHS,
     AdapterRules,
     Widths,
     adapter_rules,
     dtype_widths,
+    quantization,
     uses_deepspeed,
     uses_megatron_precision,
 )

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ..job.job import Job
-from ..job.quantization import BITSANDBYTES
 from ..job.resolved_job import ResolvedJob, resolve_job
+from ..job.rules.dtype_widths import BITSANDBYTES
 from ..job.rules.frameworks import PRECISIONS
 from ..job.settings import Parallel
 from .architecture import Inventory

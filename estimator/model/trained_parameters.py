@@ -14,8 +14,8 @@ from math import prod
 from typing import Literal
 
 from ..common.errors import InputError
-from ..job.quantization import BITSANDBYTES, quantized_bytes
 from ..job.resolved_job import ResolvedJob
+from ..job.rules.dtype_widths import BITSANDBYTES, quantized_bytes
 from ..job.settings import Lora
 from ..job.trainable import TrainableRules, trainable_rules
 from .architecture import Inventory, ParameterGroup

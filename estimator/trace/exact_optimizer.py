@@ -14,8 +14,8 @@ from ..common.errors import CannotTellError
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
-from ..job.rules.optimizers.by_name import LISTED_LIBRARIES
 from ..job.rules.optimizers.optimizer import Optimizer, PerShape
+from ..job.rules.optimizers.table import LISTED_LIBRARIES
 from ..model.architecture import Architecture, Inventory
 from ..model.trained_parameters import adapter_groups
 from .interpreters import choose_interpreter

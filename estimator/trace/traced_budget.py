@@ -22,8 +22,8 @@ from ..formula.ranges import (
 from ..formula.rank_memory import context_bytes, free_for_modules, nccl_bytes, workspace_bytes
 from ..job.gpu_catalogue import Gpu, generation_of
 from ..job.job import Job
-from ..job.quantization import BITSANDBYTES
 from ..job.resolved_job import ResolvedJob, resolve_job
+from ..job.rules.dtype_widths import BITSANDBYTES
 from ..job.trainable import describe_trained
 from ..model.architecture import Architecture
 from ..model.find_config import ResolvedModel

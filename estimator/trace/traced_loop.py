@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..formula.activations.layer_context import norm_kind
+from ..formula.layer_context import norm_kind
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..model.families import LIGER_PATCHES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.estimator.job.effective_batch import effective_batch
+from vramtop.estimator.job.job import effective_batch
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.job.rules.frameworks import AUTO
 from vramtop.estimator.job.trainable import describe_trained

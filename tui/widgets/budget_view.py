@@ -7,8 +7,8 @@ from textual.content import Content
 
 from vramtop.estimator.budget import Budget, Method
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.estimator.job.effective_batch import effective_batch
 from vramtop.estimator.job.gpu_catalogue import match_nvml_name
+from vramtop.estimator.job.job import effective_batch
 from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult, count_devices
 
 from ..draw.bars import BarRange, BarSegment, Cell, component_segments, draw_bar, memory_segment

@@ -13,8 +13,8 @@ from typing import Literal
 import msgspec
 
 from ...model.rank_share import LocalParameters, Stage
-from ..activations.layer_context import LayerContext, LinearInput, linear_input_of
-from ..activations.saved_activations import AUTOCAST_ACTIVATION_TENSORS, activation_tensors, score_masks
+from ..layer_context import LayerContext, LinearInput, linear_input_of
+from ..saved_activations import AUTOCAST_ACTIVATION_TENSORS, activation_tensors, score_masks
 
 # Recorder of a program's allocations and releases: tensors counted by their references, as torch counts them.
 

@@ -17,11 +17,11 @@ from ...model.architecture import Architecture
 from ...model.rank_share import Stage
 from ...model.read_architecture import count_parameters
 from ...worker.memory.allocator_settings import AllocatorSettings
-from ..activations.layer_context import LayerContext, layer_context
-from ..activations.logits_and_loss import LossBytes, gathered_parts
-from ..activations.saved_activations import score_masks
+from ..layer_context import LayerContext, layer_context
+from ..logits_and_loss import LossBytes, gathered_parts
 from ..peak_moments import highest_phase, phase_peaks
 from ..rank_memory import Plan, RankMemory, make_plan, rank_memory
+from ..saved_activations import score_masks
 from .block import (
     GRADIENT,
     INPUT,

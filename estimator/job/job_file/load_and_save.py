@@ -14,7 +14,7 @@ from ...common.paths import expand_user, is_file, note_job_folder
 from ...common.private_files import write_private
 from ...common.untrusted_files import parse_toml, read_file
 from ..job import Job
-from ..rules.optimizers.by_name import LISTED_LIBRARIES
+from ..rules.optimizers.table import LISTED_LIBRARIES
 from ..settings import Parallel, Target
 from .changes import job_differences, job_from_mapping, job_to_mapping
 

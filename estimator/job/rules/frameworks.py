@@ -559,7 +559,7 @@ class VersionRules:
 
 def version_rules(job: "Job") -> VersionRules:
     """Return the behaviour of the versions that a job states."""
-    from ..quantization import is_four_bit  # which imports the settings, whose types are made of these tables
+    from .dtype_widths import is_four_bit  # which imports the settings, whose types are made of these tables
 
     framework = FRAMEWORKS[job.training.framework]
     return _rules(job.software, is_four_bit(job.lora), framework.torchtitan_models, framework.litgpt_models)

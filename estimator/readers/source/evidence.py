@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ...job.job import Job
-from ...job.job_file.changes import ABOUT_THE_MODEL, with_changes, with_old_model_removed
+from ...job.job_file.changes import ABOUT_THE_MODEL, format_value, with_changes, with_old_model_removed
 from ...job.rules.optimizers.by_name import OptimizerChoice
 from ...job.settings import UncertaintyDirection
-from ...model.read_architecture import format_value
 
 # Settings of another tool by its own names, in layers: the command line wins over files, files over defaults.
 

@@ -14,8 +14,8 @@ import msgspec
 from ...common.errors import InputError
 from ...common.limits import LimitError, decode_json
 from ...job.job import Job
-from ...job.quantization import is_four_bit
 from ...job.resolved_job import trainer_precision
+from ...job.rules.dtype_widths import is_four_bit
 from ...job.rules.frameworks import DTYPE_NAMES, STRATEGIES
 from ..source.data_files import FilesystemView, table_of_setting
 from ..source.evidence import (

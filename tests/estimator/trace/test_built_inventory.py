@@ -15,7 +15,7 @@ from transformers.quantizers.quantizers_utils import should_convert_module
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Training
-from vramtop.estimator.job.quantization import quantized_bytes, tensor_bytes
+from vramtop.estimator.job.rules.dtype_widths import quantized_bytes, tensor_bytes
 from vramtop.estimator.model.architecture import Inventory, ParameterGroup
 from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
 from vramtop.estimator.model.trained_parameters import adapter_groups_by_rule

@@ -11,7 +11,7 @@ import transformers
 from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 from storage_counter import StorageCounter
 
-from vramtop.estimator.job.quantization import tensor_bytes
+from vramtop.estimator.job.rules.dtype_widths import tensor_bytes
 from vramtop.estimator.worker.model.build import prepare_for_training
 from vramtop.estimator.worker.model.quantized import (
     Linear4bit,

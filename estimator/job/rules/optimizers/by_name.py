@@ -9,21 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from .optimizer import Optimizer, Options, Variant
-from .table import OPTIMIZERS, UNKNOWN
-
-# Libraries with optimizers that are widely used: a class of theirs that a script names may be imported and stepped.
-
-
-LISTED_LIBRARIES = frozenset(
-    (
-        *("adam_mini", "adopt", "apex", "apollo_torch", "bitsandbytes", "came_pytorch", "dadaptation", "deepspeed"),
-        *("distributed_shampoo", "galore_torch", "grokadamw", "heavyball", "lion_pytorch", "lomo_optim", "muon"),
-        *("optimi", "prodigyopt", "pytorch_optimizer", "schedulefree", "soap", "sophia", "timm", "torch", "torchao"),
-        *("torch_optimizer", "transformer_engine", "transformers"),
-    )
-)
-"""Their modules. Nothing of another library, of the script itself or of its folder is imported because a script says
-so."""
+from .table import LISTED_LIBRARIES, OPTIMIZERS, UNKNOWN
 
 
 class _NotKnown:

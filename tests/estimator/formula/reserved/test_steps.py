@@ -9,7 +9,7 @@ import pytest
 from tests.estimator.formula.test_closed_form_matrix import CELLS
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.formula.activations.layer_context import layer_context
+from vramtop.estimator.formula.layer_context import layer_context
 from vramtop.estimator.formula.peak_moments import highest_phase, phase_peaks
 from vramtop.estimator.formula.rank_memory import RankMemory, make_plan, rank_memory
 from vramtop.estimator.formula.reserved.machine import Machine

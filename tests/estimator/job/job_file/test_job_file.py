@@ -5,8 +5,7 @@ import msgspec
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.job.effective_batch import effective_batch
-from vramtop.estimator.job.job import Job, Lora
+from vramtop.estimator.job.job import Job, Lora, effective_batch
 from vramtop.estimator.job.job_file.changes import (
     job_from_mapping,
     job_keys,

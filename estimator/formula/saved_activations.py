@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace as replace_fields
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...job.resolved_job import ResolvedJob
-from ...model.architecture import Architecture, Role
-from ...model.rank_share import Stage, unpacked_bytes
+from ..job.resolved_job import ResolvedJob
+from ..model.architecture import Architecture, Role
+from ..model.rank_share import Stage, unpacked_bytes
 from .layer_context import (
     LayerContext,
     LinearInput,

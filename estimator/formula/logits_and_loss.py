@@ -6,10 +6,10 @@ Legend of widths: bytes per element; c in the compute type.
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...job.resolved_job import ResolvedJob
-from ...job.rules.frameworks import Framework
-from ...model.architecture import Architecture
-from ...model.rank_share import Stage, unpacked_bytes
+from ..job.resolved_job import ResolvedJob
+from ..job.rules.frameworks import Framework
+from ..model.architecture import Architecture
+from ..model.rank_share import Stage, unpacked_bytes
 from .layer_context import HEAD_CHUNK
 
 # Bytes that the logits and the loss of one micro-batch take, at the moments that matter.

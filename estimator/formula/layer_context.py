@@ -11,13 +11,13 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...job.resolved_job import ResolvedJob
-from ...job.rules.dtype_widths import Widths
-from ...job.rules.frameworks import Framework, VersionRules
-from ...model.architecture import Architecture
-from ...model.families import LIGER_PATCHES
-from ...model.rank_share import Stage
-from ...model.trained_parameters import BlockRun, separates_experts
+from ..job.resolved_job import ResolvedJob
+from ..job.rules.dtype_widths import Widths
+from ..job.rules.frameworks import Framework, VersionRules
+from ..model.architecture import Architecture
+from ..model.families import LIGER_PATCHES
+from ..model.rank_share import Stage
+from ..model.trained_parameters import BlockRun, separates_experts
 
 # Implementations of an RMSNorm in eager mode, by framework and versions.
 
