@@ -166,13 +166,14 @@ def _read_own_script(program: Program) -> JobReading:
     opened: set[Path] = set()
     files = _config_layer(program, flags, words, opened)
     given = {**files, **flags}
-    script = _read_script(program, given, notebook, opened)
+    launched = accelerate_layers(program, files)
+    script = _read_script(program, given, notebook, opened, launched)
     if (spelled := _spell_out(program, flags, script)) != flags:
         flags, given = spelled, {**files, **spelled}
-        script = _read_script(program, given, notebook, opened)
+        script = _read_script(program, given, notebook, opened, launched)
     if assumed := assumed_versions(script.old_calls, program.versions):
         program = _with_assumed(program, assumed)
-        script = _read_script(program, given, notebook, opened)
+        script = _read_script(program, given, notebook, opened, launched)
     if script.makes_images:
         raise InputError(
             f"{program.launch.program_name} trains a diffusion model, whose memory is not counted from its source: "
@@ -184,12 +185,14 @@ def _read_own_script(program: Program) -> JobReading:
     defaults = [_without_unresolved_sizes(layer, unresolved) for layer in _defaults(program, script, method, given)]
     # accelerate's own order (state.py, accelerator.py): the script's precision, but the launcher's accumulation
     precision = {name: setting for name, setting in script.accelerate.items() if name == "mixed_precision"}
-    accelerate = [precision, *accelerate_layers(program, files), script.accelerate]
+    accelerate = [precision, *launched, script.accelerate]
     if script.has_own_loop and method is None:
         accelerate.append({"script_own_loop": default_setting(True, "the script trains in a loop of its own")})
     if "deepspeed" in script.written and isinstance(getattr(flags.get("deepspeed"), "value", None), bool):
         flags = {name: setting for name, setting in flags.items() if name != "deepspeed"}  # a switch, not a file
-    layers = [{**flags, **script.assigned}, files, script.written, script.hints, *defaults]
+    stated = [{**flags, **script.assigned}, files, script.written, script.hints]
+    stated = [{name: each for name, each in layer.items() if name not in script.unused} for layer in stated]
+    layers = [*stated, *defaults]
     for doubt in script.doubts:
         program.findings.warn(doubt.sentence, unless=doubt.key if doubt.asks else None)
         program.findings.add_uncertainty(doubt.direction, *doubt.components, unless=doubt.key)
@@ -272,7 +275,11 @@ def _config_layer(
 
 
 def _read_script(
-    program: Program, options: SettingsLayer, notebook: NotebookCode | None, opened: set[Path]
+    program: Program,
+    options: SettingsLayer,
+    notebook: NotebookCode | None,
+    opened: set[Path],
+    launched: Sequence[SettingsLayer],
 ) -> ScriptSettings:
     """Return the settings in the script's source; TRL's own scripts have none beside their flags."""
     script = program.launch.script or _file_of_module(program)
@@ -289,7 +296,7 @@ def _read_script(
             program.filesystem.resolve(script),
             text=notebook.text if notebook is not None else None,
             options=options,
-            environ=_environ_of_rank(program),
+            environ=_environ_of_rank(program, launched),
             arguments=program.launch.arguments,
             find_config=partial(_find_config, program),
             folders=_import_folders(program),
@@ -347,11 +354,13 @@ def _find_file(program: Program, opened: set[Path], name: str) -> Path | None:
     return path
 
 
-def _environ_of_rank(program: Program) -> dict[str, Any]:
-    """Return the environment of rank 0, in which torchrun's variables are set although a launch line lacks them."""
+def _environ_of_rank(program: Program, launched: Sequence[SettingsLayer]) -> dict[str, Any]:
+    """Return the environment of rank 0, in which a launcher's variables are set although a launch line lacks them."""
     environ: dict[str, Any] = dict(program.environ)
-    world = read_world_size(program.launcher, LayeredSettings(), program.environ)
-    if "torchrun" in program.launcher.launchers and "RANK" not in environ and (ranks := as_int(world.ranks)):
+    world = read_world_size(program.launcher, LayeredSettings(*launched), program.environ)
+    sets_them = not {"torchrun", "deepspeed", "accelerate"}.isdisjoint(program.launcher.launchers)
+    ranks = as_int(world.ranks)
+    if sets_them and "RANK" not in environ and ranks and not world.one_per_gpu:
         environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)}
         environ |= {"LOCAL_WORLD_SIZE": str(world.per_node or ranks)}
     return environ

@@ -8,12 +8,23 @@ from ...common.errors import InputError
 from ...common.untrusted_files import read_file
 from ...job.settings import Software
 
-_FILES = ("requirements.txt", "requirement.txt", "pyproject.toml", "setup.py", "setup.cfg", "environment.yml")
+_FILES = (
+    *(
+        "requirements.txt",
+        "requirement.txt",
+        "pyproject.toml",
+        "setup.py",
+        "setup.cfg",
+        "environment.yml",
+        "install.sh",
+    ),
+)
 _MAX_BYTES = 200_000
 _PIN = re.compile(
-    r"""["'\s,\[-]?\b(?P<name>[A-Za-z][\w-]*)(?:\[[\w,-]*\])?\s*(?P<sign>==|<=|~=|<)\s*(?P<version>\d+(?:\.\d+)*)"""
+    r"""["'\s,\[-]?\b(?P<name>[A-Za-z][\w-]*)(?:\[[\w,-]*\])?\s*(?:[>!]=?\s*[\d.]+\s*,\s*)*"""
+    r"""(?P<sign>==|<=|~=|<)\s*(?P<version>\d+(?:\.\d+)*)"""
 )
-"""``transformers==4.30.0`` in a line of a list of requirements, whatever its syntax; ``>=`` pins nothing."""
+"""``transformers==4.30.0`` or ``>=4.28,<4.38`` in a line of requirements, whatever its syntax; ``>=`` pins nothing."""
 _COMMENT = re.compile(r"#[^\n]*")
 _REPOSITORY_MARKS = (".git", "pyproject.toml", "setup.py")
 _MAX_PARENTS = 4

@@ -514,6 +514,8 @@ class Outcome:
     """The script makes an optimizer or a trainer."""
     understood: set[str] = field(default_factory=set)
     """Options that the script was seen to use."""
+    unused: set[str] = field(default_factory=set)
+    """Options that do not decide what their names say, as what does was followed."""
     option_names: set[str] = field(default_factory=set)
     """Names that its command line may have, and may abbreviate."""
     unresolved: dict[str, str] = field(default_factory=dict)
@@ -639,6 +641,8 @@ def _read_model(trained: Trained, notes: Notes, found: Outcome) -> None:
     for name, sentence in model.unresolved.items():
         if name not in found.written or name in model.unresolved:
             found.unresolved.setdefault(name, sentence)
+    if trained.certain and model.is_read and not {"dtype", "torch_dtype"} & {*settings, *model.unresolved}:
+        found.unused = {"dtype", "torch_dtype"}  # whatever options have these names
     _read_frozen(trained, notes, found)
     _read_config(model, found)
     over_words = model.task is None or str(model.task.value).endswith("-lm")

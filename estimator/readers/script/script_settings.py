@@ -173,6 +173,12 @@ class Script:
     find_file: Callable[[str], Path | None]
     """Returns a file that the script may read, by the name that it uses."""
 
+    @property
+    def ranks(self) -> Any:
+        """The number of processes that run it, where a launcher's variables say so."""
+        number = str(self.environ.get("WORLD_SIZE", ""))
+        return int(number) if number.isdigit() else UNKNOWN
+
     @cached_property
     def lengths(self) -> dict[str, ast.Assign | ast.AnnAssign]:
         """The statements that assign to names of lengths, by name."""
@@ -205,7 +211,7 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
         imports: the modules beside it.
     """
     options = Options(script.options, script.arguments)
-    notes = Notes(find_config=script.find_config, versions=script.versions)
+    notes = Notes(find_config=script.find_config, versions=script.versions, ranks=script.ranks)
     library = ScriptLibrary(notes, options)
     run = Interpreter(
         library, decisions, imports, environ=script.environ, arguments=script.arguments, max_steps=_MAX_STEPS
@@ -635,6 +641,8 @@ class ScriptSettings:
     """True if it loads the model itself rather than let the trainer do it."""
     understood: frozenset[str] = frozenset()
     """Options that it was seen to use."""
+    unused: frozenset[str] = frozenset()
+    """Options that do not decide what their names say."""
     option_names: frozenset[str] = frozenset()
     """Names that its command line may have, and may abbreviate as argparse allows."""
     unresolved: Mapping[str, str] = field(default_factory=dict)
@@ -789,6 +797,7 @@ def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting], 
         own_loss=found.own_loss,
         unknown_trainer=_unknown_trainer(tree),
         understood=frozenset(found.understood),
+        unused=frozenset(found.unused),
         option_names=frozenset(found.option_names),
         doubts=tuple(found.doubts),
     )

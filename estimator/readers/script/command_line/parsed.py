@@ -485,6 +485,8 @@ def _from_class(options: Options, call: Call) -> Any:
 def _parser(options: Options, call: Call) -> Any:
     options.has_unknown_names |= call.value(None, "allow_abbrev", default=True) is not True
     kinds = call.value(0, "dataclass_types", default=[])
+    if isinstance(kinds, str):  # the program's name, argparse's first argument
+        kinds = []
     return Parser(options, list(kinds) if isinstance(kinds, list | tuple) else [kinds])
 
 

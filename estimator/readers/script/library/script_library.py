@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ....job.rules.optimizers.by_name import optimizer_class_names
@@ -413,7 +414,8 @@ class ScriptLibrary:
             return
         self._followed += 1
         if self._followed <= _MAX_FOLLOWED:
-            call.run.call(value, Call(call.run, call.node, "", None, scope=call.scope))
+            with suppress(ScriptEndsError):  # with arguments that are not known, if it is called at all
+                call.run.call(value, Call(call.run, call.node, "", None, scope=call.scope))
 
 
 _ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")

@@ -84,7 +84,7 @@ _PARTS: Mapping[str, tuple[Component, ...]] = {
 _WITHOUT_MEMORY = re.compile(
     r"(?i)save|load|log|print|show|init|reset|repr|eval|predict|metric|state_dict|to_dict|dump|rng|seed|token|warn|version"
     r"|generat|progress|push|hub|report|compile|callback|signature|verify|check|mask|sampl|rotary|limit|gather|broadcast"
-    r"|wandb|main_process|scheduler|size|(^|[._])(is|has|get_rank|get_world|allow|count|num|freeze|unfreeze)_"
+    r"|hparam|wandb|main_process|scheduler|size|(^|[._])(is|has|get_rank|get_world|allow|count|num|freeze|unfreeze)_"
     r"|(^|[._])(count|summary|watch|close|type|info|debug|error|exception)$"
 )
 """In the names of parts in which no training step's memory lies."""

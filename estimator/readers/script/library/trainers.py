@@ -131,7 +131,9 @@ class AcceleratorObject(Thing):
             return True
         if name in ("process_index", "local_process_index"):
             return 0
-        return UNKNOWN if name in ("device", "state", "num_processes") else Attribute(self, name)
+        if name in ("num_processes", "world_size"):
+            return self._notes.ranks
+        return UNKNOWN if name in ("device", "state") else Attribute(self, name)
 
     def method(self, call: Call) -> Any:
         """Follow ``prepare``, which returns what it is given, and ``backward``."""
@@ -140,6 +142,7 @@ class AcceleratorObject(Thing):
                 for model in models_in(value):
                     if isinstance(model, Model):
                         model.on_gpu = True if model.on_gpu is None else model.on_gpu
+                        model.sharded = True
                 self._notes.parameters_given.append(value)
             return call.args[0] if len(call.args) == 1 else tuple(call.args)
         if call.name == "backward":
@@ -472,6 +475,9 @@ class TrainerObject(Thing):
 
     def _take_other(self, call: Call, name: str, role: str) -> None:
         value = call.value(None, name)
+        if name == "reward_funcs" and value and isinstance(value, list) and all(isinstance(v, Function) for v in value):
+            origin = f"{call.where}: {call.name}({name}=...): functions of the script"
+            self._notes.assigned[name] = Setting(value=[], origin=origin)
         for each in value if isinstance(value, list | tuple) else [value]:
             if isinstance(each, Model) and each is not self.model:
                 each.role = role
@@ -582,6 +588,10 @@ def initialize_deepspeed(call: Call, notes: Notes) -> Any:
     if not trains and isinstance(table, dict) and not table.get("optimizer"):
         return (model, UNKNOWN, UNKNOWN, UNKNOWN)  # it only runs, as a reference model does
     notes.parameters_given.append(model)
+    size = table.get("train_micro_batch_size_per_gpu") if isinstance(table, dict) else None
+    if "training_data" in call.kwargs and isinstance(size, int):  # DeepSpeed makes the loader itself
+        origin = f"{call.where}: {call.name}(config=...)"
+        notes.hints["per_device_train_batch_size"] = Setting(value=size, origin=origin)
     for name in ("config", "config_params"):
         value = plain(call.kwargs.get(name))
         if isinstance(value, str | dict):
@@ -643,6 +653,12 @@ def _read_lightning(call: Call, notes: Notes) -> None:
     if "precision" in call.kwargs and call.setting("precision") is None:
         sentence = f"{call.where}: {call.name}(precision=...) is only known when the script runs."
         notes.doubt(sentence, *MODEL_STATES, "activations", key="training.precision")
+    devices = plain(call.value(None, "devices", default="auto"))
+    count = len(devices) if isinstance(devices, list) else devices
+    value = count if type(count) is int and count > 0 else "all GPUs"
+    if "devices" in call.kwargs or "gpus" in call.kwargs or value != "all GPUs":
+        origin = f"{call.where}: {call.name}(devices={short_text(call.expression(None, 'devices'))})"
+        notes.written.setdefault("script_processes", Setting(value=value, origin=origin))
     strategy = call.value(None, "strategy", default="auto")
     if not isinstance(strategy, str) or not strategy.startswith(("auto", "ddp", "single")):
         sentence = f"{call.where}: the strategy {plain(strategy)} of lightning is not read; nothing is sharded."
@@ -658,6 +674,7 @@ MODEL_FUNCTIONS: Mapping[str, Any] = {
     **dict.fromkeys(("deepcopy", "copy.copy"), copy_value),
     **dict.fromkeys(("prepare_model_for_kbit_training", "prepare_model_for_int8_training"), prepare_for_kbit),
     "create_reference_model": reference_model,
+    **dict.fromkeys(("get_world_size", "get_num_processes"), lambda call, notes: notes.ranks),
     **dict.fromkeys(("zeros", "ones", "empty", "rand", "randn", "full"), lambda call, notes: make_tensor(call)),
     "DataLoader": make_loader,
 }

@@ -312,14 +312,30 @@ def quantization_config(call: Call) -> Any:
 
 
 def prepare_for_kbit(call: Call, notes: Notes) -> Any:
-    """Follow peft's ``prepare_model_for_kbit_training``: it freezes the model, and checkpoints unless told not to."""
+    """Follow peft's ``prepare_model_for_kbit_training``: it freezes the model, and checkpoints unless told not to.
+
+    A model that is not quantized it casts to fp32 and does not checkpoint (peft/utils/other.py, 0.2 to 0.15).
+    """
     model = call.value(0, "model", default=UNKNOWN)
     if isinstance(model, Model):
         model.train(None, value=False, call=call)
+        if _is_unquantized(model):
+            if call.name == "prepare_model_for_kbit_training":
+                model.put("dtype", "float32", call.where, f"{call.name}() of a model that is not quantized")
+            return model
         if call.value(1, "use_gradient_checkpointing", default=True) is not False:
             model.put("activation_checkpointing", True, call.where, f"{call.name}()")
         model.put("kbit_preparation", True, call.where, f"{call.name}()")
     return model
+
+
+def _is_unquantized(model: Model) -> bool:
+    """Return True if the script says how a model is loaded, and nothing of it quantizes the weights."""
+    names = ("load_in_4bit", "load_in_8bit", "quantization_config")
+    table = model.config.table() if model.config is not None else None
+    if not model.is_read or table is None or "quantization_config" in table or model.unresolved.keys() & {*names}:
+        return False
+    return not any(setting.value for name in names if (setting := model.settings.get(name)) is not None)
 
 
 def patch_with_liger(call: Call, notes: Notes) -> Any:
@@ -401,7 +417,8 @@ def from_pretrained(call: Call, notes: Notes) -> Any:
         return _load_config(call, notes)
     is_model = "Model" in owner or task_of(owner) is not None
     if not is_model or any(word in owner for word in _NO_MODELS):
-        _note_name(call, notes, 2)
+        if not call.path.startswith("diffusers."):  # whose autoencoders stand beside the model
+            _note_name(call, notes, 2)
         return Tokenizer(notes) if "Tokenizer" in owner else UNKNOWN
     model = Model(notes, call.where, f"{owner}.{call.name}")
     model.attention = own_attention(call.kind)
@@ -575,6 +592,8 @@ def _read_loading(model: Model, call: Call, notes: Notes) -> None:
     _read_quantization(model, call)
     _read_device(model, call, label)
     _doubt_table(call, label, notes)
+    is_known = call.unknown_table is None and call.value(None, "quantization_config") is not UNKNOWN
+    model.is_read = is_known and call.owner not in UNSLOTH_CLASSES
     if call.name == "from_config" or model.config is None:
         return
     fields = {name: value for name, value in call.kwargs.items() if name not in _NOT_FIELDS}

@@ -195,6 +195,8 @@ class Notes:
     """Models that something refers to, by identity, each time that the script trains."""
 
     default_dtype: Setting | None = None
+    ranks: Any = UNKNOWN
+    """Number of processes that run the script."""
     added_tokens: int | None = 0
     """Tokens that the script adds to its tokenizer; None: unknown."""
 
@@ -244,6 +246,7 @@ SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
 """Arguments whose default is hardly meant where a script computes them: the user is asked for the value."""
 LENGTH_ARGUMENTS = (
     *("max_length", "max_seq_length", "max_seq_len", "block_size", "seq_length", "seq_len", "sequence_length"),
+    "max_words",
 )
 _CONFIG_METHODS = (
     *("update", "update_from_string", "to_dict", "from_dict", "save_pretrained", "to_diff_dict", "push_to_hub"),

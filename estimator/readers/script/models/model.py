@@ -268,6 +268,8 @@ def _inner_numbers(name: str) -> tuple[int, ...]:
 
 
 _BODY_NAMES = ("model", "transformer", "bert", "roberta", "distilbert", "gpt_neox", "encoder", "base_model")
+_LANGUAGE_NAMES = ("base_model", "language_model", "llm", "text_model", "decoder")
+"""Parts that hold the layers in which most activations lie."""
 _LINEAR_CLASSES = ("Linear", "Linear4bit", "Linear8bitLt", "Conv1D")
 _TRANSPARENT = ("module", "_orig_mod", "_fsdp_wrapped_module", "pretrained_model")
 """Attributes under which wrappers keep the model itself."""
@@ -276,6 +278,11 @@ _CHANGES = re.compile(
     r"|(init|build|create|add|load|set)\w*_(vision|audio|speech|tower|module|encoder|projector|head|layer|token)"
 )
 """Methods of a model's own class, which no library has, that change what it holds or trains."""
+_HARMLESS_ATTRIBUTES = re.compile(
+    r"(?i)^\.?_|\.(_\w+|p|rate)$|dropout|parallel|name|path|token|label|warn|metric|class_|state_dict|generat|device|version|_id$|info|card|logg|seed"
+    r"|config|train|step|epoch|weight|bias|data|save|print|hook|tag|language|template|prompt|use_cache|seq"
+)
+"""Attributes of a model that scripts set without changing the memory of a step."""
 _ADAPTER_NAMES = ("lora_A.default.weight", "lora_B.default.weight")
 _PEFT_PREFIX = "base_model.model."
 
@@ -295,6 +302,8 @@ class Model(ParameterOwner):
         self.name: Setting | None = None
         """The model's name; None: it is made from a config."""
         self.task: Setting | None = None
+        self.is_read = False
+        """It is loaded with arguments that are all known."""
         self.changed_unseen = False
         """Something that is not followed was given it, and may have changed it."""
         self.attention: OwnAttention | None = None
@@ -506,9 +515,16 @@ class Part(Thing):
         """Take an assignment: a module replaces a part of the model."""
         from .layers import replace_part
 
+        if not isinstance(self.owner, Model) or isinstance(value, ModelConfig):
+            return
         prefix = next(iter(self.prefixes), "")
-        if isinstance(value, Thing) and isinstance(self.owner, Model) and not isinstance(value, ModelConfig):
+        if name.endswith("gradient_checkpointing") and isinstance(value, bool):  # transformers until 4.35
+            _checkpoint(on=value)(self, call)
+        elif isinstance(value, Thing):
             replace_part(self.owner, f"{prefix}.{name}" if prefix else name, value, call)
+        elif name != "requires_grad" and not _HARMLESS_ATTRIBUTES.search(f"{prefix}.{name}"):
+            sentence = f"{call.where}: {short_text(call.node)} = {plain(value)} is not followed; it may change a step."
+            self.owner.notes.assume(sentence, *MODEL_STATES, "activations", "logits")
 
     def method(self, call: Call) -> Any:
         """Return the result of one of the module's methods."""
@@ -786,8 +802,12 @@ def _apply(part: Part, call: Call) -> Any:
 
 def _checkpoint(on: bool) -> Callable[[Part, Call], Any]:
     def apply(part: Part, call: Call) -> Any:
-        if isinstance(part.owner, Model):
-            part.owner.put("activation_checkpointing", on, call.where, f"{call.name}()")
+        owner, last = part.owner, next(iter(part.prefixes), "").rpartition(".")[2]
+        if isinstance(owner, Model) and last in ("", *_BODY_NAMES[:-2], *_LANGUAGE_NAMES):
+            owner.put("activation_checkpointing", on, call.where, short_text(call.node))
+        elif isinstance(owner, Model) and on:
+            sentence = f"{call.where}: {short_text(call.node)}: checkpointing of a part of the model is not counted."
+            owner.notes.doubt(sentence, "activations", direction="less")
         return None
 
     return apply
@@ -938,7 +958,10 @@ MODULE_METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     **dict.fromkeys(("unfreeze", "unfreeze_parameters"), lambda part, call: _require(part, value=True, call=call)),
     **dict.fromkeys(("freeze_base_model", "freeze_backbone"), _freeze_body),
     **dict.fromkeys(("freeze_feature_encoder", "freeze_feature_extractor", "freeze_encoder"), _freeze_named),
-    **dict.fromkeys(("gradient_checkpointing_enable", "enable_gradient_checkpointing"), _checkpoint(on=True)),
+    **dict.fromkeys(
+        ("gradient_checkpointing_enable", "enable_gradient_checkpointing", "_set_gradient_checkpointing"),
+        _checkpoint(on=True),
+    ),
     **dict.fromkeys(("gradient_checkpointing_disable", "disable_gradient_checkpointing"), _checkpoint(on=False)),
     "resize_token_embeddings": _resize,
     **dict.fromkeys(("get_input_embeddings", "get_output_embeddings"), _embeddings),
