@@ -3,6 +3,8 @@
 Legend of widths: bytes per element; c in the compute type.
 """
 
+from math import ceil
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -64,7 +66,8 @@ def log_probabilities(job: ResolvedJob, *, logits: int) -> LossBytes:
     """Return the bytes of log-probabilities taken from all logits (``selective_log_softmax``, TRL's trainer/utils.py).
 
     ``logsumexp`` keeps the fp32 logits; backward makes a gradient of each row, their stack, the gathered logits' and
-    the sum. Before 0.15 a whole log-softmax was gathered from, and the logits stayed for the metrics (dpo_trainer.py,
+    the sum. Under DeepSpeed, for which accelerate casts no outputs, logits stay in 16 bits, and log-softmax is taken
+    row by row: it is kept, and runs backward into their gradient. Before 0.15 a whole log-softmax was gathered from, and the logits stayed for the metrics (dpo_trainer.py,
     ``get_batch_logps``), while the reference's were made too.
 
     Args:
@@ -72,13 +75,20 @@ def log_probabilities(job: ResolvedJob, *, logits: int) -> LossBytes:
         logits: elements of the logits.
     """
     c = job.widths.compute
+    passing: float = c + _WIDE
     if job.versions.gathers_log_softmax:
         forward, kept, backward = 2 * _WIDE, 2 * _WIDE, 3 * _WIDE
+        passing = forward
+    elif c < _WIDE and job.deepspeed:
+        forward, kept, backward = 2 * c, c, 2 * c
+        passing = c + c / job.training.micro_batch  # the reference's log-softmax goes row by row
     else:
         forward, kept, backward = c + _WIDE, _WIDE, 4 * _WIDE
-    reference = kept + max(forward, c + _WIDE) if job.training.reference_pass else 0
+    reference = kept + passing if job.training.reference_pass else 0
     return LossBytes(
-        forward_bytes=max(forward, reference) * logits, backward_bytes=backward * logits, gradient_bytes=c * logits
+        forward_bytes=ceil(max(forward, reference) * logits),
+        backward_bytes=backward * logits,
+        gradient_bytes=c * logits,
     )
 
 

@@ -1,0 +1,148 @@
+"""Loops of a script's own, as they are started: processes, prepared models, and what is set on a model."""
+
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+HEAD = """
+import argparse, elsewhere, os, torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, HfArgumentParser, TrainingArguments
+"""
+LOAD = "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B', dtype=torch.bfloat16)\n"
+LOOP = """
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in DataLoader(elsewhere.data, batch_size={size}):
+    model(**batch).loss.backward()
+    optimizer.step()
+"""
+PYTHON = ("python", "train.py")
+EIGHT = ("accelerate", "launch", "--num_processes", "8", "train.py")
+FSDP = (*EIGHT[:-1], "--use_fsdp", "train.py")
+
+
+def read(folder: Path, text: str, line: tuple[str, ...] = PYTHON) -> JobReading:
+    (folder / "train.py").write_text(text)
+    return read_launch(line, environ={}, cwd=folder)
+
+
+def unsure(reading: JobReading) -> set[str]:
+    return {each.component for each in reading.uncertainties if each.unless is None}
+
+
+@pytest.mark.parametrize("ranks", ["Accelerator().num_processes", "torch.distributed.get_world_size()"])
+def test_the_number_of_processes_is_known_inside_the_script(tmp_path: Path, ranks: str) -> None:
+    reading = read(tmp_path, HEAD + LOAD + LOOP.format(size=f"64 // {ranks}"), EIGHT)
+    assert reading.value("training.micro_batch") == 8
+    assert not reading.warnings
+
+
+def test_a_model_that_accelerate_prepares_beside_the_trained_one_is_sharded_too(tmp_path: Path) -> None:
+    reference = LOAD.replace("model", "reference", 1)
+    prepare = "model, reference = Accelerator().prepare(model, reference)\n"
+    use = "elsewhere.use(reference)\n"
+    reading = read(tmp_path, HEAD + LOAD + reference + prepare + LOOP.format(size=2) + use, FSDP)
+    assert reading.value("other_models") == [{"role": "reference", "dtype": "bf16", "sharded": True}]
+
+
+def test_the_first_argument_of_argparse_is_a_name(tmp_path: Path) -> None:
+    parse = "parser = argparse.ArgumentParser('training')\nparser.add_argument('--size', type=int, default=4)\n"
+    text = HEAD + parse + "args = parser.parse_args()\n" + LOAD + LOOP.format(size="args.size")
+    assert read(tmp_path, text, (*PYTHON, "--size", "16")).value("training.micro_batch") == 16
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "checkpointing", "components"),
+    [
+        ("model.model.gradient_checkpointing", "True", "full", set()),
+        ("model.vision_tower.gradient_checkpointing", "True", None, {"activations"}),
+        ("model.attention_window", "512", None, {"weights", "gradients", "optimizer", "activations", "logits"}),
+        ("model.is_parallelizable", "True", None, set()),
+    ],
+)
+def test_what_a_script_sets_on_a_model_counts_or_is_in_doubt(
+    tmp_path: Path, target: str, value: str, checkpointing: str | None, components: set[str]
+) -> None:
+    reading = read(tmp_path, HEAD + LOAD + f"{target} = {value}\n" + LOOP.format(size=2))
+    assert reading.value("training.activation_checkpointing") == checkpointing
+    assert unsure(reading) == components
+
+
+@pytest.mark.parametrize(
+    ("loading", "precision", "checkpointing"),
+    [("", "fp32", None), (", load_in_8bit=True", "bf16", "full")],
+)
+def test_kbit_preparation_checkpoints_only_a_quantized_model_and_casts_another_to_fp32(
+    tmp_path: Path, loading: str, precision: str, checkpointing: str | None
+) -> None:
+    text = "from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training\n" + HEAD
+    text += LOAD.replace(")", f"{loading})") + "model = prepare_model_for_kbit_training(model)\n"
+    text += "model = get_peft_model(model, LoraConfig(r=8, target_modules=['q_proj']))\n"
+    reading = read(tmp_path, text + LOOP.format(size=2))
+    assert reading.value("training.precision") == precision
+    assert reading.value("training.activation_checkpointing") == checkpointing
+
+
+def test_an_option_called_dtype_is_not_the_type_of_weights_that_are_loaded_without(tmp_path: Path) -> None:
+    parse = """
+from dataclasses import dataclass
+@dataclass
+class Arguments(TrainingArguments):
+    dtype: str = "bfloat16"
+args, = HfArgumentParser(Arguments).parse_args_into_dataclasses()
+"""
+    text = HEAD + parse + LOAD.replace(", dtype=torch.bfloat16", "") + LOOP.format(size=2)
+    (tmp_path / "requirements.txt").write_text("transformers>=4.28,<=4.46.1\n")
+    reading = read(tmp_path, text, (*PYTHON, "--output_dir", "x"))
+    assert reading.value("software.transformers") == "4.46.1"
+    assert reading.value("training.precision") == "fp32"
+
+
+def test_deepspeeds_own_loader_has_the_configs_batch_and_not_that_of_a_test_loader(tmp_path: Path) -> None:
+    config = "{'train_micro_batch_size_per_gpu': 6, 'optimizer': {'type': 'AdamW'}}"
+    start = f"engine, _, loader, _ = deepspeed.initialize(model=model, training_data=elsewhere.data, config={config})\n"
+    loop = "DataLoader(elsewhere.validation, batch_size=1)\nfor batch in loader:\n    engine(**batch).loss.backward()\n"
+    reading = read(tmp_path, f"import deepspeed\n{HEAD}{LOAD}{start}{loop}", ("deepspeed", "train.py"))
+    assert reading.value("training.micro_batch") == 6
+
+
+def test_lightnings_devices_are_the_ranks(tmp_path: Path) -> None:
+    text = """
+import pytorch_lightning as pl
+class Module(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+pl.Trainer(devices=4, strategy="ddp").fit(Module(), DataLoader(elsewhere.data, batch_size=2))
+"""
+    reading = read(tmp_path, HEAD + text)
+    assert (reading.value("parallel.strategy"), reading.value("parallel.data_replicate")) == ("ddp", 4)
+
+
+REWARDS = """
+from functools import partial
+from trl import GRPOConfig, GRPOTrainer
+def key():
+    if os.getenv("KEY") is None:
+        raise ValueError
+def accuracy(completions):
+    return [1.0]
+def code(completions, key):
+    return [0.0]
+NAMED = {"accuracy": accuracy, "code": elsewhere.wrap(partial(code, key=elsewhere.call(key)), code)}
+parser = argparse.ArgumentParser()
+parser.add_argument("--reward_funcs", nargs="+", default=["accuracy"])
+functions = [NAMED[name] for name in parser.parse_args().reward_funcs]
+GRPOTrainer(model="Qwen/Qwen2.5-0.5B", reward_funcs=functions, args=GRPOConfig(), train_dataset=None).train()
+"""
+
+
+def test_reward_functions_of_the_script_hold_no_models_and_end_no_script(tmp_path: Path) -> None:
+    reading = read(tmp_path, HEAD + REWARDS)
+    assert not any("reward function" in each or "ends in an error" in each for each in reading.warnings)
