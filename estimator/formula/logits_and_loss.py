@@ -67,8 +67,8 @@ def log_probabilities(job: ResolvedJob, *, logits: int) -> LossBytes:
 
     ``logsumexp`` keeps the fp32 logits; backward makes a gradient of each row, their stack, the gathered logits' and
     the sum. Under DeepSpeed, for which accelerate casts no outputs, logits stay in 16 bits, and log-softmax is taken
-    row by row: it is kept, and runs backward into their gradient. Before 0.15 a whole log-softmax was gathered from, and the logits stayed for the metrics (dpo_trainer.py,
-    ``get_batch_logps``), while the reference's were made too.
+    row by row: it is kept, and runs backward into their gradient. Before 0.15 a whole log-softmax was gathered from,
+    and the logits stayed for the metrics (dpo_trainer.py, ``get_batch_logps``), while the reference's were made too.
 
     Args:
         job: the job.
