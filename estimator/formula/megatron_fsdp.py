@@ -1,66 +1,14 @@
 """Megatron-FSDP in the closed form: its units' sizes, and its buffers moment by moment."""
 
 from collections.abc import Iterable
-from functools import lru_cache
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ..job.resolved_job import ResolvedJob
 from ..job.rules.dtype_widths import Widths
 from ..model.rank_share import LocalParameters, Stage
-from .buffers import NO_UNIT, Buffers, Unit, elements_of, largest_block, unit_of, whole_unit
-
-# Sizes of Megatron-FSDP's units, and the elements that it has in flight.
-
-
-_LEAST_CAPACITY = 1_000_000_000
-"""Elements in flight at least, unless the job says how many (``suggested_communication_unit_size``)."""
-
-
-class MegatronUnits(Struct, frozen=True, kw_only=True):
-    """Units of a rank."""
-
-    block: Unit
-    """The largest block."""
-    outside: Unit
-    """Unit of the modules around the blocks."""
-    model: Unit
-    """All of it."""
-    elements: float
-    """Elements of the block, with the padding that makes a bucket larger than its parameters."""
-    trained: float
-    """Elements that train."""
-    largest: int
-    """Bytes of the block's largest gradient as autograd makes it."""
-    head: int
-    """Elements of the head."""
-    embedding: int
-    """Elements of the embedding."""
-
-
-@lru_cache(maxsize=256)
-def megatron_units(stage: Stage, widths: Widths, *, tied: bool) -> MegatronUnits:
-    """Return the units of a rank.
-
-    Args:
-        stage: what the rank holds.
-        widths: bytes per element.
-        tied: the stage's head is its embedding.
-    """
-    parts, tokens = largest_block(stage), stage.token_embedding
-    around = [held for held in stage.parameters if not held.group.layered]
-    head = [held for held in around if (tied if held is tokens else held.group.linear)]
-    return MegatronUnits(
-        block=unit_of(parts, widths),
-        outside=whole_unit(around, widths),
-        model=whole_unit(stage.parameters, widths),
-        elements=1 + elements_of(parts),
-        trained=1 + elements_of([part for part in parts if part[0].trainable]),
-        largest=_largest((held for held, _ in parts), widths),
-        head=_largest(head, widths),
-        embedding=_largest([tokens] if tokens else [], widths),
-    )
+from ..worker.parallel.sizes import MEGATRON_CAPACITY
+from .buffers import NO_UNIT, Buffers, elements_of, largest_block, unit_of, whole_unit
 
 
 def megatron_capacity(job: ResolvedJob, elements: float) -> int:
@@ -71,7 +19,7 @@ def megatron_capacity(job: ResolvedJob, elements: float) -> int:
         elements: of a unit.
     """
     units = round(2 * elements) if job.zero_stage == 3 else 0
-    return job.parallel.communication_unit or max(_LEAST_CAPACITY, units)
+    return job.parallel.communication_unit or max(MEGATRON_CAPACITY, units)
 
 
 def _largest(parameters: Iterable[LocalParameters], widths: Widths) -> int:
@@ -100,22 +48,28 @@ def megatron_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buffers:
     widths, layers, versions = job.widths, stage.layers, job.versions
     if job.zero_stage < 2 and widths.reduce == widths.gradient:
         return Buffers()  # gradients are added to those of all parameters, which exist anyhow
-    units = megatron_units(stage, widths, tied=tied)
-    block, outside = units.block, units.outside
-    capacity = megatron_capacity(job, units.elements - 1)
-    ahead = -int(-(capacity // 2) // units.elements)
-    pending, doubled = min(layers, 1 + int(capacity // units.trained)), 0
+    parts, tokens = largest_block(stage), stage.token_embedding
+    around = [held for held in stage.parameters if not held.group.layered]
+    block, outside = unit_of(parts, widths), whole_unit(around, widths)
+    capacity = megatron_capacity(job, elements_of(parts))
+    # padding makes a bucket larger than its parameters
+    ahead = -int(-(capacity // 2) // (1 + elements_of(parts)))
+    trained = 1 + elements_of([part for part in parts if part[0].trainable])
+    pending, doubled = min(layers, 1 + int(capacity // trained)), 0
     if job.zero_stage < 3:
         block, ahead = replace(block, whole=0), 0
     if job.parallel.fsdp_units == "model":
-        outside, block, ahead, pending = units.model, NO_UNIT, 0, 0
+        outside, block, ahead, pending = whole_unit(stage.parameters, widths), NO_UNIT, 0, 0
     elif job.parallel.double_buffer:
         doubled, block, ahead, pending = 2 * (block.whole + block.reduced), NO_UNIT, 0, 0
     # before 0.5 the first blocks are gathered while the loss runs
     at_loss = min(layers, ahead) * block.whole if versions.frees_outside_units else 0
     ahead = min(layers - 1, ahead)
     own = job.framework.gradient_buffer
-    largest, head, embedding = (0, 0, 0) if own else (units.largest, units.head, units.embedding)
+    # gradients as autograd makes them: the block's largest, the head's, the embedding's
+    at_head = [held for held in around if (tied if held is tokens else held.group.linear)]
+    made = ([held for held, _ in parts], at_head, [tokens] if tokens else [])
+    largest, head, embedding = (0 if own else _largest(each, widths) for each in made)
     # before 0.3 a block's gradients are copied when all of them exist
     unreduced = block.gradients if versions.reduces_whole_modules and not own else 0
     under_way = 0 if unreduced else block.reduced + largest

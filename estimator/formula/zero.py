@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from ..job.resolved_job import ResolvedJob
 from ..job.settings import Zero
 from ..model.rank_share import Stage
+from ..worker.parallel.sizes import ZERO_ELEMENTS
 from .buffers import Buffers
 
 # DeepSpeed's sizes, in elements, with its defaults (``runtime/zero/config.py``).
@@ -39,19 +40,17 @@ def zero_sizes(job: ResolvedJob) -> ZeroSizes:
 def _sizes(zero: Zero, gathers: bool, offloads: bool) -> ZeroSizes:
     contiguous = zero.contiguous_gradients or (offloads and not gathers)
     overlaps = bool(zero.overlap_comm) and not gathers
+    given = {name: size for name in ZERO_ELEMENTS if (size := getattr(zero, name)) is not None}
+    sizes = {**ZERO_ELEMENTS, **given}
     return ZeroSizes(
-        bucket=_or(zero.reduce_bucket, 500_000_000),
+        bucket=sizes["reduce_bucket"],
         buckets=(2 if overlaps else 1) if contiguous else 0,
-        prefetch=_or(zero.prefetch_bucket, 50_000_000),
-        live=_or(zero.max_live_parameters, 1_000_000_000),
-        reuse=_or(zero.max_reuse_distance, 1_000_000_000),
-        persists=_or(zero.persistence_threshold, 100_000),
-        sub_group=max(1, _or(zero.sub_group, 1_000_000_000)),
+        prefetch=sizes["prefetch_bucket"],
+        live=sizes["max_live_parameters"],
+        reuse=sizes["max_reuse_distance"],
+        persists=sizes["persistence_threshold"],
+        sub_group=max(1, sizes["sub_group"]),
     )
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
 
 
 # Memory of DeepSpeed's optimizer step: gradients of the rank's part, and copies of them.

@@ -2,19 +2,20 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ..job.settings import Lora, Task
-from ..model.architecture import Buffer, Inventory, NamedShape, ParameterGroup, ParameterKind, assign_roles, with_role
+from ..model.architecture import Buffer, Inventory, NamedShape, ParameterGroup, assign_roles, with_role
 from ..model.find_config import ResolvedModel
 from ..model.read_architecture import complete_config
 from .interpreters import choose_interpreter
 from .worker_pool import cache_file, cached_request
 
-_CACHE_VERSION = 4
+_CACHE_VERSION = 5
 
 
 def exact_inventory(
@@ -70,38 +71,6 @@ def exact_inventory(
     return inventory_from_answer(answer)
 
 
-class AnsweredGroup(msgspec.Struct, frozen=True):
-    """Parameters of one name and shape in a worker's answer."""
-
-    name: str
-    shape: tuple[int, ...]
-    repeat: int
-    dtype: str
-    kind: ParameterKind
-    quantized: bool
-    places: tuple[tuple[int, ...], ...] | None = None
-
-
-class AnsweredBuffer(msgspec.Struct, frozen=True):
-    """Buffers of one name and shape in a worker's answer."""
-
-    name: str
-    shape: tuple[int, ...]
-    repeat: int
-    dtype: str
-    bytes: int
-    persistent: bool
-
-
-class AnsweredAdapter(msgspec.Struct, frozen=True):
-    """Adapter parameters of one name and shape that peft added."""
-
-    name: str
-    shape: tuple[int, ...]
-    repeat: int
-    dtype: str
-
-
 class AnsweredExperts(msgspec.Struct, frozen=True):
     """Routed experts."""
 
@@ -112,12 +81,12 @@ class AnsweredExperts(msgspec.Struct, frozen=True):
 class InventoryAnswer(msgspec.Struct, frozen=True):
     """A worker's answer to the request ``inventory``."""
 
-    groups: tuple[AnsweredGroup, ...]
+    groups: tuple[NamedShape, ...]
     layers: int
     tied_head: bool
     tied: tuple[tuple[str, ...], ...]
-    buffers: tuple[AnsweredBuffer, ...]
-    adapters: tuple[AnsweredAdapter, ...] | None
+    buffers: tuple[Buffer, ...]
+    adapters: tuple[NamedShape, ...] | None
     experts: AnsweredExperts | None
     tp_plan: dict[str, str]
     no_split: tuple[str, ...]
@@ -128,10 +97,9 @@ class InventoryAnswer(msgspec.Struct, frozen=True):
 
 def inventory_from_answer(answer: InventoryAnswer) -> Inventory:
     """Return the inventory that a worker counted, with the roles that one counted from the shape has."""
-    named = (NamedShape(g.name, g.shape, g.repeat, g.kind, g.dtype, g.quantized, g.places) for g in answer.groups)
     family = (answer.config or {}).get("model_type")
     return Inventory(
-        groups=assign_roles(named),
+        groups=assign_roles(answer.groups),
         layers=answer.layers,
         tied_head=answer.tied_head,
         count="exact",
@@ -139,17 +107,7 @@ def inventory_from_answer(answer: InventoryAnswer) -> Inventory:
         family=family if isinstance(family, str) and family else None,
         adapters=None if answer.adapters is None else tuple(_adapter(group) for group in answer.adapters),
         tied=answer.tied,
-        buffers=tuple(
-            Buffer(
-                name=b.name,
-                shape=b.shape,
-                repeat=b.repeat,
-                dtype=b.dtype,
-                tensor_bytes=b.bytes,
-                persistent=b.persistent,
-            )
-            for b in answer.buffers
-        ),
+        buffers=answer.buffers,
         experts=answer.experts.count if answer.experts else 0,
         tensor_plan=tuple(answer.tp_plan.items()),
         no_split=answer.no_split,
@@ -158,10 +116,10 @@ def inventory_from_answer(answer: InventoryAnswer) -> Inventory:
     )
 
 
-def _adapter(group: AnsweredAdapter) -> ParameterGroup:
+def _adapter(group: NamedShape) -> ParameterGroup:
     """Return an adapter's parameters, with the role of the layer that it adapts."""
     base = group.name.partition(".lora_")[0]
-    role = with_role(NamedShape(f"{base}.weight", group.shape, group.repeat, "linear")).role
+    role = with_role(replace(group, name=f"{base}.weight")).role
     return ParameterGroup(
         name=group.name.replace(".default", ""),
         shape=group.shape,

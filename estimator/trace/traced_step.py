@@ -2,16 +2,15 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from ..budget import LargeTensor, PhaseName
 from ..common.errors import CannotTellError
 from ..job.job import Job
-from ..job.job_file.changes import job_to_mapping
 from ..job.resolved_job import resolve_job
 from ..job.rules.frameworks import steps_take_same_memory
 from ..model.families import family_of
@@ -107,29 +106,28 @@ def trace_request(
     job: Job, model: ResolvedModel, allocator_conf: str | None = None, gpu_bytes: int | None = None
 ) -> dict[str, Any]:
     """Return the worker's request for the trace of a job."""
-    tables = job_to_mapping(job)
     return {
         "op": "trace",
         "config": {key: value for key, value in model.config.items() if key != "quantization_config"},
         "task": job.model.task,
         "attention": job.model.attention,
-        "training": {key: value for key, value in tables["training"].items() if not key.startswith(_NOT_TRACED)},
+        "training": {key: value for key, value in asdict(job.training).items() if not key.startswith(_NOT_TRACED)},
         "trainable": trainable_request(job),
         "optimizer": optimizer_class(job),
-        "lora": _lora(job, tables),
-        "parallel": tables["parallel"],
+        "lora": _lora(job),
+        "parallel": asdict(job.parallel),
         "placing": placing_request(job, gpu_bytes),
         "older": _older_versions(job, model),
         "checkpoints_units": resolve_job(job).checkpoints_units,
-        "zero": tables.get("zero"),
-        "rollout": tables.get("rollout"),
+        "zero": None if job.zero is None else asdict(job.zero),
+        "rollout": job.rollout is not None,
         "loop": loop_request(job, str(model.config.get("model_type"))),
         "code": _user_code(job, model),
         "allocator": {"conf": allocator_conf},
     }
 
 
-def _lora(job: Job, tables: Mapping[str, Any]) -> dict[str, Any] | None:
+def _lora(job: Job) -> dict[str, Any] | None:
     """Return the adapters with the dtypes that framework and versions give them, and the weights beside them."""
     if job.lora is None:
         return None
@@ -137,7 +135,7 @@ def _lora(job: Job, tables: Mapping[str, Any]) -> dict[str, Any] | None:
     rules, precision = resolved.adapters, resolved.precision
     weights = precision.name if precision.half_weights else "fp32"  # what other tools than peft make adapters of
     return {
-        **{name: tables["lora"][name] for name in ("rank", "targets", "quantization")},
+        **{name: getattr(job.lora, name) for name in ("rank", "targets", "quantization")},
         "dropout": rules.dropout,
         "fp32_parameters": rules.prepared,
         "adapter_dtype": rules.dtype or (None if resolved.framework.fp32_adapters else weights),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .memory.tracker import AllocationHistory, Phase, StorageRecord, block_bytes
 from .model.build import apply_trainable, build_model, prepare_for_training
+from .request.request import changed
 from .step.forward_pass import weights_dtype
 from .step.training_steps import TracedSteps, trace_steps
 
@@ -607,7 +608,7 @@ def trace_repeated(request: Request) -> TracedSteps | None:
             return None
         samples: list[TracedSteps] = []
         for config in plan.configs:
-            samples.append(trace_steps(replace(request, config=config), whole=plan.whole))
+            samples.append(trace_steps(changed(request, config=config), whole=plan.whole))
             if len(samples) >= SAMPLES:
                 found = _extrapolated(samples[-SAMPLES:], plan.rounds - (len(samples) - SAMPLES))
                 if found is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from worker_requests import complete
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.formula.closed_form import closed_form
@@ -43,7 +44,7 @@ def ask_worker() -> AskWorker:
     def ask(message: dict[str, Any]) -> dict[str, Any]:
         if message["op"] == "trace":
             name = message.get("training", {}).get("optimizer", "adamw")
-            message = {"optimizer": optimizer_class(Job(training=Training(optimizer=name))), **message}
+            message = complete({"optimizer": optimizer_class(Job(training=Training(optimizer=name))), **message})
         key = json.dumps(message, sort_keys=True)
         if key not in answers:
             answers[key] = POOL.request(interpreter, message, 120)

@@ -26,19 +26,6 @@ class FlatParameter:
         adapters: parameters that are flat parameters of their own.
     """
 
-    __slots__ = (
-        "accumulated",
-        "adapter_sizes",
-        "adapters",
-        "copy",
-        "flat",
-        "gathered_at",
-        "sizes",
-        "stored",
-        "trained",
-        "whole",
-    )
-
     def __init__(
         self,
         tensors: Iterable[tuple[float, float, bool]],
@@ -495,8 +482,6 @@ _EMBEDDING, _AFTER = -1, -2
 class _Unit:
     """Parameters that are gathered together."""
 
-    __slots__ = ("flat", "gathered", "parameters", "reduced", "shard", "sizes", "trained", "whole")
-
     def __init__(self, parameters: Sequence[StoredParameter], width: int, shards: int) -> None:
         self.parameters = parameters
         self.sizes = [p.elements * width if width else p.weight * shards // p.counted for p in parameters]
@@ -693,8 +678,6 @@ _SAME_SIZE = 0.01
 
 class _MegatronUnit:
     """Parameters that are communicated together."""
-
-    __slots__ = ("bucket", "elements", "gathered", "parameters", "trained", "whole")
 
     def __init__(self, parameters: Sequence[StoredParameter], shards: int) -> None:
         self.parameters = parameters

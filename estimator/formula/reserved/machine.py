@@ -10,6 +10,7 @@ from ...job.resolved_job import ResolvedJob
 from ...model.rank_share import LocalParameters, Stage
 from ...worker.memory.allocator import CachingAllocator
 from ...worker.memory.allocator_settings import AllocatorSettings
+from ...worker.parallel.sizes import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from ..buffers import weight_width
 from ..model_states import StateRules, state_rules
 from ..rank_memory import RankMemory
@@ -193,10 +194,6 @@ def _place(held: LocalParameters) -> tuple[int, int]:
 # DDP's buckets and the constant buffers of other strategies are here and beside.
 
 
-_BUCKET_BYTES, _FIRST_BUCKET_BYTES = 25 << 20, 1 << 20
-"""DistributedDataParallel's defaults (``torch/nn/parallel/distributed.py``)."""
-
-
 class Communication:
     """The moments of a step at which data parallelism allocates; this one does nothing.
 
@@ -288,12 +285,12 @@ class Buckets(Communication):
 
     def begin(self) -> None:
         """Allocate the buckets, the last parameters first."""
-        filled, limit = 0, _FIRST_BUCKET_BYTES
+        filled, limit = 0, FIRST_BUCKET_BYTES
         for parameter in reversed(self.parameters):
             filled += parameter.gradient
             if filled >= limit:
                 self.machine.take(filled)
-                filled, limit = 0, _BUCKET_BYTES
+                filled, limit = 0, BUCKET_BYTES
         if filled:
             self.machine.take(filled)
 

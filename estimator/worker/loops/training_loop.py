@@ -18,7 +18,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from ..model.build import recomputing, transformer_blocks, without_adapters
-from ..model.experts.torchtitan import Router, exchanging
+from ..model.experts import Router, exchanging
 from ..replaced import replaced
 from ..request.protocol import UnsupportedError
 from .litgpt import litgpt_loss

@@ -12,7 +12,6 @@ import sys
 import time
 import warnings
 import weakref
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from ..parallel.data_parallel import device_mesh
 from ..parallel.fsdp1 import wrap_fsdp1
 from ..replaced import replaced
 from ..request.protocol import RefusedError, UnsupportedError, library_versions
-from ..request.request import OlderVersions
+from ..request.request import OlderVersions, changed
 from ..step.forward_pass import autocast_dtype, run_inference, weights_dtype
 from ..step.training_steps import LiveBytes, OptimizerStep, accumulate_gradients, parallelize, tensors_in
 
@@ -228,8 +227,8 @@ def without_stand_ins(request: Request) -> Request:
     """Return the job as a model runs it that Liger-Kernel has patched: it takes its loss itself."""
     if not uses_liger(request):
         return request
-    training = replace(request.training, loss="full")
-    return replace(request, training=training, loop=replace(request.loop, fused=()))
+    training = changed(request.training, loss="full")
+    return changed(request, training=training, loop=changed(request.loop, fused=()))
 
 
 def with_own_kernels(request: Request, model: Any) -> Request:
@@ -243,7 +242,7 @@ def with_own_kernels(request: Request, model: Any) -> Request:
         return request
     if optimizer.options["whole_embeddings"] and optimizer.options["bits"] == 8:
         _keep_embeddings_whole(model)
-    return replace(request, optimizer=replace(optimizer, path=optimizer.library, options={}))
+    return changed(request, optimizer=changed(optimizer, path=optimizer.library, options={}))
 
 
 def apply_liger(model: Any, request: Request) -> None:
@@ -295,9 +294,10 @@ def placed_model(request: Request, device: Any) -> Any:
     Raises:
         RefusedError: the installed libraries cannot build it.
     """
-    request = replace(request, older=OlderVersions())  # the installed versions run, nothing is imitated
+    older = OlderVersions(**dict.fromkeys(vars(request.older), False))
+    request = changed(request, older=older)  # the installed versions run, nothing is imitated
     if request.training.compile:
-        request = replace(request, loop=replace(request.loop, fused=(), compiles=False))  # of which torch does all
+        request = changed(request, loop=changed(request.loop, fused=(), compiles=False))  # of which torch does all
     parallel, lora = request.parallel, request.lora
     quantized = lora is not None and lora.quantization != "none"
     without_weights = quantized or parallel.sharded or parallel.flat_sharded or parallel.tensor > 1
@@ -314,7 +314,7 @@ def placed_model(request: Request, device: Any) -> Any:
             request = without_stand_ins(request)
         if quantized and lora is not None:
             quantize(model, request, device)
-            request = replace(request, lora=replace(lora, quantization="none"))
+            request = changed(request, lora=changed(lora, quantization="none"))
         model = prepare_for_training(model, request)
     prepare_loop(model, request)
     if parallel.flat_sharded:
@@ -566,7 +566,7 @@ def _of_length(request: Request, step: int, steps: int) -> Request:
     longest = request.training.sequence_length
     drawn = random.Random(step).randint(-(-longest // 8), longest)  # noqa: S311 - the same ones in every run
     length = longest if step == (steps + 1) // 2 else drawn
-    return replace(request, training=replace(request.training, sequence_length=length))
+    return changed(request, training=changed(request.training, sequence_length=length))
 
 
 def _decode(model: Any, cache: Any, request: Request, counter: PhaseCounter, steps: int) -> None:

@@ -16,9 +16,9 @@ from ..request.protocol import RefusedError, UnsupportedError
 from ..request.user_code import UserCode, build_user_model, refusing_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from ..request.request import Lora, Request, Trainable, Training
+    from ..request.request import Lora, OlderVersions, Request, Trainable, Training
 
 # Dtypes of torch by the words of job files, and the dtype in which modules are created.
 
@@ -200,8 +200,6 @@ def prepare_for_training(model: Any, request: Request) -> Any:
 
 def recomputing(request: Request) -> dict[str, Any]:
     """Return the argument with which a loop's checkpoints recompute whole blocks; empty: they stop early."""
-    import inspect
-
     from torch.utils.checkpoint import checkpoint
 
     known = "early_stop" in inspect.signature(checkpoint).parameters  # since torch 2.9
@@ -214,8 +212,6 @@ def add_lora_adapters(model: Any, lora: Lora, trainable: Trainable | None = None
     Raises:
         RefusedError: peft is not installed, or finds nothing to adapt.
     """
-    import torch
-
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
@@ -244,8 +240,6 @@ def add_lora_adapters(model: Any, lora: Lora, trainable: Trainable | None = None
 
 def _take_older_forms(model: Any, request: Request) -> None:
     """Give the model the experts and the loss of older transformers versions that the job states."""
-    from .older import separate_experts, use_older_loss
-
     if request.older.expert_names:
         separate_experts(model, request.older.expert_names)
     use_older_loss(model, request.task, request.older)
@@ -254,7 +248,7 @@ def _take_older_forms(model: Any, request: Request) -> None:
 def _take_own_experts(model: Any, request: Request) -> None:
     """Give the model the experts of the job's framework, if it has its own."""
     if request.loop.experts:
-        from .experts.replace_experts import replace_experts
+        from .experts import replace_experts
 
         replace_experts(model, request)
 
@@ -317,8 +311,6 @@ def _from_transformers(fields: dict[str, Any], task: str, attention: str) -> Any
         attention = "eager"  # as transformers does where no implementation is requested
     model = head.from_config(config, attn_implementation=attention, trust_remote_code=False)
     if fields.get("tie_word_embeddings") is False and has_tied_head(model):
-        import torch
-
         # transformers 5 ties T5's head whatever the config says, but unties what a checkpoint holds apart
         output = model.get_output_embeddings()
         output.weight = torch.nn.Parameter(torch.empty_like(output.weight))
@@ -394,8 +386,6 @@ def parameter_groups(model: Any, *, places: bool = False) -> dict[str, Any]:
 
 def parameter_kind(module: Any, leaf: str) -> str:
     """Return a parameter's kind: ``linear``, ``conv1d``, ``embedding``, ``norm``, ``bias`` or ``parameter``."""
-    import torch
-
     class_name = type(module).__name__
     if "norm" in class_name.lower():
         return "norm"
@@ -425,7 +415,7 @@ def buffer_groups(model: Any) -> list[dict[str, Any]]:
         persistent = leaf not in modules[path]._non_persistent_buffers_set
         buffer_bytes = buffer.element_size() * buffer.numel()
         groups[_without_numbers(name), tuple(buffer.shape), _dtype(buffer), buffer_bytes, persistent] += 1
-    return _as_mappings(groups, ("name", "shape", "dtype", "bytes", "persistent"))
+    return _as_mappings(groups, ("name", "shape", "dtype", "tensor_bytes", "persistent"))
 
 
 def routed_experts(model: Any) -> dict[str, int] | None:
@@ -444,8 +434,8 @@ def adapter_groups(model: Any) -> list[dict[str, Any]]:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             own_name = _without_numbers(name.replace("base_model.model.", "", 1))
-            groups[own_name, tuple(parameter.shape), _dtype(parameter)] += 1
-    return _as_mappings(groups, ("name", "shape", "dtype"))
+            groups[own_name, tuple(parameter.shape), "linear", _dtype(parameter)] += 1
+    return _as_mappings(groups, ("name", "shape", "kind", "dtype"))
 
 
 def tensor_parallel_plan(model: Any) -> dict[str, str]:
@@ -486,8 +476,6 @@ def is_quantizable(path: str, module: Any, kept: list[str]) -> bool:
         module: the module; subclasses of ``Linear`` stay as they are.
         kept: from ``modules_kept_by_bitsandbytes``.
     """
-    import torch
-
     if type(module) is not torch.nn.Linear and type(module).__name__ != "Conv1D":
         return False
     boundary = r"(?:(?<=\.)|(?=\.|$))"
@@ -591,3 +579,114 @@ def _ids(model: Any, request: Request) -> int:
 def _random_input(model: Any, *shape: int) -> Any:
     """Return random values in the dtype of the weights, as the collator of a low-precision job makes them."""
     return torch.randn(shape, dtype=next(model.parameters()).dtype)
+
+
+# The causal loss of transformers 4: fp32 logits made by the model or the loss, and copied without the last token.
+#
+# Source: transformers 4.46 to 4.48, ``loss/loss_utils.py`` (``ForCausalLMLoss``); 4.45 and older, the model's own
+# forward (``logits = logits.float()`` and ``logits[..., :-1, :].contiguous()`` in ``modeling_llama.py`` and its
+# like).
+
+
+def use_older_loss(model: Any, task: str, older: OlderVersions) -> None:
+    """Give a causal language model the loss of the version that the job states, in place."""
+    if task != "causal-lm" or not older.copies_shifted_logits or not hasattr(model, "loss_function"):
+        return
+    if older.casts_logits_in_model:
+        _CastingModel(model)
+    else:
+        model.loss_function = _shifted_loss
+
+
+def _shifted_loss(logits: Any, labels: Any, vocab_size: int, *_: Any, **__: Any) -> Any:
+    """Return the loss of all tokens but the last, on a copy of the fp32 logits."""
+    logits = logits.float()
+    shifted = logits[..., :-1, :].contiguous()
+    return torch.nn.functional.cross_entropy(shifted.view(-1, vocab_size), labels[..., 1:].contiguous().view(-1))
+
+
+class _CastingModel:
+    """Makes a model return fp32 logits, and frees the 16-bit ones before the loss.
+
+    A forward pass cannot be told to replace its variable ``logits``: the loss empties the storage of the 16-bit ones
+    once they are cast, as no backward pass reads them.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.logits: Any = None
+        model.loss_function = self.loss
+        model.register_forward_hook(self._return_logits)
+
+    def loss(self, logits: Any, labels: Any, vocab_size: int, *_: Any, **__: Any) -> Any:
+        """Return the loss on a copy of the fp32 logits, which the model returns."""
+        self.logits = logits.float()
+        if self.logits is not logits:
+            logits.untyped_storage().resize_(0)
+        return _shifted_loss(self.logits, labels, vocab_size)
+
+    def _return_logits(self, _model: Any, _inputs: Any, outputs: Any) -> Any:
+        kept, self.logits = self.logits, None
+        if kept is not None and getattr(outputs, "logits", None) is not None:
+            outputs.logits = kept
+        return outputs
+
+
+# Experts as transformers 4 had them: a list of MLPs of linear layers, each of which is called with its own tokens.
+#
+# Source: transformers 4.48, ``MixtralSparseMoeBlock`` (models/mixtral/modeling_mixtral.py); ``qwen2_moe``,
+# ``qwen3_moe``, ``olmoe``, ``deepseek_v3`` and others have the same loop. Since 5.0 experts are two tensors, which
+# bitsandbytes leaves as they are.
+
+
+_FUSED_EXPERTS = ("gate_up_proj", "down_proj")
+
+
+def separate_experts(model: Any, names: Sequence[str]) -> None:
+    """Replace fused experts by one MLP of three linear layers each, in place.
+
+    Args:
+        model: the model, before it is quantized.
+        names: of the gate, the other half and the last projection, under transformers 4.
+    """
+    for path, module in list(model.named_modules()):
+        tensors = [getattr(module, name, None) for name in _FUSED_EXPERTS]
+        if all(isinstance(tensor, torch.nn.Parameter) and tensor.dim() == 3 for tensor in tensors):
+            model.set_submodule(path, _Experts(module, names))
+
+
+class _Expert(torch.nn.Module):  # type: ignore[misc] # torch is not type-checked
+    """One gated MLP."""
+
+    def __init__(self, hidden: int, size: int, activation: Any, names: Sequence[str]) -> None:
+        super().__init__()
+        gate, up, down = names
+        self.add_module(gate, torch.nn.Linear(hidden, size, bias=False))
+        self.add_module(up, torch.nn.Linear(hidden, size, bias=False))
+        self.add_module(down, torch.nn.Linear(size, hidden, bias=False))
+        self.activation, self.names = activation, tuple(names)
+
+    def forward(self, tensor: Any) -> Any:
+        gate, up, down = (getattr(self, name) for name in self.names)
+        return down(self.activation(gate(tensor)) * up(tensor))
+
+
+class _Experts(torch.nn.ModuleList):  # type: ignore[misc] # torch is not type-checked
+    """The experts of a block, each with an equal share of the tokens: which ones it gets depends on values."""
+
+    def __init__(self, fused: Any, names: Sequence[str]) -> None:
+        count, hidden, size = fused.down_proj.shape
+        with default_dtype(fused.down_proj.dtype):
+            super().__init__(_Expert(hidden, size, fused.act_fn, names) for _ in range(count))
+
+    def forward(self, hidden: Any, indices: Any, weights: Any) -> Any:
+        """Add up the experts' results, of each token's choices."""
+        result = torch.zeros_like(hidden)
+        weights = weights.to(hidden.dtype)
+        share, rest = divmod(indices.numel(), len(self))
+        for number, expert in enumerate(self):
+            chosen = torch.zeros(share + (number < rest), dtype=torch.long)
+            rank = torch.zeros_like(chosen)
+            own = hidden[None, chosen].reshape(-1, hidden.shape[-1])
+            found = expert(own) * weights[chosen, rank, None]
+            result.index_add_(0, chosen, found.to(hidden.dtype))
+        return result

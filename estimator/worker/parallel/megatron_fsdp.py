@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..model.build import DTYPES
 from .fsdp1 import unit_classes
+from .sizes import MEGATRON_CAPACITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -549,10 +550,6 @@ def megatron_settings(request: Request, dtype: Any) -> MegatronSettings | None:
 # told otherwise (``sync_model_each_microbatch``).
 
 
-_LEAST_CAPACITY = 1_000_000_000
-"""Elements, the least ``suggested_communication_unit_size`` that is chosen."""
-
-
 class MegatronModel:
     """A model as Megatron-FSDP shards it.
 
@@ -849,6 +846,6 @@ def _names(model: Any) -> dict[Any, list[str]]:
 def _capacity(units: list[Any], settings: MegatronSettings) -> int:
     """Return twice the elements of a unit, but no fewer than 1e9 (``suggested_communication_unit_size``)."""
     if settings.stage < 3 or not units:
-        return _LEAST_CAPACITY
+        return MEGATRON_CAPACITY
     elements = sum(int(parameter.numel()) for unit in units for parameter in unit.parameters())
-    return max(_LEAST_CAPACITY, elements // len(units) * 2)
+    return max(MEGATRON_CAPACITY, elements // len(units) * 2)

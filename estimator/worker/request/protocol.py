@@ -70,17 +70,6 @@ def answer_request(operations: dict[str, Operation], line: str) -> dict[str, Any
     return {"id": number, **result}
 
 
-def ping(_request: dict[str, Any]) -> dict[str, Any]:
-    """Operation ``ping``: import torch and transformers, and return their versions.
-
-    ``{"versions": {...}, "transformers_has_torch": ...}``: transformers does without a torch that is too old for it.
-    """
-    import transformers
-
-    has_torch = getattr(transformers, "is_torch_available", lambda: True)()
-    return {"versions": library_versions(), "transformers_has_torch": bool(has_torch)}
-
-
 def library_versions() -> dict[str, str]:
     """Return the versions of Python, torch and transformers."""
     import torch

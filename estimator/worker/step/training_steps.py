@@ -18,12 +18,11 @@ from torch.utils._pytree import tree_leaves
 from ..loops.litgpt import build_litgpt
 from ..loops.training_loop import LITGPT, attention_of_loop, prepare_loop, shared_casts
 from ..memory.tracker import StorageTracker, phase_spans, settled
-from ..model import fake_values
 from ..model.build import build_model, prepare_for_training, vocabulary_size
 from ..model.quantized import autocast_seen_by_peft, element_count
-from ..parallel import data_parallel, fsdp1, fsdp_tracking
+from ..parallel import data_parallel, fsdp1
 from ..parallel.data_parallel import device_mesh, fake_process_group, meta_propagation_untracked
-from ..parallel.deepspeed.engine import ZeroModel, zero_model
+from ..parallel.deepspeed import ZeroModel, zero_model
 from ..parallel.fsdp1 import host_copies, ordered_streams, wrap_fsdp1
 from ..parallel.megatron_fsdp import MegatronModel, megatron_model
 from ..parallel.placed_modules import PlacedModules, keep_highest_gpu, refuse_offloaded_training
@@ -505,6 +504,60 @@ def _records_created_in(history: AllocationHistory, phase: str) -> set[int]:
     }
 
 
+# Replacements for code of transformers that reads values, which fake tensors do not have.
+
+
+@contextlib.contextmanager
+def no_padding_mask() -> Iterator[None]:
+    """Make transformers take a batch for one without padding, so that it builds no mask."""
+    try:
+        from transformers import masking_utils
+    except ImportError:  # before 4.53
+        yield
+        return
+    changes = {
+        "is_tracing": lambda *_: False,
+        "find_packed_sequence_indices": lambda *_: None,
+        "fast_all": lambda *_: True,  # for models that make their masks themselves
+    }
+    with _replaced_in(masking_utils, changes):
+        yield
+
+
+@contextlib.contextmanager
+def grouped_matrix_products() -> Iterator[None]:
+    """Multiply all experts at once: by torch's operation in bf16 only, as it takes no fake tensors of other dtypes."""
+    try:
+        from transformers.integrations import moe
+    except ImportError:  # before 5
+        yield
+        return
+    with _replaced_in(moe, {"_can_use_grouped_mm": lambda _input, weight, _offs: weight.dtype == torch.bfloat16}):
+        yield
+
+
+@contextlib.contextmanager
+def no_truncated_normal() -> Iterator[None]:
+    """Skip truncated normal initialisation (vision models, ModernBERT), which redraws values until they lie inside."""
+    try:
+        from transformers import initialization
+
+        functions = initialization.TORCH_INIT_FUNCTIONS
+    except (ImportError, AttributeError):  # before 5, where torch's own is called
+        functions = vars(torch.nn.init)
+    original = functions["trunc_normal_"]
+    functions["trunc_normal_"] = lambda tensor, *_, **__: tensor
+    try:
+        yield
+    finally:
+        functions["trunc_normal_"] = original
+
+
+def _replaced_in(module: Any, changes: dict[str, Any]) -> AbstractContextManager[None]:
+    """Replace those functions of a module that this version of it has."""
+    return replaced(*((module, name, value) for name, value in changes.items() if hasattr(module, name)))
+
+
 MAX_MICRO_BATCHES = 2
 """Micro-batches run of an accumulated step: the third needs no more memory than the second."""
 
@@ -549,9 +602,9 @@ def trace_steps(request: Request, *, whole: Any = None) -> TracedSteps:
 @contextlib.contextmanager
 def _fake_tensors(request: Request) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        stack.enter_context(fake_values.no_padding_mask())
-        stack.enter_context(fake_values.grouped_matrix_products())
-        stack.enter_context(fake_values.no_truncated_normal())
+        stack.enter_context(no_padding_mask())
+        stack.enter_context(grouped_matrix_products())
+        stack.enter_context(no_truncated_normal())
         if not request.cpu_kernels:
             stack.enter_context(cuda_kernels())
             if request.autocasts and request.loop.autocast:
@@ -663,9 +716,9 @@ def _tracking(model: Any, request: Request, tracker: StorageTracker, running: An
             stack.enter_context(meta_propagation_untracked(tracker))
         if request.parallel.sharded:
             own_pool = request.older.reduces_in_own_pool
-            stack.enter_context(fsdp_tracking.communication_labelled(tracker, own_pool=own_pool))
+            stack.enter_context(data_parallel.communication_labelled(tracker, own_pool=own_pool))
             if request.parallel.cpu_offload == "all":
-                stack.enter_context(fsdp_tracking.offload_copies(tracker))
+                stack.enter_context(data_parallel.offload_copies(tracker))
         if request.parallel.flat_sharded:
             stack.enter_context(ordered_streams(tracker))
             stack.enter_context(fsdp1.communication_labelled(tracker))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from partitioned_graphs import saved_bytes
+from worker_requests import complete
 
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.trace.traced_loop import loop_request
@@ -32,8 +33,8 @@ def message_of(config: dict[str, Any], **tables: Any) -> dict[str, Any]:
     tables["training"] = {"precision": "bf16", "compile": True} | tables.get("training", {})
     job = job_from_mapping({"model": {"config": config}, **tables}, where="test")
     optimizer = optimizer_class(job)
-    message = {"op": "trace", "config": config, **tables, "optimizer": optimizer}
-    return {**message, "loop": loop_request(job, config["model_type"])}
+    loop = loop_request(job, config["model_type"])
+    return complete({"config": config, **tables, "optimizer": optimizer, "loop": loop})
 
 
 def bytes_before_backward(message: dict[str, Any]) -> int:

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from vramtop.estimator.worker.model import fake_values
+from vramtop.estimator.worker.step import training_steps
 from vramtop.estimator.worker.step.cuda_autocast import cuda_autocast
 from vramtop.estimator.worker.step.forward_pass import cuda_kernels
 
@@ -105,7 +105,7 @@ def log_of_forward(family: str, device: str, dtype: torch.dtype, low: torch.dtyp
     config = transformers.AutoConfig.for_model(family, **fields)
     config.use_cache, config._attn_implementation, config.decoder_start_token_id = False, "eager", 0
     with contextlib.ExitStack() as stack:
-        stack.enter_context(fake_values.no_padding_mask())
+        stack.enter_context(training_steps.no_padding_mask())
         if device == "cpu":
             stack.enter_context(cuda_kernels())
             stack.enter_context(cuda_autocast())

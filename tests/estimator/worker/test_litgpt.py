@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from worker_requests import complete
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.formula.rank_memory import workspace_bytes
@@ -143,4 +144,4 @@ def test_what_is_unknown_of_litgpt_is_named(tiny_llama: dict[str, Any]) -> None:
         message = {"op": "trace", "config": tiny_llama, **tables, "loop": loop_request(job, "llama")}
         message["optimizer"] = {"path": "torch.optim:AdamW", "options": {}}
         with pytest.raises(UnsupportedError, match=words):
-            check_supported(read_request(message))
+            check_supported(read_request(complete(message)))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from worker_requests import complete
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.formula.rank_memory import workspace_bytes
@@ -157,4 +158,4 @@ def test_other_experts_are_named(
     job = job_from_mapping({"model": {"config": config}, "training": training}, where="test")
     message = {"op": "trace", "config": config, "training": training, "loop": loop_request(job, family)}
     with pytest.raises(UnsupportedError, match=sentence):
-        check_supported(read_request({**message, "optimizer": {"path": "torch.optim:AdamW", "options": {}}}))
+        check_supported(read_request(complete({**message, "optimizer": {"path": "torch.optim:AdamW", "options": {}}})))

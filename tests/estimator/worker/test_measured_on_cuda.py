@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from worker_requests import complete
 
 torch = pytest.importorskip("torch")
 
@@ -66,7 +67,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
 def request(**parallel: Any) -> Any:
     config = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 32}
     kind = {"task": "causal-lm", "attention": "sdpa", "device": "cuda"}
-    return read_request({"config": config, **kind, "training": {}, "parallel": parallel})
+    return read_request(complete({"config": config, **kind, "parallel": parallel}))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Older transformers' loss and experts on today's models, against a transcription of what these versions ran."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,8 +8,7 @@ import torch
 import transformers
 from storage_counter import StorageCounter
 
-from vramtop.estimator.worker.model.older import separate_experts, use_older_loss
-from vramtop.estimator.worker.request.request import OlderVersions
+from vramtop.estimator.worker.model.build import separate_experts, use_older_loss
 
 SIZES: dict[str, Any] = {
     "vocab_size": 4096,
@@ -85,7 +85,7 @@ def test_the_loss_takes_what_the_older_version_took(cast: bool, run: Any) -> Non
         return outputs.loss, outputs.logits
 
     ours = model()
-    use_older_loss(ours, "causal-lm", OlderVersions(copies_shifted_logits=True, casts_logits_in_model=cast))
+    use_older_loss(ours, "causal-lm", SimpleNamespace(copies_shifted_logits=True, casts_logits_in_model=cast))
     one_label = 8 * ROWS * TOKENS  # labels are int64, and cut or copied once more or less
     today, expected = peaks(model(), by_model), peaks(model(), run)
     found = peaks(ours, by_model)

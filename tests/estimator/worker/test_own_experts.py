@@ -1,6 +1,7 @@
 """Experts of torchtitan and torchtune: against their own modules on a CPU, and under the real ``fully_shard``."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,7 +86,7 @@ def in_bf16() -> Any:
 
 
 def titan(form: str, shared: int, score: str, first: bool, ranks: int) -> Any:
-    from vramtop.estimator.worker.model.experts.torchtitan import Routing, TitanMoE
+    from vramtop.estimator.worker.model.experts import Routing, TitanMoE
 
     routing = Routing(TOP_K, score, route_norm=not first, fp32_gate=form == "dispatch")
     beside = _SharedExpert() if shared else None
@@ -122,7 +123,7 @@ def test_torchtitans_experts_take_what_its_own_take(
 @pytest.mark.usefixtures("in_bf16")
 @pytest.mark.parametrize(("top_k", "shared", "expected"), REAL_TUNE)
 def test_torchtunes_experts_take_what_its_own_take(top_k: int, shared: bool, expected: tuple[int, int, int]) -> None:
-    from vramtop.estimator.worker.model.experts.replace_experts import TuneMoE
+    from vramtop.estimator.worker.model.experts import TuneMoE
 
     made = TuneMoE((EXPERTS, HIDDEN, SIZE), top_k, _SharedExpert() if shared else None)
     assert taken(made) == pytest.approx(expected, rel=0.003)
@@ -134,8 +135,8 @@ def test_blocks_take_what_torchtitans_own_take(family: str, form: str, expected:
     transformers = pytest.importorskip("transformers")
     from storage_counter import StorageCounter
 
-    from vramtop.estimator.worker.model.experts.replace_experts import replace_experts
-    from vramtop.estimator.worker.request.request import Loop, Request
+    from vramtop.estimator.worker.model.experts import replace_experts
+    from vramtop.estimator.worker.request.request import Request
 
     sizes = {"hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 1, "vocab_size": 100}
     sizes |= {"num_experts_per_tok": 2, "intermediate_size": 512, "num_key_value_heads": 4}
@@ -145,7 +146,7 @@ def test_blocks_take_what_torchtitans_own_take(family: str, form: str, expected:
     config = transformers.AutoConfig.for_model(family, **fields)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.bfloat16)
     model.config.use_cache = False
-    replace_experts(model, Request(config={"model_type": family}, loop=Loop(experts=form)))
+    replace_experts(model, Request(config={"model_type": family}, loop=SimpleNamespace(experts=form)))
     block = model.model.layers[0]
     for module in list(block.modules()):
         for name, child in list(module.named_children()):

@@ -10,6 +10,7 @@ import torch
 import transformers
 from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 from storage_counter import StorageCounter
+from worker_requests import complete
 
 from vramtop.estimator.job.rules.dtype_widths import tensor_bytes
 from vramtop.estimator.worker.model.build import prepare_for_training
@@ -19,7 +20,7 @@ from vramtop.estimator.worker.model.quantized import (
     cast_to_fp32,
     quantize_linear_layers,
 )
-from vramtop.estimator.worker.request.request import Lora, OlderVersions, Request, Training
+from vramtop.estimator.worker.request.request import Request, read_request
 
 SIZES: dict[str, Any] = {
     "vocab_size": 512,
@@ -36,12 +37,17 @@ ROWS, TOKENS = 2, 64
 
 
 def request(
-    kind: str = "nf4", *, prepared: str = "none", adapter: str | None = None, dropout: float = 0.0, **training: Any
+    kind: str = "nf4",
+    *,
+    prepared: str = "none",
+    adapter: str | None = None,
+    dropout: float = 0.0,
+    older: dict[str, bool] | None = None,
+    **training: Any,
 ) -> Request:
-    lora = Lora(
-        rank=8, targets=TARGETS, quantization=kind, fp32_parameters=prepared, adapter_dtype=adapter, dropout=dropout
-    )
-    return Request(config={}, training=Training(precision="bf16", **training), lora=lora)
+    own = {"quantization": kind, "fp32_parameters": prepared, "adapter_dtype": adapter, "dropout": dropout}
+    tables = {"training": {"precision": "bf16", **training}, "lora": {"rank": 8, "targets": TARGETS, **own}}
+    return read_request(complete({**tables, "older": older or {}}))
 
 
 def model() -> Any:
@@ -109,13 +115,7 @@ def test_only_8_bit_layers_and_older_4_bit_ones_keep_their_input() -> None:
         return counter.live > 0
 
     older = model()
-    asked = Request(
-        config={},
-        training=Training(precision="bf16"),
-        lora=Lora(quantization="nf4"),
-        older=OlderVersions(keeps_quantized_inputs=True),
-    )
-    quantize_linear_layers(older, asked)
+    quantize_linear_layers(older, request(older={"keeps_quantized_inputs": True}))
     assert not kept(quantized("nf4").model.layers[0].mlp.up_proj)
     assert kept(older.model.layers[0].mlp.up_proj)
     assert kept(quantized("int8").model.layers[0].mlp.up_proj)

@@ -3,17 +3,16 @@
 from typing import Any
 
 import pytest
+from worker_requests import complete
 
 from vramtop.estimator.worker.request.protocol import UnsupportedError
-from vramtop.estimator.worker.request.request import Parallel, read_request
+from vramtop.estimator.worker.request.request import read_request
 from vramtop.estimator.worker.step.supported_jobs import check_supported
 
 
 def message(**tables: Any) -> dict[str, Any]:
-    return {
-        "config": {"model_type": "llama", "num_hidden_layers": 2},
-        "optimizer": {"path": "x:Y", "options": {}},
-    } | tables
+    optimizer = {"path": "x:Y", "options": {}}
+    return complete({"config": {"model_type": "llama", "num_hidden_layers": 2}, "optimizer": optimizer, **tables})
 
 
 @pytest.mark.parametrize(
@@ -41,5 +40,8 @@ def test_other_configs_are_not_refused_for_their_layers(config: dict[str, Any]) 
 
 
 def test_two_copies_stand_for_any_number() -> None:
-    assert [Parallel(data_replicate=copies).world_size for copies in (1, 2, 3, 2**20)] == [1, 2, 2, 2]
-    assert Parallel(data_replicate=2**17, data_shard=8, tensor=2).world_size == 32
+    def ranks(**sizes: int) -> int:
+        return read_request(message(parallel=sizes)).parallel.world_size
+
+    assert [ranks(data_replicate=copies) for copies in (1, 2, 3, 2**20)] == [1, 2, 2, 2]
+    assert ranks(data_replicate=2**16, data_shard=8, tensor=2) == 32

@@ -98,7 +98,7 @@ def blocks(size: int) -> int:
 
 def by_hand(listed: dict[str, Any], ways: int, width: int, whole: tuple[str, ...]) -> int:
     """Return the bytes of one rank's shards, in the allocator's blocks, and of the buffers."""
-    total = sum(blocks(buffer["bytes"]) * buffer["repeat"] for buffer in listed["buffers"])
+    total = sum(blocks(buffer["tensor_bytes"]) * buffer["repeat"] for buffer in listed["buffers"])
     for group in listed["groups"]:
         split = 1 if any(part in group["name"] for part in whole) else ways
         total += blocks(width * prod(group["shape"]) // split) * group["repeat"]

@@ -1,6 +1,5 @@
 """The trace from a few layers compared with the trace of all of them: equal in every event."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.traced_step import trace_request
 from vramtop.estimator.worker.repetition import trace_repeated
 from vramtop.estimator.worker.request.protocol import RefusedError, UnsupportedError
-from vramtop.estimator.worker.request.request import Request, read_request
+from vramtop.estimator.worker.request.request import Request, changed, read_request
 from vramtop.estimator.worker.step.supported_jobs import check_supported
 from vramtop.estimator.worker.step.training_steps import TracedSteps, trace_steps
 
@@ -44,7 +43,7 @@ LLAMA = CELLS["llama, bf16"].model.config or {}
 def deep_request(name: str, layers: int) -> Request:
     job = CELLS[name]
     request = read_request(trace_request(job, resolve_model(job.model)))
-    return replace(request, config=request.config | {key: layers for key in DEPTH_FIELDS if key in request.config})
+    return changed(request, config=request.config | {key: layers for key in DEPTH_FIELDS if key in request.config})
 
 
 def request_of(config: dict[str, Any], **tables: Any) -> Request:

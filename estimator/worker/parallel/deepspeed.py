@@ -1,24 +1,54 @@
-"""The choice of a ZeRO engine for a job, in two moments: when the model is loaded, and when training is set up."""
+"""DeepSpeed's ZeRO engines on fake tensors: when the model is loaded, and when training is set up."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...replaced import replaced
-from .settings import zero_settings
+from ..model.build import DTYPES
+from ..replaced import replaced
+from .sizes import ZERO_ELEMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from ...memory.tracker import StorageTracker
-    from ...request.request import Request
-    from .settings import ZeroSettings
+    from ..memory.tracker import StorageTracker
+    from ..request.request import Request
+
+
+class ZeroSettings(SimpleNamespace):
+    """Settings of DeepSpeed's engine on which memory depends: those of a job file's table ``zero``, and others.
+
+    These are its ``stage``, the ``ranks`` over which it shards, the dtype in which it ``accumulates_in`` (None: that of
+    the weights), whether it ``offloads_optimizer`` and ``offloads_weights``, and ``scales_loss``, which makes it search
+    gradients for infinities (fp16).
+    """
+
+
+def zero_settings(request: Request) -> ZeroSettings | None:
+    """Return the settings of a job that DeepSpeed runs; None: another strategy, or inference."""
+    parallel = request.parallel
+    if not parallel.zero_stage or request.training.mode == "inference":
+        return None
+    given = {name: value for name, value in (request.zero or {}).items() if value is not None}
+    given.pop("allgather_bucket", None)  # without effect since torch gathers into one tensor
+    stage = parallel.zero_stage
+    return ZeroSettings(
+        stage=stage,
+        ranks=parallel.data_shard * parallel.data_replicate,
+        accumulates_in=DTYPES.get(parallel.gradient_dtype or ""),
+        offloads_optimizer=parallel.cpu_offload != "none",
+        offloads_weights=parallel.cpu_offload == "all",
+        scales_loss=request.training.precision.startswith("fp16"),
+        **{"overlap_comm": stage == 3, "contiguous_gradients": True, **ZERO_ELEMENTS, **given},
+    )
+
 
 # Parts that all stages share: parameter groups, flat tensors, the fp32 partition's optimizer, norms of gradients.
 

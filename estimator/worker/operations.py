@@ -1,0 +1,381 @@
+"""Operations of the worker: what a request can ask for. Each imports the libraries that it needs when it is called.
+
+    {"op": "ping"}
+        -> {"versions": {"python", "torch", "transformers"}, "transformers_has_torch": false if torch is too old for it}
+    {"op": "frameworks"} -> {"versions": {"torch": ..., "transformers": ..., "peft": ...}}, those that are installed
+    {"op": "packages", "distributions": [name, ...], "modules": [name, ...], "requirements_of": [name, ...]}
+        -> {"python": ..., "executable": ..., "versions": {distribution: version},
+            "modules": [those that can be found], "requirements": [those of the distributions in requirements_of, ...]}
+    {"op": "torch"}
+        -> {"version": ..., "cuda": version or null, "hip": version or null,
+            "architectures": ["sm_80", ..., "compute_90"] or null, "problem": null}
+        -> {"problem": "why torch cannot be imported"}
+    {"op": "inventory", "config": {"model_type": ..., ...}, "task": "causal-lm",
+     "lora": {"rank", "targets"} or absent, "places": true or absent,
+     "code": {"folder", "model", "remote"} or absent, "device_map": as ``inferred_device_map`` takes it, or absent}
+        -> {"groups": [{"name", "shape", "repeat", "dtype", "kind", "quantized", "places"}, ...],
+            "layers": ..., "tied_head": ..., "tied": [[name, ...], ...],
+            "buffers": [{"name", "shape", "repeat", "dtype", "tensor_bytes", "persistent"}, ...],
+            "adapters": [{"name", "shape", "repeat", "kind", "dtype"}, ...] or null,
+            "experts": {"count", "elements"} or null, "tp_plan": {pattern: style}, "no_split": [class, ...],
+            "config": {...}, "device_map": {module: device} or null, "versions": {...}}
+    {"op": "optimizer", "path": "galore_torch:GaLoreAdamW", "options": {"rank": 128},
+     "tensors": [{"shape": [4096, 4096], "dtype": "bfloat16"}, ...], "code": {"folder"} or absent}
+        -> {"states": [bytes or null, ...], "step": [bytes, ...], "how": "fake" or "fitted", "class": "module.Class",
+            "distribution": "galore-torch 1.0" or null}
+        -> {"unsupported": "why it cannot be stepped"}
+    {"op": "trace", "config": {...}, "task": "causal-lm", "attention": "sdpa",
+     "training": {...}, "lora": {...} or null, "parallel": {...},  with the fields of job files
+     "older": {...},  what versions that the job states do otherwise than the installed ones
+     "optimizer": {"path": "torch.optim:AdamW", "options": {...}} or null,
+     "placing": as the operation ``inventory`` takes it as ``device_map``, where the job's is a rule}
+        -> {"parameters": ..., "trainable": ..., "phases": {"forward": {"allocated": ..., "components": {...}},
+            ...}, "peak_tensors": [...], "timeline": [[event, bytes], ...],
+            "timeline_components": {"weights": [bytes, ...], ...}, "timeline_phases": [[phase, event], ...],
+            "reserved": {...}, "allocations": "...", "versions": {...}, "seconds": ...,
+            "gpu": number of the GPU with the highest peak, under a device map, or null}
+        -> {"unsupported": "why this job cannot be traced"}
+    {"op": "measure", ...}: the request of ``measure/__main__.py`` with ``device`` "cpu", for one rank
+        -> what the rank reports
+
+``inventory`` needs torch (2.4 or newer) and transformers (4.45 or newer); ``trace`` torch (2.6 or newer for sharding,
+else 2.4), transformers (4.53 or newer), and peft for adapters. No weights are read and nothing is downloaded. Code that
+belongs to a model or to the user runs only where ``code`` names it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from .request.protocol import UnsupportedError, library_versions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .request.request import Request
+
+_FRAMEWORKS = ("torch", "transformers", "peft")
+_QUANTIZED_SHARE = 0.9
+"""bitsandbytes' quantizers leave a tenth of every device free (``adjust_max_memory``)."""
+
+
+def ping(_request: dict[str, Any]) -> dict[str, Any]:
+    """Import torch and transformers, and return their versions."""
+    import transformers
+
+    has_torch = getattr(transformers, "is_torch_available", lambda: True)()
+    return {"versions": library_versions(), "transformers_has_torch": bool(has_torch)}
+
+
+def frameworks(_request: dict[str, Any]) -> dict[str, Any]:
+    """Return the versions of the installed frameworks; imports none of them.
+
+    Reads versions from folder names, in half of the time that importing ``importlib.metadata`` takes.
+    """
+    found = {name: _version_by_folder(name) or _version_by_metadata(name) for name in _FRAMEWORKS}
+    return {"versions": {name: version for name, version in found.items() if version}}
+
+
+def packages(request: dict[str, Any]) -> dict[str, Any]:
+    """Return installed versions, the modules that can be found, and requirements; imports none of them."""
+    versions = {name: _version(name) for name in request.get("distributions") or ()}
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "versions": {name: version for name, version in versions.items() if version is not None},
+        "modules": [name for name in request.get("modules") or () if _is_importable(name)],
+        "requirements": [each for name in request.get("requirements_of") or () for each in _requirements(name)],
+    }
+
+
+def torch_build(_request: dict[str, Any]) -> dict[str, Any]:
+    """Return how torch was built, without initialising CUDA."""
+    try:
+        import torch
+    except Exception as error:  # noqa: BLE001 - a broken installation raises anything: OSError, ImportError, ...
+        return {"problem": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+    # torch.cuda.get_arch_list() is empty where no GPU is visible
+    flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()
+    return {
+        "version": str(torch.__version__),
+        "cuda": getattr(torch.version, "cuda", None),
+        "hip": getattr(torch.version, "hip", None),
+        "architectures": flags.split() if flags else None,
+        "problem": None,
+    }
+
+
+def _version_by_folder(name: str) -> str | None:
+    for entry in sys.path:
+        try:
+            there = os.listdir(entry)  # noqa: PTH208 - pathlib takes four times as long
+        except OSError:  # an archive, or absent
+            continue
+        if name in there:
+            found = [each for each in there if each.startswith(f"{name}-") and each.endswith(".dist-info")]
+            return found[0][len(name) + 1 : -len(".dist-info")] if len(found) == 1 else None
+    return None
+
+
+def _version_by_metadata(name: str) -> str | None:
+    return _version(name) if _is_importable(name) else None
+
+
+def _version(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _requirements(name: str) -> list[str]:
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        return requires(name) or []
+    except PackageNotFoundError:
+        return []
+
+
+def _is_importable(name: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # its parent package is missing, or was imported without a spec
+        return False
+
+
+def inventory(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters and buffers of the model with this config and task, grouped by name and shape."""
+    import torch
+
+    from .model import build as contents
+    from .request.request import Lora, read_user_code
+
+    code = read_user_code(request)
+    placing = request.get("device_map")
+    with empty_weights() if placing else torch.device("meta"):  # shapes without storage
+        model = contents.build_model(request.get("config") or {}, request["task"], code=code)
+        answer = {
+            **contents.parameter_groups(model, places=bool(request.get("places"))),
+            "tied_head": contents.has_tied_head(model),
+            "tied": contents.tied_parameters(model),
+            "buffers": contents.buffer_groups(model),
+            "experts": contents.routed_experts(model),
+            "tp_plan": contents.tensor_parallel_plan(model),
+            "no_split": sorted(getattr(model, "_no_split_modules", None) or ()),
+            "config": contents.config_fields(model),
+            "adapters": None,
+            "device_map": inferred_device_map(model, placing) if placing else None,
+        }
+        if request.get("lora"):
+            adapted = contents.add_lora_adapters(model, Lora(**request["lora"]))
+            answer["adapters"] = contents.adapter_groups(adapted)
+    return {**answer, "versions": library_versions()}
+
+
+def empty_weights() -> Any:
+    """Return accelerate's context in which models have no weights; torch's meta device where it is not installed."""
+    import torch
+
+    try:
+        from accelerate import init_empty_weights
+    except ImportError:
+        return torch.device("meta")
+    return init_empty_weights(include_buffers=True)
+
+
+def inferred_device_map(model: Any, placing: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the device of each module by accelerate, with the limits of ``from_pretrained``; None: not installed.
+
+    It is ``get_balanced_memory`` and ``infer_auto_device_map``.
+
+    Args:
+        model: built without weights.
+        placing: ``{"rule": "auto", "limits": {"0": bytes, "cpu": bytes}, "dtype": "bf16", "quantization": "nf4" or
+            null}``.
+    """
+    import torch
+
+    try:
+        from accelerate.utils import CustomDtype, get_balanced_memory, infer_auto_device_map
+    except ImportError:
+        return None
+    dtype = {"fp32": torch.float32, "fp16": torch.float16}.get(placing["dtype"], torch.bfloat16)
+    kind = placing.get("quantization")
+    special = {}
+    if kind is not None:
+        stored = torch.int8 if kind == "int8" else CustomDtype.INT4
+        head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+        linear = (
+            name for name, each in model.named_modules() if isinstance(each, torch.nn.Linear) and each is not head
+        )
+        special = {f"{name}.weight": stored for name in linear}
+    whole = list(getattr(model, "_no_split_modules", None) or ())
+    options = {"no_split_module_classes": whole, "dtype": dtype, "special_dtypes": special}
+    limits = {int(name) if name.isdigit() else name: size for name, size in placing["limits"].items()}
+    if placing["rule"] != "sequential":
+        limits = get_balanced_memory(model, limits, low_zero=placing["rule"] == "balanced_low_0", **options)
+    if kind is not None:
+        limits = {name: int(_QUANTIZED_SHARE * size) for name, size in limits.items()}
+    if hasattr(model, "tie_weights"):
+        model.tie_weights()
+    return dict(infer_auto_device_map(model, limits, **options))
+
+
+def optimizer(message: dict[str, Any]) -> dict[str, Any]:
+    """Return the bytes of state of each tensor, and of temporary memory while that one alone is stepped.
+
+    A state of null stands for vectors that the class does not step. The class comes from an installed library; one of
+    the user's own is imported only from the folder that ``code`` names.
+    """
+    import torch
+
+    from .request.request import read_user_code
+    from .request.user_code import optimizer_class
+    from .step.training_steps import OptimizerFactory, measure, without_compiling
+
+    tensors = [(tuple(each["shape"]), each["dtype"]) for each in message["tensors"]]
+    found: dict[Any, Any] = {}
+    ways = set()
+    with without_compiling():
+        kind = optimizer_class(message["path"], read_user_code(message))
+        factory = OptimizerFactory(kind, dict(message.get("options") or {}))
+        try:
+            for dtype in dict.fromkeys(dtype for _, dtype in tensors):
+                shapes = [shape for shape, its in tensors if its == dtype]
+                measured, how = measure(factory, shapes, getattr(torch, dtype))
+                ways.add(how)
+                found.update({(shape, dtype): each for shape, each in zip(shapes, measured)})  # noqa: B905 - 3.9
+        except UnsupportedError as reason:
+            return {"unsupported": str(reason)}
+    answers = [found[tensor] for tensor in tensors]
+    return {
+        "states": [None if each is None else round(each.states) for each in answers],
+        "step": [0 if each is None else round(each.step) for each in answers],
+        "how": "fake" if ways == {"fake"} else "fitted",
+        "class": f"{kind.__module__}.{kind.__qualname__}",
+        "distribution": _distribution(kind.__module__.partition(".")[0]),
+    }
+
+
+def _distribution(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, packages_distributions, version
+
+    try:
+        name = packages_distributions().get(package, [package])[0]
+        return f"{name} {version(name)}"
+    except (PackageNotFoundError, ImportError):
+        return None
+
+
+def trace(message: dict[str, Any]) -> dict[str, Any]:
+    """Run two training steps on fake tensors, and return the memory of the second.
+
+    The tensors are fake CPU tensors: they take no memory and no GPU is touched. Where CUDA allocates otherwise than a
+    CPU, its behaviour is imitated (``cuda_kernels``, ``cuda_autocast``; in-place sums of gradients) unless the request
+    has ``"cpu_kernels": true``. Fake tensors on "cuda" would need no imitation in a forward pass, but their backward
+    pass asks for a real device (``hasPrimaryContext`` in autograd's engine; without CUDA in the build, for the device
+    guard).
+    """
+    from .request.request import read_request
+    from .step.supported_jobs import check_supported
+
+    start = time.monotonic()
+    request = read_request(message)
+    try:
+        check_supported(request)
+        trace_layers = _import_libraries(request)
+        request = _with_placement(request, message.get("placing"))
+        traced = trace_layers(request)
+    except UnsupportedError as reason:
+        return {"unsupported": str(reason)}
+    from .loops.training_loop import kernel_versions
+    from .memory.allocator import pack_allocations, replay_reserved
+    from .memory.tracker import allocator_events, summarize
+
+    gc.disable()  # what is left to do makes 100,000 tuples and no garbage; the collection after the answer enables it
+    summary = summarize(traced.history)
+    allocations = list(allocator_events(traced.history))
+    timeline_events = [event for event, _ in summary["timeline"]]
+    return {
+        "parameters": traced.parameters,
+        "trainable": traced.trainable,
+        "gpu": traced.gpu,
+        **summary,
+        "reserved": replay_reserved(allocations, timeline_events, request.allocator),
+        "allocations": pack_allocations(allocations),
+        "versions": {**library_versions(), **kernel_versions()},
+        "seconds": round(time.monotonic() - start, 3),
+    }
+
+
+def _import_libraries(request: Request) -> Callable[[Request], Any]:
+    """Import what the trace needs, and return its function.
+
+    Every trace starts with the same state of the collector: what an earlier one left was freed after its answer.
+    """
+    gc.disable()  # nothing that is imported becomes garbage
+    from .model.build import import_model_code
+    from .repetition import trace_layers
+
+    import_model_code(request.config, request.task)
+    gc.freeze()  # collections during the trace need not scan the libraries' objects
+    gc.enable()
+    return trace_layers
+
+
+def _with_placement(request: Request, placing: dict[str, Any] | None) -> Request:
+    """Return a request whose device map names the device of each module, not a rule.
+
+    Raises:
+        UnsupportedError: accelerate, whose rules they are, is not installed.
+    """
+    if not isinstance(request.parallel.device_map, str):
+        return request
+    from .model.build import build_model
+    from .request.request import changed
+
+    with empty_weights():
+        model = build_model(request.config, request.task, code=request.code)
+        found = inferred_device_map(model, placing) if placing else None
+    if found is None:
+        raise UnsupportedError("this interpreter lacks accelerate, whose rules place modules on GPUs")
+    return changed(request, parallel=changed(request.parallel, device_map=found))
+
+
+def measure(message: dict[str, Any]) -> dict[str, Any]:
+    """Run the real steps of a job on the CPU, in this process.
+
+    Raises:
+        RefusedError: the installed libraries cannot run the job.
+    """
+    from .measure.real_steps import NoStages, run_steps, versions
+    from .request.request import read_request
+
+    gc.enable()  # tensors in cycles are freed as in a process of one's own
+    try:
+        found = run_steps(read_request(message), message["measure"], NoStages())
+    except UnsupportedError as reason:
+        return {"unsupported": str(reason)}
+    return {"pid": os.getpid(), **found, "versions": versions()}
+
+
+OPERATIONS = {
+    "ping": ping,
+    "frameworks": frameworks,
+    "packages": packages,
+    "torch": torch_build,
+    "inventory": inventory,
+    "optimizer": optimizer,
+    "trace": trace,
+    "measure": measure,
+}
