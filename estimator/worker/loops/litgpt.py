@@ -520,17 +520,12 @@ def _quantize(model: Any, request: Request) -> None:
     if lora is None or lora.quantization == "none":
         return
     product_dtype = compute_dtype(request.training)
+    nested, keeps_input = lora.quantization == "nf4-double", request.older.keeps_quantized_inputs
     for path, module in list(model.named_modules()):
-        if type(module) is not torch.nn.Linear:
-            continue
-        layer = Linear4bit(
-            module,
-            product_dtype,
-            nested=lora.quantization == "nf4-double",
-            keeps_input=request.older.keeps_quantized_inputs,
-        )
-        layer.weight_dtype = torch.float16
-        model.set_submodule(path, layer)
+        if type(module) is torch.nn.Linear:
+            layer = Linear4bit(module, product_dtype, nested=nested, keeps_input=keeps_input)
+            layer.weight_dtype = torch.float16
+            model.set_submodule(path, layer)
     if request.loop.stable_embedding:
         model.transformer.wte = _StableEmbedding(model.transformer.wte)
 

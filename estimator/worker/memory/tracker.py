@@ -484,23 +484,22 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         """Let the CPU wait for the current stream, as reading a tensor's value does."""
         self.synchronize(self.order.record(self.stream_number(torch.cpu.current_stream())))
 
-    @contextlib.contextmanager
-    def labelling(self, component: str) -> Iterator[None]:
+    def labelling(self, component: str) -> contextlib.AbstractContextManager[None]:
         """Give storages that are allocated inside this component."""
-        before, self._component = self._component, component
-        try:
-            yield
-        finally:
-            self._component = before
+        return replaced((self, "_component", component))
 
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def labelled(self, function: Callable[..., Any], component: str = "communication") -> Callable[..., Any]:
+        """Return a function that gives what it allocates this component."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with self.labelling(component):
+                return function(*args, **kwargs)
+
+        return run
+
+    def paused(self) -> contextlib.AbstractContextManager[None]:
         """Do not record storages that are allocated inside."""
-        before, self._paused = self._paused, True
-        try:
-            yield
-        finally:
-            self._paused = before
+        return replaced((self, "_paused", True))
 
     @contextlib.contextmanager
     def naming_modules(self, model: Any) -> Iterator[None]:

@@ -339,13 +339,6 @@ def communication_labelled(tracker: StorageTracker, *, own_pool: bool = False) -
     methods = {name: getattr(group, name) for name in ("unshard", "wait_for_unshard", "post_backward")}
     functions = {name: getattr(group_module, name) for name in ("foreach_all_gather", "foreach_reduce")}
 
-    def as_communication(original: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with tracker.labelling("communication"):
-                return original(*args, **kwargs)
-
-        return run
-
     def in_own_pool(original: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
             stream, communication = args[_STREAM], args[_STREAM + 1]
@@ -364,11 +357,11 @@ def communication_labelled(tracker: StorageTracker, *, own_pool: bool = False) -
             return methods["post_backward"](self, *unused)
 
     replacements: list[tuple[Any, str, Any]] = [
-        (group, "unshard", as_communication(methods["unshard"])),
-        (group, "wait_for_unshard", as_communication(methods["wait_for_unshard"])),
+        (group, "unshard", tracker.labelled(methods["unshard"])),
+        (group, "wait_for_unshard", tracker.labelled(methods["wait_for_unshard"])),
         (group, "post_backward", post_backward),
-        (group_module, "foreach_all_gather", as_communication(functions["foreach_all_gather"])),
-        (group_module, "foreach_reduce", as_communication(in_own_pool(functions["foreach_reduce"]))),
+        (group_module, "foreach_all_gather", tracker.labelled(functions["foreach_all_gather"])),
+        (group_module, "foreach_reduce", tracker.labelled(in_own_pool(functions["foreach_reduce"]))),
     ]
     with replaced(*replacements):
         yield

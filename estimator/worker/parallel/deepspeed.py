@@ -392,6 +392,29 @@ def _map_tensors(function: Any, value: Any) -> Any:
     return value
 
 
+class _Engine:
+    """What the engines of all stages do alike.
+
+    Args:
+        settings: of the engine.
+        tracker: learns what is allocated for what.
+    """
+
+    def __init__(self, settings: ZeroSettings, tracker: StorageTracker) -> None:
+        self._settings = settings
+        self._tracker = tracker
+        self._stream = torch.cpu.Stream() if settings.overlap_comm else None
+        self._last = False
+
+    def scale(self, loss: Any) -> Any:
+        """Return the loss in fp32, as the loss scaler does."""
+        return loss.float()
+
+    def begin_micro_batch(self, *, last: bool) -> None:
+        """Start a forward pass; the last one of a step ends the accumulation."""
+        self._last = last
+
+
 # ZeRO stages 1 and 2: whole 16-bit weights, gradients reduced by buckets, an fp32 partition that is stepped.
 #
 # Follows ``runtime/zero/stage_1_and_2.py`` of DeepSpeed 0.19.6; comments name its methods.
@@ -429,7 +452,7 @@ class _Bucket:
     """Their gradients, as parts of the buffer."""
 
 
-class ReducedGradients:
+class ReducedGradients(_Engine):
     """DeepSpeed's ``DeepSpeedZeroOptimizer``.
 
     Args:
@@ -446,13 +469,11 @@ class ReducedGradients:
         make_step: Callable[[list[Named]], Any],
         tracker: StorageTracker,
     ) -> None:
-        self._settings = settings
-        self._tracker = tracker
+        super().__init__(settings, tracker)
         self._names = {parameter: name for name, parameter in trained}
         self._dtype = trained[0][1].dtype
-        self._stream = torch.cpu.Stream() if settings.overlap_comm else None
         self._bucket = _Bucket()
-        self._ready = self._last = False
+        self._ready = False
         self._own_gradients: Any = None
         """``grads_in_partition``: gradients of this rank's parameters, one after another."""
         self._own_offset = 0
@@ -469,13 +490,9 @@ class ReducedGradients:
         for parameter in self._names:
             parameter.register_post_accumulate_grad_hook(self._process_gradient)
 
-    def scale(self, loss: Any) -> Any:
-        """Return the loss in fp32, as the loss scaler does."""
-        return loss.float()
-
     def begin_micro_batch(self, *, last: bool) -> None:
         """Start a forward pass; the last one of a step ends the accumulation."""
-        self._last = last
+        super().begin_micro_batch(last=last)
         self._wide = {} if self._accumulated is not None else self._wide
 
     def end_backward(self) -> None:
@@ -684,7 +701,7 @@ NORM_CHUNK = 250_000_000
 """Elements of which a norm is taken at once under offload (``_constant_buffered_norm2``)."""
 
 
-class ShardedGradients:
+class ShardedGradients(_Engine):
     """DeepSpeed's ``DeepSpeedZeroOptimizer_Stage3``.
 
     Args:
@@ -703,10 +720,8 @@ class ShardedGradients:
         make_step: Callable[[list[Named]], Any],
         tracker: StorageTracker,
     ) -> None:
+        super().__init__(settings, tracker)
         self._weights = weights
-        self._settings = settings
-        self._tracker = tracker
-        self._stream = torch.cpu.Stream() if settings.overlap_comm else None
         shards = [(name, weights.shards[parameter]) for name, parameter in trained]
         self._groups = [group for named in parameter_groups(shards) for group in self._sub_groups(named)]
         self._dtype = shards[0][1].data.dtype
@@ -718,17 +733,8 @@ class ShardedGradients:
         """Parameters of the bucket and their gradients."""
         self._elements = 0
         self._gradients = self._make_gradients()
-        self._last = False
         for _, parameter in trained:
             parameter.register_post_accumulate_grad_hook(self._process_gradient)
-
-    def scale(self, loss: Any) -> Any:
-        """Return the loss in fp32, as the loss scaler does."""
-        return loss.float()
-
-    def begin_micro_batch(self, *, last: bool) -> None:
-        """Start a forward pass; the last one of a step ends the accumulation."""
-        self._last = last
 
     def end_backward(self) -> None:
         """Reduce what is left in the bucket, and free weights that are still gathered."""

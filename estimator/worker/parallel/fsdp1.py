@@ -263,13 +263,6 @@ def communication_labelled(tracker: StorageTracker) -> Iterator[None]:
     from torch.distributed.fsdp import _runtime_utils
     from torch.distributed.fsdp._flat_param import FlatParamHandle
 
-    def as_communication(original: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with tracker.labelling("communication"):
-                return original(*args, **kwargs)
-
-        return run
-
     reduce = _runtime_utils._post_backward_hook
 
     def post_backward(state: Any, handle: Any, *unused: Any) -> Any:
@@ -281,8 +274,8 @@ def communication_labelled(tracker: StorageTracker) -> Iterator[None]:
         return result
 
     patches: list[tuple[Any, str, Any]] = [
-        (FlatParamHandle, "pre_unshard", as_communication(FlatParamHandle.pre_unshard)),
-        (FlatParamHandle, "unshard", as_communication(FlatParamHandle.unshard)),
+        (FlatParamHandle, "pre_unshard", tracker.labelled(FlatParamHandle.pre_unshard)),
+        (FlatParamHandle, "unshard", tracker.labelled(FlatParamHandle.unshard)),
         (_runtime_utils, "_post_backward_hook", post_backward),
     ]
     with replaced(*patches):

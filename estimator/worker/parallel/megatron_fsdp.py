@@ -12,6 +12,7 @@ import functools
 from collections import deque
 from dataclasses import dataclass, field
 from math import lcm
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -169,7 +170,7 @@ class DoubleBuffers:
         for unit, own in by_unit.items():
             kind = tuple((dtypes.get(each), sum(p.numel() for p in each.parameters)) for each in own)
             alike.setdefault(kind, []).append(unit)
-        most: list[int] = max(alike.values(), key=_count, default=[])
+        most: list[int] = max(alike.values(), key=len, default=[])
         self.units: set[int | None] = set(most)
         self._dtypes = dtypes
         self._places = {bucket: at for unit in most for at, bucket in enumerate(by_unit[unit])}
@@ -201,10 +202,6 @@ class DoubleBuffers:
         """Let another bucket have the buffer."""
         if bucket in self._used:
             self._idle.append(self._used.pop(bucket))
-
-
-def _count(units: list[int]) -> int:
-    return len(units)
 
 
 # Megatron-FSDP's weights: shards, gathered bucket by bucket on a stream of their own, ahead of use, and freed.
@@ -265,7 +262,7 @@ class GatheredWeights:
         """Gather the buckets of parameters, and those behind or before them (``all_gather_params``)."""
         if not self._shards or not parameters:
             return
-        needed = sorted({self._bucket_of[each] for each in parameters}, key=_number)
+        needed = sorted({self._bucket_of[each] for each in parameters}, key=attrgetter("number"))
         for bucket in needed:
             self._unused[bucket] = False
         if prefetch and not (self._doubles and all(bucket.unit is None for bucket in needed)):
@@ -349,10 +346,6 @@ class GatheredWeights:
     def _show(bucket: Bucket, data: Any) -> None:
         for parameter, view in zip(bucket.parameters, bucket.views(data)):  # noqa: B905 - not in Python 3.9
             parameter.data = view
-
-
-def _number(bucket: Bucket) -> int:
-    return bucket.number
 
 
 def _next_number(numbers: set[int], *, forward: bool) -> int:
