@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB, format_gib
 
-from ..board.board_age import stale_after_seconds
+from ..board.board import stale_after_seconds
 from ..host.plain_text import displayed_line, duration_text
 from ..snapshot.snapshot import NO_DRIVER, NOT_LISTED, gpu_list
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from ..host.kinds import program_path, starts_sessions
-from ..snapshot.snapshot import MigDevice
+from ..snapshot.snapshot import MigDevice, gpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -426,3 +426,53 @@ def _is_known(run: RunRow) -> bool:
 
 def _run_key(run: RunRow) -> GroupKey:
     return ("run", *run.pids[0])
+
+
+# Why a followed process is on no GPU, and from which age on a board is too old.
+
+
+@dataclass(frozen=True, slots=True)
+class MissingReason:
+    """A reason, in a few words and as a sentence."""
+
+    short: str
+    sentence: str
+
+
+NOT_ON_GPU_YET = MissingReason("on no GPU yet", "It does not hold GPU memory yet.")
+_ENDED = MissingReason("ended", "It has ended.")
+
+
+def missing_reason(
+    board: Board | None, keys: Sequence[ProcessKey], is_running: Callable[[ProcessKey], bool]
+) -> MissingReason:
+    """Return why none of these processes is on a GPU.
+
+    Args:
+        board: the latest board.
+        keys: the processes.
+        is_running: returns True if a process of this machine still runs.
+    """
+    if board is None:
+        return NOT_ON_GPU_YET
+    if board.snapshot.source.is_live and not any(map(is_running, keys)):
+        return _ENDED
+    unread = [gpu.reading.label for gpu in board.gpus if gpu.reading.processes is None]
+    if unread:
+        return MissingReason("GPU n/a", f"Its memory is not known: GPU {gpu_list(unread)} cannot be read.")
+    return NOT_ON_GPU_YET
+
+
+_MISSED_READINGS = 3
+"""Readings that may be missed: one that takes long is no hang."""
+_LEAST_STALE_SECONDS = 10.0
+"""With short intervals: a driver that initialises a GPU takes some seconds."""
+
+
+def stale_after_seconds(interval: float) -> float:
+    """Return the age from which a board is too old, for alerts and for the exporter.
+
+    Args:
+        interval: seconds between two readings.
+    """
+    return max(_LEAST_STALE_SECONDS, _MISSED_READINGS * interval)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from vramtop.estimator.budget import Budget, FieldsOf, HostNeedJson, RankPeak, RankPeaks, ServingNeed
@@ -294,7 +294,7 @@ class FitResult:
     @property
     def placement(self) -> tuple[int, ...]:
         """NVML index of each rank's GPU; for a MIG device, of the GPU that it is a part of. At most ``MAX_LISTED``."""
-        return tuple(islice(_indices(self.rank_devices), MAX_LISTED))
+        return tuple(islice((index for device in self.rank_devices for index in device.indices), MAX_LISTED))
 
     @property
     def cuda_devices(self) -> tuple[str, ...]:
@@ -308,11 +308,14 @@ class FitResult:
 
     def to_json(self) -> FitResultJson:
         """Return the fields of ``vramtop fit --json`` that concern the GPUs and the host."""
+        listed = (_device_json(gpu, index) for gpu in self.gpus for index in gpu.device.indices)
         found: FitResultJson = {
             "verdict": self.verdict,
-            "gpus": list(islice(_listed(self.gpus), MAX_LISTED)),
+            "gpus": list(islice(listed, MAX_LISTED)),
             "placement": list(self.placement),
-            "placement_uuids": list(islice(_uuids(self.rank_devices), MAX_LISTED)),
+            "placement_uuids": list(
+                islice((each.uuid for each in self.rank_devices for _ in each.indices), MAX_LISTED)
+            ),
             "margin_bytes": self.margin_bytes,
         }
         gpus = count_devices(gpu.device for gpu in self.gpus)
@@ -349,19 +352,6 @@ def too_few_devices(count: int, devices: Sequence[DeviceCapacity]) -> str:
     return f"{there_are} here{mig_note}"
 
 
-def _indices(devices: Iterable[DeviceCapacity]) -> Iterable[int]:
-    return chain.from_iterable(device.indices for device in devices)
-
-
-def _uuids(devices: Iterable[DeviceCapacity]) -> Iterable[str | None]:
-    return chain.from_iterable(repeat(device.uuid, device.count) for device in devices)
-
-
-def _listed(gpus: Iterable[DeviceVerdict]) -> Iterable[FitGpuJson]:
-    """Return an iterator over the entry of each device, those that are alike one by one."""
-    return (_device_json(gpu, index) for gpu in gpus for index in gpu.device.indices)
-
-
 def _device_json(gpu: DeviceVerdict, index: int) -> FitGpuJson:
     device = gpu.device
     found: FitGpuJson = {
@@ -375,18 +365,14 @@ def _device_json(gpu: DeviceVerdict, index: int) -> FitGpuJson:
         "closed": device.unusable_reason,
         "unread": device.unread_reason,
     }
-    if device.mig is not None:
-        found["mig"] = _mig_json(device.mig)
+    if (mig := device.mig) is not None:
+        found["mig"] = {
+            "profile": mig.profile,
+            "gpu_instance": mig.gpu_instance,
+            "compute_instance": mig.compute_instance,
+            "total_bytes": mig.total_bytes,
+        }
     return found
-
-
-def _mig_json(device: MigReading) -> MigJson:
-    return {
-        "profile": device.profile,
-        "gpu_instance": device.gpu_instance,
-        "compute_instance": device.compute_instance,
-        "total_bytes": device.total_bytes,
-    }
 
 
 def _host_json(host: HostVerdict) -> HostVerdictJson:
@@ -411,65 +397,31 @@ _FLAGS = {
 
 
 def check_serving_fit(
-    need: ServingNeed, ranks: int, devices: Sequence[DeviceCapacity], *, slack_bytes: int = 0
+    need: ServingNeed, ranks: RankPeaks, devices: Sequence[DeviceCapacity], *, slack_bytes: int = 0
 ) -> FitResult:
     """Place the ranks of an engine on the devices with the most available memory.
 
     Args:
         need: memory that each rank needs.
-        ranks: number of ranks.
+        ranks: the ranks.
         devices: all devices that are considered.
         slack_bytes: bytes that may lack on each device, or that have to be left if negative.
     """
 
-    def judge(device: DeviceCapacity) -> DeviceVerdict:
+    def judge(_: RankPeak, device: DeviceCapacity) -> DeviceVerdict:
         return _judge(_serving_on(need, device), device, slack_bytes)
 
-    most_available_first = sorted(
-        combinable_devices(devices, ranks),
+    known_first = sorted(
+        combinable_devices(devices, len(ranks)),
         key=lambda device: (device.available_bytes is None, -(device.available_bytes or 0)),
     )
-    chosen = list(_first(most_available_first, ranks))
-    taken = {id(device): some for device, some in chosen}
-    verdicts = [judge(some) for _, some in chosen]
-    verdict: Verdict = "does_not_fit"
-    serving = None
-    found = count_devices(some for _, some in chosen)
-    if found < ranks:
-        sentence = f"needs {ranks:,} GPUs, and {too_few_devices(found, devices)}"
-    else:
-        worst = max(verdicts, key=lambda each: VERDICTS_BEST_FIRST.index(each.verdict))
-        verdict, serving = worst.verdict, _serving_on(need, worst.device)
-        sentence = _sentence(verdict, serving, worst.device)
-    parts = (part for device in devices for part in _parts(device, taken.get(id(device))))
-    return FitResult(
-        verdict=verdict,
-        gpus=tuple(map(judge, parts)),
-        rank_devices=tuple(some for _, some in chosen),
-        margin_bytes=smallest_margin(verdicts),
-        sentence=sentence,
-        serving=serving,
-    )
-
-
-def _first(devices: Iterable[DeviceCapacity], count: int) -> Iterator[tuple[DeviceCapacity, DeviceCapacity]]:
-    """Yield as many devices, each with those of it that are needed: alike ones are one entry."""
-    for device in devices:
-        if not count:
-            return
-        some, _ = device.split(min(count, device.count))
-        count -= some.count
-        yield device, some
-
-
-def _parts(device: DeviceCapacity, taken: DeviceCapacity | None) -> Iterator[DeviceCapacity]:
-    """Yield the alike devices with a rank, and those without."""
-    if taken is None:
-        yield device
-        return
-    yield taken
-    if rest := device.split(taken.count)[1]:
-        yield rest
+    result, chosen = _fit_result(ranks, devices, list(_in_order(ranks, known_first, judge)), judge)
+    found = count_devices(result.rank_devices)
+    if found < len(ranks):
+        return replace(result, sentence=f"needs {len(ranks):,} GPUs, and {too_few_devices(found, devices)}")
+    worst = max(chosen, key=lambda each: VERDICTS_BEST_FIRST.index(each.verdict))
+    serving = _serving_on(need, worst.device)
+    return replace(result, serving=serving, sentence=_sentence(worst.verdict, serving, worst.device))
 
 
 def _serving_on(need: ServingNeed, device: DeviceCapacity) -> ServingFit | None:
@@ -545,22 +497,32 @@ def check_training_fit(ranks: RankPeaks, devices: Sequence[DeviceCapacity], *, s
         slack_bytes: bytes that may lack on each device, or that have to be left if negative.
     """
     judge = partial(_judge_training_fit, slack_bytes=slack_bytes)
-    by_rank = sorted(_place(ranks, combinable_devices(devices, len(ranks)), judge), key=lambda placed: placed.position)
-    chosen = [placed.verdict for placed in by_rank]
+    placed = _place(ranks, combinable_devices(devices, len(ranks)), judge)
+    result, chosen = _fit_result(ranks, devices, placed, judge)
+    return replace(result, sentence=_sentence_training_fit(result.verdict, ranks, chosen, devices))
+
+
+def _fit_result(
+    ranks: RankPeaks, devices: Sequence[DeviceCapacity], placed: Sequence[_Placed], judge: Judge
+) -> tuple[FitResult, list[DeviceVerdict]]:
+    """Return the result of a placement, still without a sentence, and the verdicts of the ranks in their order."""
+    by_rank = sorted(placed, key=lambda each: each.position)
+    chosen = [each.verdict for each in by_rank]
     verdict: Verdict = "does_not_fit"
     if count_devices(each.device for each in chosen) == len(ranks):
         verdict = max((each.verdict for each in chosen), key=VERDICTS_BEST_FIRST.index)
     spare = partial(judge, ranks.highest)
     on_device: dict[int, list[DeviceVerdict]] = {}  # hashing all fields of a device takes longer
-    for placed in by_rank:
-        on_device.setdefault(id(placed.of), []).append(placed.verdict)
-    return FitResult(
+    for each in by_rank:
+        on_device.setdefault(id(each.of), []).append(each.verdict)
+    result = FitResult(
         verdict=verdict,
         gpus=tuple(v for device in devices for v in _verdicts_on(device, on_device.get(id(device), ()), spare)),
         rank_devices=tuple(each.device for each in chosen),
         margin_bytes=smallest_margin(chosen),
-        sentence=_sentence_training_fit(verdict, ranks, chosen, devices),
+        sentence="",
     )
+    return result, chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -687,9 +649,10 @@ def check_fit(
     """
     ranks = budget.ranks if ranks is None else ranks
     if len(budget.ranks) > 1:
-        devices = [_without_mig(device) for device in devices]
+        reasons = ((each, each.unusable_reason or (MIG_NEEDS_ONE_RANK if each.mig else None)) for each in devices)
+        devices = [replace(each, unusable_reason=reason) for each, reason in reasons]
     if budget.serving is not None:
-        return check_serving_fit(budget.serving, len(ranks), devices, slack_bytes=slack_bytes)
+        return check_serving_fit(budget.serving, ranks, devices, slack_bytes=slack_bytes)
     found = check_training_fit(ranks, devices, slack_bytes=slack_bytes)
     length, most = budget.job.training.sequence_length, budget.model.max_positions
     if most is None or length <= most or found.verdict == "does_not_fit":
@@ -716,12 +679,6 @@ def with_host_memory(
         sentence = f"{result.sentence}; {verdict.sentence}"
         return replace(result, host=verdict, verdict=verdict.verdict, sentence=sentence)
     return replace(result, host=verdict)
-
-
-def _without_mig(device: DeviceCapacity) -> DeviceCapacity:
-    if device.mig is None:
-        return device
-    return replace(device, unusable_reason=device.unusable_reason or MIG_NEEDS_ONE_RANK)
 
 
 # The JSON of a fit check, key by key (``vramtop fit --json``); its schema is made from these types.

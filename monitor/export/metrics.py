@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from vramtop.estimator.common.errors import Verdict
 
-from ..board.board_age import stale_after_seconds
+from ..board.board import stale_after_seconds
 from ..board.divergence import RunPhase, Status
 from ..board.fit import unusable_reason
 from ..fleet.fleet import RankFacts

@@ -40,25 +40,30 @@ class TaskThread:
 
     Args:
         name: name of the thread.
+        most_waiting: tasks that may wait; None: any number.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, most_waiting: int | None = None) -> None:
         self._name = name
+        self._most_waiting = most_waiting
         self._lock = threading.Lock()
         self._tasks: deque[Callable[[], None]] = deque()
         self._running = False
 
-    def submit(self, task: Callable[[], None]) -> None:
-        """Run the task after all those submitted before it.
+    def submit(self, task: Callable[[], None]) -> bool:
+        """Run the task after all those submitted before it; False: too many wait already.
 
         Raises:
             ProcessLimitError: the thread cannot be started.
         """
         with self._lock:
+            if self._most_waiting is not None and len(self._tasks) >= self._most_waiting:
+                return False
             if not self._running:
                 start_thread(threading.Thread(target=self._run, name=self._name, daemon=True))
                 self._running = True
             self._tasks.append(task)
+        return True
 
     def clear(self) -> None:
         """Drop all tasks that have not started."""

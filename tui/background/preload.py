@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from vramtop.estimator.common.errors import ProcessLimitError, start_thread
+from vramtop.estimator.common.errors import ProcessLimitError
+
+from .latest_only_task import TaskThread
 
 _PAUSE_SECONDS = 0.02
 """Pause between two modules, in which other threads run: an import holds the interpreter's lock."""
@@ -17,7 +19,7 @@ _NICENESS = 10
 def preload_modules(names: Sequence[str]) -> None:
     """Import these modules and all that they import; one that cannot be imported is reported when it is needed."""
     with suppress(ProcessLimitError):
-        start_thread(threading.Thread(target=_import_all, args=(tuple(names),), name="preload", daemon=True))
+        TaskThread("preload").submit(lambda: _import_all(names))
 
 
 def _import_all(names: Sequence[str]) -> None:

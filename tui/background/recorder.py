@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import queue
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common.errors import VramtopError, start_thread
+from vramtop.estimator.common.errors import VramtopError
 from vramtop.monitor.sources.recording import RecordingWriter
+
+from .latest_only_task import TaskThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.snapshot.snapshot import Snapshot
 
-_MAX_QUEUED_SNAPSHOTS = 120
+_MAX_WAITING_SNAPSHOTS = 120
 """Snapshots that wait for the disk; further ones are left out of the recording."""
 _STOP_SECONDS = 0.2
 """Longest time that quitting waits for the disk."""
@@ -34,34 +36,48 @@ class Recorder:
         self.written = 0
         """Snapshots in the file."""
         self._on_error = on_error
-        self._queue: queue.Queue[Snapshot | None] = queue.Queue(_MAX_QUEUED_SNAPSHOTS)
-        self._thread = threading.Thread(target=self._write, name="vramtop-recorder", daemon=True)
-        try:
-            start_thread(self._thread)
-        except VramtopError as error:
-            on_error(error)
+        self._thread = TaskThread("vramtop-recorder", _MAX_WAITING_SNAPSHOTS)
+        self._writer: RecordingWriter | None = None
+        self._stopped = threading.Event()
+        self._run(self._open)
 
     def add(self, snapshot: Snapshot) -> None:
-        """Queue a snapshot for writing, without waiting for the disk."""
-        try:
-            self._queue.put_nowait(snapshot)
-        except queue.Full:
-            return
+        """Write a snapshot, without waiting for the disk."""
+        self._run(lambda: self._write(snapshot))
 
     def stop(self, timeout: float = _STOP_SECONDS) -> None:
         """Complete the file, waiting for the disk for at most ``timeout`` seconds."""
-        try:
-            self._queue.put(None, timeout=timeout / 2)
-        except queue.Full:
-            return
-        if self._thread.ident is not None:
-            self._thread.join(timeout / 2)
+        if self._run(self._close):
+            self._stopped.wait(timeout)
 
-    def _write(self) -> None:
+    def _run(self, step: Callable[[], None]) -> bool:
+        """Take a step on the recorder's thread; False: it cannot be taken."""
         try:
-            with RecordingWriter(self.path) as writer:
-                while snapshot := self._queue.get():
-                    writer.write(snapshot)
-                    self.written += 1
+            return self._thread.submit(lambda: self._take(step))
         except VramtopError as error:
             self._on_error(error)
+            return False
+
+    def _take(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except VramtopError as error:
+            failed, self._writer = self._writer, None
+            if failed is not None:
+                with suppress(VramtopError):
+                    failed.close()
+            self._on_error(error)
+
+    def _open(self) -> None:
+        self._writer = RecordingWriter(self.path)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        if self._writer is not None:
+            self._writer.write(snapshot)
+            self.written += 1
+
+    def _close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+        self._stopped.set()

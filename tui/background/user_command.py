@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import signal
 import subprocess
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common.errors import ProcessLimitError, process_limit_error, start_thread
+from vramtop.estimator.common.errors import ProcessLimitError, process_limit_error
+
+from .latest_only_task import TaskThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,7 +53,7 @@ class UserCommand:
     def start(self, facts: Mapping[str, str], *, thread: str) -> None:
         """Run it on a thread of its own, whatever else of it runs; it stays when vramtop ends."""
         try:
-            start_thread(threading.Thread(target=self._run_and_report, args=(facts,), name=thread, daemon=True))
+            TaskThread(thread).submit(lambda: self._run_and_report(facts))
         except ProcessLimitError as error:
             self.report(self._sentence(error.message))
 
@@ -110,34 +111,28 @@ class CommandQueue:
 
     def __init__(self, command: UserCommand) -> None:
         self._command = command
-        self._events: queue.Queue[Mapping[str, str]] = queue.Queue(_MAX_WAITING)
-        self._thread: threading.Thread | None = None
+        self._thread = TaskThread("user command", _MAX_WAITING)
         self._said = False
 
     def add(self, facts: Mapping[str, str]) -> None:
         """Run the command with these facts when it has been run for the events before."""
+        flag = self._command.flag
         try:
-            self._events.put_nowait(facts)
-            if self._thread is None:
-                thread = threading.Thread(target=self._work, name="user command", daemon=True)
-                start_thread(thread)
-                self._thread = thread
-        except queue.Full:
-            self._say(f"{self._command.flag}: {_MAX_WAITING} events wait for the command; the next ones are left out")
+            if not self._thread.submit(lambda: self._run(facts)):
+                self._say(f"{flag}: {_MAX_WAITING} events wait for the command; the next ones are left out")
         except ProcessLimitError as error:
-            self._say(f"{self._command.flag}: {error.message}")
+            self._say(f"{flag}: {error.message}")
 
     def end(self) -> None:
         """End the command that runs, and run it for no event any more."""
         self._command.end()
 
-    def _work(self) -> None:
-        while True:
-            problem = self._command.run(self._events.get())
-            if problem is None:
-                self._said = False
-            else:
-                self._say(problem)
+    def _run(self, facts: Mapping[str, str]) -> None:
+        problem = self._command.run(facts)
+        if problem is None:
+            self._said = False
+        else:
+            self._say(problem)
 
     def _say(self, sentence: str) -> None:
         if not self._said:

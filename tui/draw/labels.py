@@ -18,7 +18,18 @@ from vramtop.monitor.snapshot.snapshot import FIRST_SAMPLE, MigDevice
 
 from .bars import BarRange, BarSegment, Cell, beyond_segment, cell_runs, component_segments, draw_bar, memory_segment
 from .memory_graph import TimeMark
-from .palette import PHASES, STATUSES, VERDICTS, Mark, colour_of, ink_on, on_colour
+from .palette import (
+    COMPONENTS,
+    OTHER_MEMORY,
+    PHASES,
+    STATUSES,
+    VERDICTS,
+    Mark,
+    MemoryKind,
+    colour_of,
+    ink_on,
+    on_colour,
+)
 from .text_output import printable
 
 if TYPE_CHECKING:
@@ -472,3 +483,24 @@ def _with_end_label(cells: list[Cell], words: str, colour: str | None) -> list[C
     if words in drawn or start + len(words) > len(cells):
         return cells
     return [*cells[:start], *(Cell(char, colour) for char in words), *cells[start + len(words) :]]
+
+
+# The meaning of the letters and signs of a bar, in one line.
+
+
+_BAR_SIGNS: tuple[MemoryKind, ...] = ("slack", "unattributed", "reserved")
+
+
+def legend_line(width: int, *, bars: bool = True) -> Content:
+    """Return the legend, with short words if there is little space; ``bars``: with the signs that only bars have."""
+    slack, unattributed, reserved = (f"{mark.letter} {mark.word}" for mark in map(OTHER_MEMORY.__getitem__, _BAR_SIGNS))
+    signs = f"  {slack}  ├─┤ range  {unattributed}  {reserved}" if bars else ""
+    for short, extra in ((False, signs), (False, ""), (True, "")):
+        parts = []
+        for mark in COMPONENTS.values():
+            word = mark.short_word if short else mark.word
+            parts.append(Content.assemble((mark.letter, on_colour(mark.colour)), (f" {word}", MUTED)))
+        line = Content.assemble(Content("  ").join(parts), (extra, MUTED))
+        if line.cell_length <= width:
+            break
+    return line.truncate(width)

@@ -23,6 +23,7 @@ from vramtop.estimator.estimation import UNTRACED, why_untraced
 
 from ..background.latest_only_task import JobEstimates, LatestOnlyTask
 from ..draw.bars import PAINTED, Cell
+from ..draw.labels import legend_line
 from ..draw.memory_graph import EIGHTHS
 from ..draw.palette import COMPONENTS, Mark, colour_of, component_mark, ink_on, on_colour, phase_place
 from ..draw.text_output import printable
@@ -32,7 +33,6 @@ from ..reports.budget_text import tensor_rows
 from ..widgets.budget_view import peak_line
 from ..widgets.cell_rows import AxesGraph
 from ..widgets.keys_line import KeysLine
-from ..widgets.legend import legend_line
 from ..widgets.row_table import StaticLines
 from .base import BoardApp, is_ascii_only
 

@@ -13,7 +13,15 @@ from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult, 
 
 from ..draw.bars import BarRange, BarSegment, Cell, component_segments, draw_bar, memory_segment
 from ..draw.labels import MUTED, badge, bar_content
-from ..draw.palette import COMPONENTS, OTHER_MEMORY, VERDICTS, MemoryKind, colour_of, component_mark, peak_place
+from ..draw.palette import (
+    COMPONENTS,
+    OTHER_MEMORY,
+    VERDICTS,
+    MemoryKind,
+    colour_of,
+    component_mark,
+    peak_place,
+)
 
 METHOD_LABELS: Mapping[Method, str] = {
     "formula": "closed form",

@@ -17,9 +17,8 @@ from textual.widgets import DataTable
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.board import ProcessRow
+from vramtop.monitor.board.board import NOT_ON_GPU_YET, ProcessRow
 from vramtop.monitor.board.divergence import PeakUsage
-from vramtop.monitor.board.missing_reason import NOT_ON_GPU_YET
 from vramtop.monitor.probe.probe_reader import STALE_SECONDS
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 

@@ -24,9 +24,8 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.attach.attachment import Attachment, SavedAnswers, run_key
 from vramtop.monitor.attach.read_run import read_run
-from vramtop.monitor.board.board import Board, ProcessRow, RunRow
+from vramtop.monitor.board.board import NOT_ON_GPU_YET, Board, MissingReason, ProcessRow, RunRow, missing_reason
 from vramtop.monitor.board.divergence import Status, diagnose
-from vramtop.monitor.board.missing_reason import NOT_ON_GPU_YET, MissingReason, missing_reason
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import HistoryKey, ProcessKey, WatchedJob, gpu_list
 

@@ -727,7 +727,7 @@ class GpuArea:
             self._demand_details(board.displayed_gpus, layout.panels[0].width if layout.panels else 0)
             for panel, place, gpu, age in zip(self._panels, layout.panels, board.displayed_gpus, stale, strict=True):
                 panel.stand_at(place)
-                _show_panel(panel, gpu, board, place.shape, stale_seconds=age, history=history)
+                _show_panel(panel, gpu, board, place, stale_seconds=age, history=history)
             return
         selected = self._selected_position(board.displayed_gpus)
         row_width = width - (layout.gpu_height < len(board.displayed_gpus))  # the scrollbar
@@ -844,41 +844,23 @@ _WANTED_WHERE_ROOM_IS_SHORT: Mapping[PanelNeed, int] = {**_WANTED, "calm": FRAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PanelPlace:
-    """Where a GPU's panel stands, in cells of the area of the GPUs, and how tall its graph is."""
+class PanelPlace(PanelShape):
+    """Where a GPU's panel stands, in cells of the area of the GPUs; one with a job has a frame."""
 
     x: int
     y: int
-    width: int
-    graph_height: int
-    framed: bool
-    """It has a job, and therefore a frame."""
-
-    @property
-    def shape(self) -> PanelShape:
-        """Its size."""
-        return PanelShape(width=self.width, graph_height=self.graph_height, framed=self.framed)
-
-    @property
-    def height(self) -> int:
-        """Its lines."""
-        return self.shape.height
-
-
-def panel_need(gpu: GpuRow) -> PanelNeed:
-    """Return how much room a GPU needs."""
-    if gpu.expected_bytes is None:
-        return "jobless"
-    row = worst_row(gpu.rows)
-    return "diverging" if row and row.comparison and row.comparison.diverges else "calm"
 
 
 def panel_needs(gpus: Sequence[GpuRow]) -> list[PanelNeed]:
     """Return how much room each GPU needs; where no GPU has a budget, those with processes get graphs."""
-    needs = [panel_need(gpu) for gpu in gpus]
-    if any(need != "jobless" for need in needs):
-        return needs
-    return ["calm" if gpu.rows else "jobless" for gpu in gpus]
+    if all(gpu.expected_bytes is None for gpu in gpus):
+        return ["calm" if gpu.rows else "jobless" for gpu in gpus]
+    needs: list[PanelNeed] = []
+    for gpu in gpus:
+        row = worst_row(gpu.rows)
+        diverges = row is not None and row.comparison is not None and row.comparison.diverges
+        needs.append("jobless" if gpu.expected_bytes is None else "diverging" if diverges else "calm")
+    return needs
 
 
 @lru_cache(maxsize=4)

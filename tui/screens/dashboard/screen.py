@@ -29,6 +29,7 @@ from ...draw.labels import (
     gpu_labels,
     join_to_width,
     left_and_right,
+    legend_line,
     severity_rank,
     shorten,
     signed_gib,
@@ -37,7 +38,6 @@ from ...draw.palette import STATUSES, VERDICTS, colour_of, on_colour
 from ...draw.text_output import printable
 from ...keys import bind, shown_key
 from ...widgets.keys_line import KeysLine
-from ...widgets.legend import Legend, legend_line
 from ...widgets.row_table import StaticLines
 from ..base import FilterField, feed_signs
 from ..registry import screen_bindings
@@ -496,7 +496,7 @@ class DashboardScreen(ProcessTableScreen):
         yield FilterField("filter: pid, user, command, job, status, gpu3")
         yield StaticLines(id="note")
         yield ProcessTable(id="processes")
-        yield Legend(id="legend")
+        yield StaticLines(id="legend")
         yield KeysLine()
 
     def on_mount(self) -> None:
@@ -552,7 +552,7 @@ class DashboardScreen(ProcessTableScreen):
                 board.pending, width=width - 2, height=layout.pending_height, now=board.snapshot.time
             )
             self.show_table_note()
-            legend = self.query_one(Legend)
+            legend = self.query_one("#legend", StaticLines)
             legend.display = layout.legend
             if layout.legend:
                 legend.show(legend_line(width - 2))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from vramtop.estimator.budget import Budget, RankPeak, ServingNeed
+from vramtop.estimator.budget import Budget, RankPeak, RankPeaks, ServingNeed
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board import fit
@@ -59,7 +59,8 @@ def test_serving_on_alike_devices_gives_the_result_of_single_ones() -> None:
         sequences=8,
         length=1024,
     )
-    for ranks in (1, 3, 4, 5):
+    for count in (1, 3, 4, 5):
+        ranks = RankPeaks(stages=(RankPeak(device_bytes=0, low_bytes=0, high_bytes=0),), ranks_per_stage=count)
         counted, listed = (check_serving_fit(need, ranks, of) for of in ([alike(4)], singles(alike(4))))
         assert (counted.to_json(), counted.sentence) == (listed.to_json(), listed.sentence)
 

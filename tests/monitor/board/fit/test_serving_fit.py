@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from vramtop.estimator.budget import ServingNeed
+from vramtop.estimator.budget import RankPeak, RankPeaks, ServingNeed
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.fit import DeviceCapacity, check_serving_fit, device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
@@ -21,6 +21,10 @@ NEED = ServingNeed(
 )
 
 
+def ranks(count: int) -> RankPeaks:
+    return RankPeaks(stages=(RankPeak(device_bytes=0, low_bytes=0, high_bytes=0),), ranks_per_stage=count)
+
+
 def device(index: int, total: float, free: float | None = None, reserved: float = 0) -> DeviceCapacity:
     return DeviceCapacity(
         index=index,
@@ -33,7 +37,7 @@ def device(index: int, total: float, free: float | None = None, reserved: float 
 
 
 def test_the_rest_of_the_memory_share_is_cache() -> None:
-    found = check_serving_fit(NEED, 1, [device(0, 80)])
+    found = check_serving_fit(NEED, ranks(1), [device(0, 80)])
     assert (found.verdict, found.placement) == ("fits", (0,))
     assert found.serving is not None
     assert found.serving.asked_bytes == 72 * GIB
@@ -45,32 +49,32 @@ def test_the_rest_of_the_memory_share_is_cache() -> None:
 
 @pytest.mark.parametrize(("total", "verdict"), [(22, "does_not_fit"), (22.6, "tight"), (24, "fits")])
 def test_one_sequence_of_full_length_must_fit_the_cache(total: float, verdict: str) -> None:
-    assert check_serving_fit(NEED, 1, [device(0, total)]).verdict == verdict
+    assert check_serving_fit(NEED, ranks(1), [device(0, total)]).verdict == verdict
 
 
 def test_a_server_does_not_start_if_its_share_is_not_free() -> None:
-    found = check_serving_fit(NEED, 1, [device(0, 80, free=60)])
+    found = check_serving_fit(NEED, ranks(1), [device(0, 80, free=60)])
     assert found.verdict == "does_not_fit"
     assert "would refuse to start" in found.sentence
     assert found.margin_bytes == -12 * GIB
-    assert check_serving_fit(replace(NEED, utilization=0.7), 1, [device(0, 80, free=60)]).verdict == "fits"
+    assert check_serving_fit(replace(NEED, utilization=0.7), ranks(1), [device(0, 80, free=60)]).verdict == "fits"
 
 
 def test_the_total_of_cuda_excludes_memory_reserved_by_the_driver() -> None:
-    found = check_serving_fit(NEED, 1, [device(0, 80, reserved=0.5)])
+    found = check_serving_fit(NEED, ranks(1), [device(0, 80, reserved=0.5)])
     assert found.serving is not None
     assert found.serving.asked_bytes == int(0.9 * 79.5 * GIB)
 
 
 def test_each_rank_has_its_own_gpu() -> None:
     two = [device(0, 24), device(1, 80)]
-    assert check_serving_fit(NEED, 1, two).placement == (1,)
-    both = check_serving_fit(NEED, 2, two)
+    assert check_serving_fit(NEED, ranks(1), two).placement == (1,)
+    both = check_serving_fit(NEED, ranks(2), two)
     assert (both.verdict, both.placement) == ("fits", (1, 0))
     assert both.serving is None or both.serving.asked_bytes > 0
-    assert check_serving_fit(NEED, 3, two).verdict == "does_not_fit"
+    assert check_serving_fit(NEED, ranks(3), two).verdict == "does_not_fit"
     unknown = replace(two[0], free_bytes=None)
-    assert check_serving_fit(NEED, 1, [unknown]).verdict == "unknown"
+    assert check_serving_fit(NEED, ranks(1), [unknown]).verdict == "unknown"
 
 
 def test_vllm_on_several_gpus_is_not_placed_on_mig_devices(
@@ -78,8 +82,8 @@ def test_vllm_on_several_gpus_is_not_placed_on_mig_devices(
 ) -> None:
     devices = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
     small = replace(NEED, utilization=0.2)
-    assert check_serving_fit(small, 1, devices).cuda_devices == ("GPU-00000001",)
-    assert check_serving_fit(small, 1, devices[:3]).cuda_devices == ("MIG-0-3-0",)
-    both = check_serving_fit(small, 2, devices)
+    assert check_serving_fit(small, ranks(1), devices).cuda_devices == ("GPU-00000001",)
+    assert check_serving_fit(small, ranks(1), devices[:3]).cuda_devices == ("MIG-0-3-0",)
+    both = check_serving_fit(small, ranks(2), devices)
     assert (both.verdict, both.placement) == ("does_not_fit", (1,))
     assert "there is 1 here; a MIG device is for jobs with one rank" in both.sentence
