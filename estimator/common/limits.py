@@ -169,9 +169,9 @@ SERVE_CLIENT = Limit(what="a client", items=32)
 
 
 # A memory snapshot (estimator/crash/snapshot): a million blocks or events are some 100 to 300 MB.
-SNAPSHOT = Limit(what="it", bytes=2 << 30, items=8_000_000)
-"""Items: dictionaries, lists and tuples."""
-SNAPSHOT_TEXT = Limit(what="a text in it", bytes=1 << 20)
+SNAPSHOT = Limit(what="it", bytes=2 << 30)
+SNAPSHOT_READER = Limit(what="reading it", seconds=300.0, bytes=8 << 30)
+"""Seconds of the processor and address space of the process that reads; a million entries take 1 GB."""
 SNAPSHOT_JSON = Limit(what="it is JSON and", bytes=256 << 20)
 SNAPSHOT_BLOCKS = Limit(what="it", items=4_000_000)
 SNAPSHOT_EVENTS = Limit(what="its history", items=4_000_000)

@@ -339,9 +339,9 @@ MOST_JOBS = 8
 _SHARED = {0.3: 0.2, 1.0: 0.46, 3.0: 0.32, 10.0: 0.02}
 """Standard deviations of the offset that a kind shares, and their probabilities."""
 _OWN = {0.1: 0.25, 0.7: 0.25, 2.0: 0.25, 4.0: 0.25}
-"""Of a job's own: nothing says how large it is, so each size has the same chance."""
+"""Standard deviations of a job's own offset: nothing says how large it is, so each has the same chance."""
 _FIXED_BYTES, _FIXED_SHARED, _FIXED_OWN, _FIXED = float(GIB), 1.0, 0.1, 0.1
-"""The same for an offset in bytes, whatever the sizes of the job: its unit, both parts, and its probability."""
+"""Unit, both deviations in it, and probability of an offset that is a number of bytes, whatever the job's sizes."""
 _WRONG = 0.3
 """Odds that the runs of one job are of another job than they seemed."""
 _TAILS = 1.3

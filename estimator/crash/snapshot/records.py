@@ -307,7 +307,6 @@ class Stacks:
     """Reads stacks, each list of frames once; frames that were read stay, as they are known by their ids."""
 
     def __init__(self) -> None:
-        self._tuples: dict[int, tuple[tuple[Any, ...], Stack]] = {}
         self._known: dict[tuple[int, ...], Stack] = {}
         self._frames: dict[int, tuple[dict[Any, Any], StackFrame]] = {}
         self._alike: dict[tuple[StackFrame, ...], Stack] = {}
@@ -324,14 +323,8 @@ class Stacks:
 
     def stack(self, frames: Any) -> Stack:
         """Return what a list or tuple of frames says: dictionaries with filename, line and name, innermost first."""
-        if type(frames) is tuple:
-            kept = self._tuples.get(id(frames))
-            if kept is None:
-                kept = self._tuples[id(frames)] = frames, self._read(frames)
-            return kept[1]
-        return self._read(frames) if isinstance(frames, list) else UNRECORDED
-
-    def _read(self, frames: Sequence[Any]) -> Stack:
+        if not isinstance(frames, list | tuple):
+            return UNRECORDED
         if not frames:
             return AUTOGRAD
         key = tuple(map(id, frames[:MAX_FRAMES]))  # torch's snapshot has each frame once
@@ -351,12 +344,16 @@ class Stacks:
         if known is None:
             line = frame.get("line")
             read = StackFrame(
-                file=str(frame.get("filename", ""))[:500].replace("\\", "/"),
+                file=_plain(frame.get("filename", ""))[:500].replace("\\", "/"),
                 line=line if type(line) is int else 0,
-                function=str(frame.get("name", ""))[:200],
+                function=_plain(frame.get("name", ""))[:200],
             )
             known = self._frames[id(frame)] = frame, read
         return known[1]
+
+
+def _plain(value: object) -> str:
+    return str(value).encode(errors="replace").decode()
 
 
 def classify(frames: Sequence[StackFrame]) -> Stack:

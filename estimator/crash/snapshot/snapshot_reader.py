@@ -1,4 +1,7 @@
-"""Reads a memory snapshot, pickled or as JSON, into plain records.
+"""Reads a memory snapshot, pickled or as JSON, into plain records, in a process of its own with bounds.
+
+A pickle can ask for calls: here it gets none (``_PlainUnpickler``). What it may still do, take memory and time without
+end or break the interpreter by nesting, ends that process.
 
 Schema: ``_snapshot()`` in ``torch/cuda/memory.py`` of torch 2.13; older ones keep the stack of a block in ``history``
 (torch 1.13, ``_block_extra_legacy`` in ``torch/cuda/_memory_viz.py``), and ``torch.cuda.memory_snapshot()`` returns the
@@ -7,19 +10,33 @@ segments alone.
 
 import gc
 import json
+import math
 import os
+import pickle
+import resource
+import signal
 import stat
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple, NoReturn
+
+import msgspec
 
 from ...budget import ComponentName, Components, PhaseMark, PhaseName, Timeline
 from ...common.errors import InputError
-from ...common.limits import SNAPSHOT_BLOCKS, SNAPSHOT_EVENTS, SNAPSHOT_JSON, LimitError
-from .plain_pickle import Entry, count_of, entry_of, load_plain_pickle
+from ...common.limits import (
+    SNAPSHOT,
+    SNAPSHOT_BLOCKS,
+    SNAPSHOT_EVENTS,
+    SNAPSHOT_JSON,
+    SNAPSHOT_READER,
+    LimitError,
+)
 from .records import (
     UNRECORDED,
     BlockGroup,
@@ -190,6 +207,10 @@ def _thinned(
 _MAX_BYTES = 2**50
 _MAX_GROUPS = 200
 _START_BYTES = 4096
+_CHUNK_BYTES = 2**20
+_REFUSED = 3
+_PROGRAM = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import main; main()"
+_DAMAGED = "the pickle is incomplete: cut off, or damaged"
 EXTRA_KEY = "vramtop"
 """Key of the facts that vramtop adds to its snapshots: the GPU's capacity, and whose snapshot it is."""
 
@@ -207,50 +228,141 @@ def is_snapshot(start: bytes) -> bool:
 def read_snapshot(
     file: BinaryIO, *, device: int | None = None, progress: Callable[[str], None] | None = None
 ) -> MemorySnapshot:
-    """Return the snapshot of one GPU of the file.
+    """Return the snapshot of one GPU of the file, as another process reads it.
 
     Args:
-        file: buffered and seekable, or a pipe of which nothing was read.
+        file: read to its end.
         device: index of the GPU; None: that of the last failure, else the one with the most memory.
         progress: called with what is being done.
 
     Raises:
         InputError: it is not a memory snapshot, has nothing of this GPU, or exceeds a limit.
     """
-    first = file.peek(1)[:1] if hasattr(file, "peek") else b"\x80"
-    with _without_collections():
-        if first == b"\x80":
-            data = load_plain_pickle(file, entries=True, progress=_told(file, progress) if progress else None)
-        else:
-            data = _load_json(file)
-        reader = _Reader(_segments_of(data))
-        if progress:
-            progress("assigning the snapshot's memory")
+    path = [folder for folder in sys.path if os.path.isabs(folder)]  # noqa: PTH117
+    command = [sys.executable, "-I", "-c", _PROGRAM, json.dumps(path), json.dumps(device)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as reader:
         try:
-            return reader.read(device)
-        except LimitError as error:
-            raise InputError(str(error)) from None
+            with suppress(BrokenPipeError):  # it has seen enough
+                _copy(file, reader.stdin, progress)
+            if progress:
+                progress("assigning the snapshot's memory")
+            answer = reader.communicate()[0]
+        except BaseException:
+            reader.kill()
+            raise
+    if reader.returncode == _REFUSED:
+        raise InputError(answer.decode())
+    if reader.returncode == -signal.SIGXCPU:
+        raise InputError(str(SNAPSHOT_READER.too_long()))
+    if reader.returncode == -signal.SIGKILL:
+        raise InputError("this machine has too little memory to read it")
+    if reader.returncode:
+        raise InputError(_DAMAGED)
+    return msgspec.json.decode(answer, type=MemorySnapshot)
 
 
-def _told(file: BinaryIO, progress: Callable[[str], None]) -> Callable[[int], None]:
-    """Return what puts the bytes that were read in words."""
-    whole = ""
+def _copy(file: BinaryIO, to: IO[bytes] | None, progress: Callable[[str], None] | None) -> None:
+    """Give a file to another process, and tell how far it is."""
+    whole, size, most = "", 0, SNAPSHOT.bytes or 0
     with suppress(OSError, ValueError):
         facts = os.fstat(file.fileno())
         whole = f" of {facts.st_size / 1e6:,.0f}" if stat.S_ISREG(facts.st_mode) else ""
-    return lambda size: progress(f"reading the snapshot: {size / 1e6:,.0f}{whole} MB")
+    while to and (data := file.read(_CHUNK_BYTES)):
+        size += len(data)
+        if size > most:
+            raise InputError(str(SNAPSHOT.too_large()))
+        to.write(data)
+        if progress:
+            progress(f"reading the snapshot: {size / 1e6:,.0f}{whole} MB")
 
 
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Pause the collection of reference cycles: millions of containers without one take a third longer with it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
+def main() -> NoReturn:
+    """Read the snapshot on standard input within the limits; print its records as JSON, or a sentence."""
+    seconds, most = math.ceil(SNAPSHOT_READER.seconds or 0), SNAPSHOT_READER.bytes or 0
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))  # a signal that says why, then the end
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    gc.disable()  # millions of containers without a cycle take a third longer with it
     try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+        answer, code = msgspec.json.encode(parse_snapshot(sys.stdin.buffer, json.loads(sys.argv[2]))), 0
+    except InputError as error:
+        answer, code = error.message.encode(), _REFUSED
+    sys.stdout.buffer.write(answer)
+    sys.stdout.buffer.flush()
+    os._exit(code)  # what was read is not torn down
+
+
+def parse_snapshot(file: BinaryIO, device: int | None = None) -> MemorySnapshot:
+    """Return the snapshot of one GPU of the file; without bounds, so for files that are trusted alone.
+
+    Raises:
+        InputError: it is not a memory snapshot, has nothing of this GPU, or exceeds a limit.
+    """
+    try:
+        is_pickle = not hasattr(file, "peek") or file.peek(1)[:1] == b"\x80"
+        data = load_plain_pickle(file) if is_pickle else _load_json(file)
+        return _Reader(_segments_of(data)).read(device)
+    except MemoryError:
+        raise InputError("it takes more memory to read than this machine or the limit of 8 GiB allows") from None
+    except LimitError as error:
+        raise InputError(str(error)) from None
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads containers, texts and numbers; whatever could be called has to be looked up, which is refused."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        del module, name
+        raise InputError("it holds objects, so it is not a memory snapshot; nothing in it was executed")
+
+    def persistent_load(self, key: object) -> NoReturn:
+        self.find_class("", str(key))
+
+
+def load_plain_pickle(file: BinaryIO) -> Any:
+    """Return what a pickle holds: plain containers, texts and numbers.
+
+    Raises:
+        InputError: it is not a pickle, is cut off, or holds other things.
+    """
+    try:
+        return _PlainUnpickler(file, encoding="utf-8", errors="replace").load()
+    except (InputError, MemoryError):
+        raise
+    except Exception:  # noqa: BLE001 - opcodes on the wrong values end in errors of any kind
+        raise InputError(_DAMAGED) from None
+
+
+class Entry(NamedTuple):
+    """A block of memory, or an event of the history."""
+
+    kind: Any
+    """State of the block, or what happened; None: neither is known."""
+    address: int | None
+    """Its address; of a failure the free memory."""
+    size: int | None
+    frames: Any
+    """List or tuple of dictionaries; None: not recorded."""
+
+
+def _entry_of(value: Any) -> Entry | None:
+    """Return the entry that a dictionary is; None: it is no dictionary."""
+    if not isinstance(value, dict):
+        return None
+    get, size = value.get, value.get("size")
+    history = get("history")
+    first = history[0] if isinstance(history, list) and history else None
+    return Entry(
+        get("state", get("action")),
+        _count_of(get("address", get("device_free", get("addr")))),
+        (_count_of(size) or 0) if type(size) is int else None,
+        get("frames") if "frames" in value else first.get("frames") if isinstance(first, dict) else None,
+    )
+
+
+def _count_of(value: Any) -> int | None:
+    """Return a size, address or index; None for what is none."""
+    return value if type(value) is int and 0 <= value < 2**64 else None
 
 
 def _segments_of(data: Any) -> dict[str, Any]:
@@ -286,7 +398,7 @@ class _Reader:
         self._data = data
         self._stacks = Stacks()
         traces = data.pop("device_traces", None)
-        self._traces = [list(_entries(each)) for each in _list(traces)]
+        self._traces = [_entries(each) for each in _list(traces)]
         self._segments = [each for each in _list(data.pop("segments")) if isinstance(each, dict) and _reserved(each)]
 
     def read(self, device: int | None) -> MemorySnapshot:
@@ -380,7 +492,7 @@ class _Reader:
         failure = extra.get("failure") if isinstance(extra, dict) else None
         if not isinstance(failure, dict) or failure.get("device") != device:
             return None
-        told, total = count_of(failure.get("total_bytes")) or 0, self._total(device)
+        told, total = _count_of(failure.get("total_bytes")) or 0, self._total(device)
         return told if total is not None and 0 < told < total else None
 
     def _module_finder(self) -> Callable[[Stack], ModulePlace | None]:
@@ -477,10 +589,10 @@ def _blocks(segments: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any]
     """Yield each block with its segment, address and size."""
     count, most = 0, SNAPSHOT_BLOCKS.items or 0
     for segment in segments:
-        address = count_of(segment.get("address")) or 0
+        address = _count_of(segment.get("address")) or 0
         blocks = _list(segment.pop("blocks", None))
         for at, each in enumerate(blocks):
-            block, blocks[at] = entry_of(each), None
+            block, blocks[at] = _entry_of(each), None
             if block is None:
                 continue
             count += 1
@@ -502,14 +614,18 @@ def _list(values: Any) -> list[Any]:
     return values if isinstance(values, list) else []
 
 
-def _entries(values: Any) -> Iterator[Entry]:
-    return (entry for each in _list(values) if (entry := entry_of(each)) is not None)
+def _entries(values: Any) -> list[Entry]:
+    """Return the entries of a list, which they replace one by one."""
+    found = _list(values)
+    for at, each in enumerate(found):
+        found[at] = _entry_of(each)
+    return [each for each in found if each is not None]
 
 
 def _reserved(segment: Mapping[str, Any]) -> int:
-    return count_of(segment.get("total_size")) or 0
+    return _count_of(segment.get("total_size")) or 0
 
 
 def _index(segment: Mapping[str, Any]) -> int:
     """Return the GPU of a segment; older snapshots of one GPU do not say it."""
-    return count_of(segment.get("device")) or 0
+    return _count_of(segment.get("device")) or 0

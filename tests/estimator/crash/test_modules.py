@@ -10,7 +10,7 @@ import pytest
 from memory_snapshots import CALL, MIB, Recorder
 
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
-from vramtop.estimator.crash.snapshot.snapshot_reader import read_snapshot
+from vramtop.estimator.crash.snapshot.snapshot_reader import parse_snapshot
 from vramtop.tui.draw.text_output import TextOutput
 from vramtop.tui.reports.crash_text import snapshot_lines
 
@@ -51,7 +51,7 @@ def read(*stacks: list[tuple[str, int, str]], **more: Any) -> MemorySnapshot:
     recorder = Recorder()
     for mib, stack in enumerate(stacks, 1):
         recorder.alloc(mib, stack)
-    return read_snapshot(io.BufferedReader(io.BytesIO(pickle.dumps(recorder.snapshot(**more)))))  # type: ignore[arg-type]
+    return parse_snapshot(io.BufferedReader(io.BytesIO(pickle.dumps(recorder.snapshot(**more)))))  # type: ignore[arg-type]
 
 
 def stack(file: Path, *places: tuple[int, str]) -> list[tuple[str, int, str]]:

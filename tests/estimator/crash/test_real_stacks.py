@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.crash.snapshot.snapshot_reader import read_snapshot
+from vramtop.estimator.crash.snapshot.snapshot_reader import parse_snapshot
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ def test_stacks_of_a_real_step_tell_what_its_tensors_are(checkpointing: str, tmp
     found = {}
     for name in truth:
         with (tmp_path / f"{name}.pickle").open("rb") as file:
-            found[name] = read_snapshot(file).components
+            found[name] = parse_snapshot(file).components
     for name, actual in truth.items():
         assert found[name].get("weights", 0) == actual["weights"]
         assert found[name].get("optimizer", 0) == actual["optimizer"]
@@ -42,7 +42,7 @@ def test_stacks_of_a_real_step_tell_what_its_tensors_are(checkpointing: str, tmp
 def modules_are_those_that_ran(path: Path) -> None:
     """Bytes by module as the stacks say it, against the modules whose forward pass ran: by hooks."""
     with path.open("rb") as file:
-        found = [group for group in read_snapshot(file).groups if group.module and group.component == "activations"]
+        found = [group for group in parse_snapshot(file).groups if group.module and group.component == "activations"]
     by_path: dict[str, int] = {}
     for group in found:
         known = re.sub(r"\.\(\w+\)", "", group.module.path)  # a class in brackets: which attribute is not known

@@ -17,7 +17,7 @@ from json_schemas import valid_json
 from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.crash.snapshot.snapshot_reader import read_snapshot
+from vramtop.estimator.crash.snapshot.snapshot_reader import parse_snapshot
 from vramtop.monitor.probe.launch import probed_environment
 from vramtop.monitor.probe.probe_reader import ProbeReader
 from vramtop.monitor.probe.snapshots import ask, dump, on_failure
@@ -127,7 +127,7 @@ def test_a_run_that_dies_of_memory_leaves_a_snapshot_and_is_otherwise_unchanged(
     assert file.name.startswith("vramtop-oom-rank3-")
     assert file.stat().st_mode & 0o777 == 0o600
     with file.open("rb") as opened:
-        found = read_snapshot(opened)
+        found = parse_snapshot(opened)
     assert found.failed is not None
     assert (found.failed.tried_bytes, found.failed.free_bytes, found.total_bytes) == (999424, 5, 8 << 30)
     assert str(found.groups[0].place) == "u/train.py:7 forward"
@@ -255,7 +255,7 @@ def test_a_running_process_writes_a_snapshot_when_asked(
     assert main(["snapshot", str(process.pid)]) == 0  # again: the same file anew
     assert f"vramtop explain {file}" in capsys.readouterr().out
     with file.open("rb") as opened:
-        found = read_snapshot(opened)
+        found = parse_snapshot(opened)
     assert (found.allocated_bytes, found.has_stacks) == (2 << 20, False)
     process.stdin.write("\n")  # type: ignore[union-attr]
     assert ended(process)[0] == 0
