@@ -26,6 +26,7 @@ OF_THE_USERS_CHOICE = {  # their own command, or a program that ``find_program``
     "monitor/host/inspect/process_details.py",
 }
 OWN_INTERPRETER = {  # they run vramtop again, by the interpreter and with the paths that the process has already
+    "estimator/crash/snapshot/snapshot_reader.py",
     "monitor/attach/automatic/start_following.py",
     "monitor/probe/trainer_guard.py",
     "tui/serve/child.py",

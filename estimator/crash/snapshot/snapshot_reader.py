@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
+from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple, NoReturn
 
 import msgspec
@@ -37,6 +38,7 @@ from ...common.limits import (
     SNAPSHOT_READER,
     LimitError,
 )
+from ...trace.start_python import safe_environment
 from .records import (
     UNRECORDED,
     BlockGroup,
@@ -209,7 +211,7 @@ _MAX_GROUPS = 200
 _START_BYTES = 4096
 _CHUNK_BYTES = 2**20
 _REFUSED = 3
-_PROGRAM = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import main; main()"
+_PROGRAM = f"from {__name__} import main; main()"
 _DAMAGED = "the pickle is incomplete: cut off, or damaged"
 EXTRA_KEY = "vramtop"
 """Key of the facts that vramtop adds to its snapshots: the GPU's capacity, and whose snapshot it is."""
@@ -238,9 +240,14 @@ def read_snapshot(
     Raises:
         InputError: it is not a memory snapshot, has nothing of this GPU, or exceeds a limit.
     """
-    path = [folder for folder in sys.path if os.path.isabs(folder)]  # noqa: PTH117
-    command = [sys.executable, "-I", "-c", _PROGRAM, json.dumps(path), json.dumps(device)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as reader:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, json.dumps(device)],
+        cwd="/",
+        env=safe_environment(os.environ, Path(sys.executable)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as reader:
         try:
             with suppress(BrokenPipeError):  # it has seen enough
                 _copy(file, reader.stdin, progress)
@@ -284,7 +291,7 @@ def main() -> NoReturn:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     gc.disable()  # millions of containers without a cycle take a third longer with it
     try:
-        answer, code = msgspec.json.encode(parse_snapshot(sys.stdin.buffer, json.loads(sys.argv[2]))), 0
+        answer, code = msgspec.json.encode(parse_snapshot(sys.stdin.buffer, json.loads(sys.argv[1]))), 0
     except InputError as error:
         answer, code = error.message.encode(), _REFUSED
     sys.stdout.buffer.write(answer)
