@@ -607,8 +607,14 @@ def initialize_deepspeed(call: Call, notes: Notes) -> Any:
 def checkpoint_layers(call: Call, notes: Notes) -> Any:
     """Follow ``apply_activation_checkpointing(model)``."""
     model = call.value(0, "model")
+    if "context_fn" in call.kwargs:
+        sentence = f"{call.where}: {call.name}(context_fn=...) keeps what its policy says; nothing is counted as kept."
+        notes.doubt(sentence, "activations", direction="more", key="training.activation_checkpointing")
     if isinstance(model, Model):
         model.put("activation_checkpointing", True, call.where, f"{call.name}(...)")
+    else:  # a model of the script's own
+        setting = Setting(value=True, origin=f"{call.where}: {call.name}(...)")
+        notes.hints.setdefault("activation_checkpointing", setting)
     return model if call.name == "checkpoint_wrapper" else None
 
 

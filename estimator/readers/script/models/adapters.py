@@ -329,11 +329,16 @@ def prepare_for_kbit(call: Call, notes: Notes) -> Any:
     return model
 
 
+_QUANTIZED_NAME = re.compile(r"(?i)gptq|awq|bnb|hqq|int[48]|[48]-?bit|fp8")
+
+
 def _is_unquantized(model: Model) -> bool:
     """Return True if the script says how a model is loaded, and nothing of it quantizes the weights."""
     names = ("load_in_4bit", "load_in_8bit", "quantization_config")
     table = model.config.table() if model.config is not None else None
-    if not model.is_read or table is None or "quantization_config" in table or model.unresolved.keys() & {*names}:
+    name = str(model.name.value) if model.name is not None else ""
+    is_stored_so = "quantization_config" in table if table is not None else _QUANTIZED_NAME.search(name) is not None
+    if not model.is_read or is_stored_so or model.unresolved.keys() & {*names}:
         return False
     return not any(setting.value for name in names if (setting := model.settings.get(name)) is not None)
 
