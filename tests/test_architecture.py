@@ -25,13 +25,13 @@ def test_the_picture_shows_the_imports_of_today(tmp_path: Path) -> None:
 
 def test_every_file_it_names_exists() -> None:
     named = set(re.findall(r"`((?:estimator|monitor|tui)/[\w/.]*)`", PAGE))
-    assert len(named) > 30
+    assert len(named) > 15
     assert not {name for name in named if not (ROOT / name).exists()}
 
 
 def test_every_name_it_gives_with_a_file_is_defined_there() -> None:
     pairs = re.findall(r"`([A-Za-z_.]+)`\s+\(`((?:estimator|monitor|tui)/[\w/]*\.py)`\)", PAGE)
-    assert len(pairs) > 10
+    assert len(pairs) >= 5
     for name, file in pairs:
         defined = name.partition(".")[0]
         assert re.search(rf"^(class|def) {defined}\b", (ROOT / file).read_text(), re.MULTILINE), (name, file)

@@ -92,7 +92,7 @@ def traced_tables(results: Sequence[Result]) -> dict[str, str]:
     day = time.strftime("%Y-%m-%d", time.gmtime())
     return {
         "traced": "\n".join((*_by_figure(traced), "", f"Traced on {day} with {named}.")),
-        "traced rows": "\n".join(_rows(traced)),
+        "traced rows": "\n".join(_traced_rows(traced)),
     }
 
 
@@ -177,12 +177,29 @@ def _covered(jobs: Sequence[Job]) -> Iterator[str]:
 
 
 def _rows(results: Iterable[Result]) -> Iterator[str]:
-    yield "| row | figure | measured GiB | predicted GiB | error | in range | mechanism | source |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    """Yield a table for each source."""
+    by_source: dict[str, list[Result]] = {}
     for result in results:
-        case, span = result.case, result.span
-        inside = "no range" if span is None else "yes" if case.measured_bytes in span else "**no**"
-        yield _line((*_figures(result), inside, case.mechanism, case.source))
+        by_source.setdefault(result.case.source, []).append(result)
+    for number, (source, own) in enumerate(by_source.items()):
+        yield from ([""] if number else [])
+        yield f"{source}:"
+        yield from ("", "| row | figure | measured GiB | predicted GiB | error | in range |")
+        yield "| --- | --- | --- | --- | --- | --- |"
+        yield from (_line((*_figures(result), _in_range(result))) for result in own)
+
+
+def _traced_rows(results: Iterable[Result]) -> Iterator[str]:
+    yield "| row | predicted GiB | error | in range |"
+    yield "| --- | --- | --- | --- |"
+    for result in results:
+        row, _, _, predicted, error = _figures(result)
+        yield _line((row, predicted, error, _in_range(result)))
+
+
+def _in_range(result: Result) -> str:
+    span = result.span
+    return "no range" if span is None else "yes" if result.case.measured_bytes in span else "**no**"
 
 
 def _figures(result: Result) -> tuple[str, ...]:

@@ -1,12 +1,10 @@
-"""Write what docs/explanation says of the code: modules with their first lines, CUDA contexts, shares of ranges.
+"""Write what docs/explanation says of the code: CUDA contexts, shares of ranges (``make reference``).
 
-A place in a page is a pair of comments, ``<!-- modules: FILES -->`` and ``<!-- modules: end -->``, which
-``make figures`` fills.
+A place in a page is a pair of comments, ``<!-- contexts -->`` and ``<!-- contexts: end -->``.
 """
 
-import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from vramtop.estimator.common.sizes import GIB, MIB
@@ -15,11 +13,7 @@ from vramtop.estimator.job.gpu_catalogue import catalogue, generation_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "explanation"
-_PLACE = re.compile(
-    r"(?P<begin><!-- (?P<kind>modules|contexts|shares)(: (?P<files>[^>\n]+?))? -->\n).*?"
-    r"(?P<end><!-- (?P=kind): end -->)",
-    re.DOTALL,
-)
+_PLACE = re.compile(r"(?P<begin><!-- (?P<kind>contexts|shares) -->\n).*?(?P<end><!-- (?P=kind): end -->)", re.DOTALL)
 _DOUBTS = {
     "checked": "compared with what autograd saves: transformers, LitGPT",
     "adapters": "likewise, with adapters or quantized layers",
@@ -38,42 +32,12 @@ def filled(text: str) -> str:
     """Return a page with what belongs into its places."""
 
     def table(match: re.Match[str]) -> str:
-        lines = _LINES[match["kind"]](match["files"])
-        return f"{match['begin']}\n{chr(10).join(lines)}\n\n{match['end']}"
+        return f"{match['begin']}\n{chr(10).join(_LINES[match['kind']]())}\n\n{match['end']}"
 
     return _PLACE.sub(table, text)
 
 
-def modules_of(patterns: str) -> list[Path]:
-    """Return the modules of a place, given paths or globs; rooms' front doors only if they are named.
-
-    Raises:
-        FileNotFoundError: a path or glob has none.
-    """
-    found: list[Path] = []
-    for pattern in patterns.split():
-        paths = [path for path in sorted(ROOT.glob(pattern)) if path.name != "__init__.py" or "__init__" in pattern]
-        if not paths:
-            raise FileNotFoundError(f"{pattern} is no module")
-        found += [path for path in paths if path not in found]
-    return found
-
-
-def first_line(module: Path) -> str:
-    """Return the first paragraph of a module's docstring as one line."""
-    text = ast.get_docstring(ast.parse(module.read_text())) or ""
-    return " ".join(text.partition("\n\n")[0].split())
-
-
-def _modules(patterns: str | None) -> Iterator[str]:
-    yield "| module | what it has |"
-    yield "| --- | --- |"
-    for module in modules_of(patterns or ""):
-        words = first_line(module).replace("|", "\\|").replace("``", "`")
-        yield f"| `{module.relative_to(ROOT)}` | {words} |"
-
-
-def _contexts(_: str | None) -> Iterator[str]:
+def _contexts() -> Iterator[str]:
     yield "| architecture | compute capability | context | with all kernels at once | cuBLAS workspace of a thread |"
     yield "| --- | --- | --- | --- | --- |"
     majors: dict[int, list[str]] = {}
@@ -89,7 +53,7 @@ def _contexts(_: str | None) -> Iterator[str]:
         yield f"| {', '.join(majors[major])} | {major}.x | {sizes} | {workspace:,} KiB |"
 
 
-def _shares(_: str | None) -> Iterator[str]:
+def _shares() -> Iterator[str]:
     yield "| in doubt | how well it is known | closed form | traced |"
     yield "| --- | --- | --- | --- |"
     for name, share in FORMULA.step.items():
@@ -98,11 +62,7 @@ def _shares(_: str | None) -> Iterator[str]:
         yield f"| the allocator | {_DOUBTS[whose]} | {kept:.0%} | {TRACED.allocator[whose]:.0%} |".replace("%", " %")
 
 
-_LINES: dict[str, Callable[[str | None], Iterable[str]]] = {
-    "modules": _modules,
-    "contexts": _contexts,
-    "shares": _shares,
-}
+_LINES: dict[str, Callable[[], Iterator[str]]] = {"contexts": _contexts, "shares": _shares}
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
-"""The pages of the command line: commands with their flags and exit codes, and the environment variables."""
+"""The pages of the command line: commands with their flags, exit codes, and the environment variables."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from vramtop.monitor.storage.settings.schema import SETTINGS, Setting
+from vramtop.monitor.storage.settings.schema import SETTINGS
 from vramtop.tui.cli.main import build_parser
 from vramtop.tui.cli.parsing.help_text import (
     OF_COMMANDS,
@@ -37,47 +37,54 @@ ENVIRONMENT: Mapping[str, str] = {
     "XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_CACHE_HOME": "Where settings, answers and estimates are stored.",
 }
 """Meaning by the names of the variables."""
-_OF_A_JOB = ("fit", "estimate", "wait", "preflight", "measure")
-"""Commands that take the flags of a job."""
-_WITH_MACHINE = ("fit", "estimate", "wait", "preflight")
+_MANY_NAMES = 3
+"""Names of a flag that the page has at most; ``--help-all`` has all."""
+_COMMON = "common settings"
 _INTRODUCTION = """\
 `vramtop` without a command opens the dashboard. A first word that is no command is a process to attach to, if it is a
 number, and otherwise a job for `vramtop fit`. Flags may be written with `_` in place of `-`, and as `--flag VALUE` or
-`--flag=VALUE`. `vramtop COMMAND --help` prints the flags that
-most people use, `--help-all` and `man vramtop` all of them."""
+`--flag=VALUE`. `vramtop COMMAND --help` prints examples and the flags that most people use, `--help-all` and
+`man vramtop` all of them. What a command ends with is in [exit codes](exit-codes.md#by-command)."""
 _JOB = """\
-`fit`, `estimate`, `wait`, `preflight` and `measure` take a job, with the same flags (`measure` without those of the
-machine, since it runs here):
+`fit`, `estimate`, `wait`, `preflight` and `measure` take a job (`measure` without the flags of the machine, since it
+runs here):
 
 - a [job file](job-file.md) (TOML),
 - the configuration file of [another tool](frameworks.md#tools-that-are-read),
-- a model: a built-in name, a hub id in the local cache, a folder with a `config.json`, `module:callable`,
+- a model: a built-in name, a hub id, a folder with a `config.json`, `module:callable`,
 - a script or a notebook (`train.py`, `train.ipynb`), which is read and not run,
 - or a launch line after `--`: `vramtop fit -- torchrun --nproc-per-node 8 train.py --bf16`.
 
-The flags below set or change its settings."""
+Every key of a [job file](job-file.md) can be set by a flag. Other tools' names of these flags
+(`--per_device_train_batch_size`, `--lora_r`, `--tp`, ...) are understood; `vramtop fit --help-all` lists them."""
 
 
 def commands_page() -> str:
     """Return the page of the commands."""
     parser = build_parser()
-    commands = {name: (text, sub) for name, text, sub in subcommands(parser)}
-    rows = [(f"[`{name}`](#vramtop-{name})", prose(sentence(text))) for name, (text, _) in commands.items()]
-    every = [group for group in flag_groups(parser) if group.heading == EVERY_COMMAND]
+    commands = {name: sub for name, _, sub in subcommands(parser)}
+    shared = _shared_flags(commands)
+    rows = [(f"[`{name}`](#vramtop-{name})", prose(sentence(text))) for name, text, _ in subcommands(parser)]
+    dashboard = [group for group in flag_groups(parser) if group.heading != EVERY_COMMAND]
+    every = [flag for group in flag_groups(parser) if group.heading == EVERY_COMMAND for flag in group.flags]
+    common = [flag for group in flag_groups(commands["fit"]) if group.heading == _COMMON for flag in group.flags]
+    told = {_key(flag) for group in dashboard for flag in group.flags}
+    rest = [(*_row(flag), codes(names)) for key, (flag, names) in shared.items() if key not in told]
     return page(
         "Commands",
         _INTRODUCTION,
         table(("command", "what it does"), rows),
         "## The dashboard",
-        block(parser.examples),
-        *_groups([group for group in flag_groups(parser) if group.heading != EVERY_COMMAND], level=3),
-        _exit_codes(""),
+        *(part for group in dashboard for part in _group(group)),
         "## Flags of every command",
-        *(_flags(group.flags) for group in every),
+        _flags(every),
         "## A job on the command line",
         _JOB,
-        *_groups(_job_groups(), level=3),
-        *(part for name, (text, sub) in commands.items() for part in _command(name, text, sub)),
+        _flags(common),
+        "## Flags of several commands",
+        "Those of the dashboard above mean the same in commands that have them.",
+        table(("flag", "meaning", "commands"), rest),
+        *(part for name, sub in commands.items() for part in _command(name, sub, told | shared.keys())),
     )
 
 
@@ -96,45 +103,27 @@ def exit_codes_page() -> str:
         "Every command ends with 2 on wrong input, and with 3 where it needs a driver and there is none. Empty: it "
         "does not end with this code.",
         table(("command", *(code(number) for number in columns)), rows),
-        "## In scripts",
-        "\n".join(
-            [
-                "`fit` distinguishes three answers that are not 0, since each has its own consequence:",
-                "",
-                block(
-                    "vramtop fit job.toml\n"
-                    "case $? in\n"
-                    "    0) sbatch job.sh ;;\n"
-                    '    4) echo "tight: it may run out of memory" ;;\n'
-                    '    1) echo "it does not fit"; exit 1 ;;\n'
-                    '    *) echo "cannot be told"; exit 3 ;;\n'
-                    "esac",
-                    "sh",
-                ),
-            ]
-        ),
     )
 
 
 def environment_page() -> str:
     """Return the page of the environment variables."""
     rows = [(codes(names.split(", ")), prose(text)) for names, text in ENVIRONMENT.items()]
+    others = [each for each in SETTINGS if each.variable and each.variable != usual_variable(each.name)]
+    named = "; ".join(f"{code(each.variable)} is {code(each.name)}" for each in others)
     return page(
         "Environment variables",
-        "The variables that a command of yours gets (`--on-alert`) are listed with the [alerts](alerts.md).",
+        "Each [setting](settings.md) has a variable that counts more than the file: `VRAMTOP_DASHBOARD_INTERVAL` is "
+        f"`dashboard.interval`; {named}. Lists are separated by commas; a switch is `true` or `false`, `yes` or `no`, "
+        "`on` or `off`, `1` or `0`. What a command of yours gets (`--on-alert`) is listed with the "
+        "[alerts](alerts.md#-on-alert-command).",
         table(("variable", "what it does"), rows),
-        "## Settings",
-        "Each counts more than the [settings file](settings.md). Lists are separated by commas; a switch is `true` or "
-        "`false`, `yes` or `no`, `on` or `off`, `1` or `0`.",
-        table(
-            ("variable", "setting", "flag"),
-            [(code(each.variable), code(each.name), codes(_flag_words(each))) for each in SETTINGS if each.variable],
-        ),
     )
 
 
-def _flag_words(setting: Setting) -> list[str]:
-    return setting.flag.split(", ") if setting.flag else []
+def usual_variable(setting: str) -> str:
+    """Return the variable of a setting: ``VRAMTOP_DASHBOARD_INTERVAL`` of ``dashboard.interval``."""
+    return f"VRAMTOP_{setting.replace('.', '_').upper()}"
 
 
 def _cells(name: str, columns: Sequence[int]) -> Iterator[str]:
@@ -142,74 +131,53 @@ def _cells(name: str, columns: Sequence[int]) -> Iterator[str]:
     yield from (prose(meanings.get(number, "")) for number in columns)
 
 
-def _job_groups() -> list[FlagGroup]:
-    """Return the flags that all commands with a job have; last those without a heading."""
-    subs = {name: sub for name, _, sub in subcommands(build_parser())}
-    shared = set.intersection(*({_key(flag) for flag in _all_flags(subs[name])} for name in _WITH_MACHINE))
-    groups = [_only(group, lambda flag: _key(flag) in shared) for group in flag_groups(subs["fit"])]
-    return [group for group in groups if group.flags and group.heading != EVERY_COMMAND]
-
-
-def _only(group: FlagGroup, wanted: Callable[[FlagFacts], bool]) -> FlagGroup:
-    return FlagGroup(group.heading, tuple(flag for flag in group.flags if wanted(flag)), group.text)
-
-
-def _all_flags(parser: CommandParser) -> list[FlagFacts]:
-    return [flag for group in flag_groups(parser) for flag in group.flags]
-
-
-def _key(flag: FlagFacts) -> tuple[tuple[str, ...], str]:
-    return flag.names, flag.text()
-
-
-def _command(name: str, text: str, sub: CommandParser) -> Iterator[str]:
+def _command(name: str, sub: CommandParser, told: set[tuple[str, str]]) -> Iterator[str]:
+    """Yield the section of a command: its arguments and its own flags."""
     yield f"## vramtop {name}"
-    yield prose(sentence(text))
     usage = sub.usage or f"vramtop {name} {''.join(f'{each.placeholder} ' for each in positionals(sub))}[FLAG ...]"
     yield block("\n".join(line.strip() for line in usage.splitlines()))
-    if sub.examples:
-        yield "Examples:"
-        yield block(sub.examples)
     operands = [each for each in positionals(sub) if each.placeholder != "JOB"]
-    if operands:
-        yield table(("argument", "meaning"), [(code(each.placeholder), prose(each.meaning)) for each in operands])
-    shared = {_key(flag) for group in _job_groups() for flag in group.flags} if name in _OF_A_JOB else set()
-    own = [
-        _only(group, lambda flag: "--help" not in flag.names and _key(flag) not in shared)
-        for group in flag_groups(sub)
-        if group.heading != EVERY_COMMAND
-    ]
-    own = [group for group in own if group.flags]
-    if shared:
-        yield f"It takes a job and [its flags](#a-job-on-the-command-line){', and:' if own else '.'}"
-    yield from _groups(own, level=0)
+    own = [flag for group in flag_groups(sub) if group.heading != EVERY_COMMAND for flag in group.flags]
+    own = [flag for flag in own if _key(flag) not in told and not _is_left_out(flag)]
+    rows = [(code(each.placeholder), prose(each.meaning)) for each in operands] + [_row(flag) for flag in own]
+    if rows:
+        yield table(("argument or flag" if operands else "flag", "meaning"), rows)
     if sub.epilog:
         yield prose(sub.epilog)
-    yield _exit_codes(name)
 
 
-def _groups(groups: Sequence[FlagGroup], *, level: int) -> Iterator[str]:
-    for group in groups:
-        if level:
-            yield f"{'#' * level} {sentence(group.heading).removesuffix('.')}"
-        elif len(groups) > 1:
-            yield f"{prose(sentence(group.heading).removesuffix('.'))}:"
-        if group.text:
-            yield prose(group.text)
-        yield _flags(group.flags)
+def _shared_flags(commands: Mapping[str, CommandParser]) -> dict[tuple[str, str], tuple[FlagFacts, list[str]]]:
+    """Return the flags that several commands have, with these commands; without those that set a key of a job."""
+    found: dict[tuple[str, str], tuple[FlagFacts, list[str]]] = {}
+    for name, parser in commands.items():
+        for flag in (flag for group in flag_groups(parser) if group.heading != EVERY_COMMAND for flag in group.flags):
+            if not _is_left_out(flag):
+                found.setdefault(_key(flag), (flag, []))[1].append(name)
+    return {key: shared for key, shared in found.items() if len(shared[1]) > 1}
+
+
+def _is_left_out(flag: FlagFacts) -> bool:
+    """Say whether a flag is on the job file's page, another tool's name of such a flag, or help itself."""
+    return getattr(flag.action, "key", None) is not None or flag.is_familiar or "help" in flag.names[-1]
+
+
+def _key(flag: FlagFacts) -> tuple[str, str]:
+    return flag.names[-1], flag.text()
+
+
+def _group(group: FlagGroup) -> Iterator[str]:
+    yield f"### {sentence(group.heading).removesuffix('.')}"
+    if group.text:
+        yield prose(group.text)
+    yield _flags([flag for flag in group.flags if not _is_left_out(flag)])
 
 
 def _flags(flags: Sequence[FlagFacts]) -> str:
-    rows = [(_flag_cell(flag), prose(flag.text(all_choices=True))) for flag in flags]
-    return table(("flag", "meaning"), rows)
+    return table(("flag", "meaning"), map(_row, flags))
 
 
-def _flag_cell(flag: FlagFacts) -> str:
+def _row(flag: FlagFacts) -> tuple[str, str]:
     value = f" {flag.placeholder}" if flag.placeholder else ""
-    *others, last = flag.names
-    return "<br>".join([*(code(name) for name in others), code(f"{last}{value}")])
-
-
-def _exit_codes(name: str) -> str:
-    listed = "; ".join(f"{code(int(number))} {prose(text)}" for number, text in exit_codes_of(name).items())
-    return f"**Exit codes:** {listed}."
+    *others, last = flag.names[:_MANY_NAMES]
+    names = "<br>".join([*(code(name) for name in others), code(f"{last}{value}")])
+    return names, prose(flag.text(all_choices=True))

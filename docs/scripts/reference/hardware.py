@@ -1,6 +1,6 @@
 """The page of the GPU catalogue."""
 
-from vramtop.estimator.common.sizes import GIB, MIB
+from vramtop.estimator.common.sizes import MIB
 from vramtop.estimator.job.gpu_catalogue import Gpu, catalogue
 
 from .markdown import code, codes, page, table
@@ -20,7 +20,7 @@ These cards can be named with `--gpu-type NAME` and `target.gpu = "NAME"`. Usual
 
 def cards_page() -> str:
     """Return the page."""
-    head = ("name", "card", "memory, GiB", "MiB", "reserved, MiB", "generation", "compute", "other names")
+    head = ("name", "card", "memory, MiB", "reserved, MiB", "generation", "compute", "other names")
     return page("GPU catalogue", _INTRODUCTION, table(head, map(_row, catalogue())))
 
 
@@ -29,7 +29,6 @@ def _row(gpu: Gpu) -> tuple[str, ...]:
     return (
         code(gpu.name),
         gpu.label,
-        f"{about}{gpu.total_bytes / GIB:.1f}",
         f"{about}{gpu.total_bytes // MIB}",
         "" if gpu.reserved_bytes is None else f"{gpu.reserved_bytes // MIB}",
         gpu.architecture.capitalize() + (", shared with the CPU" if gpu.unified else ""),

@@ -11,6 +11,7 @@ from msgspec import inspect as types
 from vramtop.estimator.job.field_help import field_documents
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import choices_of, entry_struct, table_struct
+from vramtop.estimator.job.settings import EnvironmentName, Version
 from vramtop.tui.job.flags import flags_by_key
 
 from .markdown import block, code, codes, page, paragraphs, prose, table
@@ -21,8 +22,9 @@ A job file is TOML. It describes a training job (or a served model): `vramtop fi
 `wait`, `preflight`, `measure` and the dashboard (`--job`) take it too. Only a model is required; every other key has a
 default. An unknown key and a wrong value are errors, which name the key and the nearest one that exists.
 
-- **Flags** set the same keys: those in the last line of a key's meaning, or `--set TABLE.KEY=VALUE` for any key. A flag
-  counts more than the file.
+- **Flags** set the same keys, and count more than the file. The flag has the key's name: `--micro-batch` for
+  `training.micro_batch`, with the table's name before it in `[lora]` and `[inference]`. Where it is another, the
+  meaning says so. `--set TABLE.KEY=VALUE` sets any key.
 - **Paths**: a model folder beside the file is found by its relative name. `run.output_dir` is relative to the folder in
   which the job is started.
 - **Editors**: the [schema](schemas/job-file.json) lets an editor complete and check keys: Taplo (Even Better TOML)
@@ -34,6 +36,9 @@ _UNITS = """\
 - Lengths are tokens, batches are sequences, `zero` counts elements (parameters), not bytes.
 - On the command line a size without a unit is GiB (`--gpu-memory 24`), and `4k` is 4096 tokens."""
 _LARGEST = 2**31 - 1
+"""A bound that no job comes near."""
+_TEXTS = ((types.type_info(Version), "version"), (types.type_info(EnvironmentName), "name of a variable"))
+"""Texts with a pattern, in words."""
 
 
 def job_file_page() -> str:
@@ -44,7 +49,7 @@ def job_file_page() -> str:
         "## Examples",
         "The shortest job file; all else has its default:",
         block('[model]\nid = "meta-llama/Llama-3.1-8B"', "toml"),
-        "Two that use every table between them:",
+        "One of a training job and one of a served model:",
         *(block(example.read_text(encoding="utf-8"), "toml") for example in EXAMPLES),
         "## Units",
         _UNITS,
@@ -79,14 +84,15 @@ def _keys_table(prefix: str, fields: Any, kind: type[msgspec.Struct]) -> str:
     documents, flags = field_documents(kind), flags_by_key()
     rows = []
     for field in fields:
-        flag = flags.get(f"{prefix}{field.encode_name}")
+        flag = flags.get(f"{prefix}{field.encode_name}", "")
+        named = flag.removeprefix("--").removeprefix(f"{prefix.removesuffix('.')}-").replace("-", "_")
         meaning = paragraphs(documents.get(field.name, ""))
         rows.append(
             (
                 code(field.encode_name),
                 _values(field, prefix),
                 _default(field),
-                f"{meaning}<br>Flag: {code(flag)}" if flag else meaning,
+                meaning if named in ("", field.encode_name) else f"{meaning} Flag: {code(flag)}.",
             )
         )
     return table(("key", "value", "default", "meaning"), rows)
@@ -112,6 +118,8 @@ def _toml(value: object) -> str:
 def _values(field: msgspec.structs.FieldInfo, prefix: str) -> str:
     if prefix + field.encode_name == "training.optimizer":
         return "a word of the [optimizers](optimizers.md), or `module:Class`"
+    if field.encode_name == "task" and not prefix:
+        return "as `model.task`"
     choices = choices_of(field.type)
     return _in_words(types.type_info(field.type), choices)
 
@@ -122,14 +130,15 @@ def _in_words(kind: types.Type, choices: tuple[str, ...]) -> str:
         case types.Metadata(type=inner):
             return _in_words(inner, choices)
         case types.BoolType():
-            return "true or false"
+            return "boolean"
         case types.LiteralType(values=values):
             words = [word for word in choices if word in values] or list(map(str, values))
-            return f"one of {codes(words)}" if len(words) > 1 else codes(words)
+            return codes(words)
         case types.IntType() | types.FloatType():
             return _number(kind)
         case types.StrType(pattern=pattern):
-            return f"text like `{pattern}`" if pattern else "text"
+            named = next((word for known, word in _TEXTS if known == kind), None)
+            return named or (f"text like `{pattern}`" if pattern else "text")
         case types.ListType(item_type=item):
             return f"list: {_in_words(item, choices)}"
         case types.DictType(value_type=value):
@@ -141,14 +150,7 @@ def _in_words(kind: types.Type, choices: tuple[str, ...]) -> str:
 
 
 def _number(kind: types.IntType | types.FloatType) -> str:
-    word = "whole number" if isinstance(kind, types.IntType) else "number"
-    bounds = []
-    if kind.ge is not None:
-        bounds.append(f"at least {kind.ge:,}".replace(",", " "))
-    if kind.gt is not None:
-        bounds.append(f"above {kind.gt}")
-    if kind.le is not None and kind.le < _LARGEST:
-        bounds.append(f"at most {kind.le}")
-    if kind.lt is not None:
-        bounds.append(f"below {kind.lt}")
-    return f"{word}, {', '.join(bounds)}" if bounds else word
+    word = "integer" if isinstance(kind, types.IntType) else "number"
+    largest = None if (kind.le or 0) >= _LARGEST else kind.le
+    bounds = [(">", kind.gt), ("≥", kind.ge), ("<", kind.lt), ("≤", largest)]
+    return f"{word} {', '.join(f'{sign} {bound}' for sign, bound in bounds if bound is not None)}".strip()

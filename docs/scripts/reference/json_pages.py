@@ -8,22 +8,25 @@ from vramtop.estimator.job.job import Job
 
 from .json_outputs import OUTPUTS
 from .json_schema import schema_of
-from .markdown import block, code, page, prose, table
+from .markdown import block, code, codes, page, prose, table
 
 _WIDTH = 120
 _INDENT = "  "
+_MANY = 6
+"""Words of an enumeration that a table has at most; the schema has all."""
 EXAMPLES = Path(__file__).parent / "json_examples"
 """Output of real commands, shortened by ``make_json_examples.py``."""
 _INTRODUCTION = """\
 Every command takes `--json`. It prints JSON on standard output, and nothing else there; errors are one sentence on
-standard error, with the [exit code](exit-codes.md), and print no JSON. The schemas below (JSON Schema, draft 2020-12)
-are written from the types that the program's own code is checked against, and tests hold real output of every command
-to them."""
+standard error, with the [exit code](exit-codes.md), and print no JSON. The tables below have the fields of each
+output; the schemas (JSON Schema, draft 2020-12) also those of the objects in them. Tests hold real output of every
+command to the schemas."""
 _RULES = """\
 - Sizes are bytes, whole numbers; names of other units say them (`_seconds`, `_percent`, `_w`, `_c`).
 - `null` is a figure that is unknown or does not apply; each field says which. An unknown figure is never 0. A field
   that is not among `required` may be absent.
-- Fields that are there stay: none is renamed, removed or changes its meaning or unit while `schema` is the same number.
+- `schema`, the first field of most, is the version of the format. While it is the same number, fields that are there
+  stay: none is renamed, removed or changes its meaning or unit.
 - New fields may be added, and new values to an `enum` of words. So ignore fields that you do not know, and take a word
   that you do not know as `unknown`: the schemas allow other fields on purpose.
 - Sentences (`sentence`, `notes`, `warnings`, `reason`, ...) are for people: their wording may change at any time.
@@ -34,10 +37,7 @@ _FILES = """\
 recordings and exports of the history are JSON lines: one object per line, each by its own schema. `vramtop measure`
 with a file of several jobs prints one line per job. With `--out -`, `vramtop report` prints the HTML file itself, and
 its JSON on standard error. `vramtop run --fit` and `vramtop wait --exec` print JSON if they do not start the
-command. `vramtop completion` prints the script for the shell in any case.
-
-The examples are what real commands printed, on a simulated machine with two GPUs. They are shortened: lists keep their
-first entries, and an estimate (`budget`) and a job within another output keep their most important fields."""
+command. `vramtop completion` prints the script for the shell in any case."""
 
 
 def _schema(name: str) -> dict[str, Any]:
@@ -68,55 +68,62 @@ def _closed(part: Any) -> Any:
 def stream_fields(record: str | None) -> str:
     """Return the table of the fields of a line of ``vramtop stream``, or of a record in it."""
     schema = _schema("stream")
-    return _fields(schema if record is None else schema["$defs"][record])
+    return _fields(schema if record is None else schema["$defs"][record], with_version=True)
 
 
 def json_page() -> str:
     """Return the page about JSON."""
-    rows = [
-        (f"[{output.title}](#{name})", "<br>".join(map(code, output.commands)), _link(name))
-        for name, output in OUTPUTS.items()
-    ]
     return page(
         "JSON",
         _INTRODUCTION,
         "## What can be relied on",
         _RULES,
-        "## Outputs",
-        table(("output", "printed by", "schema"), rows),
         _FILES,
         *(part for name in OUTPUTS for part in _output(name)),
     )
 
 
-def _link(name: str) -> str:
-    return f"[{name}.json](schemas/{name}.json)"
-
-
 def _output(name: str) -> list[str]:
+    """Return the section of an output: what prints it, its fields, and an example if there is one."""
     output, schema = OUTPUTS[name], _schema(name)
     example = EXAMPLES / f"{name}.json"
-    return [
-        f"## {output.title} {{ #{name} }}",
-        f"{prose(schema['description'])} Schema: {_link(name)}.",
-        _fields(schema),
-        *(
-            ["An example, with lists cut to their first entries:", block(example.read_text(), "json")]
-            if example.exists()
-            else []
-        ),
-    ]
+    printed_by = f"{codes(output.commands)}; " if output.commands else ""
+    parts = [f"## {output.title} {{ #{name} }}", f"{printed_by}[schema](schemas/{name}.json)", _fields(schema)]
+    if name == "stream":
+        parts[2] = "[Its fields](stream.md)."
+    if example.exists():
+        parts += ["Shortened:", block(example.read_text(encoding="utf-8"), "json")]
+    return parts
 
 
-def _fields(schema: dict[str, Any]) -> str:
+def _fields(schema: dict[str, Any], *, with_version: bool = False) -> str:
     """Return the table of the fields of an object."""
-    rows = [(code(key), prose(facts["description"])) for key, facts in schema["properties"].items()]
-    return table(("field", "what it is"), rows)
+    rows = [
+        (code(key), _type(facts), prose(facts["description"]))
+        for key, facts in schema["properties"].items()
+        if key != "schema" or with_version
+    ]
+    return table(("field", "type", "what it is"), rows)
 
 
-def _shown(example: Path) -> list[str]:
-    shown = block(example.read_text(encoding="utf-8"), "json")
-    return [f"<details markdown>\n<summary>An example, shortened</summary>\n\n{shown}\n\n</details>"]
+def _type(facts: dict[str, Any]) -> str:
+    """Return the type of a field in a few words; null is in its description."""
+    if "anyOf" in facts:
+        return " or ".join(dict.fromkeys(filter(None, map(_type, facts["anyOf"]))))
+    if "enum" in facts:
+        words = [word for word in facts["enum"] if word is not None]
+        told = f"`{words[0]}`" in facts.get("description", "")
+        return "word" if told or len(words) > _MANY else codes(words)
+    if "const" in facts:
+        return code(facts["const"])
+    if "$ref" in facts:
+        return "object"
+    kinds = facts.get("type", "any")
+    names = [kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind != "null"]
+    if names == ["array"]:
+        inner = _type(facts["items"]) if isinstance(facts.get("items"), dict) else ""
+        return f"array: {inner}" if inner else "array"
+    return " or ".join(names)
 
 
 def indented(value: Any, margin: str = "") -> str:

@@ -45,8 +45,12 @@ def keys_page() -> str:
     chosen = [row for row in rows if row.key_id]
     parts = []
     for group, own in groupby(chosen, key=lambda row: (row.key_id or "").partition(".")[0]):
-        parts.append(f"## {_GROUPS[group]}")
-        parts.append(table(("key", "id", "what it does", "works on"), map(_row, own)))
+        cells = list(map(_row, own))
+        places = {cell[-1] for cell in cells}
+        columns = 3 if len(places) == 1 else 4
+        only = f"On: {places.pop()}." if columns == 3 else ""
+        head = ("key", "id", "what it does", "works on")[:columns]
+        parts += [f"## {_GROUPS[group]}", only, table(head, [cell[:columns] for cell in cells])]
     fixed = [(_keys(row.default), prose(sentence(row.does)), _where(row)) for row in rows if not row.key_id]
     return page(
         "Keys",

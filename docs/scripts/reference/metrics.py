@@ -1,15 +1,31 @@
 """The tables of the exporter's metrics and of the alerts."""
 
+from collections.abc import Sequence
+
 from vramtop.monitor.alerts.alert_watch import RULES_BY_WORD
 from vramtop.monitor.export.metrics import TABLE
 
 from .markdown import code, codes, table
 
+_COMMON_LABELS = {
+    "process": ("uuid", "index", "mig", "job_name", "user", "pid"),
+    "device": ("uuid", "index", "mig"),
+    "GPU": ("uuid", "index"),
+}
+
 
 def metrics_table() -> str:
     """Return the table."""
-    rows = [(code(each.name), each.type, codes(each.all_labels), each.help) for each in TABLE]
+    rows = [(code(each.name), each.type, _labels(each.all_labels), each.help) for each in TABLE]
     return table(("metric", "type", "labels", "meaning"), rows)
+
+
+def _labels(names: Sequence[str]) -> str:
+    """Return labels, those that name a GPU, a MIG device or a process as one word."""
+    for word, own in _COMMON_LABELS.items():
+        if tuple(names[: len(own)]) == own:
+            return ", ".join(filter(None, (word, codes(names[len(own) :]))))
+    return codes(names)
 
 
 def states_table() -> str:

@@ -1,11 +1,10 @@
 """The page of the settings file: every setting with its values, its default, and what takes precedence over it."""
 
-from vramtop.monitor.storage.settings.change import settings_template
 from vramtop.monitor.storage.settings.in_force import shown
 from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, Setting
 from vramtop.tui.draw.palette import DEFAULT_COLOURS, SAME_AS, colour_meaning
 
-from .markdown import block, code, page, prose, sentence, table
+from .markdown import code, codes, page, prose, sentence, table
 
 _INTRODUCTION = """\
 vramtop reads its settings from `config.toml` in `$XDG_CONFIG_HOME/vramtop` (usually `~/.config/vramtop`). There need be
@@ -16,7 +15,11 @@ no such file: every setting has a default.
 - **`vramtop config`** prints the settings in force and where each is from. It also changes one; comments and order of
   the file stay.
 - **A mistake** in the file is one sentence with its line; the default of that setting is used until it is corrected.
-- **`VRAMTOP_CONFIG=FILE`** or `--config FILE` names another file; `--config ''` none."""
+- **`VRAMTOP_CONFIG=FILE`** or `--config FILE` names another file; `--config ''` none.
+- **Its variable** is a setting's name: `VRAMTOP_DASHBOARD_INTERVAL` is `dashboard.interval`
+  ([others](environment.md)). **Its flag** is in the last column.
+
+`vramtop config --template` prints the whole file, every setting with its meaning and commented out."""
 
 
 _ABOUT_COLOURS = """\
@@ -34,9 +37,6 @@ def settings_page() -> str:
         _INTRODUCTION,
         *parts,
         *_colours(),
-        "## The whole file",
-        "`vramtop config --template` prints it:",
-        block(settings_template(), "toml"),
     )
 
 
@@ -47,12 +47,12 @@ def _table(name: str, heading: str) -> list[str]:
             prose(setting.allowed),
             _default(setting),
             prose(sentence(setting.about)),
-            _instead(setting),
+            _flags(setting),
         )
         for setting in SETTINGS
         if setting.table == name
     ]
-    head = ("key", "value", "default", "meaning", "flag and variable that count more")
+    head = ("key", "value", "default", "meaning", "flag")
     if not rows:
         return []
     return [f"## `[{name}]`", prose(sentence(heading)), table(head, rows)]
@@ -73,6 +73,5 @@ def _default(setting: Setting) -> str:
     return "empty" if setting.default in ("", (), {}) else code(shown(setting.default))
 
 
-def _instead(setting: Setting) -> str:
-    flags = setting.flag.split(", ") if setting.flag else []
-    return "<br>".join([*map(code, flags), *map(code, filter(None, (setting.variable, setting.also)))])
+def _flags(setting: Setting) -> str:
+    return codes(setting.flag.split(", ")) if setting.flag else ""

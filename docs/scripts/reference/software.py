@@ -7,7 +7,7 @@ from vramtop.estimator.model.families import FAMILIES
 from vramtop.estimator.model.find_config import built_in_models
 from vramtop.estimator.readers.tools.tool_registry import all_tools
 
-from .markdown import code, codes, page, sentence, table
+from .markdown import code, codes, page, table
 
 _MODELS = """\
 A model is named by a built-in name, a Hugging Face id, a folder with a `config.json`, or `module:callable` of your
@@ -47,7 +47,10 @@ def models_page() -> str:
         (model.label, code(model.id), f"{model.parameters / 1e9:.2f}", codes(model.aliases))
         for model in built_in_models()
     ]
-    families = [(code(name), family.stack, codes(family.tasks)) for name, family in sorted(FAMILIES.items())]
+    alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for name, family in sorted(FAMILIES.items()):
+        alike.setdefault((family.stack, tuple(family.tasks)), []).append(name)
+    families = [(codes(names), stack, codes(tasks)) for (stack, tasks), names in alike.items()]
     return page(
         "Models",
         _MODELS,
@@ -127,7 +130,7 @@ def _default(row: Default) -> tuple[str, ...]:
 def optimizer_names() -> str:
     """Return the table of the optimizers' names and sizes."""
     return table(
-        ("value", "what it is", "bytes per parameter, bf16", "fp32", "classes", "TrainingArguments.optim"),
+        ("value", "bytes per parameter, bf16", "fp32", "classes", "TrainingArguments.optim"),
         map(_optimizer, OPTIMIZERS.values()),
     )
 
@@ -135,7 +138,6 @@ def optimizer_names() -> str:
 def _optimizer(row: Optimizer) -> tuple[str, ...]:
     return (
         code(row.name),
-        sentence(row.description).removesuffix("."),
         _bytes(row, 2),
         _bytes(row, 4),
         codes(row.class_names),
