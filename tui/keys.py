@@ -262,7 +262,7 @@ DASHBOARD_KEYS = {
     "dashboard.host_line": Key("h", "show or hide the host line: CPU, RAM, swap, load"),
     "processes.view": Key("v", "switch the view: runs, all processes, process tree; remembered"),
     "processes.mark": Key("space", "mark the processes under the cursor, to signal them together"),
-    "process_rows": Key("c", "choose columns, such as SM, CPU, RAM, threads; remembered"),
+    "processes.columns": Key("c", "choose columns, such as SM, CPU, RAM, threads; remembered"),
     "processes.sort": Key("s", "sort by the next column; ↓ marks it"),
     "processes.signal": Key(
         "k",

@@ -17,8 +17,7 @@ from vramtop.estimator.model.find_config import find_built_in
 from vramtop.monitor.storage.settings.in_force import read_toml, settings_in_force
 from vramtop.monitor.storage.settings.schema import SETTINGS
 from vramtop.tui.cli.main import COMMANDS, build_parser
-from vramtop.tui.cli.parsing.help_text import flag_groups
-from vramtop.tui.cli.shell import subcommands
+from vramtop.tui.cli.parsing.help_text import flag_groups, subcommands
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"

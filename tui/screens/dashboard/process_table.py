@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 PROCESS_KEYS = (
     bind("processes.view", "view", "View"),
     bind("processes.mark", "mark", "Mark", show=False),
-    bind("process_rows", "columns", "Columns", show=False),
+    bind("processes.columns", "columns", "Columns", show=False),
     bind("processes.sort", "sort", "Sort"),
     bind("processes.signal", "terminate", "Kill"),
     bind("processes.signal", "explain_refusal", help_text=""),
@@ -508,7 +508,7 @@ class ProcessTableScreen(Screen[None]):
 
 COLUMN_KEYS = [
     bind("columns.keep", "keep", "Keep"),
-    bind("process_rows", "keep", help_text=""),
+    bind("processes.columns", "keep", help_text=""),
     bind("app.back", "cancel", "Cancel"),
     bind("columns.switch", "switch", "On/off"),
     bind("columns.more_important", "shift(-1)", "More important"),
