@@ -105,33 +105,6 @@ def test_answers_are_those_that_the_user_gave(older: Path) -> None:
     assert len(json.loads((older / "answers.json").read_text())["content"]) == 3
 
 
-def test_settings_are_those_of_then_also_once_they_are_taken_over(
-    older: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    wanted: dict[str, Any] = {"dashboard.theme": "nord"}
-    if older.joinpath("history.sqlite3").exists():
-        wanted = {
-            "dashboard.theme": "vramtop-high-contrast",
-            "dashboard.view": "tree",
-            "dashboard.columns": ["PID", "USER", "VRAM GiB", "SM %"],
-            "dashboard.host_line": False,
-            "alerts.quiet_hours": "22:00-07:00",
-            "attach.automatic": False,
-        }
-
-    def differing() -> dict[str, Any]:
-        main(["config", "--json"])
-        settings = json.loads(capsys.readouterr().out)["settings"]
-        return {each["name"]: each["value"] for each in settings if each["value"] != each["default"]}
-
-    assert differing() == wanted
-    assert main(["config", "dashboard.interval", "2"]) == 0
-    capsys.readouterr()
-    assert differing() == {**wanted, "dashboard.interval": 2}
-    assert not (older / "settings.json").exists()
-
-
 def test_a_recording_is_replayed(older: Path) -> None:
     readings = list(read_recording(older / "run.jsonl.gz"))
     assert len(readings) == 3

@@ -14,7 +14,7 @@ from textual.keys import KEY_NAME_REPLACEMENTS, REPLACED_KEYS, Keys, key_to_char
 from vramtop.estimator.common.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
 # Names of keys: as Textual calls them, as the user may write them, as screens show them.
 
@@ -162,6 +162,8 @@ class FixedKey:
     does: str
     where: str
     """The screens, in words."""
+    groups: tuple[str, ...] = ()
+    """Groups of keys on these screens; none: all."""
 
 
 # Keys of all screens, of lists and of forms, and the keys that are fixed.
@@ -196,18 +198,6 @@ SHARED_KEYS = {
     "form.other_pane": Key("f6", "go from the settings to the other half of the screen, and back"),
 }
 
-FIELD_KEYS = FixedKey(
-    keys="↑ ↓ Enter",
-    names=("up", "down", "enter"),
-    does="to the previous or next field; in a menu: to a word, and take it",
-    where="forms, menus and dialogs",
-)
-CHOICE_KEYS = FixedKey(
-    keys="← → Enter Space",
-    names=("left", "right", "enter", "space"),
-    does="the previous or next choice, or the list of choices; on a heading: fold and unfold",
-    where="choices and headings of a form",
-)
 FIXED_KEYS = (
     FixedKey(keys="Ctrl+Q", names=("ctrl+q",), does="quit", where="everywhere"),
     FixedKey(keys="Ctrl+C", names=("ctrl+c", "super+c"), does="copy the selected text", where="everywhere"),
@@ -217,22 +207,40 @@ FIXED_KEYS = (
         does="to the next field or part of the screen, to the previous one",
         where="everywhere, unless a screen uses Tab itself",
     ),
-    FIELD_KEYS,
-    CHOICE_KEYS,
     FixedKey(
-        keys="PgUp PgDn", names=("pageup", "pagedown"), does="a page up or down", where="menus with a search field"
+        keys="↑ ↓ Enter",
+        names=("up", "down", "enter"),
+        does="to the previous or next field; in a menu: to a word, and take it",
+        where="forms, menus and dialogs",
+        groups=("form", "fit", "attach", "job"),
+    ),
+    FixedKey(
+        keys="← → Enter Space",
+        names=("left", "right", "enter", "space"),
+        does="the previous or next choice, or the list of choices; on a heading: fold and unfold",
+        where="choices and headings of a form",
+        groups=("form", "fit", "attach", "job"),
+    ),
+    FixedKey(
+        keys="PgUp PgDn",
+        names=("pageup", "pagedown"),
+        does="a page up or down",
+        where="menus with a search field",
+        groups=("form",),
     ),
     FixedKey(
         keys="1-9",
         names=(*"123456789", *(f"alt+{number}" for number in range(1, 10)), *ALT_DIGIT_CHARACTERS),
         does="apply a suggestion; with Alt while you type in a field",
-        where="Fit check",
+        where="fit check",
+        groups=("fit", "job"),
     ),
     FixedKey(
         keys="j k",
         names=("j", "k"),
         does="one row down, one row up, beside the arrow keys",
         where="GPUs of the dashboard, suggestions of the fit check",
+        groups=("dashboard", "processes", "fit"),
     ),
 )
 """Keys without an id: those of fields and menus, as in every program, and the digits of suggestions."""
@@ -371,7 +379,7 @@ def use_keys(chosen: Mapping[str, tuple[str, ...]]) -> None:
 
 def keys_in_force(key_id: str) -> tuple[str, ...]:
     """Return Textual's names of the keys of an id."""
-    return _chosen.get(key_id) or tuple(KEYS[key_id].keys.split(","))
+    return _chosen.get(key_id) or keys_of(key_id)
 
 
 def shown_key(key_id: str) -> str:
@@ -436,30 +444,51 @@ TERMINAL_KEYS: list[BindingType] = [bind("app.repaint", "repaint")]
 """Keys of both apps that act on the terminal."""
 
 
+# Which keys work together: of the screens and dialogs, each with the groups and ids of its keys.
+
+
+_TABLE = "list.up list.down list.page_up list.page_down list.first list.last"
+_FLEET = "app dashboard.alerts dashboard.settings"
+PLACES: dict[str, str] = {
+    "dashboard": "app list dashboard processes",
+    "columns": "app.back list.up list.down processes.columns columns",
+    "signal": "app.back list.up list.down list.fold list.unfold signal",
+    "GPU": f"app {_TABLE} list.open list.unfold list.fold dashboard.gpu dashboard.process gpu processes.mark "
+    "processes.columns processes.sort processes.signal processes.leave_alone",
+    "process": f"app {_TABLE} list.filter dashboard.attach dashboard.process process",
+    "alerts": "app dashboard.alerts alerts",
+    "alerts of a fleet": f"{_FLEET} alerts",
+    "settings": f"app {_TABLE} list.filter dashboard.settings settings",
+    "settings of a fleet": f"{_FLEET} {_TABLE} list.filter settings",
+    "preflight": "app preflight fit.preflight",
+    "out of memory": "app job crash",
+    "step": "app dashboard.step step",
+    "fit check": "app list.up list.down job form fit",
+    "what-if": "app fit.what_if what_if",
+    "attach": "app job form dashboard.process attach",
+    "fleet": f"{_FLEET} list fleet.view fleet.sort fleet.fit",
+    "host or run of a fleet": f"{_FLEET} list.up list.down list.page_up list.page_down list.fold",
+    "fit over a fleet": f"{_FLEET} {_TABLE} list.open fleet.edit_job",
+}
+CHANGEABLE = ("app", "list", "job", "dashboard", "processes", "fit", "attach", "fleet")
+"""Groups whose keys the user may choose; those of dialogs and detail screens are fixed."""
+
+
+@lru_cache(maxsize=1)
+def ids_by_place() -> dict[str, frozenset[str]]:
+    """Return the ids of all keys that work on each screen or dialog."""
+    return {
+        place: frozenset(key_id for key_id in KEYS if key_id in words or key_id.partition(".")[0] in words)
+        for place, words in ((place, text.split()) for place, text in PLACES.items())
+    }
+
+
+def changeable_keys() -> list[str]:
+    """Return the ids of the keys that the user may choose."""
+    return [key_id for key_id in KEYS if key_id.partition(".")[0] in CHANGEABLE]
+
+
 # The check of the keys that the user chose: every mistake is one sentence, and its default stays.
-
-
-_EVERYWHERE = {name: fixed for fixed in FIXED_KEYS if fixed.where.startswith("everywhere") for name in fixed.names}
-
-
-@dataclass(frozen=True, slots=True)
-class UsedKey:
-    """A binding of a place with its default keys."""
-
-    key_id: str | None
-    """None: it is fixed."""
-    keys: tuple[str, ...]
-    action: str
-    owner: int
-    """Which list of bindings it is from: of the screen, of a table on it, of the app."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyPlace:
-    """A screen or dialog with all bindings that work on it at one time."""
-
-    title: str
-    used: tuple[UsedKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,13 +501,8 @@ class CheckedKeys:
     """A sentence by id, for what stays at its default."""
 
 
-def check_keys(wanted: Mapping[str, object], places: Sequence[KeyPlace]) -> CheckedKeys:
-    """Check the keys that the user chose.
-
-    Args:
-        wanted: a key, or a list of keys, by id, as the settings file has it.
-        places: the screens and dialogs.
-    """
+def check_keys(wanted: Mapping[str, object]) -> CheckedKeys:
+    """Check the keys that the user chose: a key, or a list of keys, by id, as the settings file has it."""
     chosen: dict[str, tuple[str, ...]] = {}
     problems: dict[str, str] = {}
     for key_id, value in wanted.items():
@@ -486,11 +510,18 @@ def check_keys(wanted: Mapping[str, object], places: Sequence[KeyPlace]) -> Chec
             chosen[key_id] = _parse(key_id, value)
         except InputError as error:
             problems[key_id] = error.message
-    while clash := next(_clashes(chosen, places), None):
+    while clash := next(_clashes(chosen), None):
         key_id, sentence = clash
         problems[key_id] = sentence
         del chosen[key_id]
     return CheckedKeys(chosen, problems)
+
+
+def refusal_of_key(key_id: str, value: object, chosen: Mapping[str, object]) -> str | None:
+    """Return why the keys of an id cannot be these beside the other chosen ones; None: they can."""
+    before = check_keys(chosen).chosen
+    others = {each: keys for each, keys in before.items() if each != key_id}
+    return check_keys({**others, key_id: value}).problems.get(key_id)  # of two, the earlier one counts
 
 
 def nearest_id(key_id: str) -> str | None:
@@ -515,11 +546,13 @@ def _parse(key_id: str, value: object) -> tuple[str, ...]:
     Raises:
         InputError: the id or a key does not exist, or the keys cannot be used for it.
     """
-    row = KEYS.get(key_id)
+    row, group = KEYS.get(key_id), key_id.partition(".")[0]
     if row is None:
         near = nearest_id(key_id)
         hint = f"; the nearest is {near}" if near else ""
         raise InputError(f"keys.{key_id}: nothing has this name{hint}")
+    if group not in CHANGEABLE:
+        raise InputError(f"keys.{key_id} is no setting any more and is ignored: keys of dialogs are fixed")
     texts = split_keys(value) if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
         raise InputError(f'keys.{key_id}: give a key, such as "f5", or a list of keys, such as ["f5", "t"]')
@@ -538,57 +571,37 @@ def _parse(key_id: str, value: object) -> tuple[str, ...]:
             f"keys.{key_id}: it must work in fields too, where {key_name(characters[0])} is text; "
             "add a function key, Esc or one with Ctrl"
         )
-    defaults = row.keys.split(",")
     for key in keys:
-        if key in _EVERYWHERE and key not in defaults:
-            fixed = _EVERYWHERE[key]
-            raise InputError(f"keys.{key_id}: {key_name(key)} is fixed: {fixed.does}")
+        fixed = next((each for each in FIXED_KEYS if key in each.names and group in (each.groups or (group,))), None)
+        if fixed and key not in keys_of(key_id):
+            where = f" ({fixed.where}: {_short(fixed.does)})" if fixed.groups else f": {fixed.does}"
+            raise InputError(f"keys.{key_id}: {key_name(key)} is fixed{where}; choose another one")
     return keys
 
 
-def _clashes(chosen: Mapping[str, tuple[str, ...]], places: Sequence[KeyPlace]) -> Iterator[tuple[str, str]]:
-    """Yield the id to be left at its default, with the reason, for each key that would have two meanings."""
+def _clashes(chosen: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
+    """Yield the id to be left at its default, with the reason, for each key that would have two meanings.
+
+    Of two chosen ones the earlier one counts; two meanings by default are none.
+    """
     order = list(chosen)
-    for place in places:
-        ids = {used.key_id for used in place.used}
-        for key_id in reversed(order):
-            if key_id not in ids:
-                continue
-            for other in place.used:
-                if other.key_id == key_id or _order_of(other.key_id, order) > order.index(key_id):
-                    continue
-                shared = _shared_keys(key_id, other, chosen, place)
-                if shared:
-                    yield key_id, _clash_sentence(key_id, shared[0], other, place)
-                    break
+    for place, ids in ids_by_place().items():
+        for at in reversed(range(len(order))):
+            key_id = order[at]
+            for other in [each for each in KEYS if each in ids and key_id in ids and each not in order[at:]]:
+                both = {*keys_of(key_id)} & {*keys_of(other)}
+                keys = [key for key in chosen[key_id] if key in chosen.get(other, keys_of(other)) and key not in both]
+                if keys:
+                    yield (
+                        key_id,
+                        f"keys.{key_id}: {key_name(keys[0])} is taken by {other} ({place}: "
+                        f"{_short(KEYS[other].does)}); choose another one, or give that one another key",
+                    )
 
 
-def _order_of(key_id: str | None, order: Sequence[str]) -> int:
-    """Return the place of an id among those that the user chose; -1: it is at its default."""
-    return order.index(key_id) if key_id in order else -1
-
-
-def _shared_keys(key_id: str, other: UsedKey, chosen: Mapping[str, tuple[str, ...]], place: KeyPlace) -> list[str]:
-    """Return the keys that would have two meanings on a place, and have not by default."""
-    mine = [used for used in place.used if used.key_id == key_id]
-    theirs = chosen.get(other.key_id, other.keys) if other.key_id else other.keys
-    if any(used.owner == other.owner and used.action == other.action for used in mine):
-        return []  # another key for the same
-    found = []
-    for used in mine:
-        found += [key for key in chosen[key_id] if key in theirs and not (key in used.keys and key in other.keys)]
-    return found
-
-
-def _clash_sentence(key_id: str, key: str, other: UsedKey, place: KeyPlace) -> str:
-    if other.key_id is None:
-        does = next((fixed.does for fixed in FIXED_KEYS if key in fixed.names), other.action)
-        return f"keys.{key_id}: {key_name(key)} is fixed ({place.title}: {_short(does)}); choose another one"
-    return (
-        f"keys.{key_id}: {key_name(key)} is taken by {other.key_id} "
-        f"({place.title}: {_short(KEYS[other.key_id].does)}); "
-        "choose another one, or give that one another key"
-    )
+def keys_of(key_id: str) -> tuple[str, ...]:
+    """Return Textual's names of the default keys of an id."""
+    return tuple(KEYS[key_id].keys.split(","))
 
 
 def _short(text: str) -> str:

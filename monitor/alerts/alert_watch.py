@@ -395,33 +395,18 @@ RULES_BY_WORD: Mapping[str, tuple[Rule, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ChosenAlerts:
-    """Which rules are left out, and other times after which some fire, by the names of the rules."""
+    """Which rules are left out, by their names."""
 
     left_out: frozenset[str] = frozenset()
-    fires_after: Mapping[str, float] = field(default_factory=dict)
-
-    def seconds(self, rule: Rule) -> float:
-        """Return for how long a rule's condition must hold."""
-        return self.fires_after.get(rule.name, rule.fires_after)
 
 
 def chosen_alerts(settings: Mapping[str, object]) -> ChosenAlerts:
-    """Return what the settings choose; those that are absent change nothing.
-
-    Args:
-        settings: by dotted name: ``alerts.off``, ``alerts.growing_after`` and so on.
-    """
-    off = settings.get("alerts.off")
-    words = off if isinstance(off, tuple) else ()
-    times = {word: settings.get(f"alerts.{word}_after") for word in RULES_BY_WORD}
+    """Return what ``alerts.off`` of the settings chooses; absent: every rule holds."""
+    words = settings.get("alerts.off")
     return ChosenAlerts(
-        left_out=frozenset(rule.name for word in words for rule in RULES_BY_WORD.get(word, ())),
-        fires_after={
-            rule.name: float(seconds)
-            for word, seconds in times.items()
-            if isinstance(seconds, int | float)
-            for rule in RULES_BY_WORD[word]
-        },
+        frozenset(
+            rule.name for word in (words if isinstance(words, tuple) else ()) for rule in RULES_BY_WORD.get(word, ())
+        )
     )
 
 
@@ -494,7 +479,7 @@ class AlertStates:
         }
         for key, condition in present.items():
             before = self._alerts.get(key) or Alert(
-                condition=condition, since=time, fires_after=self.chosen.seconds(condition.rule)
+                condition=condition, since=time, fires_after=condition.rule.fires_after
             )
             if before.firing and before.condition is condition and not before.gone_seconds:
                 continue  # the same reading again

@@ -306,7 +306,6 @@ MAX_RUNS = 2000
 MAX_RUN_BYTES = 2**16
 """A measurement has about 4 KiB; one with a huge config is kept without its job's config."""
 _FULL_SHARE = 0.9
-_DAY_SECONDS = 86_400.0
 _MOST_ON_CARD = 400
 _BARE = "replace(replace(lower({}), ' ', ''), '-', '')"
 """A model's name as people type it: ``llama-3.1-8b`` is Llama 3.1 8B."""
@@ -455,18 +454,7 @@ def _write(connection: sqlite3.Connection, measurement: Measurement) -> None:
             text,
         ),
     )
-    _keep_limits(connection)
-
-
-def _keep_limits(connection: sqlite3.Connection) -> None:
-    """Remove runs that are older, or more, than the user's settings allow."""
-    from ..storage.settings.in_force import settings_in_force
-
-    settings = settings_in_force()
-    days = settings.number("history.max_age_days")
-    if days:
-        connection.execute("DELETE FROM measurement WHERE time < ?", (time.time() - days * _DAY_SECONDS,))
-    _forget_oldest(connection, keep=min(MAX_RUNS, round(settings.number("history.max_runs"))))
+    _forget_oldest(connection, keep=MAX_RUNS)
 
 
 def _make_room(connection: sqlite3.Connection) -> None:

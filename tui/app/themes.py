@@ -4,9 +4,9 @@ import os
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from textual.theme import BUILTIN_THEMES, Theme
+from textual.theme import Theme
 
-from ..draw.palette import colours_on, use_colours, weak_colours
+from ..draw.palette import use_colours, weak_colours
 from ..keys import shown_key
 from ..tty.terminal_app import TEXT_CONTRAST_VARIABLE, TerminalApp
 
@@ -61,11 +61,6 @@ THEMES = (
 (WCAG 2.1, level AAA) where the ground allows it."""
 
 
-def theme_names() -> list[str]:
-    """Return the names of all themes: vramtop's, then Textual's."""
-    return [*(theme.name for theme in THEMES), *BUILTIN_THEMES]
-
-
 class ThemedApp(TerminalApp):
     """An app with these themes."""
 
@@ -78,21 +73,17 @@ class ThemedApp(TerminalApp):
     def current_theme(self) -> Theme:
         """The chosen theme; Textual asks for it with every line that it draws."""
         if self._current_theme is None or self._current_theme.name != self.theme:
-            self._current_theme = theme = super().current_theme
-            use_colours(colours_on(self._own_colours, theme.name, dark=theme.dark))
+            self._current_theme = super().current_theme
         return self._current_theme
 
     _current_theme: Theme | None = None
     _own_colours: Mapping[str, str] = MappingProxyType({})
-    """The user's colours, some of which may be for certain themes."""
 
     def choose_colours(self, chosen: object) -> None:
         """Put the user's colours in force, of settings that have been checked; what is none leaves the defaults."""
         entries = chosen if isinstance(chosen, Mapping) else {}
         self._own_colours = {name: colour for name, colour in entries.items() if isinstance(colour, str)}
-        self._current_theme = None
-        if not self._own_colours:
-            use_colours({})
+        use_colours(self._own_colours)
 
     @property
     def weak_colours(self) -> Mapping[str, str]:
@@ -100,7 +91,7 @@ class ThemedApp(TerminalApp):
         theme = self.current_theme
         ground = theme.background or ""
         known = ground if ground.startswith("#") and len(ground) == 7 else "#121212" if theme.dark else "#efefef"
-        return weak_colours(colours_on(self._own_colours, theme.name, dark=theme.dark), known, theme.name)
+        return weak_colours(self._own_colours, known, theme.name)
 
     _unknown_theme: str | None = None
 

@@ -1,6 +1,6 @@
 """The JSON that each command prints with ``--json``, key by key: type checkers hold the commands to it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
 from vramtop.estimator.advice.suggestion_search import Edit, LargestFitting
@@ -873,7 +873,7 @@ class PreflightJson(Versioned):
 # The JSON of ``vramtop config``.
 
 
-PlainValue = bool | int | float | str | list[str] | Mapping[str, str | list[str]]
+PlainValue = bool | int | float | str | Sequence[str] | Mapping[str, str | Sequence[str]]
 
 
 class SettingJson(TypedDict):
@@ -884,8 +884,7 @@ class SettingJson(TypedDict):
     value: PlainValue
     """Its value in force."""
     origin: str
-    """Where that is from: `default`, `file`, `settings.json` (of an older vramtop), or the flag or environment variable
-    that sets it."""
+    """Where that is from: `default`, `file`, or the flag or environment variable that sets it."""
     line: int | None
     """Line of the settings file; null: it is not from there."""
     default: PlainValue

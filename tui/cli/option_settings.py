@@ -9,14 +9,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.paths import expand_user, is_file, is_folder
 from vramtop.estimator.common.secrets import displayed
-from vramtop.monitor.storage.settings.in_force import CONFIG_VARIABLE, Problem, settings_in_force, shown
+from vramtop.monitor.storage.settings.in_force import (
+    CONFIG_VARIABLE,
+    DEFAULT,
+    DEFAULTS,
+    FILE,
+    Problem,
+    line_of,
+    settings_in_force,
+    shown,
+)
 from vramtop.monitor.storage.settings.schema import COLOURS, KEYS
 
 from ..draw.text_output import printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from vramtop.monitor.storage.settings.in_force import SettingsInForce
     from vramtop.monitor.storage.settings.schema import Value
@@ -25,6 +34,8 @@ DASHBOARD, RECORDING, ONCE, FLEET, FLEET_ONCE = "dashboard", "recording", "once"
 """What runs where there is no command."""
 _SHOW_KEYS = (DASHBOARD, RECORDING, FLEET, "config")
 """What is concerned by the user's keys."""
+_PROMETHEUS_SECONDS = 5.0
+"""Between readings of a Prometheus, unless ``--interval`` says otherwise."""
 _MAX_NOTICES = 3
 """Notices cover the dashboard."""
 _QUIET = ("config", "completion", "stream")
@@ -97,39 +108,60 @@ def fill_in_settings(options: argparse.Namespace) -> None:
         typed = getattr(options, row.option, None)
         if typed is not None:
             flag = f"--{'' if typed is not False else 'no-'}{row.option.removeprefix('display_').replace('_', '-')}"
-            settings = settings.with_flag(row.setting, row.from_option(typed), flag)
+            settings = settings._replace(
+                values={**settings.values, row.setting: row.from_option(typed)},
+                origins={**settings.origins, row.setting: flag},
+            )
     settings = _without_missing_python(settings)
     _read_prometheus(options, settings)
     for row in _ROWS:
         if getattr(options, row.option, "absent") is None:
             takes_effect = not row.where or runs in row.where
-            value = settings.values[row.setting] if takes_effect else settings.default(row.setting)
+            value = settings.values[row.setting] if takes_effect else DEFAULTS[row.setting]
             setattr(options, row.option, row.to_option(value))
     if options.prometheus and settings.origins["dashboard.interval"] != "--interval":
-        options.interval = settings.number("prometheus.interval")
-    if runs in _SHOW_KEYS and settings.mapping(KEYS):
-        from ..screens.settings import with_checked_keys  # with Textual
+        options.interval = _PROMETHEUS_SECONDS
+    if runs in _SHOW_KEYS and settings.values[KEYS]:
+        from ..keys import check_keys  # with Textual
 
-        settings = with_checked_keys(settings)
-    if settings.mapping(COLOURS):
-        settings = _with_colours(settings, runs)
+        keys = check_keys(settings.values[KEYS])
+        settings = with_checked(settings, KEYS, keys.chosen, keys.problems, instead="its default stays")
+    if settings.values[COLOURS]:
+        from ..draw.palette import check_colours, use_colours
+
+        colours = check_colours(settings.values[COLOURS])
+        settings = with_checked(settings, COLOURS, colours.chosen, colours.problems, instead="it is left out")
+        if runs != "report":  # has colours of its own for paper
+            use_colours(colours.chosen)
     options.settings = settings
     if runs not in (*_QUIET, DASHBOARD, RECORDING, FLEET):
         for problem in settings.problems:
             print(f"vramtop: {printable(displayed(problem.sentence))}", file=sys.stderr)
 
 
-def _with_colours(settings: SettingsInForce, runs: str) -> SettingsInForce:
-    """Return the settings with checked colours; those for all themes are in force in printed text, too."""
-    from ..app.themes import theme_names
-    from ..draw.palette import use_colours
-    from ..screens.settings import with_checked_colours
+def with_checked(
+    settings: SettingsInForce,
+    table: str,
+    chosen: Mapping[str, str | tuple[str, ...]],
+    sentences: Mapping[str, str],
+    *,
+    instead: str,
+) -> SettingsInForce:
+    """Return the settings with what can be put in force of a table, and a problem for each entry that cannot.
 
-    settings = with_checked_colours(settings, theme_names())
-    if runs != "report":  # has colours of its own for paper
-        chosen = settings.mapping(COLOURS)
-        use_colours({name: str(colour) for name, colour in chosen.items() if "." not in name})
-    return settings
+    Args:
+        settings: with the table as the file has it.
+        table: its name.
+        chosen: the entries that can be put in force.
+        sentences: what is wrong with each other one, by name.
+        instead: what is in force in its place, as the end of the sentence.
+    """
+    problems = []
+    for entry, sentence in sentences.items():
+        line = line_of(settings.file, f"{table}.{entry}")
+        where = f"{settings.file}, line {line}" if line else settings.file
+        problems.append(Problem(f"{where}: {sentence}; {instead}", f"{table}.{entry}", line))
+    return settings._replace(values={**settings.values, table: chosen}, problems=(*settings.problems, *problems))
 
 
 def settings_notices(settings: SettingsInForce) -> list[str]:
@@ -158,12 +190,18 @@ def _name_file(options: argparse.Namespace) -> None:
 def _without_missing_python(settings: SettingsInForce) -> SettingsInForce:
     """Return the settings without an interpreter that is not there; one that was typed is refused where it is used."""
     name = "estimates.python"
-    path = settings.text(name)
+    path, origin = str(settings.values[name]), settings.origins[name]
     there = is_file(expand_user(path)) or is_folder(expand_user(path))
-    if not path or there or settings.origins[name].startswith("--"):
+    if not path or there or origin.startswith("--"):
         return settings
-    sentence = f"{settings.where(name)}: {name} = {shown(path)}: there is no such program, so one is searched for"
-    return settings.without(Problem(sentence, name))
+    line = line_of(settings.file, name) if origin == FILE else None
+    where = f"{settings.file}, line {line}" if line else settings.file if origin == FILE else origin
+    problem = Problem(f"{where}: {name} = {shown(path)}: there is no such program, so one is searched for", name)
+    return settings._replace(
+        values={**settings.values, name: DEFAULTS[name]},
+        origins={**settings.origins, name: DEFAULT},
+        problems=(*settings.problems, problem),
+    )
 
 
 def _read_prometheus(options: argparse.Namespace, settings: SettingsInForce) -> None:
@@ -173,10 +211,10 @@ def _read_prometheus(options: argparse.Namespace, settings: SettingsInForce) -> 
     """
     if options.prometheus is None:
         return
-    kept = settings.text("prometheus.url")
-    if not options.prometheus and not kept:
+    url, token, ca = (settings.values[f"prometheus.{key}"] for key in ("url", "token_file", "ca_file"))
+    if not options.prometheus and not url:
         raise InputError("--prometheus needs an address, or prometheus.url in your settings (vramtop config)")
-    options.prometheus = options.prometheus or kept
-    if options.prometheus == kept:
-        options.prometheus_token_file = options.prometheus_token_file or settings.text("prometheus.token_file") or None
-        options.prometheus_ca = options.prometheus_ca or settings.text("prometheus.ca_file") or None
+    options.prometheus = options.prometheus or url
+    if options.prometheus == url:
+        options.prometheus_token_file = options.prometheus_token_file or token or None
+        options.prometheus_ca = options.prometheus_ca or ca or None

@@ -162,7 +162,7 @@ def split_beyond(segments: Iterable[BarSegment], limit_bytes: int, end_label: st
 
 def beyond_segment(size_bytes: int, end_label: str = "") -> BarSegment:
     """Return memory beyond a budget, with its size at its end."""
-    return BarSegment(size_bytes=size_bytes, colour=colour_of("beyond_budget"), end_label=end_label, min_one_cell=True)
+    return BarSegment(size_bytes=size_bytes, colour=colour_of("bad"), end_label=end_label, min_one_cell=True)
 
 
 _colours = attrgetter("colour", "ground")

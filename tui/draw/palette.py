@@ -13,6 +13,7 @@ How the colours were chosen; ``tests/tui/draw/test_palette.py`` holds each of th
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
@@ -182,7 +183,6 @@ DEFAULT_COLOURS: dict[str, str] = {
     "warning": "#c4770d",
     "neutral": "#7c7f8e",
     "uncertain": "#2c8be4",
-    "no_budget": "#4f79a8",
     "weights": "#3e86f1",
     "gradients": "#2a6d5f",
     "optimizer": "#7a45d1",
@@ -191,41 +191,23 @@ DEFAULT_COLOURS: dict[str, str] = {
     "temporary": "#558d57",
     "communication": "#706212",
     "context": "#87898d",
+    "no_budget": "#4f79a8",
     "compute": "#4d85cb",
     "bandwidth": "#0e9385",
     "activity": "#788497",
     "hot": "#c96c04",
 }
 """Hexadecimal RGB colours that stand out from dark and light ground."""
-SAME_AS: dict[str, str] = {
-    "beyond_budget": "bad",
-    "loading": "neutral",
-    "warming_up": "neutral",
-    "on_budget": "good",
-    "over": "bad",
-    "under": "warning",
-    "growing": "bad",
-    "incomplete": "uncertain",
-    "ended": "neutral",
-    "out_of_memory": "bad",
-    "unknown": "neutral",
-}
-"""Colours that are another one unless the user chooses them: those of each status."""
+CHANGEABLE = tuple(DEFAULT_COLOURS)[:13]
+"""Colours that the user may choose: those of verdicts and statuses, and of components."""
 MEANINGS: dict[str, str] = {
     "good": "within budget, fits, passed",
-    "bad": "over or growing, out of memory, does not fit, failed",
+    "bad": "over or growing, out of memory, does not fit, failed, memory above the upper bound of a budget",
     "warning": "under, tight, needs attention",
     "neutral": "neither good nor bad: ended, loading, memory in use",
     "uncertain": "settings are guessed",
-    "no_budget": "memory of processes without a budget",
-    "compute": "compute utilisation of a GPU",
-    "bandwidth": "use of a GPU's memory bandwidth",
-    "activity": "memory, power and temperature on the GPU screen",
-    "hot": "a temperature near that at which a GPU slows down",
-    "beyond_budget": "memory above the upper bound of a budget",
 }
-"""What a colour stands for, where its name is not that of a component or a status."""
-
+"""What a colour stands for, where its name is not that of a component."""
 _chosen: dict[str, str] = {}
 """The user's, by name."""
 
@@ -238,30 +220,59 @@ def use_colours(chosen: Mapping[str, str]) -> None:
 
 def colour_of(name: str) -> str:
     """Return the colour of this name that is in force, as ``#rrggbb``."""
-    if name in _chosen:
-        return _chosen[name]
-    return DEFAULT_COLOURS[name] if name in DEFAULT_COLOURS else colour_of(SAME_AS[name])
+    return _chosen.get(name) or DEFAULT_COLOURS[name]
 
 
-def chosen_colour(*names: str) -> str | None:
-    """Return the user's colour of the first of these names that has one; None: the user chose none of them."""
-    return next((_chosen[name] for name in names if name in _chosen), None)
+def chosen_colour(name: str) -> str | None:
+    """Return the user's colour of this name; None: the user chose none."""
+    return _chosen.get(name)
 
 
-def colours_on(chosen: Mapping[str, str], theme: str, *, dark: bool) -> dict[str, str]:
-    """Return the colours that hold on a theme by name: for all themes, for its ground, for this theme.
+@dataclass(frozen=True, slots=True)
+class CheckedColours:
+    """What can be put in force of the colours that the user chose."""
 
-    Args:
-        chosen: checked ones, some of which may be for certain themes.
-        theme: name of the theme.
-        dark: its ground is dark.
-    """
-    found: dict[str, str] = {}
-    for prefix in ("", "dark" if dark else "light", theme):
-        found.update(
-            {name.rpartition(".")[2]: colour for name, colour in chosen.items() if name.rpartition(".")[0] == prefix}
-        )
+    chosen: dict[str, str]
+    """Hexadecimal RGB colours by name."""
+    problems: dict[str, str]
+    """A sentence by name, for what is left out."""
+
+
+def check_colours(wanted: Mapping[str, object]) -> CheckedColours:
+    """Check the colours that the user chose, by name, as the settings file has them."""
+    import difflib  # not at start-up
+
+    found = CheckedColours({}, {})
+    for name, value in wanted.items():
+        rgb = parse_colour(value) if isinstance(value, str) else None
+        if name not in CHANGEABLE and name.rpartition(".")[2] in (*STATUSES, *DEFAULT_COLOURS, "beyond_budget"):
+            known = ", ".join(CHANGEABLE)
+            found.problems[name] = f"colours.{name} is no setting any more and is ignored: there are {known}"
+        elif name not in CHANGEABLE:
+            near = difflib.get_close_matches(name, CHANGEABLE, n=1, cutoff=0.5)
+            hint = f"; the nearest is {near[0]}" if near else ""
+            found.problems[name] = f"colours.{name}: nothing has this colour{hint}"
+        elif rgb is None:
+            found.problems[name] = (
+                f"colours.{name}: {value!r} is not a colour; write it as #e5534b, or a name such as orange"
+            )
+        else:
+            found.chosen[name] = rgb
     return found
+
+
+def parse_colour(text: str) -> str | None:
+    """Return a colour as ``#rrggbb``; None: it is none. Names are those of CSS."""
+    from textual.color import Color, ColorParseError  # not at start-up
+
+    text = text.strip().lower()
+    if not re.fullmatch(r"#([0-9a-f]{3}|[0-9a-f]{6})|[a-z]+", text):
+        return None
+    try:
+        colour = Color.parse(text)
+    except ColorParseError:
+        return None
+    return None if colour.ansi is not None or colour.a < 1 else colour.hex6.lower()
 
 
 def weak_colours(chosen: Mapping[str, str], ground: str, theme: str) -> dict[str, str]:
@@ -339,20 +350,19 @@ OTHER_MEMORY: dict[MemoryKind, Mark] = {
 """Memory that is no component of a budget; slack is what PyTorch's allocator reserves beyond the components."""
 
 STATUSES: dict[Status, Mark] = {
-    "loading": Mark("…", "loading", "loading"),
-    "warming_up": Mark("…", "warming up", "warming_up"),
-    "on_budget": Mark("✓", "within budget", "on_budget", "in budget"),
-    "over": Mark("▲", "OVER", "over"),
-    "under": Mark("▼", "UNDER", "under"),
-    "growing": Mark("↗", "GROWING", "growing"),
-    "incomplete": Mark("?", "incomplete", "incomplete"),
-    "ended": Mark("■", "ended", "ended"),
-    "out_of_memory": Mark("✗", "OUT OF MEMORY", "out_of_memory"),
-    "unknown": Mark("?", "unknown", "unknown"),
+    "loading": Mark("…", "loading", "neutral"),
+    "warming_up": Mark("…", "warming up", "neutral"),
+    "on_budget": Mark("✓", "within budget", "good", "in budget"),
+    "over": Mark("▲", "OVER", "bad"),
+    "under": Mark("▼", "UNDER", "warning"),
+    "growing": Mark("↗", "GROWING", "bad"),
+    "incomplete": Mark("?", "incomplete", "uncertain"),
+    "ended": Mark("■", "ended", "neutral"),
+    "out_of_memory": Mark("✗", "OUT OF MEMORY", "bad"),
+    "unknown": Mark("?", "unknown", "neutral"),
 }
 
 _MARKS_BY_NAME: dict[str, Mark] = dict(STATUSES.items())
-_COMPONENT_WORDS: dict[str, str] = {name: mark.word for name, mark in COMPONENTS.items()}
 
 PHASES: dict[RunPhase, str] = {
     "started": "start",
@@ -386,9 +396,7 @@ ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·≥▸▾▏│╱", "+
 
 def colour_meaning(name: str) -> str:
     """Return what a colour stands for: ``the component optimizer``."""
-    if name in _COMPONENT_WORDS:
-        return f"the component {_COMPONENT_WORDS[name]}"
-    return MEANINGS.get(name) or f"the status {_MARKS_BY_NAME[name].word.lower()}"
+    return MEANINGS.get(name) or next(f"the component {mark.word}" for key, mark in COMPONENTS.items() if key == name)
 
 
 def component_mark(name: ComponentName, budget: Budget) -> Mark:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.cells import cell_len
 from textual import on
@@ -18,160 +16,38 @@ from textual.message import Message
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Static
 
-from vramtop.monitor.storage.settings.in_force import DEFAULT, FILE, Problem, lines_of, read_settings_file, shown
+from vramtop.monitor.storage.settings.in_force import DEFAULT, FILE, shown
 from vramtop.monitor.storage.settings.schema import COLOURS, KEYS, SETTINGS, TABLES, THEME
 
 from ..draw.labels import MUTED, shorten
-from ..draw.palette import DEFAULT_COLOURS, SAME_AS, colour_meaning, colour_of
+from ..draw.palette import CHANGEABLE, DEFAULT_COLOURS, check_colours, colour_meaning
 from ..draw.text_output import printable
-from ..keys import KEYS as KEY_TABLE, bind, check_keys, key_name, keys_in_force, shown_key, split_keys
+from ..keys import (
+    KEYS as KEY_TABLE,
+    bind,
+    changeable_keys,
+    key_name,
+    keys_in_force,
+    keys_of,
+    refusal_of_key,
+    shown_key,
+    split_keys,
+)
 from ..tty.terminal_app import is_served
 from ..widgets.choice import ChoiceMenu
 from ..widgets.keys_line import KeysLine
-from ..widgets.row_table import ROW_BINDINGS, ContentLines, StaticLines, scroll_to_row
+from ..widgets.row_table import ROW_BINDINGS, RowTable, StaticLines, scroll_to_row
 from .base import AlertsApp, BoardApp, is_complete
-from .key_places import key_places
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
     from textual.events import Click, Key, Resize
     from textual.style import Style
 
-    from vramtop.monitor.storage.settings.in_force import SettingsInForce
     from vramtop.monitor.storage.settings.schema import Setting, Value
-
-# The check of the user's keys against the screens, for the command line and the settings screen.
-
-
-def with_checked_keys(settings: SettingsInForce) -> SettingsInForce:
-    """Return the settings with those keys that can be put in force, and a problem for each other one."""
-    found = check_keys(settings.mapping(KEYS), key_places())
-    if not found.problems and not found.chosen:
-        return settings
-    return with_checked_table(settings, KEYS, found.chosen, found.problems, instead="its default stays")
-
-
-def with_checked_table(
-    settings: SettingsInForce,
-    table: str,
-    chosen: Mapping[str, str | tuple[str, ...]],
-    sentences: Mapping[str, str],
-    *,
-    instead: str,
-) -> SettingsInForce:
-    """Return the settings with what can be put in force of a table, and a problem for each entry that cannot.
-
-    Args:
-        settings: with the table as the file has it.
-        table: its name.
-        chosen: the entries that can be put in force.
-        sentences: what is wrong with each other one, by name.
-        instead: what is in force in its place, as the end of the sentence.
-    """
-    lines = _lines_of_file(settings.file) if sentences else {}
-    problems = []
-    for short, sentence in sentences.items():
-        name = f"{table}.{short}"
-        where = f"{settings.file}, line {lines[name]}" if name in lines else settings.file
-        problems.append(Problem(f"{where}: {sentence}; {instead}", name, lines.get(name)))
-    return settings._replace(values={**settings.values, table: chosen}, problems=(*settings.problems, *problems))
-
-
-def refusal_of_key(name: str, value: object, chosen: Mapping[str, object]) -> str | None:
-    """Return why a key cannot be set to this beside the others of the settings; None: it can.
-
-    Args:
-        name: ``keys.fit.pin``.
-        value: as the settings file has it.
-        chosen: the user's keys that it is added to; those that cannot be used do not count.
-    """
-    key_id = name[len(KEYS) + 1 :]
-    before = check_keys(chosen, key_places()).chosen
-    others = {each: keys for each, keys in before.items() if each != key_id}
-    return check_keys({**others, key_id: value}, key_places()).problems.get(key_id)  # of two, the earlier one counts
-
-
-def _lines_of_file(file: str) -> Mapping[str, int]:
-    """Return the lines of the settings file by name; nothing if it cannot be read."""
-    try:
-        return lines_of(read_settings_file(file)[0])
-    except (OSError, ValueError):
-        return {}
-
-
-# The check of the user's colours as part of the settings.
-
-
-GROUNDS = ("dark", "light")
-"""Themes by their ground, as the beginning of a name: ``light.good``."""
-_HEX = re.compile(r"#([0-9a-fA-F]{3}|[0-9a-fA-F]{6})")
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedColours:
-    """What can be put in force of the colours that the user chose."""
-
-    chosen: dict[str, str]
-    """Hexadecimal RGB colours by name, which may begin with a theme or its ground: ``light.good``."""
-    problems: dict[str, str]
-    """A sentence by name, for what is left out."""
-
-
-def with_checked_colours(settings: SettingsInForce, themes: Collection[str]) -> SettingsInForce:
-    """Return the settings with those colours that can be put in force, and a problem for each other one."""
-    found = check_colours(settings.mapping(COLOURS), themes)
-    return with_checked_table(settings, COLOURS, found.chosen, found.problems, instead="it is left out")
-
-
-def check_colours(wanted: Mapping[str, object], themes: Collection[str]) -> CheckedColours:
-    """Check the colours that the user chose.
-
-    Args:
-        wanted: colours by name, as the settings file has them.
-        themes: names of themes.
-    """
-    chosen: dict[str, str] = {}
-    problems: dict[str, str] = {}
-    for name, value in wanted.items():
-        theme, _, colour = name.rpartition(".")
-        if colour not in DEFAULT_COLOURS and colour not in SAME_AS:
-            problems[name] = f"colours.{name}: nothing has this colour{_hint(colour, [*DEFAULT_COLOURS, *SAME_AS])}"
-        elif theme and theme not in GROUNDS and theme not in themes:
-            near = _hint(theme, [*GROUNDS, *themes])
-            problems[name] = f"colours.{name}: {theme} is no theme; write dark, light or a theme before the dot{near}"
-        elif not isinstance(value, str) or (rgb := parse_colour(value)) is None:
-            problems[name] = f"colours.{name}: {value!r} is not a colour; write it as #e5534b, or a name such as orange"
-        else:
-            chosen[name] = rgb
-    return CheckedColours(chosen, problems)
-
-
-def parse_colour(text: str) -> str | None:
-    """Return a colour as ``#rrggbb``; None: it is none. Names are those of CSS."""
-    text = text.strip()
-    if _HEX.fullmatch(text):
-        digits = text[1:].lower()
-        return f"#{digits}" if len(digits) == 6 else "#" + "".join(digit * 2 for digit in digits)
-    if not text.isalpha():
-        return None
-    from textual.color import Color, ColorParseError  # not at start-up
-
-    try:
-        colour = Color.parse(text.lower())
-    except ColorParseError:
-        return None
-    return None if colour.ansi is not None or colour.a < 1 else colour.hex6.lower()
-
-
-def _hint(word: str, known: Collection[str]) -> str:
-    import difflib  # not at start-up
-
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; the nearest is {near[0]}" if near else ""
-
 
 # Asks for a key by having it pressed.
 
@@ -234,13 +110,12 @@ SETTINGS_KEYS: list[BindingType] = [
     bind("settings.reset", "reset", "Default"),
     bind("list.filter", "filter", "Filter", help_text="show only settings with these words"),
 ]
-SETTING_LIST_KEYS: list[BindingType] = [*ROW_BINDINGS]
 
 
 # Turns what was typed, chosen or pressed for a setting into a value, or says why it is not allowed.
 
 
-def new_value(row: SettingRow, text: str | list[str], values: Mapping[str, Value]) -> tuple[Value | None, str | None]:
+def new_value(row: SettingRow, text: str | list[str], values: Mapping[str, Any]) -> tuple[Value | None, str | None]:
     """Return the value as it is saved, or what is wrong with it.
 
     Args:
@@ -248,27 +123,22 @@ def new_value(row: SettingRow, text: str | list[str], values: Mapping[str, Value
         text: what was typed or chosen; of a key, also the keys that were pressed.
         values: the settings in force; of a key: the others that it must not clash with.
     """
+    entry = row.name[len(row.setting.name) + 1 :]
     if row.is_key:
         keys = [each.strip() for each in split_keys(text)] if isinstance(text, str) else text
-        chosen = values.get(KEYS)
-        refusal = refusal_of_key(row.name, keys, chosen if isinstance(chosen, Mapping) else {})
+        refusal = refusal_of_key(entry, keys, values.get(KEYS, {}))
         if refusal is not None:
             return None, refusal.removeprefix(f"{row.name}: ")
         return keys[0] if len(keys) == 1 else tuple(keys), None
     if row.swatch:
-        short = row.name.removeprefix(f"{COLOURS}.")
-        found = check_colours({short: str(text)}, [short.rpartition(".")[0]])
-        problem = found.problems.get(short)
-        return found.chosen.get(short), problem and problem.removeprefix(f"{row.name}: ")
+        found = check_colours({entry: str(text)})
+        problem = found.problems.get(entry)
+        return found.chosen.get(entry), problem and problem.removeprefix(f"{row.name}: ")
     words = text if isinstance(text, str) else ", ".join(text)
     try:
-        if row.setting.kind != "mapping":
-            return row.setting.parsed(words), None
-        key = row.name[len(row.setting.name) + 1 :]
-        entries = row.setting.checked({key: words})
+        return (row.setting.checked_entry(entry, words) if entry else row.setting.parsed(words)), None
     except ValueError as error:
         return None, str(error)
-    return (entries[key], None) if isinstance(entries, Mapping) else (None, None)
 
 
 # The rows of the settings screen: one per setting, key and colour, grouped as in the settings file.
@@ -304,7 +174,7 @@ class SettingRow:
     @property
     def is_overridden(self) -> bool:
         """True if a flag or the environment says what is in force."""
-        return self.origin not in (DEFAULT, FILE, "settings.json")
+        return self.origin not in (DEFAULT, FILE)
 
     @property
     def is_key(self) -> bool:
@@ -317,9 +187,7 @@ class SettingRow:
         return all(word in text for word in words.lower().split())
 
 
-def setting_rows(
-    values: Mapping[str, Value], origins: Mapping[str, str], themes: Sequence[str]
-) -> Iterator[SettingRow]:
+def setting_rows(values: Mapping[str, Any], origins: Mapping[str, str], themes: Sequence[str]) -> Iterator[SettingRow]:
     """Yield the rows in the order of the settings file.
 
     Args:
@@ -330,36 +198,15 @@ def setting_rows(
     for setting in SETTINGS:
         value = values.get(setting.name, setting.default)
         origin = origins.get(setting.name, DEFAULT)
-        entries = value if isinstance(value, Mapping) else {}
         if setting.name == KEYS:
-            yield from (_key_row(setting, key_id, entries) for key_id in KEY_TABLE)
+            yield from (_key_row(setting, key_id, value) for key_id in changeable_keys())
         elif setting.name == COLOURS:
-            names = dict.fromkeys((*DEFAULT_COLOURS, *SAME_AS, *entries))
-            yield from (_colour_row(setting, name, entries) for name in names)
-        elif setting.kind == "mapping":
-            yield from (_entry_row(setting, name, entries[name], origin) for name in entries)
+            yield from (_colour_row(setting, name, value) for name in CHANGEABLE)
+        elif isinstance(value, Mapping):
+            yield from (_row(setting, name, entry, "not set", origin) for name, entry in value.items())
         else:
-            yield SettingRow(
-                setting=setting,
-                name=setting.name,
-                label=setting.name.rpartition(".")[2],
-                text=_plain(value),
-                typed=_typed(value),
-                default=_plain(setting.default),
-                origin=origin,
-                about=setting.about,
-                choices=tuple(themes) if setting.name == THEME else _choices(setting),
-            )
-
-
-def list_lines(rows: Sequence[SettingRow], width: int) -> Iterator[tuple[SettingRow | None, Content]]:
-    """Yield each line with its row: a heading for each group, then its settings."""
-    for table, heading in TABLES.items():
-        of_table = [row for row in rows if row.setting.table == table]
-        if not of_table:
-            continue
-        yield None, Content.assemble((heading, "bold"), (f"  [{table}]", MUTED))
-        yield from ((row, _line(row, width)) for row in of_table)
+            row = _row(setting, "", value, _plain(setting.default), origin)
+            yield replace(row, choices=tuple(themes)) if setting.name == THEME else row
 
 
 def detail_lines(row: SettingRow, *, at_once: bool, saved: str | None) -> list[Content]:
@@ -386,54 +233,31 @@ def detail_lines(row: SettingRow, *, at_once: bool, saved: str | None) -> list[C
     return [first, second, third]
 
 
-def _key_row(setting: Setting, key_id: str, entries: Mapping[str, object]) -> SettingRow:
-    key = KEY_TABLE[key_id]
+def _row(setting: Setting, entry: str, value: str | tuple[str, ...], default: str, origin: str) -> SettingRow:
     return SettingRow(
         setting=setting,
-        name=f"{KEYS}.{key_id}",
-        label=key_id,
-        text=_key_names(keys_in_force(key_id)),
-        typed=", ".join(keys_in_force(key_id)),
-        default=_key_names(key.keys.split(",")),
-        origin=FILE if key_id in entries else DEFAULT,
-        about=f"{key.does[:1].upper()}{key.does[1:]}",
-    )
-
-
-def _colour_row(setting: Setting, name: str, entries: Mapping[str, object]) -> SettingRow:
-    theme, _, colour = name.rpartition(".")
-    default = DEFAULT_COLOURS.get(colour) or f"that of {SAME_AS[colour]}"
-    value = entries.get(name)
-    return SettingRow(
-        setting=setting,
-        name=f"{COLOURS}.{name}",
-        label=name,
-        text=value if isinstance(value, str) else default,
-        typed=value if isinstance(value, str) else "",
-        default="not set" if theme else default,
-        origin=FILE if name in entries else DEFAULT,
-        about=f"Colour of {colour_meaning(colour)}" + (f", on {theme}" if theme else ""),
-        swatch=(value if isinstance(value, str) else DEFAULT_COLOURS.get(colour) or colour_of(colour)),
-    )
-
-
-def _entry_row(setting: Setting, name: str, value: str | tuple[str, ...], origin: str) -> SettingRow:
-    return SettingRow(
-        setting=setting,
-        name=f"{setting.name}.{name}",
-        label=name,
+        name=f"{setting.name}.{entry}" if entry else setting.name,
+        label=entry or setting.name.rpartition(".")[2],
         text=_plain(value),
         typed=_typed(value),
-        default="not set",
+        default=default,
         origin=origin,
         about=setting.about,
+        choices={"switch": ("true", "false"), "choice": setting.choices}.get(setting.kind, ()),
     )
 
 
-def _choices(setting: Setting) -> tuple[str, ...]:
-    if setting.kind == "switch":
-        return ("true", "false")
-    return setting.choices if setting.kind == "choice" else ()
+def _key_row(setting: Setting, key_id: str, entries: Mapping[str, object]) -> SettingRow:
+    keys, does = keys_in_force(key_id), KEY_TABLE[key_id].does
+    row = _row(setting, key_id, keys, _key_names(keys_of(key_id)), FILE if key_id in entries else DEFAULT)
+    return replace(row, text=_key_names(keys), about=f"{does[:1].upper()}{does[1:]}")
+
+
+def _colour_row(setting: Setting, name: str, entries: Mapping[str, str]) -> SettingRow:
+    default = DEFAULT_COLOURS[name]
+    colour = entries.get(name, default)
+    row = _row(setting, name, colour, default, FILE if name in entries else DEFAULT)
+    return replace(row, typed=entries.get(name, ""), about=f"Colour of {colour_meaning(name)}", swatch=colour)
 
 
 def _key_names(keys: Sequence[str]) -> str:
@@ -471,92 +295,48 @@ def _line(row: SettingRow, width: int) -> Content:
 # The list of settings with a cursor, which passes over the headings of groups.
 
 
-class SettingList(ContentLines, can_focus=True):
-    """The settings by group."""
+class SettingList(RowTable["SettingRow | str"]):
+    """The settings by group, below headings, which the cursor passes over."""
 
-    BINDINGS: ClassVar[list[BindingType]] = SETTING_LIST_KEYS
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"setting-list--cursor"}
-    DEFAULT_CSS = """
-    SettingList { height: 1fr; min-height: 3; overflow-y: auto; }
-    SettingList > .setting-list--cursor { background: $primary 15%; color: $text; }
-    SettingList:focus > .setting-list--cursor { background: $primary 35%; }
-    SettingList:nocolor > .setting-list--cursor { text-style: reverse; }
-    """
+    HEADER_LINES = 0
+    BINDINGS: ClassVar[list[BindingType]] = [*ROW_BINDINGS]
 
     class Moved(Message):
         """The cursor is on another setting."""
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
-        super().__init__(id=id)
-        self._rows: list[SettingRow | None] = []
-        """The setting of each line; None: a heading."""
-        self._cursor = 0
+    def key_of(self, row: SettingRow | str) -> str:
+        """Return the name of a setting; a heading is its own."""
+        return row if isinstance(row, str) else row.name
+
+    def cells_of(self, row: SettingRow | str) -> Content:
+        """Return the whole line of a row."""
+        if isinstance(row, str):
+            return Content.assemble((TABLES[row], "bold"), (f"  [{row}]", MUTED))
+        return _line(row, self.size.width)
 
     @property
-    def selected(self) -> SettingRow | None:
+    def setting(self) -> SettingRow | None:
         """The setting under the cursor; None: there is none."""
-        return self._rows[self._cursor] if self._cursor < len(self._rows) else None
+        return None if isinstance(self.selected, str) else self.selected
 
-    @property
-    def rows(self) -> list[SettingRow]:
-        """All settings that are listed."""
-        return [row for row in self._rows if row is not None]
-
-    def show_rows(self, rows: Sequence[SettingRow]) -> None:
+    def list_settings(self, rows: Sequence[SettingRow]) -> None:
         """Show these settings; the cursor stays on its own."""
-        name = self.selected.name if self.selected else None
-        listed = list(list_lines(rows, self.size.width))
-        self._rows = [row for row, _ in listed]
-        self.show_lines([line for _, line in listed])
-        self.notify_style_update()
-        followed = next((at for at, row in enumerate(self._rows) if row and row.name == name), None)
-        self._put_cursor(followed if followed is not None else self._from(0, 1), is_new=True)
+        listed: list[SettingRow | str] = []
+        for table in TABLES:
+            of_table = [row for row in rows if row.setting.table == table]
+            listed += [table, *of_table] if of_table else []
+        self.show_rows(listed)
+        self.move_cursor(row=self.cursor_row)
 
-    def action_move(self, by: int) -> None:
-        """Move the cursor by settings, over headings."""
-        at = self._cursor
-        for _ in range(abs(by)):
-            at = self._from(at + (1 if by > 0 else -1), 1 if by > 0 else -1, otherwise=at)
-        self._put_cursor(at)
-
-    def action_move_page(self, by: int) -> None:
-        """Move the cursor by pages."""
-        wanted = max(0, min(len(self._rows) - 1, self._cursor + by * max(1, self.size.height - 1)))
-        self._put_cursor(self._from(wanted, 1 if by > 0 else -1, otherwise=self._from(wanted, -1 if by > 0 else 1)))
-
-    def action_move_to(self, at: int) -> None:
-        """Move the cursor to the first setting, or to the last (-1)."""
-        self._put_cursor(self._from(0, 1) if at >= 0 else self._from(len(self._rows) - 1, -1))
-
-    def on_click(self, event: Click) -> None:
-        """Move the cursor to a clicked setting."""
-        event.stop()
-        at = event.y + self.scroll_offset.y
-        if at < len(self._rows) and self._rows[at] is not None:
-            self._put_cursor(at)
-
-    def show_cursor(self) -> None:
-        """Scroll the cursor into sight: the list has become lower."""
-        scroll_to_row(self, self._cursor, page=self.size.height)
-
-    def _from(self, at: int, step: int, *, otherwise: int = 0) -> int:
-        """Return the first line with a setting from this one on."""
-        while 0 <= at < len(self._rows):
-            if self._rows[at] is not None:
-                return at
-            at += step
-        return otherwise
-
-    def _put_cursor(self, at: int, *, is_new: bool = False) -> None:
-        if at != self._cursor or is_new:
-            self._strips.clear()
-            self._cursor = at
-            scroll_to_row(self, max(0, at - 1) if at <= 1 else at, page=self.size.height)
-            self.refresh()
-            self.post_message(self.Moved())
-
-    def _style_of(self, at: int) -> Style:
-        return self.get_visual_style("setting-list--cursor") if at == self._cursor else self.visual_style
+    def move_cursor(self, *, row: int) -> None:
+        """Put the cursor on the setting at this position, or on the next one in the direction of the move."""
+        places = [at for at, each in enumerate(self.rows) if not isinstance(each, str)]
+        ahead = [at for at in places if at >= row] if row >= self.cursor_row else [at for at in places if at <= row]
+        found = min(ahead or places, key=lambda at: abs(at - row), default=0)
+        super().move_cursor(row=found)
+        if found == 1:
+            scroll_to_row(self, 0, page=self.page)  # its heading, too
+        self.post_message(self.Moved())
 
 
 # The settings screen: every setting with its value and origin; each is changed on its own, and saved at once.
@@ -625,7 +405,7 @@ class SettingsScreen(Screen[None]):
             for row in setting_rows(self.app.settings, self.app.setting_origins, sorted(self.app.available_themes))
             if not words.display or row.matches(words.value)
         ]
-        self.settings_list.show_rows(rows)
+        self.settings_list.list_settings(rows)
         self._show_details()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
@@ -652,12 +432,17 @@ class SettingsScreen(Screen[None]):
 
     def action_edit(self) -> None:
         """Change the setting under the cursor by what suits it: a choice, a key press, or a field."""
-        row = self.settings_list.selected
+        row = self.settings_list.setting
         if row is None:
             return
         if row.is_key:
-            title = f"{row.name.removeprefix(f'{KEYS}.')}"
-            self.app.push_screen(KeyDialog(title, row.text, partial(self._refusal, row)), partial(self._take, row))
+            dialog = KeyDialog(row.label, row.text, lambda key: new_value(row, [key], self.app.settings)[1])
+
+            def take(key: str | None) -> None:
+                if key is not None:
+                    self._change(row, [key])
+
+            self.app.push_screen(dialog, take)
         elif len(row.choices) == 2:
             self._change(row, row.choices[row.text == row.choices[0]])
         elif row.choices:
@@ -667,7 +452,7 @@ class SettingsScreen(Screen[None]):
 
     def action_type(self) -> None:
         """Type the value of the setting under the cursor."""
-        row = self.settings_list.selected
+        row = self.settings_list.setting
         if row is None:
             return
         if row.choices:
@@ -685,20 +470,20 @@ class SettingsScreen(Screen[None]):
         self.query_one("#editor").display = True
         box.value = row.typed
         box.focus()
-        self.call_after_refresh(self.settings_list.show_cursor)
+        self.call_after_refresh(lambda: self.settings_list.move_cursor(row=self.settings_list.cursor_row))
         self._show_details()
         self.refresh_bindings()
 
     def action_reset(self) -> None:
         """Remove the setting under the cursor from the file, so that its default holds."""
-        row = self.settings_list.selected
+        row = self.settings_list.setting
         if row is not None and (row.origin != DEFAULT or row.name in self._saved):
             self._save(row, None)
 
     @on(SettingList.Moved)
     def _show_details(self) -> None:
         """Say what the setting under the cursor does, or what is wrong with what is being typed."""
-        row = self._edited or self.settings_list.selected
+        row = self._edited or self.settings_list.setting
         line = self.query_one("#details", StaticLines)
         if row is None:
             nothing = f"nothing matches; {shown_key('app.back')} shows all"
@@ -739,13 +524,6 @@ class SettingsScreen(Screen[None]):
         place = self.settings_list.region
         at = row.choices.index(row.text) if row.text in row.choices else 0
         self.app.push_screen(ChoiceMenu(row.choices, Offset(place.x + 30, place.y + 1), at=at), choose)
-
-    def _refusal(self, row: SettingRow, key: str) -> str | None:
-        return new_value(row, [key], self.app.settings)[1]
-
-    def _take(self, row: SettingRow, key: str | None) -> None:
-        if key is not None:
-            self._change(row, [key])
 
     def _change(self, row: SettingRow, text: str | list[str]) -> bool:
         """Save what was typed or chosen; False: it is not allowed."""

@@ -3,7 +3,7 @@
 import re
 from itertools import groupby
 
-from vramtop.tui.screens.key_places import KeyRow, all_keys
+from vramtop.tui.keys import FIXED_KEYS, KEYS, changeable_keys, ids_by_place, key_name, keys_of
 
 from .markdown import block, code, codes, page, prose, sentence, table
 
@@ -41,17 +41,15 @@ _GROUPS = {
 
 def keys_page() -> str:
     """Return the page."""
-    rows = all_keys()
-    chosen = [row for row in rows if row.key_id]
     parts = []
-    for group, own in groupby(chosen, key=lambda row: (row.key_id or "").partition(".")[0]):
+    for group, own in groupby(KEYS, key=lambda key_id: key_id.partition(".")[0]):
         cells = list(map(_row, own))
         places = {cell[-1] for cell in cells}
         columns = 3 if len(places) == 1 else 4
         only = f"On: {places.pop()}." if columns == 3 else ""
         head = ("key", "id", "what it does", "works on")[:columns]
         parts += [f"## {_GROUPS[group]}", only, table(head, [cell[:columns] for cell in cells])]
-    fixed = [(_keys(row.default), prose(sentence(row.does)), _where(row)) for row in rows if not row.key_id]
+    fixed = [(_keys(row.keys), prose(sentence(row.does)), prose(row.where)) for row in FIXED_KEYS]
     return page(
         "Keys",
         _INTRODUCTION,
@@ -63,12 +61,17 @@ def keys_page() -> str:
     )
 
 
-def _row(row: KeyRow) -> tuple[str, ...]:
-    return _keys(row.default), code(row.key_id), prose(sentence(row.does)), _where(row)
+def _row(key_id: str) -> tuple[str, ...]:
+    shown = ", ".join(key_name(key) if key != "comma" else ", (comma)" for key in keys_of(key_id))
+    name = code(key_id) if key_id in changeable_keys() else "fixed"
+    return _keys(shown), name, prose(sentence(KEYS[key_id].does)), _where(key_id)
 
 
-def _where(row: KeyRow) -> str:
-    return "most screens" if len(row.where) > _MANY else prose(", ".join(row.where))
+def _where(key_id: str) -> str:
+    if key_id.startswith("app.") and key_id != "app.back":
+        return "every screen"
+    places = [place for place, ids in ids_by_place().items() if key_id in ids]
+    return "most screens" if len(places) > _MANY else prose(", ".join(places))
 
 
 def _keys(shown: str) -> str:

@@ -2,7 +2,7 @@
 
 from vramtop.monitor.storage.settings.in_force import shown
 from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, Setting
-from vramtop.tui.draw.palette import DEFAULT_COLOURS, SAME_AS, colour_meaning
+from vramtop.tui.draw.palette import CHANGEABLE, DEFAULT_COLOURS, colour_meaning
 
 from .markdown import code, codes, page, prose, sentence, table
 
@@ -23,8 +23,8 @@ no such file: every setting has a default.
 
 
 _ABOUT_COLOURS = """\
-A colour is `#e5534b`, or a name of CSS such as `orange`. With `dark.`, `light.` or a theme before its name it holds
-only there: `"light.over" = "#b31d28"`. One whose contrast with the ground of the theme is below 3 is a warning.
+A colour is `#e5534b`, or a name of CSS such as `orange`. One whose contrast with the ground of the theme is below 3 is
+a warning.
 Terminals with 16 or 256 colours get the nearest one, those with `NO_COLOR` none; the signs of statuses and the letters
 of components stay in each case. Reports in HTML have colours of their own."""
 
@@ -60,8 +60,7 @@ def _table(name: str, heading: str) -> list[str]:
 
 def _colours() -> list[str]:
     """Return the names of the colours."""
-    rows = [(code(name), code(colour), prose(colour_meaning(name))) for name, colour in DEFAULT_COLOURS.items()]
-    rows += [(code(name), f"that of {code(same)}", prose(colour_meaning(name))) for name, same in SAME_AS.items()]
+    rows = [(code(name), code(DEFAULT_COLOURS[name]), prose(colour_meaning(name))) for name in CHANGEABLE]
     return ["## Names of colours", _ABOUT_COLOURS, table(("name", "default", "colour of"), rows)]
 
 

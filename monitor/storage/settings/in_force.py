@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import sys
@@ -11,26 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from vramtop.estimator.common.limits import LimitError, decode_json
 from vramtop.estimator.common.trust import own_writers
 from vramtop.estimator.common.untrusted_files import check_nesting, read_file
 
-from .schema import (
-    COLOURS,
-    COLUMNS,
-    HOST_LINE,
-    KEYS,
-    QUIET_HOURS,
-    SETTINGS,
-    TABLES,
-    THEME,
-    VIEW,
-    Setting,
-    Value,
-    find_setting,
-    mapping_of,
-    nearest_name,
-)
+from .schema import COLOURS, KEYS, REMOVED, SETTINGS, TABLES, Value, find_setting, mapping_of, nearest_name
 
 # Finds the settings file.
 
@@ -48,24 +33,12 @@ def config_file(environ: Mapping[str, str] = os.environ) -> str:
     """
     if named := environ.get(CONFIG_VARIABLE):
         return os.path.abspath(os.path.expanduser(named))  # noqa: PTH100, PTH111 - pathlib need not be loaded here
-    return f"{_folder(environ, 'XDG_CONFIG_HOME', '.config')}/config.toml"
-
-
-def old_settings_file(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the path of the file in which vramtop kept its settings before; None: another file is named."""
-    if environ.get(CONFIG_VARIABLE):
-        return None
-    return f"{_folder(environ, 'XDG_DATA_HOME', '.local/share')}/settings.json"
-
-
-def _folder(environ: Mapping[str, str], variable: str, of_home: str) -> str:
-    """Return vramtop's folder as platformdirs does, which is imported only where that is no XDG folder."""
     if sys.platform != "linux":
-        from platformdirs import user_config_dir, user_data_dir
+        from platformdirs import user_config_dir
 
-        return (user_config_dir if variable == "XDG_CONFIG_HOME" else user_data_dir)("vramtop")
-    base = environ.get(variable, "").strip()
-    return os.path.join(base or os.path.expanduser(f"~/{of_home}"), "vramtop")  # noqa: PTH111, PTH118 - as above
+        return f"{user_config_dir('vramtop')}/config.toml"
+    base = environ.get("XDG_CONFIG_HOME", "").strip()
+    return os.path.join(base or os.path.expanduser("~/.config"), "vramtop", "config.toml")  # noqa: PTH111, PTH118 - as above
 
 
 # The text of a settings file: its values by dotted name, the line of each, and what is wrong with them.
@@ -111,7 +84,7 @@ def read_toml(text: str, file: str) -> FileSettings:
         reason = str(error).partition(" (at ")[0]
         sentence = f"{where}: {_first_lower(reason)}; none of its settings are used until that is corrected"
         return FileSettings(problems=(Problem(sentence, line=line),), is_broken=True)
-    values: dict[str, Value] = {}
+    values: dict[str, Any] = {}
     wrong: list[tuple[str, str]] = []
     for name, value in _leaves(tables):
         setting = find_setting(name) or mapping_of(name)
@@ -122,10 +95,8 @@ def read_toml(text: str, file: str) -> FileSettings:
             if setting.name == name:
                 values[name] = setting.checked(value)
             else:
-                key = name[len(setting.name) + 1 :]
-                entries = values.setdefault(setting.name, {})
-                assert isinstance(entries, dict)  # noqa: S101 - for the type checker
-                entries.update(_entry(setting, key, value))
+                entry = setting.checked({name[len(setting.name) + 1 :]: value})
+                values[setting.name] = values.get(setting.name, {}) | entry
         except ValueError as error:
             used = "it is left out" if setting.kind == "mapping" else f"{shown(setting.default)} is used"
             wrong.append((name, f"{name} = {shown(value)}: {error}; until then {used}"))
@@ -137,24 +108,22 @@ def read_toml(text: str, file: str) -> FileSettings:
     return FileSettings(values, tuple(problems))
 
 
+_LINE = re.compile(r"""\s*(?:\[\s*(?P<table>[^][]+?)\s*]|(?P<key>(?:[\w-]+|"[^"]*"|'[^']*'|\s*\.\s*)+?)\s*=)""")
+
+
 def lines_of(text: str) -> dict[str, int]:
-    """Return the line, from 1, on which each dotted name of a valid text gets its value."""
+    """Return the line, from 1, on which each dotted name of a valid text gets its value; not those of inline tables."""
     found: dict[str, int] = {}
-    header, statement, begin = "", "", 0
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
-        if not statement and (not line.strip() or line.lstrip().startswith("#")):
+    table = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        match = _LINE.match(line)
+        if match is None:
             continue
-        begin = begin or number
-        statement += line
-        is_header = statement.lstrip().startswith("[")
-        try:
-            tables = _decoded(statement if is_header else header + statement)
-        except ValueError:
-            continue  # it goes on in the next line
-        for name, _ in _leaves(tables):
-            found.setdefault(name, begin)
-        header = statement if is_header else header
-        statement, begin = "", 0
+        name = re.sub(r"[\"']|\s*(?=\.)|(?<=\.)\s*", "", match["table"] or match["key"])
+        if match["table"]:
+            table = f"{name}."
+        else:
+            found.setdefault(f"{table}{name}", number)
     return found
 
 
@@ -164,17 +133,14 @@ def shown(value: object) -> str:
         case bool():
             return "true" if value else "false"
         case str():
-            return _quoted(value)
-        case int() | float():
-            return f"{value:g}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e6 else repr(value)
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case float() if value.is_integer() and abs(value) < 1e6:
+            return f"{value:g}"
         case list() | tuple():
-            return f"[{', '.join(shown(each) for each in value)}]"
+            return f"[{', '.join(map(shown, value))}]"
         case Mapping():
-            return (
-                f"{{ {', '.join(f'{shown_name(str(name))} = {shown(each)}' for name, each in value.items())} }}"
-                if value
-                else "{}"
-            )
+            entries = ", ".join(f"{shown_name(str(name))} = {shown(each)}" for name, each in value.items())
+            return f"{{ {entries} }}" if entries else "{}"
         case _:
             return str(value)  # a date
 
@@ -200,13 +166,9 @@ def _leaves(tables: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
             yield name, value
 
 
-def _entry(setting: Setting, key: str, value: object) -> Mapping[str, str | tuple[str, ...]]:
-    checked = setting.checked({key: value})
-    assert isinstance(checked, Mapping)  # noqa: S101 - for the type checker
-    return checked
-
-
 def _unknown(name: str, value: object) -> str:
+    if name in REMOVED:
+        return f"{name} is no setting any more and is ignored: {REMOVED[name]}"
     what = "table" if isinstance(value, dict) else "setting"
     if name in TABLES:
         return f"{name} is a table: write [{name}], and its settings below"
@@ -217,158 +179,41 @@ def _unknown(name: str, value: object) -> str:
 
 def shown_name(name: str) -> str:
     """Return a name as TOML has it, in quotes if need be."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
-
-
-def _quoted(text: str) -> str:
-    import json
-
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else shown(name)
 
 
 def _first_lower(text: str) -> str:
     return f"{text[:1].lower()}{text[1:]}"
 
 
-# ``settings.json`` in the data folder, where vramtop kept its settings before; it is read until it is taken over.
-
-
-TAKEN_OVER = "settings.json.taken-over"
-"""Its name once its values are in the settings file."""
-_VERSION = 1
-_NAMES = {
-    "theme": THEME,
-    "process_view": VIEW,
-    "process_columns": COLUMNS,
-    "host_line": HOST_LINE,
-    "quiet_hours": QUIET_HOURS,
-    "attach": "attach.automatic",
-}
-"""Names of settings now by their names there, where all values were texts."""
-
-
-def read_old_file(file: str) -> FileSettings:
-    """Return the values of the file under the names of now; nothing if there is no file.
-
-    Values that mean nothing any more are left out without a word: screens wrote them, not the user.
-    """
-    if not os.path.isabs(file) or not os.path.isfile(file):  # noqa: PTH113, PTH117 - most often there is none
-        return FileSettings()
-    try:
-        document = decode_json(read_file(Path(file)))
-    except OSError as error:
-        return _unusable(f"{file} cannot be read: {error.strerror or error}")
-    except LimitError:
-        return _unusable(f"{file} is damaged and is not used; remove it")
-    if not isinstance(document, dict) or document.get("version") != _VERSION:
-        return _unusable(f"{file} was written by another version of vramtop and is not used")
-    content = document.get("content")
-    if not isinstance(content, dict):
-        return _unusable(f"{file} is damaged and is not used; remove it")
-    values: dict[str, Value] = {}
-    for old, name in _NAMES.items():
-        setting, text = find_setting(name), content.get(old)
-        if setting is not None and isinstance(text, str):
-            try:
-                values[name] = setting.parsed(text)
-            except ValueError:
-                continue
-    return FileSettings(values)
-
-
-def _unusable(sentence: str) -> FileSettings:
-    return FileSettings(problems=(Problem(sentence),), is_broken=True)
-
-
-DEFAULT, FILE, OLD_FILE = "default", "file", "settings.json"
+DEFAULT, FILE = "default", "file"
 """Origins; the others are an environment variable, and a flag with its dashes."""
 
 
 class SettingsInForce(NamedTuple):
     """What each setting is, and where that was said."""
 
-    values: Mapping[str, Value]
-    """By dotted name, of all settings."""
+    values: Mapping[str, Any]
+    """By dotted name, of all settings, each of its setting's type."""
     origins: Mapping[str, str]
-    """``default``, ``file``, ``settings.json``, the name of an environment variable, or a flag."""
+    """``default``, ``file``, the name of an environment variable, or a flag."""
     problems: tuple[Problem, ...] = ()
     """Settings that could not be used; their defaults are in force."""
     file: str = ""
     """Path of the settings file."""
     has_file: bool = False
 
-    def switch(self, name: str) -> bool:
-        """Return a setting that is true or false."""
-        return bool(self.values[name])
 
-    def text(self, name: str) -> str:
-        """Return a setting that is a text or a choice."""
-        return str(self.values[name])
-
-    def number(self, name: str) -> float:
-        """Return a setting that is a number."""
-        value = self.values[name]
-        assert isinstance(value, int | float)  # noqa: S101 - the schema says so
-        return float(value)
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        """Return a setting that is a list."""
-        value = self.values[name]
-        assert isinstance(value, tuple)  # noqa: S101 - the schema says so
-        return value
-
-    def mapping(self, name: str) -> Mapping[str, str | tuple[str, ...]]:
-        """Return a setting that is a table of its own."""
-        value = self.values[name]
-        assert isinstance(value, Mapping)  # noqa: S101 - the schema says so
-        return value
-
-    def default(self, name: str) -> Value:
-        """Return what a setting is where it is not set."""
-        setting = find_setting(name)
-        assert setting is not None  # noqa: S101 - names are those of the schema
-        return setting.default
-
-    def is_set(self, name: str) -> bool:
-        """Return True if it is set anywhere, to whatever."""
-        return self.origins[name] != DEFAULT
-
-    def where(self, name: str) -> str:
-        """Return the place that a setting is from, for sentences: file and line, or what its origin says."""
-        if self.origins[name] != FILE:
-            return self.origins[name]
-        try:
-            line = lines_of(read_settings_file(self.file)[0]).get(name)
-        except OSError:
-            line = None
-        return f"{self.file}, line {line}" if line else self.file
-
-    def without(self, problem: Problem) -> SettingsInForce:
-        """Return these settings with one at its default, as there is something wrong with what it was set to."""
-        return self._replace(
-            values={**self.values, problem.name: self.default(problem.name)},
-            origins={**self.origins, problem.name: DEFAULT},
-            problems=(*self.problems, problem),
-        )
-
-    def with_flag(self, name: str, value: Value, flag: str) -> SettingsInForce:
-        """Return these settings with one from the command line."""
-        return self._replace(values={**self.values, name: value}, origins={**self.origins, name: flag})
+DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
 
 
 def settings_in_force(environ: Mapping[str, str] = os.environ) -> SettingsInForce:
     """Return the settings without the command line's. Nothing is written, and whatever is wrong becomes a problem."""
     file = config_file(environ)
     read, has_file, distrust = _read_file(file)
-    values: dict[str, Value] = {setting.name: setting.default for setting in SETTINGS}
+    values = dict(DEFAULTS)
     origins = dict.fromkeys(values, DEFAULT)
     problems = list(read.problems)
-    old = old_settings_file(environ)
-    if old is not None:
-        kept = read_old_file(old)
-        problems += kept.problems
-        values.update(kept.values)
-        origins.update(dict.fromkeys(kept.values, OLD_FILE))
     for name, value in read.values.items():
         setting = find_setting(name)
         if setting is not None and setting.is_program and value and distrust:
@@ -405,6 +250,14 @@ def read_settings_file(file: str) -> tuple[str, FileSettings]:
         sentence = f"{file}: it is not text in UTF-8; none of its settings are used until that is corrected"
         return "", FileSettings(problems=(Problem(sentence),), is_broken=True)
     return text, read_toml(text, file)
+
+
+def line_of(file: str, name: str) -> int | None:
+    """Return the line on which a settings file says what a dotted name is; None: it does not, or cannot be read."""
+    try:
+        return lines_of(read_settings_file(file)[0]).get(name)
+    except OSError:
+        return None
 
 
 def _read_file(file: str) -> tuple[FileSettings, bool, str | None]:

@@ -1,30 +1,34 @@
 """Every setting of vramtop, in the order in which they are shown.
 
-To add one, write a row here, and read it where it takes effect. What has a flag is filled in by
-``tui/cli/settings_of_options.py``.
+To add one, write a row here, and read it where it takes effect; what has a flag, is filled in by
+``tui/cli/option_settings.py``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple
 
-# One setting: its name, type, default, meaning, and the check of its values.
+# One setting: its name, type, default and meaning. Values are checked by msgspec, which is loaded where there are any.
 
 
-Kind = Literal["switch", "number", "count", "text", "choice", "list", "mapping"]
-"""``switch``: true or false; ``number``: with a fraction; ``count``: whole; ``list``: of texts; ``mapping``: a table of
-its own, from names to texts or lists of texts."""
-Value = bool | int | float | str | tuple[str, ...] | Mapping[str, "str | tuple[str, ...]"]
-TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+Kind = Literal["switch", "seconds", "text", "choice", "list", "mapping"]
+"""``list``: of texts; ``mapping``: a table of its own, from names to texts or lists of texts."""
+Value = bool | float | str | tuple[str, ...] | Mapping[str, "str | tuple[str, ...]"]
+_SWITCH_WORDS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
 """Words for a switch in an environment variable or on the command line."""
+_LEAST_SECONDS, _MOST_SECONDS = 0.1, 86_400
 _MAX_TEXT = 4096
 _MAX_ENTRIES = 1000
+_NO_CONTROL_CHARACTERS = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*"
 _KIND_WORDS: dict[Kind, str] = {
     "switch": "true or false",
-    "number": "a number",
-    "count": "a whole number",
+    "seconds": f"a number between {_LEAST_SECONDS} and {_MOST_SECONDS}",
     "text": 'text in quotes, such as "text"',
     "choice": "one of the choices",
     "list": 'a list of texts, such as ["a", "b"]',
@@ -43,12 +47,10 @@ class Setting(NamedTuple):
     """What it does, in one sentence without a full stop."""
     choices: tuple[str, ...] = ()
     """The words that it, or each entry of a list, may be."""
-    least: float | None = None
-    most: float | None = None
     pattern: str = ""
-    """What a text, or each entry of a list or mapping, must match in full; empty texts of no list need not."""
+    """What a text, or each entry of a list or mapping, must match in full; an empty one need not."""
     expects: str = ""
-    """What is allowed, in words, where kind, choices and bounds do not say it: ``HH:MM-HH:MM, or off``."""
+    """What is allowed, in words, where kind and choices do not say it: ``HH:MM-HH:MM, or off``."""
     example: Value | None = None
     """A value that is worth setting; None: the default is one."""
     flag: str = ""
@@ -56,7 +58,7 @@ class Setting(NamedTuple):
     own_variable: str = ""
     """An environment variable of another name than ``variable`` makes."""
     also: str = ""
-    """An older environment variable that is read where ``variable`` is not set."""
+    """A variable of another program that is read where ``variable`` is not set."""
     is_program: bool = False
     """vramtop runs it: it is taken only from a file that nobody else may write."""
     check: Callable[[Any], str | None] | None = None
@@ -77,31 +79,46 @@ class Setting(NamedTuple):
     @property
     def allowed(self) -> str:
         """What its value may be, in words."""
-        if self.expects:
-            return self.expects
-        if self.choices:
-            words = ", ".join(f'"{word}"' for word in self.choices)
-            return f"a list of: {words}" if self.kind == "list" else f"one of: {words}"
-        if self.least is not None and self.most is not None:
-            return f"{_KIND_WORDS[self.kind]} between {self.least:g} and {self.most:g}"
-        return _KIND_WORDS[self.kind]
+        if self.expects or not self.choices:
+            return self.expects or _KIND_WORDS[self.kind]
+        words = ", ".join(f'"{word}"' for word in self.choices)
+        return f"a list of: {words}" if self.kind == "list" else f"one of: {words}"
 
     def checked(self, value: object) -> Value:
         """Return a value as it is kept: a list as a tuple, a whole number as a number.
 
         Args:
-            value: as TOML gives it.
+            value: as TOML gives it; of a list also its words with commas.
 
         Raises:
             ValueError: it is not allowed; the message says what is.
         """
-        found = self._typed(value)
-        if found is None or not self._is_allowed(found):
-            words = found if isinstance(found, tuple) else ()
-            wrong = next((word for word in words if not self._is_word(word)), None)
-            raise ValueError(f"give {self.allowed}" if wrong is None else f'"{wrong}" is wrong; give {self.allowed}')
+        import msgspec  # without any settings it is not needed
+
+        if self.kind == "list":
+            words = value.split(",") if isinstance(value, str) else value
+            if isinstance(words, list | tuple):
+                stripped = [word.strip() if isinstance(word, str) else word for word in words]
+                value = [word for word in stripped if word != ""]
+        try:
+            found: Value = msgspec.convert(value, _type_of(self.name))
+            if isinstance(found, dict):
+                words, several = _words_of(self.name)
+                for entry in found.values():
+                    msgspec.convert(entry, words if isinstance(entry, str) else several)
+        except msgspec.ValidationError as error:
+            at = re.search(r"`\$\[(\d+)\]`", str(error))
+            word = value[int(at[1])] if at and isinstance(value, list) else None
+            wrong = f'"{word}" is wrong; ' if isinstance(word, str) else ""
+            raise ValueError(f"{wrong}give {self.allowed}") from None
         if self.check is not None and (problem := self.check(found)):
             raise ValueError(problem)
+        return found
+
+    def checked_entry(self, key: str, value: object) -> str | tuple[str, ...]:
+        """Return the value of one entry of a mapping as it is kept, likewise."""
+        entries: Any = self.checked({key: value})
+        found: str | tuple[str, ...] = entries[key]
         return found
 
     def parsed(self, text: str) -> Value:
@@ -112,66 +129,36 @@ class Setting(NamedTuple):
         """
         value: object = text
         if self.kind == "switch":
-            word = text.strip().lower()
-            value = True if word in TRUE else False if word in FALSE else text
-        elif self.kind in ("number", "count"):
-            try:
-                value = int(text) if self.kind == "count" else float(text)
-            except ValueError:
-                value = text
-        elif self.kind == "list":
-            value = [part.strip() for part in text.split(",") if part.strip()]
+            value = _SWITCH_WORDS.get(text.strip().lower(), text)
+        elif self.kind == "seconds" and re.fullmatch(r"\s*[\d.]+\s*", text) and text.count(".") < 2:
+            value = float(text)
         return self.checked(value)
 
-    def _typed(self, value: object) -> Value | None:
-        """Return the value in its type; None if it has another."""
-        match self.kind, value:
-            case "switch", bool():
-                return value
-            case "number", int() | float() if not isinstance(value, bool):
-                return float(value) if abs(value) < 1e300 else None
-            case "count", int() if not isinstance(value, bool):
-                return value
-            case "text" | "choice", str():
-                return value if len(value) <= _MAX_TEXT and value.isprintable() else None
-            case "list", list() | tuple() | str():
-                parts = _texts(value.split(",") if isinstance(value, str) else value)
-                return None if parts is None else tuple(part.strip() for part in parts if part.strip())
-            case "mapping", dict() if len(value) <= _MAX_ENTRIES:
-                entries = {name: _entry(entry) for name, entry in value.items()}
-                return None if None in entries.values() else {n: e for n, e in entries.items() if e is not None}
-        return None
 
-    def _is_allowed(self, value: Value) -> bool:
-        match value:
-            case bool():
-                return True
-            case int() | float():
-                least, most = value if self.least is None else self.least, value if self.most is None else self.most
-                return least <= value <= most  # False for what is not a number
-            case str():
-                return self._is_word(value)
-            case tuple():
-                return all(self._is_word(word) for word in value)
-            case _:
-                words = [(entry,) if isinstance(entry, str) else entry for entry in value.values()]
-                return all(self._is_word(word) for several in words for word in several)
+@cache
+def _type_of(name: str) -> Any:
+    """Return the type of a setting's values for msgspec; entries of a mapping are checked one by one."""
+    from msgspec import Meta
 
-    def _is_word(self, word: str) -> bool:
-        if self.choices:
-            return word in self.choices
-        return not self.pattern or not word or re.fullmatch(self.pattern, word) is not None
+    word, words = _words_of(name)
+    return {
+        "switch": bool,
+        "seconds": Annotated[float, Meta(ge=_LEAST_SECONDS, le=_MOST_SECONDS)],
+        "list": words,
+        "mapping": dict[str, str | tuple[str, ...]],  # msgspec 0.22 frees constraints within a union twice
+    }.get(_BY_NAME[name].kind, word)
 
 
-def _texts(values: list[object] | tuple[object, ...] | list[str]) -> tuple[str, ...] | None:
-    texts = tuple(each for each in values if isinstance(each, str) and len(each) <= _MAX_TEXT and each.isprintable())
-    return texts if len(texts) == len(values) <= _MAX_ENTRIES else None
+@cache
+def _words_of(name: str) -> tuple[Any, Any]:
+    """Return the types of a text of this setting, and of several."""
+    from msgspec import Meta
 
-
-def _entry(value: object) -> str | tuple[str, ...] | None:
-    if isinstance(value, str):
-        return value if len(value) <= _MAX_TEXT and value.isprintable() else None
-    return _texts(value) if isinstance(value, list | tuple) else None
+    setting = _BY_NAME[name]
+    pattern = f"({setting.pattern})?" if setting.pattern else _NO_CONTROL_CHARACTERS
+    text = Annotated[str, Meta(pattern=rf"\A{pattern}\Z", max_length=_MAX_TEXT)]
+    word: Any = Literal[setting.choices] if setting.choices else text
+    return word, Annotated[tuple[word, ...], Meta(max_length=_MAX_ENTRIES)]
 
 
 THEME, VIEW, COLUMNS, SORT, HOST_LINE, ASCII, INTERVAL = (
@@ -206,7 +193,6 @@ ONLY = ("running", "diverging", "mine", "training", "server", "notebook", "deskt
 ALERTS = ("over_budget", "growing", "does_not_fit", "unattributed", "gpu_lost", "no_readings")
 SIGNALS = ("none", "bell", "desktop")
 METHODS = ("auto", "formula", "exact", "traced")
-_DAY = 86_400
 _ADDRESS = r"((\[[^\]\s]+\]|[^:\s\[\]]*):)?\d{1,5}"
 _GPU = r"[0-9]{1,4}(-[0-9]{1,4}|(:[0-9]{1,4}){0,2})|(?i:GPU|MIG)-[0-9A-Za-z/-]{4,}"
 
@@ -214,22 +200,22 @@ _GPU = r"[0-9]{1,4}(-[0-9]{1,4}|(:[0-9]{1,4}){0,2})|(?i:GPU|MIG)-[0-9A-Za-z/-]{4
 def _is_backwards(gpus: tuple[str, ...]) -> str | None:
     """Return what is wrong with a range of GPUs whose end is before its start."""
     for gpu in gpus:
-        first, dash, last = gpu.partition("-")
-        if dash and first.isdigit() and int(first) > int(last):
+        first, _, last = gpu.partition("-")
+        if first.isdigit() and last.isdigit() and int(first) > int(last):
             return f'"{gpu}" is no range; give "{last}-{first}"'
     return None
 
 
 def _is_no_time(hours: str) -> str | None:
     """Return what is wrong with quiet hours that end when they begin."""
-    times = [[int(number) for number in time.split(":")] for time in hours.split("-") if ":" in time]
-    same = bool(times) and times[:1] == times[1:]
+    times = [tuple(map(int, time.split(":"))) for time in hours.split("-") if ":" in time]
+    same = len(times) > len(set(times))
     return "quiet hours end at another time than they begin; give off for none" if same else None
 
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(
-        name="dashboard.interval", kind="number", default=1.0, least=0.1, most=_DAY, flag="--interval",
+        name="dashboard.interval", kind="seconds", default=1.0, flag="--interval",
         about="Seconds between readings of this machine, and of hosts over ssh; also for vramtop export",
     ),
     Setting(
@@ -302,14 +288,6 @@ SETTINGS: tuple[Setting, ...] = (
         about="Keep measurements of your runs, and correct estimates by them",
     ),
     Setting(
-        name="history.max_runs", kind="count", default=2000, least=1, most=2000,
-        about="Measured runs that are kept, the newest ones; each has about 4 KiB",
-    ),
-    Setting(
-        name="history.max_age_days", kind="number", default=0.0, least=0, most=36_500,
-        about="Days after which a measured run is removed, when the next one is kept; 0: never",
-    ),
-    Setting(
         name="pending.signal", kind="choice", default="none", choices=SIGNALS, flag="--signal-fit",
         about="How to signal that a pending job fits now or no longer fits, besides a notice",
     ),
@@ -338,30 +316,6 @@ SETTINGS: tuple[Setting, ...] = (
         about="Alerts that you do not want at all",
     ),
     Setting(
-        name="alerts.over_budget_after", kind="number", default=300.0, least=0, most=_DAY,
-        about="Seconds for which a job must hold more than predicted until that alert fires",
-    ),
-    Setting(
-        name="alerts.growing_after", kind="number", default=300.0, least=0, most=_DAY,
-        about="Seconds for which a job must grow toward a full GPU until that alert fires",
-    ),
-    Setting(
-        name="alerts.does_not_fit_after", kind="number", default=1800.0, least=0, most=_DAY,
-        about="Seconds for which a pending job must not fit until that alert fires",
-    ),
-    Setting(
-        name="alerts.unattributed_after", kind="number", default=900.0, least=0, most=_DAY,
-        about="Seconds for which a GPU must have memory of no visible process until that alert fires",
-    ),
-    Setting(
-        name="alerts.gpu_lost_after", kind="number", default=120.0, least=0, most=_DAY,
-        about="Seconds for which a GPU must be unreadable until that alert fires",
-    ),
-    Setting(
-        name="alerts.no_readings_after", kind="number", default=60.0, least=0, most=_DAY,
-        about="Seconds for which there must be no recent reading, here or of a host, until that alert fires",
-    ),
-    Setting(
         name="hosts.ssh", kind="text", default="ssh", own_variable="VRAMTOP_SSH", is_program=True,
         example="ssh -F /home/ann/.ssh/cluster", expects="a command in place of ssh",
         about="Command in place of ssh for --host",
@@ -376,10 +330,6 @@ SETTINGS: tuple[Setting, ...] = (
         example="http://prometheus:9090",
         expects="an address that begins with http:// or https://, without user and password",
         about="The Prometheus that --prometheus without an address reads",
-    ),
-    Setting(
-        name="prometheus.interval", kind="number", default=5.0, least=0.1, most=_DAY, flag="--interval",
-        about="Seconds between readings of a Prometheus",
     ),
     Setting(
         name="prometheus.token_file", kind="text", default="", flag="--prometheus-token-file",
@@ -407,13 +357,24 @@ SETTINGS: tuple[Setting, ...] = (
         about="Keys by action, in place of the usual ones; the settings screen and docs/reference/keys.md list them",
     ),
     Setting(
-        name=COLOURS, kind="mapping", default={}, example={"over": "#e5534b"},
-        expects='names and colours: over = "#e5534b"; for some themes: "light.over" = "orange"',
+        name=COLOURS, kind="mapping", default={}, example={"bad": "#e5534b"},
+        expects='names and colours: bad = "#e5534b"',
         about="Colours by what they stand for, in place of vramtop's; the settings screen lists the names",
     ),
 )  # fmt: skip
 """All settings. Tables stand together and in the order of ``TABLES``."""
 _BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}
+
+
+REMOVED = {
+    "history.max_runs": "the newest 2,000 runs are kept",
+    "history.max_age_days": "vramtop history --forget removes runs",
+    "prometheus.interval": "a Prometheus is read every 5 seconds; --interval changes that",
+    **dict.fromkeys(
+        (f"alerts.{word}_after" for word in ALERTS), "alerts fire after fixed times; alerts.off turns one off"
+    ),
+}
+"""Settings of earlier versions, with what holds in their place: a file that has one is told so."""
 
 
 def find_setting(name: str) -> Setting | None:
@@ -423,21 +384,18 @@ def find_setting(name: str) -> Setting | None:
 
 def mapping_of(name: str) -> Setting | None:
     """Return the mapping that a dotted name is an entry of: ``keys.sort`` is one of ``keys``."""
-    table = next((each for each in SETTINGS if each.kind == "mapping" and name.startswith(f"{each.name}.")), None)
-    return table if table and len(name) > len(table.name) + 1 else None
+    mappings = (each for each in SETTINGS if each.kind == "mapping")
+    return next((each for each in mappings if re.match(rf"{re.escape(each.name)}\..", name)), None)
 
 
 def nearest_name(name: str) -> str | None:
     """Return the name of a setting that is meant by a wrong one, or None."""
-    last = name.rpartition(".")[2].replace("-", "_")
-    same = [each for each in _BY_NAME if each.rpartition(".")[2] == last]
-    if len(same) == 1:
-        return same[0]
     import difflib  # not at start-up
 
-    near: list[str] = difflib.get_close_matches(name.replace("-", "_"), [*_BY_NAME], n=1, cutoff=0.6)
-    if near:
-        return near[0]
-    ends: dict[str, str] = {each.rpartition(".")[2]: each for each in _BY_NAME}
-    close = difflib.get_close_matches(last, [*ends], n=1, cutoff=0.75)
-    return ends.get(close[0]) if close else None
+    last = name.rpartition(".")[2].replace("-", "_")
+    by_end = {each.rpartition(".")[2]: each for each in _BY_NAME}
+    close = difflib.get_close_matches(last, by_end, n=1, cutoff=0.75)
+    if close == [last]:
+        return by_end[last]
+    near = difflib.get_close_matches(name.replace("-", "_"), _BY_NAME, n=1, cutoff=0.6)
+    return near[0] if near else by_end[close[0]] if close else None

@@ -146,12 +146,10 @@ def test_no_quiet_hours() -> None:
     assert kept_quiet_hours("") is None
 
 
-def test_settings_choose_which_alerts_there_are_and_when_they_fire(told: Told) -> None:
-    chosen = chosen_alerts({"alerts.off": ("growing",), "alerts.over_budget_after": 10.0, "dashboard.view": "runs"})
+def test_settings_choose_which_alerts_there_are(told: Told) -> None:
+    chosen = chosen_alerts({"alerts.off": ("growing",), "dashboard.view": "runs"})
     told.watch = AlertWatch(1.0, expects_gpus=True, chosen=chosen)
     over, growing = condition(), condition(GROWING, "leak")
     assert told.after(1, over, growing) == []
     (waiting,) = told.watch.states.waiting
-    assert waiting.seconds_left == pytest.approx(10)
-    assert told.after(10, over, growing, steps=2) == [("firing", "sft")]
-    assert told.after(600, over, growing, steps=60) == []
+    assert waiting.seconds_left == pytest.approx(300)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -138,22 +137,6 @@ def test_the_newest_runs_are_kept(
     for at in (4, 0, 3, 1, 2):
         kept.add(replace(first, run=str(at), time=float(at)))
     assert [each.run for each in kept.list()] == ["4", "3", "2"]
-
-
-def test_settings_say_how_many_runs_are_kept_and_for_how_long(
-    kept: History, measured: Callable[..., Measurement], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VRAMTOP_HISTORY_MAX_RUNS", "2")
-    first, now = measured(), time.time()
-    for at in (1, 2, 3):
-        kept.add(replace(first, run=str(at), time=now - 86_400 * (10 - at)))
-    assert [each.run for each in kept.list()] == ["3", "2"]
-    monkeypatch.setenv("VRAMTOP_HISTORY_MAX_AGE_DAYS", "7.5")
-    kept.add(replace(first, run="4", time=now))
-    assert [each.run for each in kept.list()] == ["4", "3"]
-    monkeypatch.delenv("VRAMTOP_HISTORY_MAX_RUNS")
-    kept.add(replace(first, run="5", time=now - 86_400 * 30))
-    assert [each.run for each in kept.list()] == ["4", "3"]
 
 
 @pytest.mark.slow

@@ -11,11 +11,10 @@ from waiting import until_shown
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.cli.main import main
-from vramtop.tui.draw.palette import COMPONENTS, DEFAULT_COLOURS, SAME_AS, STATUSES, colour_of, parse_hex
-from vramtop.tui.screens.settings import SettingsScreen, check_colours
+from vramtop.tui.draw.palette import CHANGEABLE, COMPONENTS, DEFAULT_COLOURS, STATUSES, check_colours
+from vramtop.tui.screens.settings import SettingsScreen
 from vramtop.tui.widgets.row_table import table_cell
 
-THEMES = ("vramtop-dark", "vramtop-light", "nord")
 MakeApp = Callable[..., VramtopApp]
 
 
@@ -30,21 +29,16 @@ def make_app(make_snapshot: Any, make_gpu: Any, make_process: Any, make_budget: 
 
 
 def problem(**wanted: Any) -> str:
-    found = check_colours({name.replace("__", "."): value for name, value in wanted.items()}, THEMES)
+    found = check_colours({name.replace("__", "."): value for name, value in wanted.items()})
     assert not found.chosen
     (sentence,) = found.problems.values()
     return sentence
 
 
 def test_colours_are_taken_as_hexadecimal_numbers_and_names() -> None:
-    found = check_colours({"over": "#F0a", "weights": "Orange", "light.good": "#008000", "nord.bad": "#ff8888"}, THEMES)
+    found = check_colours({"bad": "#F0a", "weights": "Orange", "good": "#008000"})
     assert not found.problems
-    assert found.chosen == {
-        "over": "#ff00aa",
-        "weights": "#ffa500",
-        "light.good": "#008000",
-        "nord.bad": "#ff8888",
-    }
+    assert found.chosen == {"bad": "#ff00aa", "weights": "#ffa500", "good": "#008000"}
 
 
 def test_what_is_wrong_with_a_colour_is_one_sentence() -> None:
@@ -52,31 +46,25 @@ def test_what_is_wrong_with_a_colour_is_one_sentence() -> None:
     assert problem(bad="rot").startswith("colours.bad: 'rot' is not a colour; write it as #e5534b, or a name")
     assert "is not a colour" in problem(bad="#12345")
     assert "is not a colour" in problem(bad=("red", "blue"))
-    assert problem(nrod__bad="red").endswith(
-        "nrod is no theme; write dark, light or a theme before the dot; the nearest is nord"
-    )
+    for former in ("over", "hot", "light.bad"):
+        sentence = problem(**{former.replace(".", "__"): "red"})
+        assert sentence.startswith(f"colours.{former} is no setting any more and is ignored: there are good, bad, ")
 
 
-def test_every_component_and_status_has_a_name() -> None:
-    assert set(COMPONENTS) <= set(DEFAULT_COLOURS)
-    assert set(STATUSES) <= set(SAME_AS)
-    for name in (*DEFAULT_COLOURS, *SAME_AS):
-        assert parse_hex(colour_of(name))
+def test_every_component_and_every_status_has_a_colour_that_can_be_chosen() -> None:
+    assert {mark.colour_name for mark in (*COMPONENTS.values(), *STATUSES.values())} <= set(CHANGEABLE)
 
 
-async def test_colours_are_in_force_and_follow_the_theme(make_app: MakeApp) -> None:
-    app = make_app({"no_budget": "#ffa500", "bad": "#ff00ff", "light.no_budget": "#885500", "growing": "#aa00aa"})
+async def test_colours_are_in_force_on_every_theme(make_app: MakeApp) -> None:
+    app = make_app({"neutral": "#ffa500", "bad": "#ff00ff"})
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
         await until_shown(pilot, lambda: "#ffa500" in app.export_screenshot())
         assert STATUSES["over"].colour == "#ff00ff"  # that of bad
-        assert STATUSES["growing"].colour == "#aa00aa"  # its own
         assert STATUSES["on_budget"].colour == DEFAULT_COLOURS["good"]
         app.theme = "vramtop-light"
-        await until_shown(pilot, lambda: "#885500" in app.export_screenshot())
-        assert STATUSES["over"].colour == "#ff00ff"
-        app.theme = "vramtop-dark"
         await until_shown(pilot, lambda: "#ffa500" in app.export_screenshot())
+        assert STATUSES["over"].colour == "#ff00ff"
 
 
 async def test_a_colour_that_hardly_stands_out_is_a_warning(make_app: MakeApp) -> None:
@@ -128,12 +116,12 @@ def test_config_names_what_is_wrong_and_refuses_what_is_no_colour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "config.toml"
-    file.write_text('[colours]\nover = "#ff00ff"\nwieghts = "red"\nlight.bad = "rot"\n')
+    file.write_text('[colours]\nbad = "#ff00ff"\nwieghts = "red"\ngood = "rot"\n')
     monkeypatch.setenv("VRAMTOP_CONFIG", str(file))
     assert main(["config", "colours"]) == 2
     err = capsys.readouterr().err
     assert f"{file}, line 3: colours.wieghts: nothing has this colour; the nearest is weights; it is left out" in err
-    assert f"{file}, line 4: colours.light.bad: 'rot' is not a colour" in err
+    assert f"{file}, line 4: colours.good: 'rot' is not a colour" in err
     assert main(["config", "colours.bad", "rot"]) == 2
     assert "'rot' is not a colour" in capsys.readouterr().err
     assert main(["config", "colours.bad", "tomato"]) == 0

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,7 +116,7 @@ def test_one_setting_is_printed_changed_and_removed(run: Run, file: Path) -> Non
         (["dashboard", "1"], "dashboard is a table of settings, such as dashboard.interval"),
         (["--unset", "nonsense.at.all"], "there is no setting nonsense.at.all"),
         (["theme", "--path"], "take no other setting"),
-        (["colours.over", "#12"], "'#12' is not a colour"),
+        (["colours.bad", "#12"], "'#12' is not a colour"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_changes_nothing(run: Run, file: Path, words: list[str], says: str) -> None:
@@ -292,24 +290,12 @@ def test_a_prometheus_without_an_address_is_that_of_the_settings_and_its_token_g
     assert str(token) not in err
 
 
-def test_what_the_dashboard_remembers_comes_back_and_the_old_file_is_taken_over(
-    file: Path, opened: list[VramtopApp], run: Run
-) -> None:
-    old = Path(os.environ["XDG_DATA_HOME"]) / "vramtop" / "settings.json"
-    old.parent.mkdir(parents=True)
-    old.write_text('{"version": 1, "content": {"theme": "nord", "attach": "off", "process_view": "tree"}}')
-    code = subprocess.run(  # a process of its own: it waits for what is written at its end
-        [sys.executable, "-m", "vramtop.tui.cli", "config", "--unset", "dashboard.sort"], check=False
-    ).returncode
-    assert code == 0
-    assert not old.exists()
-    assert 'theme = "nord"' in file.read_text()
+def test_what_the_dashboard_remembers_comes_back(file: Path, opened: list[VramtopApp], run: Run) -> None:
+    write(file, '[dashboard]\ntheme = "nord"\nview = "tree"\n')
     assert run()[0] == 0
     (app,) = opened
     assert app.theme == "nord"
     assert app.settings["dashboard.view"] == "tree"
-    assert app._options.attach is not None
-    assert not app._options.attach.enabled
 
 
 def test_secrets_are_masked_but_where_the_setting_itself_is_asked_for(run: Run, file: Path) -> None:

@@ -116,7 +116,7 @@ def test_what_is_beyond_the_limit_is_one_red_segment_with_the_difference_at_its_
     parts = split_beyond(component_segments(FULL), 40 * GIB, "+20.0")
     assert [part.size_bytes // GIB for part in parts if part.size_bytes] == [15, 15, 10, 20]
     cells = draw_bar(parts, scale_bytes=80 * GIB, width=80)
-    red = [cell.char for cell in cells if cell.ground == colour_of("beyond_budget")]
+    red = [cell.char for cell in cells if cell.ground == colour_of("bad")]
     assert len(red) == 20
     assert "".join(red).endswith("+20.0")
     assert split_beyond(component_segments(FULL), 60 * GIB) == component_segments(FULL)

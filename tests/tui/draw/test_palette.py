@@ -103,7 +103,7 @@ def test_meanings_differ_for_everyone(vision):
 def test_memory_beyond_the_budget_stands_out_from_the_memory_before_it():
     for vision in VISION:
         for before in (colour_of("good"), colour_of("no_budget"), colour_of("neutral")):
-            assert distance(colour_of("beyond_budget"), before, vision) >= LEAST_BETWEEN_NEIGHBOURS
+            assert distance(colour_of("bad"), before, vision) >= LEAST_BETWEEN_NEIGHBOURS
 
 
 @pytest.mark.parametrize("order", [BAR_ORDER, STACK_ORDER], ids=["bar", "graph"])
@@ -121,7 +121,7 @@ def test_meanings_differ_in_16_and_in_256_colours():
 
 
 def test_no_component_is_red():
-    red = nearest_of_16(parse_hex(colour_of("beyond_budget")))
+    red = nearest_of_16(parse_hex(colour_of("bad")))
     assert red not in {nearest_of_16(parse_hex(mark.colour)) for mark in COMPONENTS.values()}
 
 

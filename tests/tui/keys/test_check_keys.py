@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 
 from vramtop.tui.keys import check_keys
-from vramtop.tui.screens.key_places import key_places
 
 
 def checked(**wanted: Any) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-    found = check_keys({key_id.replace("__", "."): value for key_id, value in wanted.items()}, key_places())
+    found = check_keys({key_id.replace("__", "."): value for key_id, value in wanted.items()})
     return found.chosen, found.problems
 
 
@@ -33,12 +32,12 @@ def test_a_key_and_a_list_of_keys_are_taken() -> None:
     [
         ("fit.pinn", "fit.pin"),
         ("dashboard.fit", "dashboard.fit_check"),
-        ("dashboard.kill", "signal.kill"),
+        ("dashboard.sort", "processes.sort"),
         ("fti.pni", "fit.pin"),
     ],
 )
 def test_an_unknown_id_names_the_nearest(wrong: str, nearest: str) -> None:
-    found = check_keys({wrong: "z"}, key_places())
+    found = check_keys({wrong: "z"})
     assert found.problems == {wrong: f"keys.{wrong}: nothing has this name; the nearest is {nearest}"}
 
 
@@ -99,3 +98,9 @@ def test_what_works_in_fields_needs_a_key_that_is_no_text() -> None:
     assert "must work in fields" in only_problem(app__back="b")
     assert not checked(app__back=["escape", "B"])[1]
     assert "could no longer be typed" in only_problem(app__palette="P")
+
+
+def test_keys_of_dialogs_are_fixed_and_a_file_that_has_one_is_told_so() -> None:
+    assert only_problem(signal__kill="x") == (
+        "keys.signal.kill is no setting any more and is ignored: keys of dialogs are fixed"
+    )

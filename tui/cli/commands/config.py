@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.secrets import displayed, displayed_data
+from vramtop.estimator.common.secrets import displayed
 from vramtop.monitor.storage.settings.change import change_settings, settings_template
 from vramtop.monitor.storage.settings.in_force import FILE, lines_of, read_settings_file, shown
 from vramtop.monitor.storage.settings.schema import (
     COLOURS,
     KEYS,
+    REMOVED,
     SETTINGS,
     TABLES,
     find_setting,
@@ -22,6 +23,7 @@ from vramtop.monitor.storage.settings.schema import (
     nearest_name,
 )
 
+from ...draw.palette import check_colours
 from ...draw.text_output import detect_output, printable
 from ..json_text import json_text
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.storage.settings.schema import Setting, Value
 
     from ...draw.text_output import TextOutput
-    from ..json_types import ConfigChangedJson, ConfigJson, ConfigPathJson, PlainValue
+    from ..json_types import ConfigChangedJson, ConfigJson, ConfigPathJson
 
 # The settings in force as text of a table each, and as JSON.
 
@@ -67,10 +69,10 @@ def config_json(settings: SettingsInForce, chosen: Sequence[Setting]) -> ConfigJ
         "settings": [
             {
                 "name": setting.name,
-                "value": json_value(settings.values[setting.name]),
+                "value": settings.values[setting.name],
                 "origin": settings.origins[setting.name],
                 "line": lines.get(setting.name) if settings.origins[setting.name] == FILE else None,
-                "default": json_value(setting.default),
+                "default": setting.default,
                 "about": f"{setting.about}.",
                 "flag": setting.flag or None,
                 "environment": setting.variable or None,
@@ -82,13 +84,6 @@ def config_json(settings: SettingsInForce, chosen: Sequence[Setting]) -> ConfigJ
             for problem in settings.problems
         ],
     }
-
-
-def json_value(value: Value) -> PlainValue:
-    """Return a value as JSON has it: with lists in place of tuples."""
-    if isinstance(value, Mapping):
-        return {key: list(each) if isinstance(each, tuple) else each for key, each in value.items()}
-    return list(value) if isinstance(value, tuple) else value
 
 
 def plain(value: Value | tuple[str, ...]) -> str:
@@ -113,17 +108,14 @@ def _rows(setting: Setting, settings: SettingsInForce, lines: Mapping[str, int])
 def _row(key: str, value: str, origin: str) -> Iterator[str]:
     """Yield one line; a long value, or a long origin, gets a line of its own."""
     left = f"  {key:<{_VALUE_COLUMN - 3}} {value}"
-    if len(left) < _ORIGIN_COLUMN and _ORIGIN_COLUMN + len(origin) <= _MAX_WIDTH:
+    fits = _ORIGIN_COLUMN + len(origin) <= _MAX_WIDTH
+    if len(left) < _ORIGIN_COLUMN and fits:
         yield f"{left:<{_ORIGIN_COLUMN}}{origin}"
     elif len(left) + 2 + len(origin) <= _MAX_WIDTH:
         yield f"{left}  {origin}"
     else:
         yield left
-        yield (
-            f"{'':<{_ORIGIN_COLUMN}}{origin}"
-            if _ORIGIN_COLUMN + len(origin) <= _MAX_WIDTH
-            else f"{'':<{_VALUE_COLUMN}}{origin}"
-        )
+        yield " " * (_ORIGIN_COLUMN if fits else _VALUE_COLUMN) + origin
 
 
 def _origin(name: str, origin: str, settings: SettingsInForce, lines: Mapping[str, int]) -> str:
@@ -177,7 +169,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 def _print(options: argparse.Namespace, settings: SettingsInForce, chosen: Sequence[Setting]) -> None:
     name = options.setting
     if options.json:
-        print(json_text(displayed_data(config_json(settings, chosen))))
+        print(json_text(config_json(settings, chosen)))
     elif name is None or name in TABLES:
         print("\n".join(config_lines(settings, chosen, detect_output(ascii_only=options.ascii))))
     else:
@@ -185,15 +177,14 @@ def _print(options: argparse.Namespace, settings: SettingsInForce, chosen: Seque
 
 
 def _value(name: str, settings: SettingsInForce) -> Value:
-    if find_setting(name) is not None:
-        return settings.values[name]
-    mapping = mapping_of(name)
-    assert mapping is not None  # noqa: S101 - _chosen has found it
-    entries = settings.mapping(mapping.name)
-    key = _key_within(mapping, name)
-    if key not in entries:
-        raise InputError(f"{name} is not set; vramtop config {mapping.name} lists what is")
-    return entries[key]
+    (setting,) = _chosen(name)
+    value: Value = settings.values[setting.name]
+    if setting.name == name or not isinstance(value, Mapping):
+        return value
+    key = _key_within(setting, name)
+    if key not in value:
+        raise InputError(f"{name} is not set; vramtop config {setting.name} lists what is")
+    return value[key]
 
 
 def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
@@ -205,25 +196,26 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
     value: Value | None = None
     if text is not None:
         try:
-            value = _entry(setting, name, text) if setting.name != name else setting.parsed(text)
+            value = (
+                setting.parsed(text)
+                if setting.name == name
+                else setting.checked_entry(_key_within(setting, name), text)
+            )
         except ValueError as error:
             raise InputError(f"{name} = {text}: {error}") from None
+        key = _key_within(setting, name)
+        refusal = None
         if setting.name == KEYS:
-            from ...screens.settings import refusal_of_key  # with Textual
+            from ...keys import refusal_of_key  # with Textual
 
-            if refusal := refusal_of_key(name, value, settings.mapping(KEYS)):
-                raise InputError(refusal)
-        if setting.name == COLOURS:
-            from ...app.themes import theme_names
-            from ...screens.settings import check_colours
-
-            entry = _key_within(setting, name)
-            if refusal := check_colours({entry: value}, theme_names()).problems.get(entry):
-                raise InputError(refusal)
+            refusal = refusal_of_key(key, value, settings.values[KEYS])
+        elif setting.name == COLOURS:
+            refusal = check_colours({key: value}).problems.get(key)
+        if refusal:
+            raise InputError(refusal)
     change_settings({name: value})
     if options.json:
-        new = None if value is None else json_value(value)
-        changed: ConfigChangedJson = {"schema": 1, "file": settings.file, "setting": name, "value": new}
+        changed: ConfigChangedJson = {"schema": 1, "file": settings.file, "setting": name, "value": value}
         print(json_text(changed))
     else:
         print(f"{name} = {shown(value)}" if value is not None else f"{name} is not set", f"in {settings.file}")
@@ -231,13 +223,6 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
     if origin in os.environ:
         print(f"vramtop: {origin} in the environment takes precedence over it", file=sys.stderr)
     return 0
-
-
-def _entry(mapping: Setting, name: str, text: str) -> str | tuple[str, ...]:
-    key = _key_within(mapping, name)
-    checked = mapping.checked({key: text})
-    assert isinstance(checked, Mapping)  # noqa: S101 - a mapping's
-    return checked[key]
 
 
 def _key_within(mapping: Setting, name: str) -> str:
@@ -257,6 +242,8 @@ def _chosen(name: str) -> tuple[Setting, ...]:
     of_table = tuple(setting for setting in SETTINGS if f"{setting.table}.".startswith(f"{name}."))
     if of_table:
         return of_table
+    if name in REMOVED:
+        raise InputError(f"{name} is no setting any more: {REMOVED[name]}")
     near = nearest_name(name)
     raise InputError(f"there is no setting {name}; {f'did you mean {near}?' if near else 'vramtop config lists all'}")
 

@@ -15,7 +15,7 @@ from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand, ProcessFigu
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.sampler import EarlySampler, HostLoadSource, OptionalGpuSource
 from vramtop.monitor.storage.pending_jobs import PendingJobs
-from vramtop.monitor.storage.settings.change import save_setting, take_over_old_file
+from vramtop.monitor.storage.settings.change import save_setting
 from vramtop.monitor.storage.settings.schema import HOST_LINE, THEME
 from vramtop.monitor.storage.user_file import leave_files_unchanged
 
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     notices = settings_notices(settings)
     chosen = display_filter(options)
     figures = chosen.figures if chosen else frozenset[ProcessFigure]()
-    demand = CurrentDemand(Demand(host=settings.switch(HOST_LINE)), always=figures)
+    demand = CurrentDemand(Demand(host=settings.values[HOST_LINE]), always=figures)
     source, banner = _source(options, demand)
     if not is_served() and not (sys.stdout.isatty() and sys.stdin.isatty()):
         raise InputError("the dashboard needs a terminal; use vramtop --once for text or --once --json for scripts")
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
         python=options.python,
         read_only=options.read_only,
         preload_after=_PRELOAD_SECONDS,
-        theme=settings.text(THEME),
+        theme=settings.values[THEME],
         settings=dict(settings.values),
         origins=dict(settings.origins),
         settings_file=settings.file,
@@ -106,7 +106,6 @@ def run(options: argparse.Namespace) -> int:
     if attach is not None:
         attach.left_alone.notify = app.show_notice
     estimators.notify = app.show_notice
-    take_over_old_file()
     app.run(mouse=options.mouse)
     if app.crash is not None:
         raise app.crash

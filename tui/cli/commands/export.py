@@ -100,7 +100,7 @@ def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, runni
     from vramtop.monitor.export.metrics import MetricsText
     from vramtop.monitor.export.server import MetricsServer, TlsFiles, read_credentials
 
-    address = ListenAddress.parse(options.listen or options.settings.text("export.listen"))
+    address = ListenAddress.parse(options.listen or options.settings.values["export.listen"])
     if bool(options.tls_cert) != bool(options.tls_key):
         raise InputError("--tls-cert and --tls-key go together: the certificate and its private key")
     if options.client_ca and not options.tls_cert:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError, require_threads
 from vramtop.monitor.history.history import Corrections
-from vramtop.monitor.storage.settings.change import save_setting, take_over_old_file
+from vramtop.monitor.storage.settings.change import save_setting
 from vramtop.monitor.storage.settings.schema import THEME
 
 from ...draw.text_output import detect_output, is_dumb_terminal, prepare_textual
@@ -72,7 +72,7 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
             colours=depth,
             budgets_for=partial(_budgets_for, corrections, options.python),
             job=job,
-            theme=options.settings.text(THEME),
+            theme=options.settings.values[THEME],
             signal_alert=options.signal_alert,
             on_alert=options.on_alert,
             settings=dict(options.settings.values),
@@ -82,7 +82,6 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
             save_setting=lambda name, value: save_setting(name, value, app.show_notice),
         ),
     )
-    take_over_old_file()
     if corrections is not None:
         corrections.notify = app.show_notice
     threading.excepthook = lambda failed: app.show_notice(crash_sentence(failed.exc_value or failed.exc_type()))

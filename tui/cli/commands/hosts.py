@@ -58,13 +58,13 @@ def _command(options: argparse.Namespace) -> SshCommand:
         attaches=options.attach,
         bootstrap=options.bootstrap,
         version=version_number(),
-        program=options.settings.text("hosts.ssh"),
+        program=options.settings.values["hosts.ssh"],
     )
 
 
 def _hosts(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the hosts of all options, each once."""
-    groups = options.settings.mapping("hosts.groups")
+    groups = options.settings.values["hosts.groups"]
     found = [host for text in options.host for word in _in_place_of_groups(text, groups) for host in parse_hosts(word)]
     if options.hosts:
         found += read_hosts_file(Path(options.hosts))

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         InputError: the address or the flags of the dashboard are wrong, nothing can listen there, or textual-serve is
             missing.
     """
-    listen = options.listen or options.settings.text("serve.listen")
+    listen = options.listen or options.settings.values["serve.listen"]
     address = ListenAddress.parse(listen) if listen else ListenAddress("127.0.0.1", 0)
     flags = _dashboard_flags(options, launch or ())
     require_textual_serve()

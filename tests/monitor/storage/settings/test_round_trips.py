@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings, strategies as st
 
 from vramtop.monitor.storage.settings.change import change_settings
 from vramtop.monitor.storage.settings.in_force import DEFAULT, lines_of, read_toml, settings_in_force, shown
-from vramtop.monitor.storage.settings.schema import SETTINGS, Setting, Value, mapping_of
+from vramtop.monitor.storage.settings.schema import SETTINGS, Setting, Value
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,8}|[a-z ]{1,5}\.[é\"'#=\]]{1,3}", fullmatch=True)
 WORDS = st.text(st.characters(categories=("L", "N", "P", "S", "Zs"), codec="utf-8"), max_size=12).filter(
@@ -23,9 +23,8 @@ def values_of(setting: Setting) -> st.SearchStrategy[Value]:
     match setting.kind:
         case "switch":
             return st.booleans()
-        case "number" | "count":
-            numbers = st.integers(int(setting.least or 1) or 1, int(setting.most or 100))
-            return numbers.map(float) if setting.kind == "number" else numbers
+        case "seconds":
+            return st.integers(1, 86_400).map(float)
         case "choice":
             return st.sampled_from(setting.choices)
         case "list":
@@ -90,12 +89,19 @@ def test_a_change_changes_what_it_names_and_keeps_everything_else(
     expected = {name: value for name, value in before.items() if value != {}}
     assert read_toml(text, "f").values == expected
     every: dict[str, Value | None] = {**dict.fromkeys(removed), **changes}
+    entries = {
+        f"{name}.{key}": entry
+        for name, value in changes.items()
+        if isinstance(value, Mapping)
+        for key, entry in value.items()
+    }
+    written_changes = {name: None if isinstance(value, Mapping) else value for name, value in every.items()} | entries
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.toml"
         file.write_text(text, encoding="utf-8")
         file.chmod(0o600)
         environ = {"VRAMTOP_CONFIG": str(file)}
-        change_settings(every, environ)
+        change_settings(written_changes, environ)
         after = file.read_text(encoding="utf-8")
         found = settings_in_force(environ)
     assert not found.problems
@@ -107,12 +113,11 @@ def test_a_change_changes_what_it_names_and_keeps_everything_else(
     gone = {name for name in every if name in before}
     if not gone and style != "inline":
         assert all(comment in after for comment in comments)
-    numbered = after.splitlines()
-    for name, line in lines_of(after).items():
-        mapping = mapping_of(name)
-        key = name[len(mapping.name) + 1 :] if mapping else name.rpartition(".")[2]
-        written_key = key in numbered[line - 1] or json.dumps(key, ensure_ascii=False) in numbered[line - 1]
-        assert written_key or style == "inline"
+    numbered, lines = after.splitlines(), lines_of(after)
+    if style != "inline":
+        for name in (name for name, origin in found.origins.items() if origin != DEFAULT and name in lines):
+            assert name.rpartition(".")[2] in numbered[lines[name] - 1]
+        assert {name for name, value in changes.items() if not isinstance(value, Mapping)} <= set(lines)
 
 
 @settings(max_examples=40)

@@ -14,7 +14,7 @@ from vramtop.monitor.storage.settings.in_force import settings_in_force
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.app.view_only_app import ViewOnlyApp
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
-from vramtop.tui.screens.settings import KeyDialog, SettingsScreen, with_checked_keys
+from vramtop.tui.screens.settings import KeyDialog, SettingsScreen
 from vramtop.tui.widgets.choice import ChoiceMenu
 from vramtop.tui.widgets.keys_line import KeysLine
 from vramtop.tui.widgets.row_table import StaticLines
@@ -46,18 +46,18 @@ def make_app(
     """Make the app with the settings in force, as the command line does."""
 
     def make(kind: type[VramtopApp] = VramtopApp, **flags: Any) -> VramtopApp:
-        settings = with_checked_keys(settings_in_force())
-        for name, value in flags.items():
-            settings = settings.with_flag(f"dashboard.{name}", value, f"--{name}")
+        settings = settings_in_force()
+        values = {**settings.values, **{f"dashboard.{name}": value for name, value in flags.items()}}
+        origins = {**settings.origins, **{f"dashboard.{name}": f"--{name}" for name in flags}}
         assert settings.file == str(file)
         return kind(
             scripted_source([make_snapshot([make_gpu(0, [make_process(4711)])])]),
             Watchlist(make_budget),
             AppOptions(
-                interval=settings.number("dashboard.interval"),
-                theme=settings.text("dashboard.theme"),
-                settings=dict(settings.values),
-                origins=dict(settings.origins),
+                interval=values["dashboard.interval"],
+                theme=values["dashboard.theme"],
+                settings=values,
+                origins=origins,
                 settings_file=settings.file,
                 save_setting=lambda name, value: save_setting(name, value, pytest.fail),
             ),
