@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
-    from textual.events import Click, Key, Resize
-    from textual.style import Style
+    from textual.events import Key, Resize
 
     from vramtop.monitor.storage.settings.schema import Setting, Value
 

@@ -90,7 +90,7 @@ async def test_a_colour_is_changed_on_the_settings_screen(make_app: MakeApp) -> 
         screen = app.screen
         assert isinstance(screen, SettingsScreen)
         await pilot.press("slash", *"logits", "enter")
-        await until_shown(pilot, lambda: (row := screen.settings_list.selected) and row.name == "colours.logits")
+        await until_shown(pilot, lambda: (row := screen.settings_list.setting) and row.name == "colours.logits")
         await pilot.press("enter", *"nope")
         await until_shown(pilot, lambda: "✗ 'nope' is not a colour" in str(screen.query_one("#details").render()))
         await pilot.press("enter")

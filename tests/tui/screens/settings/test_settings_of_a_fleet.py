@@ -34,7 +34,7 @@ async def test_a_key_of_a_fleet_is_changed_on_the_settings_screen_and_moves_the_
         await until_shown(pilot, lambda: isinstance(app.screen, SettingsScreen) and app.screen.settings_list.rows)
         settings: Any = app.screen
         await pilot.press("slash", *"fleet", "full_stop", *"sort", "enter")
-        await until_shown(pilot, lambda: settings.settings_list.selected.name == "keys.fleet.sort")
+        await until_shown(pilot, lambda: settings.settings_list.setting.name == "keys.fleet.sort")
         await pilot.press("enter")
         await until_shown(pilot, lambda: isinstance(app.screen, KeyDialog))
         await pilot.press("S")

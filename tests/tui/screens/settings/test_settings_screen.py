@@ -14,7 +14,7 @@ from vramtop.monitor.storage.settings.in_force import settings_in_force
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.app.view_only_app import ViewOnlyApp
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
-from vramtop.tui.screens.settings import KeyDialog, SettingsScreen
+from vramtop.tui.screens.settings import KeyDialog, SettingRow, SettingsScreen
 from vramtop.tui.widgets.choice import ChoiceMenu
 from vramtop.tui.widgets.keys_line import KeysLine
 from vramtop.tui.widgets.row_table import StaticLines
@@ -79,12 +79,16 @@ async def open_settings(pilot: Any) -> SettingsScreen:
 async def go_to(pilot: Any, screen: SettingsScreen, name: str) -> None:
     """Put the cursor on a setting by its filter."""
     await pilot.press("slash", *["full_stop" if letter == "." else letter for letter in name], "enter")
-    await until_shown(pilot, lambda: screen.settings_list.selected and screen.settings_list.selected.name == name)
+    await until_shown(pilot, lambda: (row := screen.settings_list.setting) and row.name == name)
+
+
+def rows(screen: SettingsScreen) -> list[SettingRow]:
+    return [each for each in screen.settings_list.rows if isinstance(each, SettingRow)]
 
 
 def row(screen: SettingsScreen, name: str) -> tuple[str, str]:
     """The value of a setting as it is listed, and its origin."""
-    return next((each.text, each.origin) for each in screen.settings_list.rows if each.name == name)
+    return next((each.text, each.origin) for each in rows(screen) if each.name == name)
 
 
 def details(screen: SettingsScreen) -> str:
@@ -110,7 +114,7 @@ async def test_every_setting_and_every_key_is_listed_with_value_and_origin(
         assert row(screen, "keys.dashboard.attach") == ("a", "default")
         assert "Seconds between readings of this machine" in details(screen)
         assert "a number between 0.1 and 86400; default: 1" in details(screen)
-        lines = [line.plain for line in screen.settings_list.lines]
+        lines = [screen.settings_list.cells_of(each).plain for each in screen.settings_list.rows]
         assert lines[0] == "The dashboard  [dashboard]"
         assert max(map(len, lines)) <= 78
         await pilot.press("escape")
@@ -227,14 +231,14 @@ async def test_the_filter_narrows_the_list_and_says_when_nothing_matches(make_ap
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await open_settings(pilot)
-        every = len(screen.settings_list.rows)
+        every = len(rows(screen))
         await pilot.press("slash", *"quiet")
-        await until_shown(pilot, lambda: 0 < len(screen.settings_list.rows) < 6)
-        assert all("quiet" in f"{each.name} {each.about}".lower() for each in screen.settings_list.rows)
+        await until_shown(pilot, lambda: 0 < len(rows(screen)) < 6)
+        assert all("quiet" in f"{each.name} {each.about}".lower() for each in rows(screen))
         await pilot.press(*"zzz")
         await until_shown(pilot, lambda: "nothing matches; Esc shows all" in details(screen))
         await pilot.press("escape")
-        await until_shown(pilot, lambda: len(screen.settings_list.rows) == every)
+        await until_shown(pilot, lambda: len(rows(screen)) == every)
 
 
 @pytest.mark.slow
