@@ -378,9 +378,9 @@ def _require_measurable(request: Mapping[str, Any]) -> None:
     Raises:
         CannotTellError: the job has a setting with which it cannot be measured.
     """
-    from ..worker.measure.measurable import check_measurable
     from ..worker.request.protocol import UnsupportedError
     from ..worker.request.request import read_request
+    from ..worker.step.supported_jobs import check_measurable
 
     try:
         check_measurable(read_request({**request, "code": None}))

@@ -67,7 +67,7 @@ def _run_rank(folder: Path) -> int:
         message = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
         from ..request.protocol import RefusedError, UnsupportedError
         from ..request.request import read_request
-        from .measurable import check_measurable
+        from ..step.supported_jobs import check_measurable
     except Exception as error:  # noqa: BLE001 - any failure has to reach the caller as a sentence
         stages.report("failed", {"error": _sentence(error)})
         return 1

@@ -556,17 +556,17 @@ class MegatronModel:
     """Gradients are clipped by the optimizer, not by the engine."""
 
     def __init__(self, model: Any, request: Request, settings: MegatronSettings) -> None:
-        self._model = model
-        self._settings = settings
+        self.model = model
+        self.settings = settings
         kinds = () if request.parallel.fsdp_units == "model" else tuple(unit_classes(model, request.parallel))
-        self._units = _outermost(model, kinds)
-        self._buckets = make_buckets(model.named_parameters(), self._units, settings)
-        self._capacity = settings.unit or _capacity(self._units, settings)
-        self._weights = GatheredWeights(self._buckets, settings, self._capacity // 2)
+        self.units = _outermost(model, kinds)
+        self._buckets = make_buckets(model.named_parameters(), self.units, settings)
+        self._capacity = settings.unit or _capacity(self.units, settings)
+        self.weights = GatheredWeights(self._buckets, settings, self._capacity // 2)
 
     def parameters(self) -> list[Any]:
         """Return the weights that exist once the model is sharded."""
-        return list(self._weights.stored.values()) or list(self._model.parameters())
+        return list(self.weights.stored.values()) or list(self.model.parameters())
 
     def make_engine(
         self, trained: list[tuple[str, Any]], make_step: Callable[[list[tuple[str, Any]]], Any], tracker: StorageTracker
@@ -579,7 +579,7 @@ class MegatronModel:
             tracker: learns what is allocated for what.
         """
         main = self._main_weights(tracker)
-        gradients = ReducedGradients(self._buckets, self._settings, self._capacity, tracker)
+        gradients = ReducedGradients(self._buckets, self.settings, self._capacity, tracker)
         parts = {
             parameter: (bucket, at, part)
             for bucket in self._buckets
@@ -588,10 +588,9 @@ class MegatronModel:
         }
         found = ((*parts[parameter], name) for name, parameter in trained)
         stepped = [(at, n, name, torch.nn.Parameter(part.detach())) for at, n, part, name in found if part.numel()]
-        self._weights.start(tracker)
-        tracker.label(self._weights.buffers.data.values(), "communication")
-        hooks = _Hooks(self._model, self._units, self._weights, gradients, self._settings)
-        engine = MegatronEngine(hooks, gradients, self._settings, stepped, tracker)
+        self.weights.start(tracker)
+        tracker.label(self.weights.buffers.data.values(), "communication")
+        engine = MegatronEngine(self, gradients, stepped, tracker)
         engine.initialize(make_step([(name, tensor) for _, _, name, tensor in stepped]))
         return engine
 
@@ -601,42 +600,59 @@ class MegatronModel:
 
     def _main_weights(self, tracker: StorageTracker) -> dict[Bucket, Any]:
         """Return the fp32 copy of this rank's weights; empty: there is none."""
-        if not self._settings.main_weights:
+        if not self.settings.main_weights:
             return {}
         with tracker.labelling("optimizer"):
             return {each: torch.empty(each.shard, dtype=torch.float32) for each in self._buckets if each.trains}
 
     def _own_parts(self, bucket: Bucket, main: dict[Bucket, Any]) -> list[Any]:
-        if not self._settings.stage:
+        if not self.settings.stage:
             return bucket.views(main[bucket]) if main else [each.data for each in bucket.parameters]
-        return bucket.own_parts(main[bucket] if main else self._weights.stored[bucket])
+        return bucket.own_parts(main[bucket] if main else self.weights.stored[bucket])
 
 
 class MegatronEngine:
-    """Reduction, optimizer step and what follows, in place of an optimizer.
+    """What Megatron-FSDP does before and after modules run (``_register_fsdp_hooks``), and in place of an optimizer.
 
     Args:
-        hooks: of the model.
+        sharded: the model.
         gradients: of this rank.
-        settings: of the job.
         stepped: tensors that are stepped, each with its bucket, its number in it, and its name.
         tracker: learns what is allocated for what.
     """
 
     def __init__(
         self,
-        hooks: _Hooks,
+        sharded: MegatronModel,
         gradients: ReducedGradients,
-        settings: MegatronSettings,
         stepped: list[tuple[Bucket, int, str, Any]],
         tracker: StorageTracker,
     ) -> None:
-        self._hooks = hooks
-        self._gradients = gradients
-        self._settings = settings
+        model, units, settings = sharded.model, sharded.units, sharded.settings
+        self._weights, self._gradients, self._settings = sharded.weights, gradients, settings
         self._stepped = stepped
         self._tracker = tracker
         self._step: Any = None
+        self._running_backward: set[Any] = set()
+        """Modules that do not gather ahead: outside of the units all, once a backward pass has begun."""
+        inside = {module for unit in units for module in unit.modules()}
+        self._modules = [module for module in model.modules() if module not in inside] + units
+        self._waiting: set[Any] = set()
+        """Parameters of which a backward pass has no gradient yet."""
+        names = _names(model)
+        self._trained = {parameter: name[0] for parameter, name in names.items() if parameter.requires_grad}
+        self._shared = {parameter for parameter, name in names.items() if len(name) > 1}
+        self._units = set(units)
+        for module in self._modules:
+            if settings.stage:
+                module.register_forward_pre_hook(self._before_forward, prepend=True)
+            if settings.whole_modules or (settings.stage == 3 and module in self._units):
+                module.register_forward_pre_hook(self._watch_inputs, with_kwargs=True)
+        for unit in units:
+            unit.register_forward_hook(self._after_forward)
+            unit.register_forward_hook(self._watch_outputs)
+        for parameter in () if settings.whole_modules else self._trained:
+            parameter.register_post_accumulate_grad_hook(self._take_gradient)
 
     def initialize(self, step: Any) -> None:
         """Make the optimizer's states by a step on zeros, before training (``fully_shard_optimizer``)."""
@@ -666,75 +682,30 @@ class MegatronEngine:
             tensor.grad = None
 
     def _begin_backward(self, _gradient: Any) -> None:
-        self._hooks.begin_backward()
+        """Begin a backward pass (``_root_pre_backward``)."""
         torch.autograd.Variable._execution_engine.queue_callback(self._finish_backward)
+        self._waiting = set(self._trained)
+        if self._settings.stage == 3:
+            self._running_backward = set(self._units) if self._settings.frees_outside else set(self._modules)
+            self._weights.mark_units_unused()
 
     def _finish_backward(self) -> None:
-        """Reduce what is left, and give the optimizer this rank's gradients (``finish_grad_sync``)."""
-        self._hooks.end_backward()
+        """Reduce what is left, and give the optimizer this rank's gradients (``finish_grad_sync``).
+
+        Left are the gradients of shared parameters, and those that do not exist (``_root_post_backward``).
+        """
+        left = sorted(self._waiting, key=self._trained.__getitem__)
+        with torch.no_grad():
+            for parameter in left:
+                self._gradients.take(parameter)
+            self._gradients.reduce(left)
+            self._gradients.finish()
         for bucket, at, _, tensor in self._stepped:
             kept = self._gradients.stored[bucket]
             part = bucket.own_parts(kept)[at] if self._settings.stage else bucket.views(kept)[at]
             with self._tracker.labelling("gradients"):
                 casts = self._settings.main_weights or self._settings.lazy_states
                 tensor.grad = part.to(tensor.dtype) if casts else part
-        self._hooks.release_units()
-
-
-class _Hooks:
-    """What Megatron-FSDP does before and after modules run (``_register_fsdp_hooks``)."""
-
-    def __init__(
-        self,
-        model: Any,
-        units: list[Any],
-        weights: GatheredWeights,
-        gradients: ReducedGradients,
-        settings: MegatronSettings,
-    ) -> None:
-        self._weights = weights
-        self._gradients = gradients
-        self._running_backward: set[Any] = set()
-        """Modules that do not gather ahead: outside of the units all, once a backward pass has begun."""
-        inside = {module for unit in units for module in unit.modules()}
-        self._modules = [module for module in model.modules() if module not in inside] + units
-        self._waiting: set[Any] = set()
-        """Parameters of which a backward pass has no gradient yet."""
-        names = _names(model)
-        self._trained = {parameter: name[0] for parameter, name in names.items() if parameter.requires_grad}
-        self._shared = {parameter for parameter, name in names.items() if len(name) > 1}
-        self._units = set(units)
-        self._stage = settings.stage
-        self._whole_modules, self._all_wait = settings.whole_modules, not settings.frees_outside
-        for module in self._modules:
-            if settings.stage:
-                module.register_forward_pre_hook(self._before_forward, prepend=True)
-            if settings.whole_modules or (settings.stage == 3 and module in self._units):
-                module.register_forward_pre_hook(self._watch_inputs, with_kwargs=True)
-        for unit in units:
-            unit.register_forward_hook(self._after_forward)
-            unit.register_forward_hook(self._watch_outputs)
-        for parameter in () if settings.whole_modules else self._trained:
-            parameter.register_post_accumulate_grad_hook(self._take_gradient)
-
-    def begin_backward(self) -> None:
-        """Begin a backward pass (``_root_pre_backward``)."""
-        self._waiting = set(self._trained)
-        if self._stage == 3:
-            self._running_backward = set(self._modules) if self._all_wait else set(self._units)
-            self._weights.mark_units_unused()
-
-    @torch.no_grad()  # type: ignore[untyped-decorator] # torch is not type-checked
-    def end_backward(self) -> None:
-        """Reduce the gradients of shared parameters, and those that do not exist (``_root_post_backward``)."""
-        left = sorted(self._waiting, key=self._trained.__getitem__)
-        for parameter in left:
-            self._gradients.take(parameter)
-        self._gradients.reduce(left)
-        self._gradients.finish()
-
-    def release_units(self) -> None:
-        """Free all units."""
         self._weights.release_units()
 
     def _before_forward(self, module: Any, *_inputs: Any) -> None:
@@ -742,7 +713,7 @@ class _Hooks:
         self._weights.gather(parameters, prefetch=module not in self._running_backward, forward=True)
 
     def _after_forward(self, unit: Any, _inputs: Any, output: Any) -> Any:
-        if self._stage == 3:
+        if self._settings.stage == 3:
             self._weights.release(unit.parameters(), later=unit in self._running_backward)
         return output
 
@@ -752,7 +723,7 @@ class _Hooks:
         tensors = [output] if torch.is_tensor(output) else [each for each in output if torch.is_tensor(each)]
 
         def gather(_gradient: Any) -> None:
-            if self._stage == 3:
+            if self._settings.stage == 3:
                 self._running_backward.add(unit)
             self._weights.gather(list(unit.parameters()), prefetch=True, forward=False)
 
@@ -779,10 +750,10 @@ class _Hooks:
     @torch.no_grad()  # type: ignore[untyped-decorator] # torch is not type-checked
     def _after_backward(self, module: Any) -> None:
         is_unit = module in self._units
-        if is_unit and self._stage == 3:
+        if is_unit and self._settings.stage == 3:
             self._weights.release(module.parameters())
             self._running_backward.discard(module)
-        if self._whole_modules:
+        if self._settings.whole_modules:
             own = [each for each in module.parameters(recurse=is_unit) if each in self._trained]
             own = [each for each in own if each not in self._shared]
             for parameter in own:
