@@ -242,6 +242,8 @@ def _mlp(fields: ConfigFields, family: Family) -> dict[str, Any]:
         feed_forward = fields.text("feed_forward_proj", default="relu") or "relu"
         gated, activation = feed_forward.startswith("gated-"), feed_forward.removeprefix("gated-")
         activation = "gelu_new" if feed_forward == "gated-gelu" else activation  # as T5Config reads it
+    # null n_inner is four times the hidden size wherever there is one: GPT-2, GPT-J, CodeGen (modeling_gptj.py)
+    ratio = family.mlp_ratio or (4 if "n_inner" in fields.config else None)
     return {
         "mlp_size": fields.size(
             "intermediate_size",
@@ -249,7 +251,7 @@ def _mlp(fields: ConfigFields, family: Family) -> dict[str, Any]:
             "d_ff",
             "hidden_dim",
             "ffn_dim",
-            default=family.mlp_ratio * hidden if family.mlp_ratio else None,
+            default=ratio * hidden if ratio else None,
         ),
         "gated": gated,
         "activation": activation or family.activation,

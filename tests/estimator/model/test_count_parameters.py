@@ -186,6 +186,11 @@ def test_published_counts_without_a_head(name: str, task: Task, parameters: int)
     assert count_parameters(read_architecture(model.config, task)).parameters == parameters
 
 
+def test_the_mlp_of_a_null_n_inner_is_four_times_the_hidden_size() -> None:
+    config = {"model_type": "gptj", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_inner": None, "vocab_size": 100}
+    assert read_architecture(config).mlp_size == 256
+
+
 def test_unknown_family_is_read_as_a_llama_and_reported_as_approximate() -> None:
     config = {"model_type": "brandnew", **COMMON}
 
