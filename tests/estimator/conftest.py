@@ -1,5 +1,6 @@
 """Fixtures of the estimator's tests: budgets by the closed form, and answers of the worker, each computed once."""
 
+import functools
 import json
 import sys
 from collections.abc import Callable
@@ -83,3 +84,9 @@ def budget_of() -> Callable[..., Budget]:
         return closed_form(job, arch, count_parameters(arch))
 
     return make
+
+
+@pytest.fixture
+def llama_budget(budget_of: Callable[..., Budget], tiny_llama: dict[str, Any]) -> Callable[..., Budget]:
+    """Compute a budget of that Llama: ``llama_budget({"training.precision": "bf16"})``."""
+    return functools.partial(budget_of, tiny_llama)

@@ -27,8 +27,8 @@ def components(budget: Budget, phase: str) -> Any:
     return found.components
 
 
-def test_parameters_are_counted_by_hand(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
-    assert budget_of(tiny_llama).model.parameters == PARAMETERS
+def test_parameters_are_counted_by_hand(llama_budget: Estimate) -> None:
+    assert llama_budget().model.parameters == PARAMETERS
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ def test_parameters_are_counted_by_hand(budget_of: Estimate, tiny_llama: dict[st
     [("fp32", 4, 4, 8), ("bf16-mixed", 4, 4, 8), ("fp16-mixed", 4, 4, 8), ("bf16", 2, 2, 4), ("fp16", 2, 2, 4)],
 )
 def test_bytes_per_parameter_by_precision(
-    budget_of: Estimate, tiny_llama: dict[str, Any], precision: str, weights: int, gradients: int, states: int
+    llama_budget: Estimate, precision: str, weights: int, gradients: int, states: int
 ) -> None:
-    step = components(budget_of(tiny_llama, {"training.precision": precision}), "optimizer step")
+    step = components(llama_budget({"training.precision": precision}), "optimizer step")
     assert step.weights == weights * PARAMETERS
     assert step.gradients == gradients * PARAMETERS
     assert step.optimizer == states * PARAMETERS
@@ -55,32 +55,32 @@ def test_bytes_per_parameter_by_precision(
         ("paged-adamw", 0),
     ],
 )
-def test_optimizer_states(budget_of: Estimate, tiny_llama: dict[str, Any], optimizer: str, per_parameter: int) -> None:
-    step = components(budget_of(tiny_llama, {"training.optimizer": optimizer}), "optimizer step")
+def test_optimizer_states(llama_budget: Estimate, optimizer: str, per_parameter: int) -> None:
+    step = components(llama_budget({"training.optimizer": optimizer}), "optimizer step")
     assert step.optimizer == per_parameter * PARAMETERS
 
 
-def test_eight_bit_states_keep_embeddings_and_norms_in_full(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
-    step = components(budget_of(tiny_llama, {"training.optimizer": "adamw-8bit"}), "optimizer step")
+def test_eight_bit_states_keep_embeddings_and_norms_in_full(llama_budget: Estimate) -> None:
+    step = components(llama_budget({"training.optimizer": "adamw-8bit"}), "optimizer step")
     norms = 4 * 2 * 512 + 512
     full = 8 * (EMBEDDING + norms)
     assert isclose(step.optimizer, full + (PARAMETERS - EMBEDDING - norms) * 2 * (1 + 4 / 256), rel_tol=1e-6)
 
 
-def test_adafactor_keeps_a_row_and_a_column_per_matrix(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
-    step = components(budget_of(tiny_llama, {"training.optimizer": "adafactor"}), "optimizer step")
+def test_adafactor_keeps_a_row_and_a_column_per_matrix(llama_budget: Estimate) -> None:
+    step = components(llama_budget({"training.optimizer": "adafactor"}), "optimizer step")
     layer = 2 * (512 + 512) + 2 * (512 + 256) + 3 * (512 + 1408) + 2 * 512
     assert step.optimizer == 4 * (2 * (2000 + 512) + 4 * layer + 512)
 
 
-def test_foreach_adamw_copies_what_it_steps_and_fused_does_not(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
-    foreach = components(budget_of(tiny_llama, {"training.optimizer": "adamw"}), "optimizer step")
-    fused = components(budget_of(tiny_llama, {"training.optimizer": "adamw-fused"}), "optimizer step")
+def test_foreach_adamw_copies_what_it_steps_and_fused_does_not(llama_budget: Estimate) -> None:
+    foreach = components(llama_budget({"training.optimizer": "adamw"}), "optimizer step")
+    fused = components(llama_budget({"training.optimizer": "adamw-fused"}), "optimizer step")
     assert foreach.temporary - fused.temporary == 4 * PARAMETERS
 
 
-def test_lora_trains_adapters_only(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
-    budget = budget_of(tiny_llama, {"lora.rank": 8, "lora.targets": ["q_proj", "v_proj"], "training.precision": "bf16"})
+def test_lora_trains_adapters_only(llama_budget: Estimate) -> None:
+    budget = llama_budget({"lora.rank": 8, "lora.targets": ["q_proj", "v_proj"], "training.precision": "bf16"})
     adapters = 4 * 8 * ((512 + 512) + (512 + 256))
     assert budget.model.trainable_parameters == adapters
     step = components(budget, "optimizer step")
@@ -89,31 +89,25 @@ def test_lora_trains_adapters_only(budget_of: Estimate, tiny_llama: dict[str, An
 
 
 @pytest.mark.parametrize(("kind", "width"), [("nf4", 0.5625), ("nf4-double", 0.51587), ("int8", 1.0)])
-def test_quantized_weights_are_the_blocks_linear_layers(
-    budget_of: Estimate, tiny_llama: dict[str, Any], kind: str, width: float
-) -> None:
-    budget = budget_of(
-        tiny_llama, {"lora.quantization": kind, "lora.targets": "all-linear", "training.precision": "bf16"}
-    )
+def test_quantized_weights_are_the_blocks_linear_layers(llama_budget: Estimate, kind: str, width: float) -> None:
+    budget = llama_budget({"lora.quantization": kind, "lora.targets": "all-linear", "training.precision": "bf16"})
     linear = 4 * (LAYER - 2 * 512)
     adapters = budget.model.trainable_parameters
     expected = width * linear + 2 * (PARAMETERS - linear) + 4 * adapters
     assert expected < components(budget, "loading").weights < 1.01 * expected  # tables and whole blocks besides
 
 
-def test_targets_of_which_some_match_nothing_are_a_warning(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
-    whole = budget_of(tiny_llama, {"lora.targets": ["q_proj", "v_proj"]})
-    partly = budget_of(tiny_llama, {"lora.targets": ["q_proj", "query_key_value", "v_proj", "c_attn"]})
+def test_targets_of_which_some_match_nothing_are_a_warning(llama_budget: Estimate) -> None:
+    whole = llama_budget({"lora.targets": ["q_proj", "v_proj"]})
+    partly = llama_budget({"lora.targets": ["q_proj", "query_key_value", "v_proj", "c_attn"]})
     assert partly.peak == whole.peak
     assert len([warning for warning in partly.warnings if "query_key_value, c_attn" in warning]) == 1
     assert not [warning for warning in whole.warnings if "lora.targets" in warning]
 
 
-def test_targets_that_match_nothing_are_an_error_that_lists_the_layers(
-    budget_of: Estimate, tiny_llama: dict[str, Any]
-) -> None:
+def test_targets_that_match_nothing_are_an_error_that_lists_the_layers(llama_budget: Estimate) -> None:
     with pytest.raises(InputError, match=r"q_projj.*q_proj"):
-        budget_of(tiny_llama, {"lora.targets": ["q_projj"]})
+        llama_budget({"lora.targets": ["q_projj"]})
 
 
 @pytest.mark.parametrize(
@@ -129,21 +123,18 @@ def test_targets_that_match_nothing_are_an_error_that_lists_the_layers(
     ],
 )
 def test_states_are_sharded_by_the_strategy(
-    budget_of: Estimate, tiny_llama: dict[str, Any], strategy: str, weights: float, gradients: float, states: float
+    llama_budget: Estimate, strategy: str, weights: float, gradients: float, states: float
 ) -> None:
     ranks = "parallel.data_replicate" if strategy == "ddp" else "parallel.data_shard"
-    budget = budget_of(tiny_llama, {"parallel.strategy": strategy, ranks: 8, "training.optimizer": "adamw-fused"})
+    budget = llama_budget({"parallel.strategy": strategy, ranks: 8, "training.optimizer": "adamw-fused"})
     step = components(budget, "optimizer step")
     for found, expected in ((step.weights, weights), (step.gradients, gradients), (step.optimizer, states)):
         assert isclose(found, expected * PARAMETERS, rel_tol=0.001)
 
 
-def test_megatrons_steady_state_is_seven_and_a_half_bytes_per_parameter(
-    budget_of: Estimate, tiny_llama: dict[str, Any]
-) -> None:
+def test_megatrons_steady_state_is_seven_and_a_half_bytes_per_parameter(llama_budget: Estimate) -> None:
     """Megatron-LM's distributed optimizer over 8 ranks: 2 + 4 + 12/8 bytes per parameter."""
-    budget = budget_of(
-        tiny_llama,
+    budget = llama_budget(
         {
             "training.framework": "megatron",
             "training.optimizer": "adamw-fused",
@@ -155,14 +146,14 @@ def test_megatrons_steady_state_is_seven_and_a_half_bytes_per_parameter(
     assert isclose(step.weights + step.gradients + step.optimizer, 7.5 * PARAMETERS, rel_tol=0.001)
 
 
-def test_tensor_and_pipeline_parallelism_split_the_weights(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
-    whole = components(budget_of(tiny_llama), "loading").weights
-    tensor = components(budget_of(tiny_llama, {"parallel.tensor": 2}), "loading").weights
+def test_tensor_and_pipeline_parallelism_split_the_weights(llama_budget: Estimate) -> None:
+    whole = components(llama_budget(), "loading").weights
+    tensor = components(llama_budget({"parallel.tensor": 2}), "loading").weights
     assert isclose(tensor, whole / 2, rel_tol=0.01)
-    pipeline = components(budget_of(tiny_llama, {"parallel.pipeline": 4}), "loading").weights
+    pipeline = components(llama_budget({"parallel.pipeline": 4}), "loading").weights
     assert pipeline == 4 * (EMBEDDING + LAYER) or pipeline == 4 * (EMBEDDING + LAYER + 512)
     with pytest.raises(InputError, match="4 layers"):
-        budget_of(tiny_llama, {"parallel.pipeline": 5})
+        llama_budget({"parallel.pipeline": 5})
 
 
 def test_expert_parallelism_splits_experts_only(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
@@ -174,78 +165,70 @@ def test_expert_parallelism_splits_experts_only(budget_of: Estimate, tiny_llama:
     assert whole - split == 4 * experts * 3 // 4
 
 
-def test_context_parallelism_halves_activations_and_shards_states(
-    budget_of: Estimate, tiny_llama: dict[str, Any]
-) -> None:
+def test_context_parallelism_halves_activations_and_shards_states(llama_budget: Estimate) -> None:
     fsdp = {"parallel.strategy": "fsdp2", "parallel.data_shard": 4}
-    one = budget_of(tiny_llama, fsdp)
-    two = budget_of(tiny_llama, fsdp | {"parallel.context": 2})
+    one = llama_budget(fsdp)
+    two = llama_budget(fsdp | {"parallel.context": 2})
     assert isclose(components(two, "forward").activations, components(one, "forward").activations / 2, rel_tol=0.001)
     assert isclose(components(two, "loading").weights, components(one, "loading").weights / 2, rel_tol=0.001)
 
 
-def test_checkpointing_keeps_one_tensor_per_layer(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+def test_checkpointing_keeps_one_tensor_per_layer(llama_budget: Estimate) -> None:
     base = {"training.precision": "bf16", "training.sequence_length": 1024, "training.loss": "fused-linear"}
-    kept = components(budget_of(tiny_llama, base | {"training.activation_checkpointing": "full"}), "forward")
-    none = components(budget_of(tiny_llama, base), "forward")
-    selective = components(budget_of(tiny_llama, base | {"training.activation_checkpointing": "selective"}), "forward")
+    kept = components(llama_budget(base | {"training.activation_checkpointing": "full"}), "forward")
+    none = components(llama_budget(base), "forward")
+    selective = components(llama_budget(base | {"training.activation_checkpointing": "selective"}), "forward")
     around = 1024 * (8 + 2 * 512 + 4 + 2 * 512)  # token ids, last norm (Liger-Kernel's), the head's input
     assert kept.activations == 4 * 1024 * 2 * 512 + around
     assert kept.activations < selective.activations < none.activations
 
 
-def test_gradient_accumulation_keeps_gradients_through_the_forward_pass(
-    budget_of: Estimate, tiny_llama: dict[str, Any]
-) -> None:
-    assert components(budget_of(tiny_llama), "forward").gradients == 0
-    accumulated = budget_of(tiny_llama, {"training.gradient_accumulation": 4})
+def test_gradient_accumulation_keeps_gradients_through_the_forward_pass(llama_budget: Estimate) -> None:
+    assert components(llama_budget(), "forward").gradients == 0
+    accumulated = llama_budget({"training.gradient_accumulation": 4})
     assert components(accumulated, "forward").gradients == 4 * PARAMETERS
 
 
-def test_fsdp_under_the_trainer_accumulates_unsharded_with_a_warning(
-    budget_of: Estimate, tiny_llama: dict[str, Any]
-) -> None:
+def test_fsdp_under_the_trainer_accumulates_unsharded_with_a_warning(llama_budget: Estimate) -> None:
     fsdp = {"parallel.strategy": "fsdp2", "parallel.data_shard": 4, "training.gradient_accumulation": 2}
-    budget = budget_of(tiny_llama, fsdp)
+    budget = llama_budget(fsdp)
     assert components(budget, "forward").gradients == 4 * PARAMETERS
     assert any("no_sync" in warning for warning in budget.warnings)
-    titan = budget_of(tiny_llama, fsdp | {"training.framework": "torchtitan"})
+    titan = llama_budget(fsdp | {"training.framework": "torchtitan"})
     assert components(titan, "forward").gradients < 4 * PARAMETERS / 3
 
 
-def test_offloaded_activations_exist_of_one_block_at_a_time_whichever_blocks_train(
-    budget_of: Estimate, tiny_llama: dict[str, Any]
-) -> None:
+def test_offloaded_activations_exist_of_one_block_at_a_time_whichever_blocks_train(llama_budget: Estimate) -> None:
     """Every second block trains, so that blocks are counted in several runs."""
     offloaded = {"training.activation_offload": True, "training.sequence_length": 2048, "training.precision": "bf16"}
     some = {"training.trainable": ["model.layers.0", "model.layers.2"]}
-    activations = components(budget_of(tiny_llama, offloaded | some), "backward").activations
-    assert activations <= components(budget_of(tiny_llama, offloaded), "backward").activations
+    activations = components(llama_budget(offloaded | some), "backward").activations
+    assert activations <= components(llama_budget(offloaded), "backward").activations
 
 
-def test_offload_takes_states_off_the_device(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+def test_offload_takes_states_off_the_device(llama_budget: Estimate) -> None:
     fsdp = {"parallel.strategy": "fsdp2", "parallel.data_shard": 4, "parallel.cpu_offload": "all"}
-    step = components(budget_of(tiny_llama, fsdp), "optimizer step")
+    step = components(llama_budget(fsdp), "optimizer step")
     assert (step.weights, step.gradients, step.optimizer) == (0, 0, 0)
 
 
-def test_inference_has_no_backward_and_a_key_value_cache(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
-    budget = budget_of(tiny_llama, {"training.mode": "inference", "training.precision": "bf16"})
+def test_inference_has_no_backward_and_a_key_value_cache(llama_budget: Estimate) -> None:
+    budget = llama_budget({"training.mode": "inference", "training.precision": "bf16"})
     assert [phase.name for phase in budget.phases] == ["loading", "forward"]
     cache = 2048 * 4 * 2 * (256 + 256)
     assert components(budget, "forward").activations >= cache
     assert budget.model.trainable_parameters == 0
 
 
-def test_bytes_of_a_large_vocabulary(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
-    budget = budget_of(tiny_llama, {"training.precision": "bf16", "training.sequence_length": 1024})
+def test_bytes_of_a_large_vocabulary(llama_budget: Estimate) -> None:
+    budget = llama_budget({"training.precision": "bf16", "training.sequence_length": 1024})
     logits = 1024 * 2000
     assert components(budget, "forward").logits == (2 + 4 + 4) * logits
     fused = {"training.precision": "bf16", "training.sequence_length": 1024, "training.loss": "fused-linear"}
     matrix = 2000 * 512  # elements of one chunk's gradient of the head's weight, summed in 2 bytes, cast to fp32 to add
-    today = components(budget_of(tiny_llama, fused), "forward").logits
+    today = components(llama_budget(fused), "forward").logits
     assert 8 * matrix < today < 4 * logits + 8 * matrix
-    before = components(budget_of(tiny_llama, fused | {"software.transformers": "4.54"}), "forward").logits
+    before = components(llama_budget(fused | {"software.transformers": "4.54"}), "forward").logits
     assert 2 * matrix < before < 4 * logits + 2 * matrix
 
 

@@ -24,21 +24,21 @@ HIDDEN, MLP, VOCABULARY, BLOCKS = 512, 1408, 2000, 4
 BLOCK = 3 * HIDDEN * MLP + 3 * HIDDEN * HIDDEN + 2 * HIDDEN
 
 
-def test_each_gpu_has_the_weights_of_its_modules(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+def test_each_gpu_has_the_weights_of_its_modules(llama_budget: BudgetOf) -> None:
     table = {"model.embed_tokens": 0, "model.layers.0": 0, "model.layers": 1, "model.norm": 1, "lm_head": 0}
-    budget = budget_of(tiny_llama, INFERENCE | {"parallel.device_map": table, "parallel.pipeline": 2})
+    budget = llama_budget(INFERENCE | {"parallel.device_map": table, "parallel.pipeline": 2})
     assert len(budget.stages) == 2
     assert len(budget.ranks) == 2
     assert budget.peak.components.weights == 2 * 3 * BLOCK  # the norm is counted with the head
     assert budget.peak.components.communication == 0
-    whole = budget_of(tiny_llama, INFERENCE)
+    whole = llama_budget(INFERENCE)
     assert whole.peak.components.weights == 2 * (4 * BLOCK + 2 * VOCABULARY * HIDDEN + HIDDEN)
 
 
-def test_adapters_train_where_their_layers_are(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+def test_adapters_train_where_their_layers_are(llama_budget: BudgetOf) -> None:
     lora = {"training.precision": "bf16", "lora.rank": 8, "lora.targets": "all-linear", "training.sequence_length": 64}
-    placed = budget_of(tiny_llama, lora | {"parallel.device_map": "auto", "parallel.pipeline": 2})
-    whole = budget_of(tiny_llama, lora)
+    placed = llama_budget(lora | {"parallel.device_map": "auto", "parallel.pipeline": 2})
+    whole = llama_budget(lora)
     assert 0.4 * whole.peak.components.optimizer < placed.peak.components.optimizer < whole.peak.components.optimizer
     assert placed.peak.device_bytes < whole.peak.device_bytes
     assert not any("1F1B" in sentence for sentence in placed.assumptions)
@@ -56,12 +56,12 @@ def test_logits_return_to_the_gpu_of_the_input(budget_of: BudgetOf, tiny_llama: 
     assert budget.peak.components.logits == 2 * 4 * 64 * 32000
 
 
-def test_what_stays_in_cpu_ram_passes_through_the_first_gpu(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+def test_what_stays_in_cpu_ram_passes_through_the_first_gpu(llama_budget: BudgetOf) -> None:
     """By hand: the GPU has room for the embedding, two blocks, and the head; at the peak, a block's MLP passes."""
     room = 2 * (2 * VOCABULARY * HIDDEN + 2 * BLOCK) + 2 * BLOCK
     limits = {"parallel.max_memory": {"0": room, "cpu": "1GiB"}}
-    budget = budget_of(tiny_llama, INFERENCE | {"parallel.device_map": "auto"} | limits)
-    whole = budget_of(tiny_llama, INFERENCE)
+    budget = llama_budget(INFERENCE | {"parallel.device_map": "auto"} | limits)
+    whole = llama_budget(INFERENCE)
     assert budget.host is not None
     assert whole.host is not None
     on_host = budget.host.weights
@@ -87,10 +87,10 @@ def test_accelerate_copies_one_layer_at_a_time(tiny_llama: dict[str, Any]) -> No
     assert sum(sizes) == 2 * sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_offloaded_weights_are_not_trained(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+def test_offloaded_weights_are_not_trained(llama_budget: BudgetOf) -> None:
     lora = {"training.precision": "bf16", "lora.rank": 8, "parallel.device_map": "auto"}
-    budget = budget_of(tiny_llama, lora | {"parallel.max_memory": {"0": "1MiB", "cpu": "1GiB"}})
-    whole = budget_of(tiny_llama, lora)
+    budget = llama_budget(lora | {"parallel.max_memory": {"0": "1MiB", "cpu": "1GiB"}})
+    whole = llama_budget(lora)
     assert budget.peak.components == whole.peak.components
     assert any("cannot be trained" in warning for warning in budget.warnings)
 

@@ -100,7 +100,7 @@ def test_a_sharded_state_dict_gathers_nothing_under_fsdp2(
     assert gathered(budget_of(tiny_llama, FSDP2 | {"saving.weights": "sharded"})) == 0
 
 
-def test_strategies_differ(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+def test_strategies_differ(llama_budget: BudgetOf) -> None:
     """By hand: h 512, f 1408, V 2000, 4 blocks; weights are kept in fp32, under ZeRO in 16 bits."""
     hidden, mlp, vocabulary = 512, 1408, 2000
     block = 3 * hidden * mlp + 3 * hidden * hidden + 2 * hidden
@@ -111,7 +111,7 @@ def test_strategies_differ(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> N
         given = {f"saving.{name}": value for name, value in settings.items()}
         shards = {"parallel.data_replicate" if strategy == "ddp" else "parallel.data_shard": RANKS}
         common = {"training.precision": "bf16-mixed", "parallel.strategy": strategy}
-        return gathered(budget_of(tiny_llama, common | shards | given))
+        return gathered(llama_budget(common | shards | given))
 
     step = saving("zero3", weights="sharded")
     assert saving("zero3", weights="full") - step == 2 * vocabulary * hidden
@@ -193,30 +193,30 @@ def test_fsdp1_unshards_as_many_units_as_it_does_on_two_ranks(
     assert computed(weights="full", to_cpu=False) == pytest.approx(unsharded["kept"] + clones, rel=0.001)
 
 
-def test_adapters_are_small(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+def test_adapters_are_small(llama_budget: BudgetOf) -> None:
     lora = FSDP2 | {"lora.rank": 8, "lora.targets": "all-linear"}
-    budget = budget_of(tiny_llama, lora | {"saving.optimizer": True})
+    budget = llama_budget(lora | {"saving.optimizer": True})
     assert gathered(budget) == 4 * 8 * 1408
-    assert gathered(budget_of(tiny_llama, lora | {"saving.weights": "full"})) > 50 * gathered(budget)
+    assert gathered(llama_budget(lora | {"saving.weights": "full"})) > 50 * gathered(budget)
 
 
-def test_saving_may_be_the_peak(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+def test_saving_may_be_the_peak(llama_budget: BudgetOf) -> None:
     short = FSDP2 | {"training.micro_batch": 1, "training.sequence_length": 8, "saving.weights": "full"}
-    assert budget_of(tiny_llama, short).peak.phase != "saving"
-    budget = budget_of(tiny_llama, short | {"saving.to_cpu": False})
+    assert llama_budget(short).peak.phase != "saving"
+    budget = llama_budget(short | {"saving.to_cpu": False})
     assert budget.peak.phase == "saving"
     assert budget.peak.device_bytes >= budget.phases[-1].components.total_bytes
     assert Budget.from_json(budget.to_json()).phases[-1].name == "saving"
-    assert budget_of(tiny_llama, FSDP2).phase("saving") is None
+    assert llama_budget(FSDP2).phase("saving") is None
 
 
-def test_host_memory_of_the_rank_that_saves(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+def test_host_memory_of_the_rank_that_saves(llama_budget: BudgetOf) -> None:
     def host(**saving: Any) -> HostNeed:
-        need = budget_of(tiny_llama, FSDP2 | {f"saving.{name}": value for name, value in saving.items()}).host
+        need = llama_budget(FSDP2 | {f"saving.{name}": value for name, value in saving.items()}).host
         assert need is not None
         return need
 
-    parameters = budget_of(tiny_llama).model.parameters
+    parameters = llama_budget().model.parameters
     whole, sharded, states = host(weights="full"), host(weights="sharded"), host(weights="full", optimizer=True)
     assert (whole.saving, whole.saves_once) == (4 * parameters, True)
     assert (sharded.saving, sharded.saves_once) == (4 * parameters // RANKS, False)

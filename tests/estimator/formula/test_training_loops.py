@@ -22,11 +22,9 @@ def phase(budget: Budget, name: Any) -> Components:
 
 
 @pytest.mark.parametrize("kernels", [["norm"], ["mlp"], ["norm", "mlp", "rope"]])
-def test_fused_norms_save_no_fp32_copy_and_fused_mlps_no_activation(
-    budget_of: Estimate, tiny_llama: dict[str, Any], kernels: list[str]
-) -> None:
-    plain = phase(budget_of(tiny_llama, BF16), "forward").activations
-    fused = phase(budget_of(tiny_llama, BF16 | {"training.fused_kernels": kernels}), "forward").activations
+def test_fused_norms_save_no_fp32_copy_and_fused_mlps_no_activation(llama_budget: Estimate, kernels: list[str]) -> None:
+    plain = phase(llama_budget(BF16), "forward").activations
+    fused = phase(llama_budget(BF16 | {"training.fused_kernels": kernels}), "forward").activations
     norm = (2 * LAYERS + 1) * 4 * HIDDEN  # input in fp32 and normalised: 6 bytes an element; the kernel's input: 2
     saved = (norm if "norm" in kernels else 0) + (2 * LAYERS * 1408 if "mlp" in kernels else 0)
     assert plain - fused == TOKENS * saved
@@ -38,56 +36,52 @@ def test_a_model_that_liger_does_not_patch_stays_as_it_is(budget_of: Estimate, t
     assert budget_of(falcon, fused).peak == budget_of(falcon, BF16).peak
 
 
-def test_a_fused_linear_loss_is_assumed_to_come_with_the_other_kernels(
-    budget_of: Estimate, tiny_llama: dict[str, Any]
-) -> None:
+def test_a_fused_linear_loss_is_assumed_to_come_with_the_other_kernels(llama_budget: Estimate) -> None:
     loss = BF16 | {"training.loss": "fused-linear"}
-    assumed, stated = budget_of(tiny_llama, loss), budget_of(tiny_llama, loss | {"training.fused_kernels": []})
+    assumed, stated = llama_budget(loss), llama_budget(loss | {"training.fused_kernels": []})
     assert assumed.peak.device_bytes < stated.peak.device_bytes < assumed.peak.high_bytes
     assert any("fused kernels" in sentence for sentence in assumed.assumptions)
     assert not any("fused kernels" in sentence for sentence in stated.assumptions)
 
 
-def test_a_cross_entropy_in_place_keeps_one_copy_of_the_logits(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
-    fused = budget_of(tiny_llama, BF16 | {"training.fused_kernels": ["cross-entropy"]})
+def test_a_cross_entropy_in_place_keeps_one_copy_of_the_logits(llama_budget: Estimate) -> None:
+    fused = llama_budget(BF16 | {"training.fused_kernels": ["cross-entropy"]})
     assert phase(fused, "forward").logits == (2 + 4) * LOGITS
-    assert phase(budget_of(tiny_llama, BF16), "backward").logits == 3 * 4 * LOGITS
+    assert phase(llama_budget(BF16), "backward").logits == 3 * 4 * LOGITS
 
 
-def test_kept_outputs_are_there_until_the_next_ones_replace_them(
-    budget_of: Estimate, tiny_llama: dict[str, Any]
-) -> None:
-    plain, kept = budget_of(tiny_llama, BF16), budget_of(tiny_llama, BF16 | {"training.keep_outputs": True})
+def test_kept_outputs_are_there_until_the_next_ones_replace_them(llama_budget: Estimate) -> None:
+    plain, kept = llama_budget(BF16), llama_budget(BF16 | {"training.keep_outputs": True})
     for name in ("forward", "backward", "optimizer step"):
         assert phase(kept, name).logits - phase(plain, name).logits == 2 * LOGITS
     old = {"software.transformers": "4.40"}
-    fp32 = budget_of(tiny_llama, BF16 | {"training.keep_outputs": True} | old)
+    fp32 = llama_budget(BF16 | {"training.keep_outputs": True} | old)
     assert phase(fp32, "optimizer step").logits == 4 * LOGITS
 
 
-def test_automodel_keeps_its_outputs_until_the_optimizer_steps(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
-    budget = budget_of(tiny_llama, BF16 | {"training.framework": "automodel"})
+def test_automodel_keeps_its_outputs_until_the_optimizer_steps(llama_budget: Estimate) -> None:
+    budget = llama_budget(BF16 | {"training.framework": "automodel"})
     assert phase(budget, "backward").logits == (3 * 4 + 2) * LOGITS
     assert phase(budget, "optimizer step").logits == 0
 
 
-def test_automodel_checkpoints_the_parts_of_a_block_one_by_one(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+def test_automodel_checkpoints_the_parts_of_a_block_one_by_one(llama_budget: Estimate) -> None:
     settings = BF16 | SHARDED | {"training.framework": "automodel", "training.activation_checkpointing": "full"}
-    parts = phase(budget_of(tiny_llama, settings), "forward").activations
-    whole = phase(budget_of(tiny_llama, settings | {"training.framework": "torchtune"}), "forward").activations
+    parts = phase(llama_budget(settings), "forward").activations
+    whole = phase(llama_budget(settings | {"training.framework": "torchtune"}), "forward").activations
     last_norm = 6 * HIDDEN  # the fused one saves its input, torch's chain two fp32 tensors
     assert parts - whole == TOKENS * (LAYERS * (8 - 2) * HIDDEN - last_norm)
 
 
-def test_torchtitan_held_its_predictions_before_june_2024(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+def test_torchtitan_held_its_predictions_before_june_2024(llama_budget: Estimate) -> None:
     titan = BF16 | {"training.framework": "torchtitan", "training.activation_checkpointing": "full"}
-    today = budget_of(tiny_llama, titan)
+    today = llama_budget(titan)
     assert phase(today, "optimizer step").logits == 0
     for software in ({"torchtitan": "0.0.1"}, {"torch": "2.3"}, {"torch": "2.4.0.dev20240528"}):
-        held = budget_of(tiny_llama, titan | {f"software.{name}": version for name, version in software.items()})
+        held = llama_budget(titan | {f"software.{name}": version for name, version in software.items()})
         assert phase(held, "backward").logits - phase(today, "backward").logits == 4 * LOGITS
         assert phase(held, "optimizer step").logits == 4 * LOGITS
-    freed = budget_of(tiny_llama, titan | {"software.torch": "2.5.0.dev20240613"})
+    freed = llama_budget(titan | {"software.torch": "2.5.0.dev20240613"})
     assert phase(freed, "optimizer step").logits == 0
 
 
@@ -110,23 +104,19 @@ def test_torchtitan_kept_its_last_block_gathered_before_july_2025(
 
 
 @pytest.mark.parametrize("framework", ["torchtitan", "torchtune"])
-def test_compiled_blocks_save_less(budget_of: Estimate, tiny_llama: dict[str, Any], framework: str) -> None:
+def test_compiled_blocks_save_less(llama_budget: Estimate, framework: str) -> None:
     settings = BF16 | {"training.framework": framework, "training.loss": "chunked", "software.torch": "2.7"}
-    eager = phase(budget_of(tiny_llama, settings), "forward").activations
-    compiled = phase(budget_of(tiny_llama, settings | {"training.compile": True}), "forward").activations
+    eager = phase(llama_budget(settings), "forward").activations
+    compiled = phase(llama_budget(settings | {"training.compile": True}), "forward").activations
     # norms of the blocks keep an fp32 copy and the normalized input: torchtitan's of that time in 16 bits, torchtune's
     # in fp32; the norm behind them is not compiled
     norms = 2 * LAYERS * (4 if framework == "torchtitan" else 6) * HIDDEN
     assert eager - compiled == TOKENS * (2 * LAYERS * 1408 + norms)
 
 
-def test_torchtune_expands_keys_so_that_fp32_attention_has_a_fused_kernel(
-    budget_of: Estimate, tiny_llama: dict[str, Any]
-) -> None:
+def test_torchtune_expands_keys_so_that_fp32_attention_has_a_fused_kernel(llama_budget: Estimate) -> None:
     """Its keys and values are those of all heads (``MultiHeadAttention``), so that sdpa writes no scores."""
     fp32 = {"training.framework": "torchtune", "training.precision": "fp32", "training.micro_batch": 1}
-    once, twice = (
-        phase(budget_of(tiny_llama, fp32 | {"training.sequence_length": n}), "forward") for n in (1024, 2048)
-    )
+    once, twice = (phase(llama_budget(fp32 | {"training.sequence_length": n}), "forward") for n in (1024, 2048))
     assert twice.activations == 2 * once.activations
     assert once.logits == 1024 * VOCABULARY * (4 + 4)  # the logits are fp32 already

@@ -1,7 +1,6 @@
 """Tensor-parallel plans of the user's, counted by the parameters that they split."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -29,9 +28,9 @@ def test_what_a_pattern_splits(pattern: str, style: str, parameter: str, *, expe
     assert splits(((pattern, style),), parameter) == expected
 
 
-def test_the_closed_form_counts_by_the_plan(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+def test_the_closed_form_counts_by_the_plan(llama_budget: BudgetOf) -> None:
     plan = {**MLP, "model.layers.*.mlp.down_proj": "rowwise"}
-    budget = budget_of(tiny_llama, {"training.precision": "bf16", "parallel.tensor": 4, "parallel.tensor_plan": plan})
+    budget = llama_budget({"training.precision": "bf16", "parallel.tensor": 4, "parallel.tensor_plan": plan})
     hidden, mlp, layers, vocabulary = 512, 1408, 4, 2000
     split = 3 * hidden * mlp * layers
     attention = 2 * hidden * hidden + 2 * hidden * hidden // 2
@@ -40,10 +39,10 @@ def test_the_closed_form_counts_by_the_plan(budget_of: BudgetOf, tiny_llama: dic
     assert any("self_attn.q_proj" in warning for warning in budget.warnings)
 
 
-def test_a_plan_that_cannot_be_read_widens_the_range(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+def test_a_plan_that_cannot_be_read_widens_the_range(llama_budget: BudgetOf) -> None:
     common = {"training.precision": "bf16", "parallel.tensor": 4}
-    default, unread = budget_of(tiny_llama, common), budget_of(tiny_llama, common | {"parallel.tensor_plan": "a.b:c"})
-    whole = budget_of(tiny_llama, common | {"parallel.tensor": 1})
+    default, unread = llama_budget(common), llama_budget(common | {"parallel.tensor_plan": "a.b:c"})
+    whole = llama_budget(common | {"parallel.tensor": 1})
     assert unread.peak.components == default.peak.components
     assert (
         unread.peak.high_bytes > whole.peak.components.weights * 4 + default.peak.high_bytes - default.peak.device_bytes
