@@ -183,13 +183,12 @@ class QuickEstimator:
         return self.arch.max_positions
 
 
-def quick_estimator(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, str] | None = None) -> QuickEstimator:
+def quick_estimator(job: Job, *, gpu: Gpu | None = None) -> QuickEstimator:
     """Return an estimator of changed jobs, for searches: the model's shape is read once, the rest is arithmetic.
 
     Args:
         job: the job that is changed.
         gpu: the GPU; None: the job's target, else a Hopper GPU.
-        environ: environment with the Hugging Face cache; None: this process's.
 
     Raises:
         InputError: there is no such model.
@@ -197,16 +196,16 @@ def quick_estimator(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, s
     """
     if gpu is None and job.target.gpu:
         gpu = find_gpu(job.target.gpu)
-    model = resolve_model(job.model, environ=environ)
+    model = resolve_model(job.model)
     job = job_of_model(job, model, gpu)
     arch = _architecture(job, model)
     if isinstance(arch, CannotTellError):
         raise arch
-    held = _held_models(job, arch, environ)
+    held = _held_models(job, arch, None)
     return QuickEstimator(arch=arch, inventory=count_parameters(arch), gpu=gpu, job=job, model=model, held=held)
 
 
-def check_trainable(job: Job, *, environ: Mapping[str, str] | None = None) -> None:
+def check_trainable(job: Job) -> None:
     """Check that every pattern of ``training.trainable`` matches a parameter, if the model's names are known.
 
     Raises:
@@ -214,7 +213,7 @@ def check_trainable(job: Job, *, environ: Mapping[str, str] | None = None) -> No
     """
     if job.training.trainable is None:
         return
-    arch = _architecture(job, resolve_model(job.model, environ=environ))
+    arch = _architecture(job, resolve_model(job.model))
     if isinstance(arch, CannotTellError) or arch.approximate:
         return
     inventory = count_parameters(arch)

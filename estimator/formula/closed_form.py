@@ -223,7 +223,7 @@ def peak_with_range(
     approximate = inventory.count == "approximate"
     ranges = figure_ranges(
         DoubtfulBytes.of(phase.components, allocated=allocated, reserved=segments, outside=phase.outside_bytes),
-        doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.recurrent),
+        doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.arch.recurrent),
         FORMULA,
         allocated=allocated + beside,
         reserved=segments + beside,
@@ -253,7 +253,7 @@ def _spans_of_others(
     rank: RankMemory, highest: Phase, phases: tuple[Phase, ...], inventory: Inventory
 ) -> Iterator[Span]:
     """Yield the ranges of what is allocated in the other phases: with larger errors, one of them may be the highest."""
-    doubts = doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.recurrent)
+    doubts = doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.arch.recurrent)
     for phase in phases:
         if phase is highest:
             continue

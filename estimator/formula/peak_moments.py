@@ -105,7 +105,7 @@ def _generation(rank: RankMemory) -> Iterator[_Moment]:
     yield _Moment(
         gradients=kept,
         activations=rank.generation_cache,
-        logits=_SAMPLING_BYTES * job.generated_sequences * rank.vocabulary,
+        logits=_SAMPLING_BYTES * job.generated_sequences * rank.arch.vocab,
         temporary=rank.generation_cache // layers + casts,
         communication=gathered,
     )

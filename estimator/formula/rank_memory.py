@@ -406,12 +406,8 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
     """Bytes that libraries allocate once: cuBLAS's and TransformerEngine's workspaces, Megatron's buffer of gathers."""
     batch_mask: int
     """The attention mask that comes with the batch, which exists until the end of the forward pass."""
-    vocabulary: int
-    """Tokens in the vocabulary."""
     tied: bool
     """Head and embedding are one parameter."""
-    recurrent: bool
-    """Blocks of the model are recurrent, which no rule describes."""
     casts: int
     """Autocast's copies of the weights of the blocks' linear layers, all of them."""
     trained_casts: int
@@ -479,7 +475,7 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
         job, stage = self.job, self.stage
         if job.job.parallel.device_map is None or not stage.first or stage.last or job.training.loss != "full":
             return 0
-        return job.scored_tokens * self.vocabulary * (4 if job.widths.mixed else job.widths.compute)
+        return job.scored_tokens * self.arch.vocab * (4 if job.widths.mixed else job.widths.compute)
 
     @property
     def blocks_backward(self) -> int:
@@ -570,9 +566,7 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
         )
         + gathered_input_bytes(job, arch.hidden, stage),
         batch_mask=batch_mask_bytes(job, stage) if job.trains else 0,
-        vocabulary=arch.vocab,
         tied=tied,
-        recurrent=arch.recurrent,
         casts=_cast_bytes(job, stage, layered=True, tied=tied),
         trained_casts=_cast_bytes(job, stage, layered=True, tied=tied, trained=True),
         head_casts=_cast_bytes(job, stage, layered=False, tied=tied),

@@ -452,18 +452,14 @@ def with_flat_units(job: ResolvedJob, stage: Stage) -> tuple[Stage, bool]:
     return replace_fields(stage, runs=tuple(runs)), one_unit or (outside and not own)
 
 
-def block_spans(context: LayerContext, stage: Stage, *, gradient_enters: bool) -> tuple[BlockSpan, ...]:
-    """Return the spans of a stage's blocks.
+def block_spans(context: LayerContext, stage: Stage, *, gradient_enters: bool) -> Iterator[BlockSpan]:
+    """Yield the spans of a stage's blocks.
 
     Args:
         context: of all blocks.
         stage: the stage; with runs of blocks in which different parameters train.
         gradient_enters: the first block's input needs a gradient.
     """
-    return tuple(_spans(context, stage, gradient_enters))
-
-
-def _spans(context: LayerContext, stage: Stage, gradient_enters: bool) -> Iterator[BlockSpan]:
     runs, flows = stage.runs or (), gradient_enters
     adapters = sum(h.elements for h in stage.parameters if h.adapter and h.group.layered) / max(1, stage.layers)
     for run in runs:
@@ -492,7 +488,9 @@ def _unsaved_in_first(context: LayerContext) -> float:
     norm = _unsaved_norm(context, trained=parts.first_norm)
     if parts.attention:
         return norm + (_unsaved_mlp(context, moe) if arch.parallel_residual else 0.0)
-    attention = attention_half_per_token(context) + half_of_norms_per_token(context) - _one_norm(context)
+    attention = (
+        attention_half_per_token(context) + half_of_norms_per_token(context) - norm_per_token(context, arch.hidden)
+    )
     return attention + _unsaved_mlp(context, moe)
 
 
@@ -511,10 +509,6 @@ def _unsaved_norm(context: LayerContext, *, trained: bool) -> float:
     if trained and context.arch.norm == "layer":
         return 0.0
     return norm_per_token(context, context.arch.hidden, trained=0.0)
-
-
-def _one_norm(context: LayerContext) -> float:
-    return norm_per_token(context, context.arch.hidden, trained=context.parts.norms)
 
 
 # Bytes per token that one block needs temporarily while it runs, besides what the forward pass saves.
@@ -805,7 +799,7 @@ def _with_frozen_parts(job: ResolvedJob, context: LayerContext, stage: Stage) ->
     every = saved_activations(job, arch, dataclasses.replace(stage, runs=None))
     stage, in_root = with_flat_units(job, stage)
     enters = in_root or _gradient_enters(job, stage)
-    spans = block_spans(context, stage, gradient_enters=enters)
+    spans = tuple(block_spans(context, stage, gradient_enters=enters))
     order, layer, recomputed, half = [], 0.0, 0.0, 0.0
     for span in spans:
         if not span.in_graph:

@@ -91,12 +91,6 @@ def is_switch(key: str) -> bool:
     return field is not None and bool in (field.type, *get_args(field.type))
 
 
-def choices_of_key(key: str) -> tuple[str, ...]:
-    """Return the words that a key of the job file may have; empty if it is no choice of words."""
-    field = field_of(key)
-    return choices_of(field.type) if field else ()
-
-
 def _default(field: msgspec.structs.FieldInfo) -> Any:
     if field.default_factory is not msgspec.NODEFAULT:
         made = field.default_factory()

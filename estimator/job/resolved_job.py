@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from .job import Job
 from .rules.dtype_widths import (
     BYTES_PER_ELEMENT,
-    DTYPE_WIDTHS,
     AdapterRules,
     Widths,
     adapter_rules,
@@ -355,17 +354,8 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
     )
     kind = quantization(job.lora) or _served_in(job)
     adapters = adapter_rules(job.lora, job.software, framework, strategy, precision)
-    widths = dtype_widths(
-        precision,
-        framework,
-        strategy,
-        fp32_reduction=_reduces_in_fp32(parallel, framework, strategy, precision),
-        quantized=BYTES_PER_ELEMENT[kind] if kind else None,
-        main_weights=parallel.main_weights,
-        gradients=DTYPE_WIDTHS[parallel.gradient_dtype] if parallel.gradient_dtype else None,
-        adapters=adapters,
-        gathered=DTYPE_WIDTHS[parallel.param_dtype] if parallel.param_dtype else None,
-    )
+    quantized = BYTES_PER_ELEMENT[kind] if kind else None
+    widths = dtype_widths(precision, framework, strategy, parallel, quantized=quantized, adapters=adapters)
     return ResolvedJob(
         job=job,
         model=job.model,
@@ -446,19 +436,6 @@ def with_sizes_of(resolved: ResolvedJob, job: Job) -> ResolvedJob:
 def _checkpoints_units(training: Training, framework: Framework, strategy: Strategy, versions: VersionRules) -> bool:
     checkpointed = training.activation_checkpointing == "full" and framework.transformers_models
     return checkpointed and strategy.flat_parameters and versions.checkpoints_units
-
-
-def _reduces_in_fp32(parallel: Parallel, framework: Framework, strategy: Strategy, precision: Precision) -> bool:
-    """Return True if gradients are reduced in fp32.
-
-    accelerate's policy for FSDP reduces in the compute type (``set_mixed_precision`` in ``utils/dataclasses.py``), that
-    of Megatron-FSDP in the weights' (``MixedPrecisionPolicy``), and Megatron-LM in fp32.
-    """
-    if parallel.reduce_dtype is None:
-        if strategy.megatron_fsdp and not framework.gradient_buffer:
-            return precision.width == 4
-        return not (strategy.flat_parameters and framework.transformers_models)
-    return parallel.reduce_dtype == "fp32"
 
 
 def _trainable(job: Job, framework: Framework) -> TrainableRules | None:

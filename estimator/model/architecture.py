@@ -255,9 +255,9 @@ class Inventory:
         """Bytes of all buffers."""
         return sum(buffer.total_bytes for buffer in self.buffers)
 
-    def elements(self, *roles: Role, groups: Iterable[ParameterGroup] | None = None) -> int:
-        """Elements of the groups with these roles, of all groups unless some are given."""
-        return sum(g.elements for g in (self.groups if groups is None else groups) if g.role in roles)
+    def elements(self, role: Role) -> int:
+        """Elements of the groups with a role."""
+        return sum(group.elements for group in self.groups if group.role == role)
 
 
 # The role of a parameter, derived from its name, shape and kind: one rule for counted and for built models.

@@ -198,22 +198,18 @@ def resolve_model(spec: ModelSpec, *, environ: Mapping[str, str] | None = None, 
     """
     found = _resolve(spec, os.environ if environ is None else environ, folders=folders)
     if spec.num_labels is not None and found.config:
-        found = replace(found, config=_with_labels(found.config, spec.num_labels))
+        # the names that a config gives to its labels decide their number otherwise
+        unnamed = {key: value for key, value in found.config.items() if key not in _LABEL_NAMES}
+        found = replace(found, config={**unnamed, "num_labels": spec.num_labels})
     if spec.trust_remote_code and found.source in ("folder", "cache"):
         return replace(found, code={"folder": str(Path(found.where).resolve().parent), "remote": True})
     return found
 
 
-def _with_labels(config: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return the config with that many labels; the names that it gives them decide their number otherwise."""
-    return {**{key: value for key, value in config.items() if key not in _LABEL_NAMES}, "num_labels": count}
-
-
 def _resolve(spec: ModelSpec, environ: Mapping[str, str], *, folders: bool) -> ResolvedModel:
     if spec.config is not None:
-        return ResolvedModel(
-            config=spec.config, source="inline", where="model.config", label=spec.id or _inline_label(spec.config)
-        )
+        label = spec.id or f"{spec.config.get('model_type', 'inline')} model"
+        return ResolvedModel(config=spec.config, source="inline", where="model.config", label=label)
     if not spec.id:
         raise InputError("no model given; set model.id, or write its config under [model.config]")
     if names_user_code(spec.id):
@@ -340,7 +336,8 @@ def _from_built_in(name: str, environ: Mapping[str, str]) -> ResolvedModel:
     if (sentence := instead_of_model(name)) is not None:
         raise InputError(sentence)
     near = search_models(_lookup_keys(name)[-1])
-    hint = f"did you mean {', '.join(near)}?" if near else f"built in are {', '.join(_example_names())}, and others"
+    examples = ", ".join(model.id for model in built_in_models()[:4])
+    hint = f"did you mean {', '.join(near)}?" if near else f"built in are {examples}, and others"
     raise InputError(
         f"no model {name!r}: not a folder with a config.json, not in the Hugging Face cache ({hub_cache(environ)}), "
         f"not built in; {hint}"
@@ -377,11 +374,3 @@ def _lookup_keys(name: str) -> tuple[str, ...]:
     last = name.rstrip("/").rpartition("/")[2].casefold().replace(" ", "-").removeprefix("meta-")
     bare = _TUNING_SUFFIXES.sub("", last)
     return (last, bare.removesuffix("-base") if bare.startswith(_BASE_SUFFIX_PREFIXES) else bare)
-
-
-def _example_names() -> tuple[str, ...]:
-    return tuple(model.id for model in built_in_models()[:4])
-
-
-def _inline_label(config: Mapping[str, Any]) -> str:
-    return f"{config.get('model_type', 'inline')} model"

@@ -55,7 +55,11 @@ def _choices(inventory: Inventory) -> Iterator[tuple[int, tuple[str, ...]]]:
             trained = (*blocks[len(blocks) - last :], *chain.from_iterable(names[role] for role in subset))
             yield last * each + sum(sizes[role] for role in subset), trained
     for kind in ("bias", "norm", "attention", "mlp"):
-        groups = [group for group in inventory.groups if _is_of_kind(group, kind)]
+        groups = [
+            group
+            for group in inventory.groups
+            if (group.name.endswith("bias") if kind == "bias" else group.role == kind)
+        ]
         found = tuple(group.name for group in groups)
         elements = sum(group.elements for group in groups)
         yield elements, found
@@ -68,10 +72,6 @@ def _choices(inventory: Inventory) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 def _part(group: ParameterGroup) -> str:
     return "embedding" if group.role == "embedding" or "embeddings." in group.name else group.role
-
-
-def _is_of_kind(group: ParameterGroup, kind: str) -> bool:
-    return group.name.endswith("bias") if kind == "bias" else group.role == kind
 
 
 def _like_blocks(inventory: Inventory) -> tuple[str, ...]:
@@ -351,7 +351,8 @@ def adapter_groups(inventory: Inventory, job: ResolvedJob) -> tuple[ParameterGro
     """
     if job.lora is None or inventory.adapters is not None:
         return inventory.adapters or ()
-    return _cached_groups(inventory, job.lora.rank, _targets(job.lora), job.framework.fused_qkv)
+    targets = job.lora.targets if isinstance(job.lora.targets, str) else tuple(job.lora.targets)
+    return _cached_groups(inventory, job.lora.rank, targets, job.framework.fused_qkv)
 
 
 def adapter_elements(inventory: Inventory, job: ResolvedJob) -> int:
@@ -360,9 +361,7 @@ def adapter_elements(inventory: Inventory, job: ResolvedJob) -> int:
     Raises:
         InputError: no layer of the model matches the targets.
     """
-    if job.lora is None or inventory.adapters is not None:
-        return sum(group.elements for group in inventory.adapters or ())
-    return _cached_elements(inventory, job.lora.rank, _targets(job.lora), job.framework.fused_qkv)
+    return sum(group.elements for group in adapter_groups(inventory, job))
 
 
 def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, fused_qkv: bool = False) -> Iterator[ParameterGroup]:
@@ -472,15 +471,6 @@ class QuantizedLayers:
         if not self.experts or group.role != "expert" or len(group.shape) != 3:
             return 1
         return group.shape[0] * (2 if "gate_up" in group.name else 1)
-
-
-def _targets(lora: Lora) -> _Targets:
-    return lora.targets if isinstance(lora.targets, str) else tuple(lora.targets)
-
-
-@lru_cache(maxsize=256)
-def _cached_elements(inventory: Inventory, rank: int, targets: _Targets, fused_qkv: bool) -> int:
-    return sum(group.elements for group in _cached_groups(inventory, rank, targets, fused_qkv))
 
 
 @lru_cache(maxsize=256)  # sweeps repeat the same arguments

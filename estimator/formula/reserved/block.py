@@ -372,13 +372,6 @@ def _adapter(w: Writer, x: Tensor, matrices: tuple[int, int], in_size: float, ou
     return add, backward
 
 
-def readers(
-    w: Writer, x: Tensor, weights: Sequence[Weight], in_size: float, out_sizes: Sequence[float]
-) -> list[tuple[Tensor, Backward]]:
-    """Return outputs and backward passes of linear layers that read one tensor."""
-    return [linear(w, x, weight, in_size, out) for weight, out in zip(weights, out_sizes, strict=True)]
-
-
 # Attention as a program: projections, rotation, the kernel, and the output projection.
 #
 # Sources: transformers' ``eager_attention_forward`` and ``apply_rotary_pos_emb``; the fused kernel's backward pass

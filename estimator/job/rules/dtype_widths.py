@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..settings import Lora, Software
+from ..settings import Lora, Parallel, Software
 from .frameworks import Framework, Precision, Strategy, older
 
 # Bytes of a quantized weight: packed values, and the constants that scale them back.
@@ -207,13 +207,10 @@ def dtype_widths(
     precision: Precision,
     framework: Framework,
     strategy: Strategy,
+    parallel: Parallel,
     *,
-    fp32_reduction: bool,
     quantized: float | None,
     adapters: AdapterRules = NO_ADAPTERS,
-    gathered: int | None = None,
-    gradients: int | None = None,
-    main_weights: bool | None = None,
 ) -> Widths:
     """Return the bytes per element that a job's precision, framework and strategy imply.
 
@@ -221,30 +218,27 @@ def dtype_widths(
         precision: the job's.
         framework: the job's.
         strategy: the job's.
-        fp32_reduction: gradients are reduced in fp32, not in 16 bits.
+        parallel: the job's, whose dtypes count more than the strategy's.
         quantized: bytes per element of quantized weights; None: nothing is quantized.
         adapters: dtypes around adapters.
-        gathered: bytes per element in which FSDP2 gathers weights and computes; None: as the precision says.
-        gradients: bytes per element in which DeepSpeed or Megatron-FSDP accumulates gradients; None: their default.
-        main_weights: Megatron-FSDP keeps an fp32 copy of 16-bit weights; None: under mixed precision.
     """
     low, mixed = precision.width, precision.mixed
     deepspeed, megatron = uses_deepspeed(framework, strategy), uses_megatron_precision(framework, strategy)
-    kept = mixed if main_weights is None or not strategy.megatron_fsdp else main_weights
+    kept = mixed if parallel.main_weights is None or not strategy.megatron_fsdp else parallel.main_weights
     own_master = deepspeed or (low == 2 and megatron and kept)  # DeepSpeed clones fp32 weights too
     weight = 4 if mixed and not (deepspeed or megatron) else low
-    reduce = 4 if fp32_reduction else 2
+    reduce = 4 if _reduces_in_fp32(parallel, framework, strategy, precision) else 2
     casts = mixed and weight == 4
     autocast = adapters.autocasts or (casts and not strategy.fsdp)  # FSDP casts the weights that it gathers
     plain = 4 if framework.fp32_adapters and not deepspeed else weight
     if adapters.prepared == "all":
         weight = 4
-    compute = gathered if gathered is not None and strategy.fsdp2 else low
+    compute = DTYPE_WIDTHS[parallel.param_dtype] if parallel.param_dtype and strategy.fsdp2 else low
     return Widths(
         weight=weight,
         quantized=quantized,
         adapter=adapters.width or plain,
-        gradient=_gradient_width(strategy, gradients) or (reduce if megatron and low == 2 else weight),
+        gradient=_gradient_width(strategy, parallel) or (reduce if megatron and low == 2 else weight),
         compute=compute,
         residual=4 if autocast else compute,
         reduce=reduce,
@@ -256,14 +250,14 @@ def dtype_widths(
     )
 
 
-def _gradient_width(strategy: Strategy, gradients: int | None) -> int | None:
+def _gradient_width(strategy: Strategy, parallel: Parallel) -> int | None:
     """Return the width of accumulated gradients where a setting decides it.
 
     ZeRO 2 adds them up in the dtype of the weights whatever the setting (``use_grad_accum_attribute`` of DeepSpeed's
     runtime/zero/stage_1_and_2.py).
     """
     decides = strategy.megatron_fsdp or (strategy.deepspeed and strategy.zero_stage != 2)
-    return gradients if decides else None
+    return DTYPE_WIDTHS[parallel.gradient_dtype] if decides and parallel.gradient_dtype else None
 
 
 def uses_deepspeed(framework: Framework, strategy: Strategy) -> bool:
@@ -274,3 +268,16 @@ def uses_deepspeed(framework: Framework, strategy: Strategy) -> bool:
 def uses_megatron_precision(framework: Framework, strategy: Strategy) -> bool:
     """Return True if mixed precision is Megatron's: 16-bit weights, fp32 gradients, an fp32 copy in the optimizer."""
     return framework.low_precision_weights or strategy.low_precision_weights
+
+
+def _reduces_in_fp32(parallel: Parallel, framework: Framework, strategy: Strategy, precision: Precision) -> bool:
+    """Return True if gradients are reduced in fp32.
+
+    accelerate's policy for FSDP reduces in the compute type (``set_mixed_precision`` in ``utils/dataclasses.py``), that
+    of Megatron-FSDP in the weights' (``MixedPrecisionPolicy``), and Megatron-LM in fp32.
+    """
+    if parallel.reduce_dtype is None:
+        if strategy.megatron_fsdp and not framework.gradient_buffer:
+            return precision.width == 4
+        return not (strategy.flat_parameters and framework.transformers_models)
+    return parallel.reduce_dtype == "fp32"
