@@ -196,7 +196,7 @@ def left_and_right(left: Content, right: Content, width: int) -> Content:
     return Content.assemble(left, " " * gap, right).truncate(width)
 
 
-# The text of a table cell with its tone, which ``widgets.table_cell`` turns into a colour.
+# The text of a table cell with its tone, which tables turn into a colour.
 
 
 Tone = Literal["plain", "muted", "good", "over", "under"]

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 from rich.cells import set_cell_size
 from rich.segment import Segment
 from rich.style import Style as RichStyle
-from rich.text import Text
 from textual.content import Content
 from textual.events import Click, Resize
 from textual.geometry import Region, Size
@@ -112,23 +111,6 @@ def aligned(text: str, column: Column) -> str:
     return set_cell_size(f"{text:>{column.width}}" if column.right else text, column.width)
 
 
-@dataclass(frozen=True, slots=True)
-class TableCell:
-    """A drawn cell of one of Textual's tables."""
-
-    text: str
-    style: str
-
-    def __rich__(self) -> Text:
-        return Text(self.text, self.style, no_wrap=True, overflow="ellipsis", end="")
-
-
-def table_cell(cell: CellText, width: int, *, right: bool, dark: bool) -> TableCell:
-    """Return the cell for a column of this width, on dark or light ground."""
-    text = shorten(cell.text, width)
-    return TableCell(f"{text:>{width}}" if right else text, tone_style(cell.tone, dark=dark))
-
-
 class ContentPainter:
     """Draws content in one line; Textual also wraps and aligns, which takes several times as long."""
 
@@ -174,6 +156,8 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
 
     ALLOW_SELECT = False
     HEADER_LINES: ClassVar[int] = 1
+    MARGIN: ClassVar[int] = MARGIN
+    """Cells on the left of the first column, for signs."""
     GAP_AROUND: ClassVar[bool] = False
     """Half of the gap between two columns stands before each."""
     COMPONENT_CLASSES: ClassVar[set[str]] = {"table--cursor", "table--header"}
@@ -379,7 +363,7 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
 
     def _draw_titles(self) -> Strip:
         style = self.get_component_rich_style("table--header")
-        text = " " * MARGIN + "".join(map(self._spaced, self.titles))
+        text = " " * self.MARGIN + "".join(map(self._spaced, self.titles))
         return Strip([Segment(text, style)]).adjust_cell_length(self.size.width, style)
 
     def _draw_content(self, line: Content, *, at_cursor: bool) -> Strip:
@@ -393,7 +377,7 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
         columns = list(self._columns)
         if len(cells) < len(columns):
             del columns[len(cells) - 1 :]
-            taken = MARGIN + sum(column.width + self._gap for column in columns)
+            taken = self.MARGIN + sum(column.width + self._gap for column in columns)
             columns.append(Column(name="", width=max(1, self.size.width - taken - self._gap)))
         parts = [(signs, "")]
         for column, cell in zip(columns, cells, strict=True):
@@ -410,7 +394,7 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
         return " " * before + text + " " * (self._gap - before)
 
     def _column_at(self, x: int) -> Column | None:
-        end = MARGIN
+        end = self.MARGIN
         for column in self._columns:
             end += column.width + self._gap
             if x < end:

@@ -13,7 +13,7 @@ from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.cli.main import main
 from vramtop.tui.draw.palette import CHANGEABLE, COMPONENTS, DEFAULT_COLOURS, STATUSES, check_colours
 from vramtop.tui.screens.settings import SettingsScreen
-from vramtop.tui.widgets.row_table import table_cell
+from vramtop.tui.widgets.row_table import tone_style
 
 MakeApp = Callable[..., VramtopApp]
 
@@ -104,12 +104,11 @@ async def test_a_colour_is_changed_on_the_settings_screen(make_app: MakeApp) -> 
 
 
 async def test_the_table_has_the_users_colours(make_app: MakeApp) -> None:
-    from vramtop.tui.draw.labels import CellText
 
     app = make_app({"bad": "#ff00ff"})
     async with app.run_test(size=(80, 24)):
-        assert table_cell(CellText("x", "over"), 3, right=False, dark=True).style == "bold #ff00ff"
-        assert table_cell(CellText("x", "good"), 3, right=False, dark=True).style == "#22c55e"
+        assert tone_style("over", dark=True) == "bold #ff00ff"
+        assert tone_style("good", dark=True) == "#22c55e"
 
 
 def test_config_names_what_is_wrong_and_refuses_what_is_no_colour(

@@ -2,18 +2,16 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import ClassVar
 
-from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.coordinate import Coordinate
 from textual.events import Resize
 from textual.message import Message
-from textual.widgets import DataTable
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
@@ -42,9 +40,9 @@ from ...draw.labels import (
 from ...draw.memory_graph import Readings
 from ...draw.palette import COMPONENTS, PHASES, STATUSES, colour_of
 from ...draw.text_output import printable
-from ...keys import shown_key
+from ...keys import bind, shown_key
 from ...widgets.budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
-from ...widgets.row_table import StaticLines, TableCell, table_cell
+from ...widgets.row_table import ROW_BINDINGS, Column, RowTable, StaticLines, fit_columns, scroll_to_row
 from ..base import is_ascii_only
 from ..step import GPU_TOTAL
 from .run_graph import BOUND, EXPECTED, LevelLine, RunGraph, RunGraphData, graph_top_bytes
@@ -343,17 +341,20 @@ def _default_span(life_seconds: float, *, ended: bool) -> int:
 # Rows and columns of the rank table as plain data: all ranks of a run side by side.
 
 
-RankColumn = Literal[
-    "RANK", "PID", "GPU", "HOLDS", "PEAK", "KNOWN BY", "BUDGET", "DIFF", "STATUS", "PHASE", "STEP", "S/STEP"
-]
-_WIDTHS: dict[RankColumn, int] = {
-    "RANK": 4, "PID": 7, "GPU": 3, "HOLDS": 6, "PEAK": 6, "KNOWN BY": 10, "BUDGET": 6, "DIFF": 6, "STATUS": 15,
-    "PHASE": 10, "STEP": 7, "S/STEP": 6,
-}  # fmt: skip
-_BY_IMPORTANCE: tuple[RankColumn, ...] = (
-    "PID", "GPU", "HOLDS", "STATUS", "DIFF", "RANK", "PEAK", "PHASE", "STEP", "KNOWN BY", "BUDGET", "S/STEP",
-)  # fmt: skip
-_LEFT = ("KNOWN BY", "STATUS", "PHASE")
+COLUMNS = (
+    Column(name="RANK", width=4, right=True, importance=5),
+    Column(name="PID", width=7, right=True),
+    Column(name="GPU", width=3, right=True, importance=1),
+    Column(name="HOLDS", width=6, right=True, importance=2),
+    Column(name="PEAK", width=6, right=True, importance=6),
+    Column(name="KNOWN BY", width=10, importance=9),
+    Column(name="BUDGET", width=6, right=True, importance=10),
+    Column(name="DIFF", width=6, right=True, importance=4),
+    Column(name="STATUS", width=15, importance=3),
+    Column(name="PHASE", width=10, importance=7),
+    Column(name="STEP", width=7, right=True, importance=8),
+    Column(name="S/STEP", width=6, right=True, importance=11),
+)
 _GAP = 2
 
 
@@ -364,7 +365,8 @@ class RankRow:
     key: str
     row: ProcessRow | None
     """None: this rank is on no GPU."""
-    cells: dict[RankColumn, CellText]
+    cells: dict[str, CellText]
+    """By name of the column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,27 +380,16 @@ class RankPlacement:
     """Why it is on no GPU, if it is on none."""
 
 
-def rank_columns(width: int, *, gpu_width: int = 3) -> dict[RankColumn, int]:
-    """Return the columns that fit, with their widths, in order; the least important ones are dropped first.
+def rank_columns(width: int, *, gpu_width: int = 3) -> list[Column]:
+    """Return the columns that fit, in order; the least important ones are dropped first.
 
     Args:
         width: cells of the table.
         gpu_width: cells of the longest GPU or MIG device name.
     """
-    chosen: set[RankColumn] = set()
-    widths = _WIDTHS | {"GPU": max(_WIDTHS["GPU"], gpu_width)}
-    left = width
-    for name in _BY_IMPORTANCE:
-        left -= widths[name] + _GAP
-        if left < 0 and chosen:
-            break
-        chosen.add(name)
-    return {name: size for name, size in widths.items() if name in chosen}
-
-
-def is_right(name: RankColumn) -> bool:
-    """Return True if the column is right-aligned: it holds numbers."""
-    return name not in _LEFT
+    columns = [replace(each, width=max(3, gpu_width)) if each.name == "GPU" else each for each in COLUMNS]
+    fitting = {column.name for column in fit_columns(columns, width, _GAP)}
+    return [column for column in columns if column.name in fitting]
 
 
 def rank_rows(rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, RankPlacement]) -> list[RankRow]:
@@ -428,7 +419,7 @@ def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
         if comparison.peak_usage:
             peak, known = format_gib(comparison.peak_usage.size_bytes), _known_by(comparison.peak_usage)
     ended = row.ended_at is not None
-    texts: dict[RankColumn, CellText] = {
+    texts = {
         "RANK": CellText("-" if rank is None else str(rank)),
         "PID": CellText(str(row.process.pid)),
         "GPU": CellText(row.gpu.label),
@@ -448,7 +439,7 @@ def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
 
 
 def _missing_row(key: ProcessKey, place: RankPlacement) -> RankRow:
-    texts = dict.fromkeys(_WIDTHS, CellText("-", "muted"))
+    texts = dict.fromkeys((column.name for column in COLUMNS), CellText("-", "muted"))
     texts["RANK"] = CellText("-" if place.rank is None else str(place.rank))
     texts["PID"] = CellText(str(key[0]))
     texts["GPU"] = CellText(place.gpu, "muted")
@@ -465,14 +456,16 @@ def _known_by(high: PeakUsage) -> str:
 # Table of all ranks of a run; the rank under the cursor is drawn below it.
 
 
-class RankTable(DataTable[TableCell]):
-    """The ranks; posts ``Selected`` when the cursor moves to another one, ``Paged`` if all are in sight already."""
+class RankTable(RowTable[RankRow], can_focus=True):
+    """The ranks; posts ``Selected`` when the user moves the cursor, ``Paged`` if all are in sight already."""
 
+    GAP_AROUND = True
+    MARGIN = 0
+    BINDINGS: ClassVar[list[BindingType]] = [*ROW_BINDINGS, bind("list.open", "open")]
     DEFAULT_CSS = """
-    RankTable { height: auto; max-height: 9; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; }
-    RankTable > .datatable--cursor { background: $primary 20%; color: $text; text-style: none; }
-    RankTable:focus > .datatable--cursor { background: $primary 45%; }
-    RankTable > .datatable--header { background: $panel; color: $text; text-style: bold; }
+    RankTable { height: auto; max-height: 9; min-height: 1; }
+    RankTable > .table--cursor { background: $primary 20%; }
+    RankTable:focus > .table--cursor { background: $primary 45%; }
     """
 
     class Selected(Message):
@@ -485,95 +478,48 @@ class RankTable(DataTable[TableCell]):
             super().__init__()
             self.by = by
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
-        super().__init__(id=id, cursor_type="row", cell_padding=1, cursor_foreground_priority="renderable")
-        self._shown: list[RankRow] = []
-        self._columns: dict[RankColumn, int] = {}
-        self._dark = True
-        self._auto_row: str | None = None
-        """Key of the row that the table itself put the cursor on."""
-
     @property
-    def selected(self) -> ProcessRow | None:
+    def process(self) -> ProcessRow | None:
         """The process under the cursor; None if there is none, or it holds nothing on a GPU yet."""
-        at = self.cursor_row
-        return self._shown[at].row if 0 <= at < len(self._shown) else None
+        return self.selected.row if self.selected else None
 
     def show(self, rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, RankPlacement], *, width: int) -> None:
         """Show these processes, and the ranks that are on no GPU yet.
 
         Until the user moves it, the cursor is on the rank with the worst status, or the most memory among equals.
         """
-        new, columns = rank_rows(rows, ranks), self._fitting_columns(rows, width)
-        dark = self.app.current_theme.dark
-        same = (
-            columns == self._columns
-            and dark == self._dark
-            and [row.key for row in new] == [row.key for row in self._shown]
-        )
-        if same:
-            self._update(new)
-        else:
-            self._fill(new, columns)
-
-    def _fitting_columns(self, rows: Sequence[ProcessRow], width: int) -> dict[RankColumn, int]:
+        new, followed = rank_rows(rows, ranks), self.selected
+        if not self._moved and new:
+            worst = min(new, key=_urgency)
+            kept = next((row for row in new if followed is not None and row.key == followed.key), worst)
+            self.cursor_row = new.index(worst if _urgency(worst)[0] < _urgency(kept)[0] else kept)
         gpu_width = max((len(row.gpu.label) for row in rows), default=0)
-        return rank_columns(width - self.scrollbar_size_vertical, gpu_width=gpu_width)
+        self.show_rows(new, rank_columns(width - self.scrollbar_size_vertical, gpu_width=gpu_width), _GAP)
+        scroll_to_row(self, self.cursor_row, page=self.page)
 
-    def action_page_down(self) -> None:
-        """Go to the next ranks; with all of them in sight, what is below the table scrolls."""
-        if self.max_scroll_y:
-            super().action_page_down()
-        else:
-            self.post_message(self.Paged(1))
+    def key_of(self, row: RankRow) -> str:
+        """Return the rank's process, and its GPU."""
+        return row.key
 
-    def action_page_up(self) -> None:
-        """Go to the previous ranks; with all of them in sight, what is below the table scrolls."""
-        if self.max_scroll_y:
-            super().action_page_up()
-        else:
-            self.post_message(self.Paged(-1))
+    def cells_of(self, row: RankRow) -> list[CellText]:
+        """Return the cells of the columns that are shown."""
+        return [row.cells[column.name] for column in self._columns]
 
-    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        """Report that another rank is under the cursor."""
-        event.stop()
+    def signs_of(self, row: RankRow) -> tuple[str, bool]:  # noqa: ARG002 - no rank has a sign
+        """Return nothing: the first column begins at the left."""
+        return "", False
+
+    def move_cursor(self, *, row: int) -> None:
+        """Put the cursor on another rank, and report that."""
+        super().move_cursor(row=row)
         self.post_message(self.Selected())
 
-    def _update(self, new: Sequence[RankRow]) -> None:
-        for row, old in zip(new, self._shown, strict=True):
-            for name, width in self._columns.items():
-                if row.cells[name] != old.cells[name]:
-                    cell = table_cell(row.cells[name], width, right=is_right(name), dark=self.app.current_theme.dark)
-                    self.update_cell(row.key, name, cell)
-        self._shown = list(new)
-        if new and self._shown[self.cursor_row].key == self._auto_row:
-            self._move_to_worst(new, worse_than=_urgency(new[self.cursor_row])[0])
-
-    def _fill(self, new: Sequence[RankRow], columns: dict[RankColumn, int]) -> None:
-        at = self._shown[self.cursor_row].key if 0 <= self.cursor_row < len(self._shown) else None
-        self.clear(columns=True)
-        self._columns, self._dark = columns, self.app.current_theme.dark
-        for name, width in columns.items():
-            self.add_column(Text(f"{name:>{width}}" if is_right(name) else name, no_wrap=True), width=width, key=name)
-        dark = self.app.current_theme.dark
-        for row in new:
-            cells = (
-                table_cell(row.cells[name], width, right=is_right(name), dark=dark) for name, width in columns.items()
-            )
-            self.add_row(*cells, key=row.key)
-        self._shown = list(new)
-        kept = next((place for place, row in enumerate(new) if row.key == at), None)
-        if kept is None:
-            self._move_to_worst(new)
+    def action_move_page(self, by: int) -> None:
+        """Go to the next or previous ranks; with all of them in sight, what is below the table scrolls."""
+        if self.max_scroll_y:
+            super().action_move_page(by)
         else:
-            self.cursor_coordinate = Coordinate(kept, 0)
-
-    def _move_to_worst(self, rows: Sequence[RankRow], *, worse_than: int | None = None) -> None:
-        """Put the cursor on the row with the worst status; ``worse_than``: only if it is worse than this one."""
-        first = min(range(len(rows)), key=lambda at: _urgency(rows[at]), default=None)
-        if first is not None and (worse_than is None or _urgency(rows[first])[0] < worse_than):
-            self.cursor_coordinate = Coordinate(first, 0)
-            self._auto_row = rows[first].key
+            self.post_message(self.Paged(by))
 
 
 def _urgency(row: RankRow) -> tuple[int, int]:

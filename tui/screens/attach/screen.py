@@ -448,7 +448,7 @@ class AttachScreen(Screen[None]):
         pane = self.query_one(RankView)
         pane.scroll_relative(y=event.by * max(1, pane.size.height - 2), animate=False)
 
-    @on(RankTable.RowSelected)
+    @on(RankTable.Opened)
     def _explain_end(self) -> None:
         """Open the explanation of a rank that ended out of memory."""
         if (row := self._selected) is not None:
@@ -545,7 +545,7 @@ class AttachScreen(Screen[None]):
     @property
     def _selected(self) -> ProcessRow | None:
         """The process under the cursor, which is drawn; None: it holds nothing on a GPU."""
-        return self.query_one(RankTable).selected
+        return self.query_one(RankTable).process
 
     @property
     def _runs(self) -> tuple[RunRow, ...]:

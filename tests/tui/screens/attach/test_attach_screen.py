@@ -205,7 +205,7 @@ async def test_all_ranks_are_listed_and_a_key_shows_another_run(training, watchl
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#problem"))
-        assert screen.query_one(RankTable).row_count == 2
+        assert len(screen.query_one(RankTable).rows) == 2
         assert "1 other  ▲ OVER" in text_of(screen, "#title")
         assert "2 mine" in text_of(screen, "#title")
         assert "61.0 of 80.0 GiB" in text_of(screen, "#bars")  # the rank over its budget
@@ -440,7 +440,7 @@ async def test_an_unreadable_gpu_and_an_ended_run_are_not_shown_as_zero_memory(
         screen.show_board(watchlist.update(make_snapshot([unread, make_gpu(1)], time=2_001.0)))
         await until_shown(pilot, lambda: "GPU n/a" in text_of(screen, "#run"))
         assert "not known: GPU 0 cannot be read" in text_of(screen, "#bars")
-        assert "GPU n/a" in str(screen.query_one(RankTable).get_row_at(0))
+        assert "GPU n/a" in screen.query_one(RankTable).rows[0].cells["STATUS"].text
         training.kill()
         training.wait()
         screen.show_board(watchlist.update(make_snapshot([make_gpu(0), make_gpu(1)], time=2_002.0)))

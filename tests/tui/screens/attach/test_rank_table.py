@@ -68,9 +68,10 @@ def test_ranks_without_a_gpu_and_ended_ranks_are_listed(rows_of):
 @pytest.mark.parametrize("width", [1, 40, 80, 120, 200])
 def test_columns_fit_the_width_and_the_most_important_are_kept(width):
     columns = rank_columns(width)
-    assert sum(size + 2 for size in columns.values()) <= max(width, 9)
-    assert "PID" in columns
-    assert width < 80 or {"RANK", "GPU", "HOLDS", "PEAK", "DIFF", "STATUS"} <= columns.keys()
+    assert sum(column.width + 2 for column in columns) <= max(width, 9)
+    names = {column.name for column in columns}
+    assert "PID" in names
+    assert width < 80 or {"RANK", "GPU", "HOLDS", "PEAK", "DIFF", "STATUS"} <= names
 
 
 class TableApp(App[None]):
@@ -85,8 +86,8 @@ async def test_the_cursor_follows_the_most_urgent_rank_until_the_user_moves_it(r
 
         def chosen(*sizes: float) -> int:
             table.show(rows_of(*sizes), RANKS, width=120)
-            assert table.selected is not None
-            return table.selected.process.pid
+            assert table.process is not None
+            return table.process.process.pid
 
         assert chosen(40, 41) == 12  # holds more
         assert chosen(41, 40) == 12  # no reason to jump
