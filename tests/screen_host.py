@@ -1,9 +1,16 @@
 """An app that hosts one screen under test, and functions that return the text drawn on a screen."""
 
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from textual.app import App
+from textual.pilot import Pilot
 from textual.screen import Screen
+
+from vramtop.monitor.board.board import Board
+
+Shown = TypeVar("Shown", bound=Screen[Any])
 
 
 class ScreenHost(App[None]):
@@ -22,6 +29,18 @@ class ScreenHost(App[None]):
     async def on_mount(self) -> None:
         """Push the screen."""
         await self.push_screen(self.shown)
+
+
+@asynccontextmanager
+async def opened(
+    screen: Shown, board: Board | None = None, *, size: tuple[int, int] = (120, 40)
+) -> AsyncIterator[tuple[Shown, Pilot[None]]]:
+    """Open a screen in a terminal of this size, and show it a board."""
+    async with ScreenHost(screen).run_test(size=size) as pilot:
+        if board is not None:
+            await pilot.pause()
+            screen.show_board(board)  # type: ignore[attr-defined]
+        yield screen, pilot
 
 
 def screen_lines(app: App[Any]) -> list[str]:

@@ -489,10 +489,11 @@ class RankTable(RowTable[RankRow], can_focus=True):
         Until the user moves it, the cursor is on the rank with the worst status, or the most memory among equals.
         """
         new, followed = rank_rows(rows, ranks), self.selected
-        if not self._moved and new:
+        kept = next((row for row in new if followed is not None and row.key == followed.key), None)
+        self._moved = self._moved and kept is not None
+        if new and not self._moved:
             worst = min(new, key=_urgency)
-            kept = next((row for row in new if followed is not None and row.key == followed.key), worst)
-            self.cursor_row = new.index(worst if _urgency(worst)[0] < _urgency(kept)[0] else kept)
+            self.cursor_row = new.index(worst if kept is None or _urgency(worst)[0] < _urgency(kept)[0] else kept)
         gpu_width = max((len(row.gpu.label) for row in rows), default=0)
         self.show_rows(new, rank_columns(width - self.scrollbar_size_vertical, gpu_width=gpu_width), _GAP)
         scroll_to_row(self, self.cursor_row, page=self.page)

@@ -4,10 +4,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from screen_host import ScreenHost
+from screen_host import ScreenHost, opened
 from textual.screen import Screen
 from textual.widgets import Input, OptionList
 from waiting import until_shown
@@ -66,17 +67,22 @@ def board(training, watchlist, make_snapshot, make_gpu, make_process):
     return watchlist.update(make_snapshot([make_gpu(0, [process]), make_gpu(1)]))
 
 
+@pytest.fixture
+def attached(watchlist, estimate_forty):
+    """Opens the attach screen, and shows it a board."""
+
+    def attached(*, shown: Board | None = None, size: tuple[int, int] = (120, 40), **options: Any):
+        return opened(AttachScreen(watchlist, **{"estimate": estimate_forty, **options}), shown, size=size)
+
+    return attached
+
+
 def text_of(screen: Screen[None], selector: str) -> str:
     return " ".join(str(found.render()) for found in screen.query(selector) if found.is_mounted)
 
 
-async def test_filling_in_the_missing_field_shows_the_budget_and_watches_the_job(
-    training, watchlist, estimate_forty, board
-):
-    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+async def test_filling_in_the_missing_field_shows_the_budget_and_watches_the_job(attached, training, watchlist, board):
+    async with attached(pid=training.pid, shown=board) as (screen, pilot):
         await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#problem"))
         assert f"pid {training.pid}" in text_of(screen, "#run")
         assert "GPU 0" in text_of(screen, "#run")
@@ -98,9 +104,8 @@ async def test_filling_in_the_missing_field_shows_the_budget_and_watches_the_job
 
 
 @pytest.mark.slow
-async def test_a_value_that_was_read_can_be_corrected(training, watchlist, estimate_forty, board):
-    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+async def test_a_value_that_was_read_can_be_corrected(attached, training, watchlist):
+    async with attached(pid=training.pid) as (screen, pilot):
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
@@ -125,8 +130,10 @@ async def test_answers_are_still_there_the_next_time(training, watchlist, estima
 
 @pytest.mark.slow
 async def test_answers_are_saved_for_the_command_line(training, estimate_forty):
-    screen = AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with opened(AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)) as (
+        screen,
+        pilot,
+    ):
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         run = run_key(read_run(training.pid))
@@ -141,10 +148,9 @@ async def test_answers_are_saved_for_the_command_line(training, estimate_forty):
         await until_shown(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))) == {})
 
 
-async def test_clearing_a_field_deletes_its_answer(training, watchlist, estimate_forty):
+async def test_clearing_a_field_deletes_its_answer(attached, training):
     SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
-    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with attached(pid=training.pid) as (screen, pilot):
         await until_shown(pilot, lambda: screen.query_one(RankTable).has_focus and bool(screen.query("FieldRow Input")))
         assert "instead of 2" in text_of(screen, "#row-training-micro_batch .remark")
         screen.query_one("#row-training-micro_batch Input", Input).focus()
@@ -154,9 +160,8 @@ async def test_clearing_a_field_deletes_its_answer(training, watchlist, estimate
 
 
 @pytest.mark.slow
-async def test_chosen_adapters_are_saved_as_one_answer(training, watchlist, estimate_forty):
-    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+async def test_chosen_adapters_are_saved_as_one_answer(attached, training, watchlist):
+    async with attached(pid=training.pid) as (screen, pilot):
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         screen.query_one("#row-lora Choice").focus()
@@ -168,11 +173,10 @@ async def test_chosen_adapters_are_saved_as_one_answer(training, watchlist, esti
         await until_shown(pilot, lambda: [w.job.lora is not None for w in watchlist.runs()] == [True])
 
 
-async def test_answers_that_cannot_be_saved_are_reported_in_one_sentence(training, watchlist, estimate_forty, tmp_path):
+async def test_answers_that_cannot_be_saved_are_reported_in_one_sentence(attached, training, watchlist, tmp_path):
     (tmp_path / "file").write_text("")
     answers = SavedAnswers(tmp_path / "file" / "answers.json")
-    screen = AttachScreen(watchlist, estimate=estimate_forty, answers=answers, pid=training.pid)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with attached(answers=answers, pid=training.pid) as (screen, pilot):
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         await until_shown(pilot, lambda: "cannot be" in " ".join(n.message for n in pilot.app._notifications))
@@ -201,9 +205,8 @@ def two_runs(training, watchlist, make_snapshot, make_gpu, make_process):
 
 
 @pytest.mark.slow
-async def test_all_ranks_are_listed_and_a_key_shows_another_run(training, watchlist, estimate_forty, two_runs):
-    screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+async def test_all_ranks_are_listed_and_a_key_shows_another_run(attached, training, two_runs):
+    async with attached(board=two_runs(40, 61, 41), pid=999_999_000) as (screen, pilot):
         await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#problem"))
         assert len(screen.query_one(RankTable).rows) == 2
         assert "1 other  ▲ OVER" in text_of(screen, "#title")
@@ -220,11 +223,10 @@ async def test_all_ranks_are_listed_and_a_key_shows_another_run(training, watchl
 
 
 async def test_a_run_that_has_ended_stays_with_its_summary_until_it_is_dismissed(
-    training, watchlist, estimate_forty, two_runs
+    attached, training, watchlist, two_runs
 ):
     watchlist.is_running = lambda key: key[0] == training.pid
-    screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with attached(board=two_runs(40, 61, 41), pid=999_999_000) as (screen, pilot):
         await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#problem"))
         screen.show_board(two_runs(None, None, 41))
         assert "ended" in text_of(screen, "#bars")
@@ -257,7 +259,7 @@ async def test_settings_read_from_a_run_stay_after_its_end(training, watchlist, 
         assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
 
 
-async def test_a_diverging_run_shows_the_reason_and_torch_counters(training, watchlist, estimate_forty, two_runs):
+async def test_a_diverging_run_shows_the_reason_and_torch_counters(attached, training, two_runs):
     counters = ProcessCounters(
         time=2_000.0,
         allocated_bytes=45 * GIB,
@@ -268,8 +270,7 @@ async def test_a_diverging_run_shows_the_reason_and_torch_counters(training, wat
         steps=7,
     )
     board = two_runs(40, 61, 41, counters=counters)
-    screen = AttachScreen(watchlist, estimate=estimate_forty, board=board, pid=999_999_000)
-    async with ScreenHost(screen).run_test(size=(160, 50)) as pilot:
+    async with attached(board=board, pid=999_999_000, size=(160, 50)) as (screen, pilot):
         await until_shown(pilot, lambda: "Why?" in text_of(screen, "#why"))
         assert "tensors take 50.0 GiB" in text_of(screen, "#why")
         bars = text_of(screen, "#bars")
@@ -282,10 +283,9 @@ async def test_a_diverging_run_shows_the_reason_and_torch_counters(training, wat
 
 
 async def test_on_a_small_terminal_the_reason_stands_above_the_graph_which_page_down_brings_into_sight(
-    training, watchlist, estimate_forty, two_runs
+    attached, training, two_runs
 ):
-    screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
-    async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
+    async with attached(board=two_runs(40, 61, 41), pid=999_999_000, size=(80, 24)) as (screen, pilot):
         await until_shown(pilot, lambda: "Why?" in text_of(screen, "#why"))
         why, graph, pane = (screen.query_one(name) for name in ("#why", "#over-time", "#memory"))
         await until_shown(pilot, lambda: pane.region.y < why.region.y < why.region.bottom <= graph.region.y)
@@ -312,16 +312,16 @@ async def test_causes_are_searched_by_the_quick_estimate_that_is_not_corrected(
         return estimate_forty(job, **place)
 
     board = two_runs(40, 61, 41)
-    screen = AttachScreen(watchlist, estimate=slow, estimate_changed=quick, board=board, pid=999_999_000)
-    async with ScreenHost(screen).run_test(size=(160, 50)) as pilot:
+    async with opened(
+        AttachScreen(watchlist, estimate=slow, estimate_changed=quick, board=board, pid=999_999_000), size=(160, 50)
+    ) as (screen, pilot):
         await until_shown(pilot, lambda: "Why?" in text_of(screen, "#why"))
     assert len(set(map(repr, searched))) > 5
     assert len(set(map(repr, corrected))) <= 1
 
 
-async def test_the_time_span_can_be_zoomed(training, watchlist, estimate_forty, two_runs):
-    screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+async def test_the_time_span_can_be_zoomed(attached, training, two_runs):
+    async with attached(board=two_runs(40, 61, 41), pid=999_999_000) as (screen, pilot):
         await until_shown(pilot, lambda: "last 1 min" in text_of(screen, "#legend"))
         await pilot.press("minus", "minus")
         assert "last 15 min" in text_of(screen, "#legend")
@@ -331,10 +331,9 @@ async def test_the_time_span_can_be_zoomed(training, watchlist, estimate_forty, 
         assert "last 1 min" in text_of(screen, "#legend")
 
 
-async def test_in_a_small_terminal_a_key_shows_the_settings(training, watchlist, estimate_forty, board):
+async def test_in_a_small_terminal_a_key_shows_the_settings(attached, training, board):
     SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512})
-    screen = AttachScreen(watchlist, estimate=estimate_forty, board=board, pid=training.pid)
-    async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
+    async with attached(board=board, pid=training.pid, size=(80, 24)) as (screen, pilot):
         await until_shown(pilot, lambda: "within budget" in text_of(screen, "#bars"))
         shown = lambda: [screen.query_one(name).display for name in ("#settings", "#memory")]  # noqa: E731 - short
         assert shown() == [False, True]
@@ -346,11 +345,8 @@ async def test_in_a_small_terminal_a_key_shows_the_settings(training, watchlist,
 
 
 @pytest.mark.slow
-async def test_wrong_values_are_reported_and_the_last_valid_settings_stay_in_effect(
-    training, watchlist, estimate_forty
-):
-    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+async def test_wrong_values_are_reported_and_the_last_valid_settings_stay_in_effect(attached, training, watchlist):
+    async with attached(pid=training.pid) as (screen, pilot):
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
@@ -366,10 +362,7 @@ async def test_wrong_values_are_reported_and_the_last_valid_settings_stay_in_eff
 
 
 async def test_without_a_pid_the_screen_offers_the_processes_on_gpus(training, watchlist, estimate_forty, board):
-    screen = AttachScreen(watchlist, estimate=estimate_forty)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+    async with opened(AttachScreen(watchlist, estimate=estimate_forty), board) as (screen, pilot):
         assert screen.query_one(OptionList).option_count == 1
         await pilot.press("tab", "enter")
         await until_shown(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
@@ -380,10 +373,7 @@ async def test_without_a_pid_the_screen_offers_the_processes_on_gpus(training, w
 async def test_a_process_of_a_recording_is_not_read_from_this_machine(training, watchlist, estimate_forty, board):
     source = replace(board.snapshot.source, kind="demo")
     recorded = replace(board, snapshot=replace(board.snapshot, source=source))
-    screen = AttachScreen(watchlist, estimate=estimate_forty)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(recorded)
+    async with opened(AttachScreen(watchlist, estimate=estimate_forty), recorded) as (screen, pilot):
         await pilot.press("tab", "enter")
         await until_shown(pilot, lambda: "is in the recording" in text_of(screen, "#problem"))
         assert "41.0 of 80.0 GiB" in text_of(screen, "#bars")
@@ -393,8 +383,7 @@ async def test_a_process_of_a_recording_is_not_read_from_this_machine(training, 
 async def test_an_ended_process_is_reported_in_one_sentence(watchlist, estimate_forty):
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
-    screen = AttachScreen(watchlist, estimate=estimate_forty)
-    async with ScreenHost(screen).run_test() as pilot:
+    async with opened(AttachScreen(watchlist, estimate=estimate_forty), size=(80, 24)) as (screen, pilot):
         await pilot.press(*str(ended.pid), "enter")
         await until_shown(pilot, lambda: f"no process {ended.pid}" in text_of(screen, "#failure"))
         assert screen.query_one(Input).has_focus
@@ -404,22 +393,22 @@ async def test_an_unreadable_process_is_reported_in_one_sentence(watchlist, esti
     def attach(pid: int, **_: object) -> Attachment:
         raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.")
 
-    screen = AttachScreen(watchlist, attach=attach, estimate=estimate_forty, pid=1)
-    async with ScreenHost(screen).run_test() as pilot:
+    async with opened(AttachScreen(watchlist, attach=attach, estimate=estimate_forty, pid=1), size=(80, 24)) as (
+        screen,
+        pilot,
+    ):
         await until_shown(pilot, lambda: "hidden from this user" in text_of(screen, "#failure"))
 
 
 @pytest.mark.parametrize("typed", ["abc", "-1", ""])
 async def test_an_invalid_pid_is_reported_in_one_sentence(watchlist, estimate_forty, typed):
-    screen = AttachScreen(watchlist, estimate=estimate_forty)
-    async with ScreenHost(screen).run_test() as pilot:
+    async with opened(AttachScreen(watchlist, estimate=estimate_forty), size=(80, 24)) as (screen, pilot):
         await pilot.press(*typed, "enter")
         assert "pid" in text_of(screen, "#failure")
 
 
-async def test_a_run_without_gpu_memory_shows_its_budget_alone(training, watchlist, estimate_forty):
-    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
+async def test_a_run_without_gpu_memory_shows_its_budget_alone(attached, training):
+    async with attached(pid=training.pid, size=(80, 24)) as (screen, pilot):
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         await until_shown(pilot, lambda: "peak 40.0 GiB" in text_of(screen, "#budget"))
@@ -429,13 +418,10 @@ async def test_a_run_without_gpu_memory_shows_its_budget_alone(training, watchli
 
 @pytest.mark.slow
 async def test_an_unreadable_gpu_and_an_ended_run_are_not_shown_as_zero_memory(
-    training, watchlist, estimate_forty, board, make_snapshot, make_gpu
+    attached, training, watchlist, board, make_snapshot, make_gpu
 ):
     unread = replace(make_gpu(0, used_bytes=None, free_bytes=None), processes=None)
-    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+    async with attached(pid=training.pid, shown=board) as (screen, pilot):
         await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#problem"))
         screen.show_board(watchlist.update(make_snapshot([unread, make_gpu(1)], time=2_001.0)))
         await until_shown(pilot, lambda: "GPU n/a" in text_of(screen, "#run"))
@@ -449,19 +435,14 @@ async def test_an_unreadable_gpu_and_an_ended_run_are_not_shown_as_zero_memory(
 
 
 @pytest.mark.slow
-async def test_the_training_step_is_drawn_and_redrawn_when_its_trace_arrives(
-    training, watchlist, estimate_forty, board
-):
+async def test_the_training_step_is_drawn_and_redrawn_when_its_trace_arrives(attached, training, estimate_forty, board):
     go = threading.Event()
 
     def refine(job: Job, **asked: object) -> Budget:
         go.wait(20)
         return replace(estimate_forty(job), method="exact", assumptions=(UNTRACED,))
 
-    screen = AttachScreen(watchlist, estimate=estimate_forty, refine=refine, pid=training.pid)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+    async with attached(refine=refine, pid=training.pid, shown=board) as (screen, pilot):
         await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#problem"))
         await pilot.press("f5")
         assert pilot.app.screen is screen  # there is no step to draw yet

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from screen_host import ScreenHost
+from screen_host import opened
 from textual.pilot import Pilot
 from textual.widgets import Input
 from waiting import until_shown
@@ -79,8 +79,7 @@ async def retype(pilot: Pilot[None], screen: AttachScreen, key: str, text: str) 
 @pytest.mark.slow
 async def test_what_follows_from_another_model_is_shown_at_once_and_edits_stay(training, estimate):
     watchlist = Watchlist(estimate=estimate)
-    screen = AttachScreen(watchlist, estimate=estimate, pid=training.pid)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with opened(AttachScreen(watchlist, estimate=estimate, pid=training.pid)) as (screen, pilot):
         await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))
         await retype(pilot, screen, "training.sequence_length", "512")
         await until_shown(pilot, lambda: [run.job.model.id for run in watchlist.runs()] == [OLD])
@@ -116,8 +115,7 @@ async def test_until_the_run_is_read_again_nothing_of_the_old_model_is_shown_bes
             free.wait(60)
         return read_run(pid, given=given, **options)
 
-    screen = AttachScreen(watchlist, attach=attach, estimate=estimate, pid=training.pid)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with opened(AttachScreen(watchlist, attach=attach, estimate=estimate, pid=training.pid)) as (screen, pilot):
         await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))
         await retype(pilot, screen, "training.sequence_length", "512")
         await until_shown(pilot, lambda: len(watchlist.runs()) == 1)
@@ -142,8 +140,7 @@ async def test_until_the_run_is_read_again_nothing_of_the_old_model_is_shown_bes
 @pytest.mark.slow
 async def test_an_ended_process_cannot_be_read_again_and_that_is_said(training, estimate):
     watchlist = Watchlist(estimate=estimate)
-    screen = AttachScreen(watchlist, estimate=estimate, pid=training.pid)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with opened(AttachScreen(watchlist, estimate=estimate, pid=training.pid)) as (screen, pilot):
         await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))
         await retype(pilot, screen, "training.sequence_length", "512")
         await until_shown(pilot, lambda: len(watchlist.runs()) == 1)
@@ -161,8 +158,7 @@ async def test_an_ended_process_cannot_be_read_again_and_that_is_said(training, 
 @pytest.mark.slow
 async def test_half_a_name_is_reported_and_its_reading_leaves_nothing_behind(training, estimate):
     watchlist = Watchlist(estimate=estimate)
-    screen = AttachScreen(watchlist, estimate=estimate, pid=training.pid)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with opened(AttachScreen(watchlist, estimate=estimate, pid=training.pid)) as (screen, pilot):
         await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))
         await retype(pilot, screen, "training.sequence_length", "512")
         await until_shown(pilot, lambda: len(watchlist.runs()) == 1)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from screen_host import ScreenHost
+from screen_host import opened
 from waiting import until_shown
 
 from vramtop.estimator.budget import Budget, Learned
@@ -57,8 +57,7 @@ def test_a_budget_that_was_not_corrected_says_nothing(make_budget, make_snapshot
 
 async def test_the_fit_check_shows_both_figures_and_where_they_come_from(corrected, make_snapshot, make_gpu) -> None:
     watchlist = Watchlist(estimate=corrected)
-    screen = FitCheckScreen(watchlist, estimate=corrected, initial=JOB)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with opened(FitCheckScreen(watchlist, estimate=corrected, initial=JOB)) as (screen, pilot):
         await pilot.pause()
         screen.show_board(watchlist.update(make_snapshot([make_gpu(0)])))
 

@@ -1,9 +1,10 @@
 import dataclasses
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from screen_host import ScreenHost, screen_lines
+from screen_host import ScreenHost, opened, screen_lines
 from textual.events import Paste
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -15,6 +16,7 @@ from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
 from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.estimator.job.resolved_job import settled as as_settled, settles
+from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.storage.recent_models import RecentModels
 from vramtop.tui.job.dialogs import CopiedTextScreen, OpenJobScreen, SaveJobScreen
@@ -54,6 +56,17 @@ def board(watchlist, make_snapshot, make_gpu, make_process):
     return watchlist.update(make_snapshot([make_gpu(0, [make_process(used=30)]), make_gpu(1)]))
 
 
+@pytest.fixture
+def fit(watchlist, estimate):
+    """Opens the fit check on a job, and shows it a board."""
+
+    def fit(board: Board | None = None, *, size: tuple[int, int] = (120, 40), **options: Any):
+        screen = FitCheckScreen(watchlist, **{"estimate": estimate, "initial": START, **options})
+        return opened(screen, board, size=size)
+
+    return fit
+
+
 def row(screen: FitCheckScreen, key: str) -> FieldRow:
     return screen.query_one(f"#row-{key.replace('.', '-')}", FieldRow)
 
@@ -84,11 +97,8 @@ async def retype(pilot: Pilot[None], screen: FitCheckScreen, key: str, text: str
     await pilot.press("end", "ctrl+u", *text)
 
 
-async def test_typing_a_micro_batch_changes_the_verdict(watchlist, estimate, board):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+async def test_typing_a_micro_batch_changes_the_verdict(fit, board):
+    async with fit(board) as (screen, pilot):
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
         await retype(pilot, screen, "training.micro_batch", "9")
         await until_shown(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))
@@ -97,11 +107,8 @@ async def test_typing_a_micro_batch_changes_the_verdict(watchlist, estimate, boa
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
-async def test_values_and_phases_are_complete_at_usual_widths(watchlist, estimate, board, width):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(width, 60)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+async def test_values_and_phases_are_complete_at_usual_widths(fit, board, width):
+    async with fit(board, size=(width, 60)) as (screen, pilot):
         await until_shown(pilot, lambda: "total" in text_of(screen, "#answer"))
         await pilot.pause()
         lines = screen_lines(pilot.app)
@@ -112,22 +119,14 @@ async def test_values_and_phases_are_complete_at_usual_widths(watchlist, estimat
 
 
 async def test_a_new_board_changes_the_verdict(watchlist, board, make_snapshot, make_gpu, make_process):
-    screen = FitCheckScreen(watchlist, estimate=watchlist.estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+    async with opened(FitCheckScreen(watchlist, estimate=watchlist.estimate, initial=START), board) as (screen, pilot):
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
         screen.show_board(watchlist.update(make_snapshot([make_gpu(0, [make_process(used=75)])])))
         assert "DOES NOT FIT" in text_of(screen, "#answer")
 
 
-async def test_a_wrong_value_is_reported_below_its_field_and_the_last_verdict_is_marked_as_old(
-    watchlist, estimate, board
-):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+async def test_a_wrong_value_is_reported_below_its_field_and_the_last_verdict_is_marked_as_old(fit, board):
+    async with fit(board) as (screen, pilot):
         view = screen.query_one(VerdictView)
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
         await retype(pilot, screen, "training.micro_batch", "2x")
@@ -141,18 +140,16 @@ async def test_a_wrong_value_is_reported_below_its_field_and_the_last_verdict_is
         assert error_under(screen, "training.micro_batch") == ""
 
 
-async def test_an_unknown_model_is_reported_below_the_model_field(watchlist, estimate, board):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+async def test_an_unknown_model_is_reported_below_the_model_field(fit, watchlist):
+    async with fit() as (screen, pilot):
         await retype(pilot, screen, "model.id", "nope")
         await until_shown(pilot, lambda: "did you mean" in error_under(screen, "model.id"))
         await pilot.press("f2")
         assert watchlist.pending() == ()
 
 
-async def test_the_model_name_is_completed_while_typing(watchlist, estimate, board):
-    screen = FitCheckScreen(watchlist, estimate=estimate)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+async def test_the_model_name_is_completed_while_typing(watchlist, estimate):
+    async with opened(FitCheckScreen(watchlist, estimate=estimate)) as (screen, pilot):
         await pilot.press(*"llama-3.1")
         await until_shown(pilot, lambda: screen.query_one("#row-model-id Input", Input)._suggestion != "")
         await until_shown(pilot, lambda: bool(screen.query(MatchList)))
@@ -163,14 +160,12 @@ async def test_the_model_name_is_completed_while_typing(watchlist, estimate, boa
 
 
 async def test_without_a_model_the_screen_asks_for_one(watchlist, estimate):
-    screen = FitCheckScreen(watchlist, estimate=estimate)
-    async with ScreenHost(screen).run_test() as pilot:
+    async with opened(FitCheckScreen(watchlist, estimate=estimate), size=(80, 24)) as (screen, pilot):
         await until_shown(pilot, lambda: "enter a model" in text_of(screen, "#problem"))
 
 
-async def test_p_types_inside_a_field_and_pins_outside(watchlist, estimate, board):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+async def test_p_types_inside_a_field_and_pins_outside(fit, watchlist):
+    async with fit() as (screen, pilot):
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
         row(screen, "training.micro_batch").query_one(Input).focus()
         await pilot.press("p")
@@ -183,18 +178,16 @@ async def test_p_types_inside_a_field_and_pins_outside(watchlist, estimate, boar
 
 
 @pytest.mark.parametrize("way", ["key", "mouse"])
-async def test_pinning_works_by_key_and_by_mouse(watchlist, estimate, board, way):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test() as pilot:
+async def test_pinning_works_by_key_and_by_mouse(fit, watchlist, way):
+    async with fit(size=(80, 24)) as (screen, pilot):
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
         await (pilot.press("f2") if way == "key" else pilot.click("#pin"))
         assert watchlist.pending() == (START,)
 
 
 @pytest.mark.slow
-async def test_choices_and_texts_reach_the_job(watchlist, estimate, board):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+async def test_choices_and_texts_reach_the_job(fit):
+    async with fit() as (screen, pilot):
         assert not screen.query("#group-adapters")
         row(screen, "lora").query_one(Choice).focus()
         await pilot.press("enter", "down", "down", "enter")
@@ -220,10 +213,10 @@ async def test_the_better_estimate_replaces_the_quick_one_and_is_kept_when_pinne
         assert go.wait(60)
         return dataclasses.replace(make_budget(as_settled(job), device=12), method="exact")
 
-    screen = FitCheckScreen(watchlist, estimate=estimate, refine=refine, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+    async with opened(FitCheckScreen(watchlist, estimate=estimate, refine=refine, initial=START), board) as (
+        screen,
+        pilot,
+    ):
         await until_shown(pilot, lambda: "closed form" in text_of(screen, "#answer"))
         go.set()
         await until_shown(pilot, lambda: "exact count" in text_of(screen, "#answer"))
@@ -235,7 +228,7 @@ async def test_the_better_estimate_replaces_the_quick_one_and_is_kept_when_pinne
     assert waiting.budget.method == "exact"
 
 
-async def test_a_slow_estimate_does_not_overwrite_a_later_one(watchlist, board, make_budget):
+async def test_a_slow_estimate_does_not_overwrite_a_later_one(fit, board, make_budget):
     go = threading.Event()
 
     def estimate(job: Job) -> Budget:
@@ -243,10 +236,7 @@ async def test_a_slow_estimate_does_not_overwrite_a_later_one(watchlist, board, 
             assert go.wait(60)
         return make_budget(job, device=10 * job.training.micro_batch)
 
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+    async with fit(board) as (screen, pilot):
         await retype(pilot, screen, "training.micro_batch", "2")
         assert screen.query_one(VerdictView).budget is None
         go.set()
@@ -256,10 +246,9 @@ async def test_a_slow_estimate_does_not_overwrite_a_later_one(watchlist, board, 
     assert budget.job.training.micro_batch == 2
 
 
-async def test_a_late_quick_estimate_does_not_replace_the_exact_one(watchlist, board, make_budget):
+async def test_a_late_quick_estimate_does_not_replace_the_exact_one(watchlist, make_budget):
     exact = dataclasses.replace(make_budget(START, device=12), method="exact")
-    screen = FitCheckScreen(watchlist, estimate=watchlist.estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with opened(FitCheckScreen(watchlist, estimate=watchlist.estimate, initial=START)) as (screen, pilot):
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
         view = screen.query_one(VerdictView)
         view.set_budget(exact)
@@ -267,9 +256,8 @@ async def test_a_late_quick_estimate_does_not_replace_the_exact_one(watchlist, b
         assert view.budget == exact
 
 
-async def test_without_gpus_a_gpu_of_the_catalogue_is_chosen(watchlist, estimate):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+async def test_without_gpus_a_gpu_of_the_catalogue_is_chosen(fit):
+    async with fit() as (screen, pilot):
         await until_shown(pilot, lambda: "no GPU here" in text_of(screen, "#answer"))
         screen.query_one("#gpu-model", SearchChoice).value = "T4"
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
@@ -280,20 +268,16 @@ async def test_without_gpus_a_gpu_of_the_catalogue_is_chosen(watchlist, estimate
         assert screen.job.target.gpu == "t4"
 
 
-async def test_a_job_with_a_target_gpu_starts_on_that_gpu(watchlist, estimate, board):
+async def test_a_job_with_a_target_gpu_starts_on_that_gpu(watchlist, estimate):
     aimed = Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=3), target=Target(gpu="h100-80gb"))
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=aimed)
-    async with ScreenHost(screen).run_test() as pilot:
+    async with opened(FitCheckScreen(watchlist, estimate=estimate, initial=aimed), size=(80, 24)) as (screen, pilot):
         await pilot.pause()
         assert screen.job == aimed
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 30), (200, 60)])
-async def test_the_verdict_is_visible_at_every_size(watchlist, estimate, board, size):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=size) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+async def test_the_verdict_is_visible_at_every_size(fit, board, size):
+    async with fit(board, size=size) as (screen, pilot):
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
         await pilot.pause()
         answer = screen.query_one("#answer").region
@@ -316,9 +300,8 @@ def settled(screen: FitCheckScreen) -> bool:
     return budget is not None and screen.job is not None and settles(budget.job, screen.job)
 
 
-async def test_lines_of_the_verdict_stay_as_wide_when_its_scrollbar_appears(watchlist, estimate, board, large):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
-    async with ScreenHost(screen).run_test(size=(120, 24)) as pilot:
+async def test_lines_of_the_verdict_stay_as_wide_when_its_scrollbar_appears(fit, board, large):
+    async with fit(initial=large, size=(120, 24)) as (screen, pilot):
         view = screen.query_one(VerdictView)
         await until_shown(pilot, lambda: view.size.width > 0)
         assert not view.show_vertical_scrollbar
@@ -329,11 +312,8 @@ async def test_lines_of_the_verdict_stay_as_wide_when_its_scrollbar_appears(watc
 
 
 @pytest.mark.slow
-async def test_suggestions_for_the_settings_before_say_so(watchlist, estimate, board, large, monkeypatch):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+async def test_suggestions_for_the_settings_before_say_so(fit, board, large, monkeypatch):
+    async with fit(board, initial=large) as (screen, pilot):
         await until_shown(pilot, lambda: suggested(screen))
         assert "1-9 applies" in text_of(screen, "Suggestions")
         search, asked = screen._advice_task.submit, []
@@ -347,11 +327,8 @@ async def test_suggestions_for_the_settings_before_say_so(watchlist, estimate, b
 
 
 @pytest.mark.slow
-async def test_a_suggestion_can_be_applied_in_four_ways_and_undone(watchlist, estimate, board, large):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+async def test_a_suggestion_can_be_applied_in_four_ways_and_undone(fit, board, large):
+    async with fit(board, initial=large) as (screen, pilot):
         for way in ("digit", "alt", "enter", "mouse"):
             await until_shown(pilot, lambda: suggested(screen))
             first = screen.query_one(Suggestions).suggestions[0]
@@ -373,13 +350,8 @@ async def test_a_suggestion_can_be_applied_in_four_ways_and_undone(watchlist, es
             assert screen.job == large
 
 
-async def test_the_macos_character_of_alt_and_a_digit_applies_a_suggestion_in_a_field_too(
-    watchlist, estimate, board, large
-):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+async def test_the_macos_character_of_alt_and_a_digit_applies_a_suggestion_in_a_field_too(fit, board, large):
+    async with fit(board, initial=large) as (screen, pilot):
         await until_shown(pilot, lambda: suggested(screen))
         first = screen.query_one(Suggestions).suggestions[0]
         row(screen, "training.sequence_length").query_one(Input).focus()
@@ -388,9 +360,8 @@ async def test_the_macos_character_of_alt_and_a_digit_applies_a_suggestion_in_a_
 
 
 @pytest.mark.slow
-async def test_typing_is_undone_field_by_field(watchlist, estimate, board):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+async def test_typing_is_undone_field_by_field(fit):
+    async with fit() as (screen, pilot):
         await pilot.pause()
         await retype(pilot, screen, "training.micro_batch", "12")
         await retype(pilot, screen, "training.sequence_length", "512")
@@ -402,17 +373,14 @@ async def test_typing_is_undone_field_by_field(watchlist, estimate, board):
         assert screen.job == START
 
 
-async def test_invalid_settings_get_no_suggestions(watchlist, estimate, board, large):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+async def test_invalid_settings_get_no_suggestions(fit, board, large):
+    async with fit(board, initial=large) as (screen, pilot):
         await until_shown(pilot, lambda: suggested(screen))
         await retype(pilot, screen, "training.micro_batch", "x")
         await until_shown(pilot, lambda: not suggested(screen))
 
 
-async def test_a_launch_line_of_several_lines_is_pasted_and_opened(watchlist, estimate, board, tmp_path, monkeypatch):
+async def test_a_launch_line_of_several_lines_is_pasted_and_opened(watchlist, estimate, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("from transformers import Trainer\n")
     screen = FitCheckScreen(watchlist, estimate=estimate)
@@ -462,9 +430,7 @@ async def test_a_source_that_cannot_be_opened_is_reported_below_the_field(watchl
         assert screen.job == START
 
 
-async def test_a_job_is_saved_and_no_file_is_replaced_without_confirmation(
-    watchlist, estimate, board, tmp_path, monkeypatch
-):
+async def test_a_job_is_saved_and_no_file_is_replaced_without_confirmation(watchlist, estimate, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     app = ScreenHost(screen)
@@ -485,7 +451,7 @@ async def test_a_job_is_saved_and_no_file_is_replaced_without_confirmation(
 
 
 @pytest.mark.slow
-async def test_the_changed_flags_are_copied_and_shown(watchlist, estimate, board):
+async def test_the_changed_flags_are_copied_and_shown(watchlist, estimate):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     app = ScreenHost(screen)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -497,7 +463,7 @@ async def test_the_changed_flags_are_copied_and_shown(watchlist, estimate, board
         await until_shown(pilot, lambda: app.screen is screen)
 
 
-async def test_the_flags_of_an_unknown_model_are_not_copied_and_the_reason_is_said(watchlist, estimate, board):
+async def test_the_flags_of_an_unknown_model_are_not_copied_and_the_reason_is_said(watchlist, estimate):
     screen = FitCheckScreen(watchlist, estimate=estimate)
     app = ScreenHost(screen)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -545,11 +511,8 @@ async def test_sweeps_that_arrive_before_the_what_if_screen_is_composed_are_plot
 
 
 @pytest.mark.slow
-async def test_a_plot_of_the_settings_before_says_so(watchlist, estimate, board, monkeypatch):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 60)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+async def test_a_plot_of_the_settings_before_says_so(fit, board, monkeypatch):
+    async with fit(board, size=(120, 60)) as (screen, pilot):
         await until_shown(pilot, lambda: bool(screen.query("#over")) and "F7 what-if" in text_of(screen, "#over"))
         search, asked = screen._advice_task.submit, []
         monkeypatch.setattr(screen._advice_task, "submit", asked.append)
@@ -613,10 +576,9 @@ async def test_a_traced_estimate_states_the_estimate_it_replaced(watchlist, esti
         await until_shown(pilot, lambda: isinstance(app.screen, StepScreen))
 
 
-async def test_a_pending_job_is_replaced_when_it_is_pinned_again(watchlist, estimate, board):
+async def test_a_pending_job_is_replaced_when_it_is_pinned_again(fit, watchlist):
     watchlist.add_pending(START)
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START, pinned=START)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with fit(pinned=START) as (screen, pilot):
         await retype(pilot, screen, "training.micro_batch", "2")
         await until_shown(pilot, lambda: settled(screen))
         await pilot.press("f2")
@@ -637,8 +599,7 @@ async def test_memory_of_earlier_pending_jobs_is_unavailable(watchlist, estimate
 async def test_models_in_the_cache_are_suggested(watchlist, estimate, tmp_path, monkeypatch):
     (tmp_path / "models--acme--rocket-9b").mkdir()
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    screen = FitCheckScreen(watchlist, estimate=estimate)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with opened(FitCheckScreen(watchlist, estimate=estimate)) as (screen, pilot):
         box = screen.query_one(ModelInput)
         await until_shown(pilot, lambda: any(model.name == "acme/rocket-9b" for model in box._models))
         await pilot.press(*"acme/")
@@ -648,8 +609,7 @@ async def test_models_in_the_cache_are_suggested(watchlist, estimate, tmp_path, 
 async def test_folders_are_completed(watchlist, estimate, tmp_path, monkeypatch):
     (tmp_path / "checkpoints" / "mine").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    screen = FitCheckScreen(watchlist, estimate=estimate)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with opened(FitCheckScreen(watchlist, estimate=estimate)) as (screen, pilot):
         box = screen.query_one("#row-model-id Input", Input)
         await pilot.press(*"./check")
         await until_shown(pilot, lambda: box._suggestion == "./checkpoints")
@@ -667,21 +627,17 @@ async def test_closing_the_screen_keeps_the_typed_settings(watchlist, estimate):
 
 
 @pytest.mark.slow
-async def test_memory_reserved_for_a_starting_job_is_unavailable(estimate, board):
+async def test_memory_reserved_for_a_starting_job_is_unavailable(fit, estimate, board):
     watchlist = Watchlist(estimate=estimate, reserved_bytes=lambda _: {0: 40 << 30, 1: 70 << 30})
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with fit() as (screen, pilot):
         await pilot.pause()
         screen.show_board(watchlist.update(board.snapshot))
         await until_shown(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))
 
 
 @pytest.mark.slow
-async def test_two_candidates_are_compared_and_exchanged(watchlist, estimate, board):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 60)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+async def test_two_candidates_are_compared_and_exchanged(fit, board):
+    async with fit(board, size=(120, 60)) as (screen, pilot):
         await until_shown(pilot, lambda: settled(screen))
         await pilot.press("f11")
         await until_shown(pilot, lambda: "B is still the same as A" in text_of(screen, "#comparison"))
@@ -704,9 +660,8 @@ async def test_two_candidates_are_compared_and_exchanged(watchlist, estimate, bo
         await until_shown(pilot, lambda: not screen.query_one("#comparison").display)
 
 
-async def test_the_field_in_focus_is_explained_in_one_line(watchlist, estimate):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+async def test_the_field_in_focus_is_explained_in_one_line(fit):
+    async with fit() as (screen, pilot):
         await until_shown(pilot, lambda: "hub id" in text_of(screen, "#help"))
         row(screen, "training.sequence_length").query_one(Input).focus()
         await until_shown(pilot, lambda: "Default: 2048." in text_of(screen, "#help"))
@@ -716,13 +671,10 @@ async def test_the_field_in_focus_is_explained_in_one_line(watchlist, estimate):
         await until_shown(pilot, lambda: "Enter unfolds" in text_of(screen, "#help"))
 
 
-async def test_alike_gpus_share_one_line(watchlist, estimate, make_snapshot, make_gpu, make_process):
+async def test_alike_gpus_share_one_line(fit, watchlist, make_snapshot, make_gpu, make_process):
     busy = [make_gpu(at, [make_process(used=30)]) for at in range(1, 9)]
     board = watchlist.update(make_snapshot([make_gpu(0), *busy]))
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+    async with fit(board) as (screen, pilot):
         await until_shown(pilot, lambda: "8 x H100 80GB: 48.5 GiB free each" in text_of(screen, "#answer"))
 
 

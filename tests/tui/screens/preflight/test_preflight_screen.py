@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from screen_host import ScreenHost, screen_lines
+from screen_host import ScreenHost, opened, screen_lines
 from textual.app import App, ComposeResult
 from textual.screen import Screen
 from textual.widgets import Input
@@ -118,14 +118,16 @@ async def test_rows_are_filled_as_checks_finish_and_failures_end_up_first(make_s
     go = threading.Event()
     done: list[PreflightProgress] = []
     slow = fixed_check("Slow", "failure", found="it is not there", advice="put it there", go=go)
-    screen = make_screen(
-        fixed_check("First"),
-        fixed_check("Second", "skipped"),
-        slow,
-        fixed_check("Third", "warning"),
-        on_done=done.append,
-    )
-    async with ScreenHost(screen).run_test(size=size) as pilot:
+    async with opened(
+        make_screen(
+            fixed_check("First"),
+            fixed_check("Second", "skipped"),
+            slow,
+            fixed_check("Third", "warning"),
+            on_done=done.append,
+        ),
+        size=size,
+    ) as (_screen, pilot):
         await until_shown(pilot, lambda: "3 of 4 checks done; so far 1 warning" in text(pilot.app))
         assert [name for _, _, name in rows(pilot.app)] == ["First", "Second", "Slow", "Third"]
         assert rows(pilot.app)[2] == ["…", "running", "Slow"]
@@ -180,8 +182,9 @@ async def test_invalid_settings_are_reported_in_one_sentence():
     def refuse(_: PreflightRequest) -> CheckContext:
         raise InputError("lora.targets: no module of this model is called [nope]")
 
-    screen = PreflightScreen(PreflightRequest(job=JOB), read=refuse, checks=[fixed_check("First")])
-    async with ScreenHost(screen).run_test() as pilot:
+    async with opened(
+        PreflightScreen(PreflightRequest(job=JOB), read=refuse, checks=[fixed_check("First")]), size=(80, 24)
+    ) as (_screen, pilot):
         await until_shown(pilot, lambda: "nothing is checked: lora.targets" in text(pilot.app))
         assert "called [nope]" in text(pilot.app)
         assert not rows(pilot.app)
@@ -204,8 +207,7 @@ async def test_all_rows_can_be_reached_by_scrolling_at_80_by_24(make_screen):
 async def test_a_real_run_on_a_described_machine_ends_with_the_summary_of_the_command(no_network):
     run = Run(output_dir="out", inference_endpoint="https://integrate.api.nvidia.com/v1")
     job = Job(name="real", model=JOB.model, target=JOB.target, run=run)
-    screen = PreflightScreen(PreflightRequest(job=job, devices=ROOMS))
-    async with ScreenHost(screen).run_test(size=(120, 50)) as pilot:
+    async with opened(PreflightScreen(PreflightRequest(job=job, devices=ROOMS)), size=(120, 50)) as (screen, pilot):
         await until_shown(pilot, lambda: screen.progress is not None and screen.progress.done)
         await pilot.pause()
         assert screen.progress is not None
@@ -251,8 +253,10 @@ async def test_p_reports_that_there_is_no_pending_job(open_app):
 
 
 async def test_f12_in_the_fit_check_checks_the_machine_chosen_there(no_network, make_budget):
-    screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget, initial=JOB)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with opened(FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget, initial=JOB)) as (
+        screen,
+        pilot,
+    ):
         await pilot.pause()
         await pilot.press("f12")
         await until_shown(pilot, lambda: "on 1 × H100" in text(pilot.app) and "elsewhere" in text(pilot.app))
@@ -262,12 +266,11 @@ async def test_f12_in_the_fit_check_checks_the_machine_chosen_there(no_network, 
 
 async def test_an_opened_launch_line_is_checked_unchanged(make_budget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked: dict[str, Any] = {}
-    monkeypatch.setattr("vramtop.tui.screens.preflight.open_preflight", lambda *_, **given: asked.update(given))
+    monkeypatch.setattr("vramtop.tui.screens.fit.screen.open_preflight", lambda *_, **given: asked.update(given))
     line = (
         "torchrun --nproc-per-node 1 train.py --model_name_or_path gpt2 --per_device_train_batch_size 1 --max_length 64"
     )
-    screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with opened(FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)) as (screen, pilot):
 
         async def opens(text: str) -> None:
             await pilot.press("f3")
@@ -353,8 +356,7 @@ async def test_the_mark_shows_results_for_other_settings_and_a_click_opens_the_s
         def action_preflight(self) -> None:
             pressed.append("preflight")
 
-    screen = WithMark()
-    async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
+    async with opened(WithMark(), size=(80, 24)) as (screen, pilot):
         await pilot.pause()
         assert lines(pilot.app)[0] == "preflight: not run · F12"
         mark = screen.query_one(PreflightMark)

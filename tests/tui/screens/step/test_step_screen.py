@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from screen_host import ScreenHost, screen_lines, screen_text
+from screen_host import ScreenHost, opened, screen_lines, screen_text
 from waiting import until_shown
 
 from vramtop.estimator.budget import Budget, Components, LargeTensor, PhaseMark, Timeline
@@ -190,8 +190,7 @@ async def test_the_step_opened_from_the_fit_check_is_redrawn_when_its_trace_arri
         return traced(job)
 
     watchlist = Watchlist(estimate=make_budget)
-    screen = FitCheckScreen(watchlist, estimate=make_budget, refine=refine, initial=JOB)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with opened(FitCheckScreen(watchlist, estimate=make_budget, refine=refine, initial=JOB)) as (screen, pilot):
         await until_shown(pilot, lambda: "peak" in screen_text(pilot.app))
         await pilot.press("f5")
         await until_shown(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
@@ -222,8 +221,7 @@ async def test_an_edit_cancels_the_running_trace_and_traces_the_latest_settings_
             raise
 
     watchlist = Watchlist(estimate=make_budget)
-    screen = FitCheckScreen(watchlist, estimate=make_budget, refine=refine, initial=JOB)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+    async with opened(FitCheckScreen(watchlist, estimate=make_budget, refine=refine, initial=JOB)) as (screen, pilot):
         await until_shown(pilot, lambda: seen == [1])
         box = screen.query_one("#row-training-micro_batch Input")
         box.focus()
