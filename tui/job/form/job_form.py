@@ -95,7 +95,8 @@ class FormState:
         """Settings that were missing at first: their fields stay where they are."""
         self._read_model = base.model.id
         """The model with which the values were read."""
-        self._edited: set[str] = set()
+        self.edited: frozenset[str] = frozenset()
+        """Keys of the fields that the user has edited."""
         self.fields = job_fields()
         self._states = {field.key: FieldState(field, None) for field in self.fields}
         for key, state in self._states.items():
@@ -134,11 +135,6 @@ class FormState:
         return None
 
     @property
-    def edited(self) -> frozenset[str]:
-        """Keys of the fields that the user has edited."""
-        return frozenset(self._edited)
-
-    @property
     def model(self) -> str | None:
         """The model's name; None while its field is empty or not valid."""
         state = self._states[MODEL]
@@ -151,14 +147,14 @@ class FormState:
 
     def edits(self) -> dict[str, Any]:
         """Return the user's valid edits by job key; what the user has emptied or removed, such as ``lora``, is None."""
-        valid = [self._states[key] for key in self._edited if not self._states[key].error]
+        valid = [self._states[key] for key in self.edited if not self._states[key].error]
         edits = {each.field.key: each.value for each in valid if each.value is not None or each.field.optional}
         adapters = adapter_values({key: each.value for key, each in self._states.items() if each.field.table == TUNING})
         if edits.pop(TUNING, None) is not None:
             edits[_QUANTIZATION] = None
         if adapters is None:
             kept = {key: value for key, value in edits.items() if not key.startswith(f"{TUNING}.")}
-            return {**kept, TUNING: None} if TUNING in self._edited else kept
+            return {**kept, TUNING: None} if TUNING in self.edited else kept
         if _QUANTIZATION in edits:
             edits[_QUANTIZATION] = adapters["quantization"]
         return edits
@@ -202,7 +198,7 @@ class FormState:
             changed = SHARDING_KEYS if state.error else self._take_sharding(key)
         elif key in SHARDING_KEYS:
             self._show_sharding()
-        self._edited.update(changed)
+        self.edited |= set(changed)
         if key == MODEL:
             self._leave_old_model()
         return changed
@@ -215,7 +211,7 @@ class FormState:
             edited: the fields that count as edited by the user; None: those before, and those that change.
         """
         changed = {key for key, state in self._states.items() if state.value != field_value(job, key)}
-        self._base, self._edited = job, self._edited | changed if edited is None else set(edited)
+        self._base, self.edited = job, self.edited | changed if edited is None else frozenset(edited)
         for key, state in self._states.items():
             state.set(field_value(job, key))
         self._show_sharding()
@@ -233,13 +229,13 @@ class FormState:
         """
         self._base, self.origins, self.missing, self._read_model = job, origins, missing, job.model.id
         for key, state in self._states.items():
-            if key not in self._edited and key not in but:
+            if key not in self.edited and key not in but:
                 state.set(None if key in missing else field_value(job, key))
         self._show_sharding()
 
     def top_keys(self) -> tuple[str, ...]:
         """Return the fields that the user has to fill in, and those that were such until the user did."""
-        keys = dict.fromkeys([*self.missing, *(key for key in self._first_missing if key in self._edited)])
+        keys = dict.fromkeys([*self.missing, *(key for key in self._first_missing if key in self.edited)])
         return tuple(key for key in keys if key in self._states)
 
     def found_keys(self) -> tuple[str, ...]:
@@ -283,7 +279,7 @@ class FormState:
         """Clear what was said of the model before; it is there again if the user types that model again."""
         old = self.is_about_old_model
         for key, state in self._states.items():
-            if key in ABOUT_THE_MODEL and key not in self._edited:
+            if key in ABOUT_THE_MODEL and key not in self.edited:
                 state.set(ABOUT_THE_MODEL[key] if old else field_value(self._base, key))
 
     def _take_sharding(self, key: str) -> tuple[str, ...]:
@@ -642,31 +638,22 @@ class JobForm(VerticalScroll):
         id: str | None = None,  # noqa: A002 - Textual's own name for it
     ) -> None:
         super().__init__(id=id, can_focus=False)
-        self._state = FormState(base, origins=origins, missing=missing)
+        self.state = FormState(base, origins=origins, missing=missing)
+        """The values of the form."""
         self._models = model_choices() if models is None else tuple(models)
-        self._groups = field_groups(self._state.fields)
+        self._groups = field_groups(self.state.fields)
         self._open: set[str] = set()
         """Titles of the groups that are unfolded."""
 
     @property
-    def state(self) -> FormState:
-        """The values of the form."""
-        return self._state
-
-    @property
     def job(self) -> Job | None:
         """The job of the form; None while a field is not valid or a missing setting is empty."""
-        return self._state.job
-
-    @property
-    def edited(self) -> frozenset[str]:
-        """Keys of the fields that the user has edited."""
-        return self._state.edited
+        return self.state.job
 
     @property
     def problem(self) -> str | None:
         """Why there is no job, in one sentence; None if there is one."""
-        return self._state.problem
+        return self.state.problem
 
     @property
     def is_choosing_model(self) -> bool:
@@ -675,7 +662,7 @@ class JobForm(VerticalScroll):
 
     def fill(self, job: Job, edited: Collection[str] | None = None) -> None:
         """Show the settings of this job, as one edit; see ``FormState.fill``."""
-        self._state.fill(job, edited)
+        self.state.fill(job, edited)
         self._show_values()
         self.post_message(self.Edited(""))
 
@@ -688,7 +675,7 @@ class JobForm(VerticalScroll):
             missing: keys that the user has to fill in.
         """
         being_edited = {row.field.key for row in self._rows if row.is_being_edited}
-        self._state.take_reading(job, origins, missing, but=being_edited)
+        self.state.take_reading(job, origins, missing, but=being_edited)
         self._show_values(but=being_edited)
         if self.has_focus_within and (focused := self.screen.focused) is not None:
             self.call_after_refresh(focused.scroll_visible, animate=False)
@@ -710,7 +697,7 @@ class JobForm(VerticalScroll):
     def clear_errors(self) -> None:
         """Remove the errors of ``show_error``: the job is valid now."""
         for row in self._rows:
-            row.show_error(self._state[row.field.key].error)
+            row.show_error(self.state[row.field.key].error)
 
     def unfold(self, key: str) -> None:
         """Show the field of this key, if it is folded."""
@@ -726,11 +713,11 @@ class JobForm(VerticalScroll):
     def field_entered(self, event: FieldRow.Entered) -> None:
         """Take what was entered, show what follows from it in other fields, and post the form's own message."""
         event.stop()
-        changed = self._state.enter(event.key, event.entered)
+        changed = self.state.enter(event.key, event.entered)
         self._show_values(but={event.key})
         row = self._row_of(event.key)
         if row is not None:
-            row.show_error(self._state[event.key].error)
+            row.show_error(self.state[event.key].error)
         for key in changed:
             self.post_message(self.Edited(key))
 
@@ -765,12 +752,12 @@ class JobForm(VerticalScroll):
         for row in self._rows:
             if row.field.key not in but:
                 row.show_state()
-            row.show_remark(self._state.remark(row.field.key))
+            row.show_remark(self.state.remark(row.field.key))
         self._arrange()
 
     def _sections(self) -> Iterator[_Section]:
         """Yield the sections in the order of the form."""
-        state, placed = self._state, set[str]()
+        state, placed = self.state, set[str]()
         if state.origins is not None:
             top = state.top_keys()
             found = tuple(key for key in state.found_keys() if key not in top)
@@ -789,7 +776,7 @@ class JobForm(VerticalScroll):
     def _wanted(self) -> dict[str, Widget]:
         """Return the headings and rows that are shown, by id and in order; those that do not exist yet are made."""
         existing = {child.id: child for child in self.children}
-        shown, values = self._state.shown_keys(), self._state.values
+        shown, values = self.state.shown_keys(), self.state.values
         wanted: dict[str, Widget] = {}
         for section in self._sections():
             keys = [key for key in section.keys if key in shown]
@@ -818,7 +805,7 @@ class JobForm(VerticalScroll):
 
     def _row(self, key: str) -> FieldRow:
         models = self._models if key == MODEL else ()
-        return FieldRow(self._state[key], remark=self._state.remark(key), models=models)
+        return FieldRow(self.state[key], remark=self.state.remark(key), models=models)
 
 
 def _heading(section: _Section, title: str) -> Widget:

@@ -28,6 +28,7 @@ from ..step import MAX_GPU_TO_PEAK, STACK_ORDER, cell_parts, split_cell
 
 
 EXPECTED, BOUND = "━", "┄"
+_FULL = "█"
 _STEPS = 8
 _CURVE_EIGHTHS = 4
 """Minimum thickness of the curve, in eighths of a row."""
@@ -79,7 +80,6 @@ def run_graph_rows(
     height: int,
     ground: str = "#000000",
     patterns: bool = False,
-    full: str = "█",
 ) -> list[list[Cell]]:
     """Draw the run, top row first; each column shows the maximum over its time.
 
@@ -89,19 +89,18 @@ def run_graph_rows(
         height: rows.
         ground: the background colour, with which components are blended.
         patterns: draw patterns: there is no colour.
-        full: character of a full cell.
     """
     if width <= 0 or height <= 0 or data.top_bytes <= 0:
         return []
     sizes = column_sizes(data.history, width, data.span_seconds, data.now)
     levels = [level_of(size, height * _STEPS, data.top_bytes) for size in sizes]
-    bands = _bands(data, height, ground=ground, patterns=patterns, full=full)
+    bands = _bands(data, height, ground=ground, patterns=patterns)
     lines = {_row_of(line.size_bytes, height, data.top_bytes): line for line in data.lines}
     marks = {mark.column: mark.colour or colour_of("neutral") for mark in _marks(data, width) if mark.column}
     calm, rows = data.colour or colour_of("no_budget"), []
     for y in range(height - 1, -1, -1):
         curve = colour_of("bad") if _is_beyond(data, y, height) else calm
-        row = [_cell(level - y * _STEPS, bands[y], curve, full, mark=marks.get(x)) for x, level in enumerate(levels)]
+        row = [_cell(level - y * _STEPS, bands[y], curve, mark=marks.get(x)) for x, level in enumerate(levels)]
         rows.append(_with_line(row, levels, y, bands[y], lines.get(y)))
     _write_labels(rows, levels, data)
     return rows
@@ -190,12 +189,12 @@ class _Band:
     ground: str | None
 
 
-def _cell(reach: int, band: _Band, curve: str, full: str, *, mark: str | None) -> Cell:
+def _cell(reach: int, band: _Band, curve: str, *, mark: str | None) -> Cell:
     """Return the cell of a column whose curve is ``reach`` eighths above the bottom of this row."""
     if 0 < reach < _STEPS:
         return Cell(EIGHTHS[reach], curve, band.ground)
     if _STEPS <= reach < _STEPS + _CURVE_EIGHTHS:
-        return Cell(full, curve)
+        return Cell(_FULL, curve)
     if reach > 0:
         return band.held
     return Cell("┊", mark, band.ground) if mark else band.coming
@@ -214,19 +213,19 @@ def _with_line(row: list[Cell], levels: Sequence[int], y: int, band: _Band, line
     return row
 
 
-def _bands(data: RunGraphData, height: int, *, ground: str, patterns: bool, full: str) -> list[_Band]:
+def _bands(data: RunGraphData, height: int, *, ground: str, patterns: bool) -> list[_Band]:
     """Return the look of each row, from the bottom."""
     calm = data.colour or colour_of("no_budget")
     curves = [colour_of("bad") if _is_beyond(data, y, height) else calm for y in range(height)]
     if data.layers is None:
-        return [_Band(Cell(full, curve), Cell(" "), None) for curve in curves]
+        return [_Band(Cell(_FULL, curve), Cell(" "), None) for curve in curves]
     unit = data.top_bytes / (height * _STEPS)
     layers = _stack(data)
     ends = accumulate(layer.size_bytes for layer in layers)
     numbers = accumulate(layer.size_bytes >= unit * _STEPS / 2 for layer in layers)  # thin ones share a pattern
     edges = [((at, layer.colour), round(end / unit)) for at, end, layer in zip(numbers, ends, layers, strict=True)]
     return [
-        _band(cell_parts(edges, y), blend(curve, ground, _HELD_SHARE), ground, full, patterns=patterns)
+        _band(cell_parts(edges, y), blend(curve, ground, _HELD_SHARE), ground, patterns=patterns)
         for y, curve in enumerate(curves)
     ]
 
@@ -253,10 +252,10 @@ _Parts = Sequence[tuple[tuple[int, str] | None, int]]
 """(Number and colour, eighths) of the layers in a row, from the bottom; None: nothing."""
 
 
-def _band(parts: _Parts, beyond: str, ground: str, full: str, *, patterns: bool) -> _Band:
+def _band(parts: _Parts, beyond: str, ground: str, *, patterns: bool) -> _Band:
     most, _ = max(parts, key=lambda part: part[1])
     if patterns:
-        held, coming = _PATTERNS[most[0] % len(_PATTERNS)] if most else (full, " ")
+        held, coming = _PATTERNS[most[0] % len(_PATTERNS)] if most else (_FULL, " ")
         return _Band(Cell(held), Cell(coming), None)
     cells = []
     for share, blank in ((_HELD_SHARE, beyond), (_COMING_SHARE, None)):

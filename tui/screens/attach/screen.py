@@ -609,7 +609,7 @@ class AttachScreen(Screen[None]):
             self._show_estimate_error(error.message)
             return
         form.show_reading(job, _origins(attachment), reading.missing)
-        for key in form.edited:
+        for key in form.state.edited:
             self._keep_answer(form, key)
         self._reader.remember(attachment)
         self._estimate_edited(attachment)

@@ -354,7 +354,7 @@ class FitCheckScreen(Screen[None]):
         pane, opened = self._pane, self._opened
         pane.edited_field = event.key or pane.edited_field
         form = pane.form
-        if form.job is not None and self._history.record(form.job, event.key or None, edited=form.edited):
+        if form.job is not None and self._history.record(form.job, event.key or None, edited=form.state.edited):
             self.refresh_bindings()  # only now that undo is enabled: drawing the footer is slow
         read = None
         if opened is not None:

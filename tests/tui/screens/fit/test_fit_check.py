@@ -236,7 +236,7 @@ async def test_a_slow_estimate_does_not_overwrite_a_later_one(fit, board, make_b
             assert go.wait(60)
         return make_budget(job, device=10 * job.training.micro_batch)
 
-    async with fit(board) as (screen, pilot):
+    async with fit(board, estimate=estimate) as (screen, pilot):
         await retype(pilot, screen, "training.micro_batch", "2")
         assert screen.query_one(VerdictView).budget is None
         go.set()
@@ -627,11 +627,10 @@ async def test_closing_the_screen_keeps_the_typed_settings(watchlist, estimate):
 
 
 @pytest.mark.slow
-async def test_memory_reserved_for_a_starting_job_is_unavailable(fit, estimate, board):
+async def test_memory_reserved_for_a_starting_job_is_unavailable(estimate, board):
     watchlist = Watchlist(estimate=estimate, reserved_bytes=lambda _: {0: 40 << 30, 1: 70 << 30})
-    async with fit() as (screen, pilot):
-        await pilot.pause()
-        screen.show_board(watchlist.update(board.snapshot))
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    async with opened(screen, watchlist.update(board.snapshot)) as (_, pilot):
         await until_shown(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))
 
 
