@@ -1,9 +1,11 @@
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from textual.app import App, ComposeResult
+from textual.pilot import Pilot
 from textual.strip import Strip
 
 from vramtop.estimator.common.sizes import GIB
@@ -38,6 +40,16 @@ def make_board(make_snapshot, make_budget) -> Callable[..., Board]:
 class TableApp(App[None]):
     def compose(self) -> ComposeResult:
         yield ProcessTable()
+
+
+@asynccontextmanager
+async def table_of(board: Board, size: tuple[int, int] = (120, 20)) -> AsyncIterator[tuple[ProcessTable, Pilot[None]]]:
+    """Show a board in a table that is as wide as the terminal."""
+    app = TableApp()
+    async with app.run_test(size=size) as pilot:
+        table = app.query_one(ProcessTable)
+        table.show_board(board, width=size[0])
+        yield table, pilot
 
 
 def pids(table: ProcessTable) -> list[str]:
@@ -93,10 +105,7 @@ def test_commands_are_shown_without_folders_and_python_options(command: str, sho
 
 
 async def test_only_lines_that_changed_are_painted(make_board, make_gpu, make_process, three_processes, monkeypatch):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
+    async with table_of(make_board([make_gpu(0, three_processes)])) as (table, _):
         before = drawn(table)
         painted: list[Any] = []
         monkeypatch.setattr(table, "refresh", lambda *regions, **_: painted.extend(regions))
@@ -140,10 +149,7 @@ async def test_lines_out_of_sight_are_not_drawn(make_board, make_gpu, make_proce
 
 
 async def test_keys_move_the_cursor_and_keep_it_in_sight(make_board, make_gpu, make_process):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)) as pilot:
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board([make_gpu(0, [make_process(pid, 1) for pid in range(1, 51)])]), width=120)
+    async with table_of(make_board([make_gpu(0, [make_process(pid, 1) for pid in range(1, 51)])])) as (table, pilot):
         table.focus()
         await pilot.pause()
         seen = []
@@ -158,10 +164,7 @@ async def test_keys_move_the_cursor_and_keep_it_in_sight(make_board, make_gpu, m
 
 
 async def test_click_on_a_title_sorts_by_it(make_board, make_gpu, three_processes):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)) as pilot:
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
+    async with table_of(make_board([make_gpu(0, three_processes)])) as (table, pilot):
         await pilot.pause()
         await pilot.click(ProcessTable, offset=(table.render_line(0).text.index("VRAM"), 0))
         assert table.sort_key == "VRAM"
@@ -173,10 +176,7 @@ async def test_click_on_a_title_sorts_by_it(make_board, make_gpu, three_processe
 async def test_an_ended_process_leaves_the_table_and_a_reused_pid_is_another_row(
     make_board, make_gpu, make_process, three_processes
 ):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
+    async with table_of(make_board([make_gpu(0, three_processes)])) as (table, _):
         reused = make_process(1, 10, start_time=1_500.0)
         table.show_board(make_board([make_gpu(0, [reused, *three_processes[1:]])]), width=120)
         keys = [row.key for row in table.rows]
@@ -185,10 +185,7 @@ async def test_an_ended_process_leaves_the_table_and_a_reused_pid_is_another_row
 
 
 async def test_filter_and_sort_follow_the_typed_text(make_board, make_gpu, three_processes):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
+    async with table_of(make_board([make_gpu(0, three_processes)])) as (table, _):
         table.filter_by("bob")
         assert pids(table) == ["2"]
         table.filter_by("")
@@ -198,20 +195,17 @@ async def test_filter_and_sort_follow_the_typed_text(make_board, make_gpu, three
 
 
 async def test_many_processes_can_start_and_end_at_once(make_board, make_gpu, make_process):
-    app = TableApp()
-    async with app.run_test(size=(120, 40)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board([make_gpu(0, [make_process(pid, 0.1) for pid in range(500)])]), width=120)
+    async with table_of(make_board([make_gpu(0, [make_process(pid, 0.1) for pid in range(500)])]), (120, 40)) as (
+        table,
+        _,
+    ):
         assert table.row_count == 501
         table.filter_by("--seed 499")
         assert table.row_count == 1
 
 
 async def test_narrow_table_omits_columns_but_shows_the_processes(make_board, make_gpu, three_processes):
-    app = TableApp()
-    async with app.run_test(size=(40, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board([make_gpu(0, three_processes)]), width=40)
+    async with table_of(make_board([make_gpu(0, three_processes)]), (40, 20)) as (table, _):
         assert [title.strip() for title in table.titles] == ["PID", "GPU", "VRAM GiB", "STATUS↓"]
         table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
         assert len(table.titles) == 9
@@ -282,10 +276,10 @@ def test_processes_are_named_as_what_they_are(make_board, make_gpu, make_process
 async def test_the_cursor_is_in_sight_when_rows_are_new_and_when_the_terminal_shrinks(
     make_board, make_gpu, make_process
 ):
-    app = TableApp()
-    async with app.run_test(size=(120, 40)) as pilot:
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board([make_gpu(0, [make_process(pid, 1) for pid in range(10, 110)])]), width=120)
+    async with table_of(make_board([make_gpu(0, [make_process(pid, 1) for pid in range(10, 110)])]), (120, 40)) as (
+        table,
+        pilot,
+    ):
         table.show_vertical_scrollbar = False  # as before the first layout with these rows
         table.action_move_to(-1)
         assert table.cursor_row == table.row_count - 1

@@ -1,11 +1,13 @@
 """The table of runs: one row per job, unfolded on a key, with marks; keys and what they leave on the screen."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from textual.app import App, ComposeResult
+from textual.pilot import Pilot
 from waiting import until_shown
 
 from vramtop.estimator.common.sizes import GIB
@@ -60,16 +62,23 @@ class TableApp(App[None]):
         self.opened.append(event.row.process.pid)
 
 
+@asynccontextmanager
+async def table_of(board: Board, size: tuple[int, int] = (120, 20)) -> AsyncIterator[tuple[ProcessTable, Pilot[None]]]:
+    """Show a board in a table that is as wide as the terminal."""
+    app = TableApp()
+    async with app.run_test(size=size) as pilot:
+        table = app.query_one(ProcessTable)
+        table.show_board(board, width=size[0])
+        yield table, pilot
+
+
 def shown(table: ProcessTable) -> list[str]:
     """The texts of the first column, without the rows of unattributed memory."""
     return [row.cells["PID"].text for row in table.rows if row.rows]
 
 
 async def test_a_run_is_one_row_with_its_sum_highest_rank_spread_and_budget_per_rank(make_board, gpus):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board(gpus()), width=120)
+    async with table_of(make_board(gpus())) as (table, _):
         assert shown(table) == ["4 procs", "31", "2 procs"]
         cells = {name: cell.text for name, cell in table.rows[0].cells.items()}
         assert cells["GPU"] == "0-3"
@@ -81,10 +90,7 @@ async def test_a_run_is_one_row_with_its_sum_highest_rank_spread_and_budget_per_
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 async def test_highest_rank_spread_and_budget_of_a_run_fit_into_every_usual_width(make_board, gpus, width: int):
-    app = TableApp()
-    async with app.run_test(size=(width, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board(gpus()), width=width)
+    async with table_of(make_board(gpus()), (width, 20)) as (table, _):
         titles = [title.strip() for title in table.titles]
         assert {"PID", "GPU", "VRAM GiB", "MAX", "SPREAD", "BUDGET", "DIFF", "STATUS↓", "COMMAND"} <= set(titles)
         assert table.render_line(1).cell_length == width
@@ -92,27 +98,18 @@ async def test_highest_rank_spread_and_budget_of_a_run_fit_into_every_usual_widt
 
 
 async def test_the_worst_rank_gives_the_status_and_is_counted(make_board, gpus):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board(gpus(used=(20, 20, 29, 20))), width=120)
+    async with table_of(make_board(gpus(used=(20, 20, 29, 20)))) as (table, _):
         assert table.rows[0].cells["STATUS"].text == "▲ OVER 1/4"
         assert table.rows[0].process_row.process.pid == 13
 
 
 async def test_ranks_on_other_machines_are_stated(make_board, gpus):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board(gpus(), world=8), width=120)
+    async with table_of(make_board(gpus(), world=8)) as (table, _):
         assert table.rows[0].cells["COMMAND"].text.startswith("tune (4 of 8 ranks here): python")
 
 
 async def test_keys_unfold_and_fold_and_the_state_stays_over_boards(make_board, gpus):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)) as pilot:
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board(gpus()), width=120)
+    async with table_of(make_board(gpus())) as (table, pilot):
         table.focus()
         await pilot.press("right")
         assert shown(table) == ["4 procs", "11", "12", "13", "14", "31", "2 procs"]
@@ -127,17 +124,14 @@ async def test_keys_unfold_and_fold_and_the_state_stays_over_boards(make_board, 
 
 
 async def test_enter_unfolds_a_run_and_then_opens_it(make_board, gpus):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)) as pilot:
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board(gpus()), width=120)
+    async with table_of(make_board(gpus())) as (table, pilot):
         table.focus()
         await pilot.press("enter")
         await pilot.pause()
-        assert (table.rows[0].fold, app.opened) == ("unfolded", [])
+        assert (table.rows[0].fold, table.app.opened) == ("unfolded", [])
         await pilot.press("enter", "down", "down", "enter")
         await pilot.pause()
-        assert app.opened == [13, 12]  # the rank that holds the most, then the one under the cursor
+        assert table.app.opened == [13, 12]  # the rank that holds the most, then the one under the cursor
 
 
 async def test_the_cursor_stays_on_its_row_when_rows_move_or_are_folded_away(make_board, gpus):
@@ -184,10 +178,7 @@ async def test_the_cursor_goes_to_the_run_when_its_process_is_no_longer_shown(ma
     ],
 )
 async def test_a_filter_that_some_processes_match_unfolds_their_run_to_them(make_board, gpus, words, found):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board(gpus()), width=120)
+    async with table_of(make_board(gpus())) as (table, _):
         table.filter_by(words)
         assert shown(table) == found
         table.filter_by("")
@@ -195,10 +186,7 @@ async def test_a_filter_that_some_processes_match_unfolds_their_run_to_them(make
 
 
 async def test_groups_are_sorted_by_their_sums_and_worst_figures(make_board, gpus):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board(gpus(single=3)), width=120)
+    async with table_of(make_board(gpus(single=3))) as (table, _):
         order = {}
         for _ in range(7):
             key = table.sort_by_next()
@@ -216,10 +204,7 @@ async def test_what_little_of_each_gpu_no_process_accounts_for_is_one_row_and_mu
     def rest() -> list[tuple[str, str]]:
         return [(row.cells["GPU"].text, row.cells["VRAM GiB"].text) for row in table.rows if not row.rows]
 
-    app = TableApp()
-    async with app.run_test(size=(120, 20)) as pilot:
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board([*gpus(), make_gpu(4, used_bytes=30 * GIB)]), width=120)
+    async with table_of(make_board([*gpus(), make_gpu(4, used_bytes=30 * GIB)])) as (table, pilot):
         assert rest() == [("4", "30.0"), ("0-3", "4.0")]
         table.focus()
         await pilot.press("end", "enter")
@@ -230,10 +215,7 @@ async def test_what_little_of_each_gpu_no_process_accounts_for_is_one_row_and_mu
 
 
 async def test_marks_are_signs_and_a_mark_on_a_run_marks_its_processes(make_board, gpus):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board(gpus()), width=120)
+    async with table_of(make_board(gpus())) as (table, _):
         table.mark_selected()
         assert table.cursor_row == 1
         assert [row.process.pid for row in table.marks] == list(RANKS)
@@ -249,10 +231,7 @@ async def test_marks_are_signs_and_a_mark_on_a_run_marks_its_processes(make_boar
 
 
 async def test_an_ended_process_and_a_reused_pid_are_no_longer_marked(make_board, gpus, make_gpu, make_process):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board(gpus()), width=120)
+    async with table_of(make_board(gpus())) as (table, _):
         table.mark_selected()
         readings = gpus()
         readings[0] = make_gpu(0, [make_process(11, 20, start_time=1_900.0)])
@@ -310,20 +289,14 @@ async def test_space_marks_and_escape_unmarks_before_it_removes_the_filter(open_
 
 
 async def test_the_process_of_a_folded_run_that_other_screens_use_is_the_one_that_matters(make_board, gpus):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board(gpus()), width=120)
+    async with table_of(make_board(gpus())) as (table, _):
         assert table.selected.process_row.process.pid == 13
         table.move_cursor(row=table.row_count - 1)
         assert table.selected.process_row is None
 
 
 async def test_the_table_needs_as_many_lines_as_it_has_rows_whatever_the_filter(make_board, gpus):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board(gpus()), width=120)
+    async with table_of(make_board(gpus())) as (table, _):
         for last in (False, True):
             assert table.needed_rows == table.row_count
             table.action_move_to(-1 if last else 0)
@@ -377,10 +350,7 @@ async def test_a_process_on_several_gpus_is_one_row_with_its_pid(make_board, mak
 
 
 async def test_a_spread_that_matters_stands_out(make_board, gpus):
-    app = TableApp()
-    async with app.run_test(size=(120, 20)):
-        table = app.query_one(ProcessTable)
-        table.show_board(make_board(gpus()), width=120)
+    async with table_of(make_board(gpus())) as (table, _):
         assert (table.rows[0].cells["SPREAD"].text, table.rows[0].cells["SPREAD"].tone) == ("0.4", "muted")
         table.show_board(make_board(gpus(used=(20, 20, 24, 20))), width=120)
         assert (table.rows[0].cells["SPREAD"].text, table.rows[0].cells["SPREAD"].tone) == ("4.0", "plain")

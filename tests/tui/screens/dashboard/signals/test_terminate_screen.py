@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -105,6 +106,28 @@ async def open_dialog(pilot: Any) -> TerminateScreen:
     return pilot.app.screen
 
 
+@asynccontextmanager
+async def settled(app: VramtopApp, size: tuple[int, int] = (100, 30)) -> AsyncIterator[Any]:
+    """Run the app, and wait until its first board is drawn."""
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        yield pilot
+
+
+@asynccontextmanager
+async def asked(app: VramtopApp, size: tuple[int, int] = (100, 30)) -> AsyncIterator[Any]:
+    """Run the app, and open the question about the process under the cursor."""
+    async with settled(app, size) as pilot:
+        await open_dialog(pilot)
+        yield pilot
+
+
+async def ask_about_several(pilot: Any) -> None:
+    await pilot.press("k")
+    app = pilot.app
+    await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+
+
 def footer_text(app: VramtopApp) -> str:
     return screen_text(app).splitlines()[-1]
 
@@ -122,8 +145,7 @@ async def test_the_dialog_names_the_process_and_all_its_memory(open_app, make_re
     process = start()
     row = make_reading(process, user="ana", command="python train.py --lr 1e-4")
     app = open_app([row], [make_reading(process, used_bytes=2**30)])
-    async with app.run_test(size=(80, 24)) as pilot:
-        await open_dialog(pilot)
+    async with asked(app, (80, 24)):
         text = flat(screen_text(app))
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.start_time))
         for words in (
@@ -138,8 +160,7 @@ async def test_the_dialog_names_the_process_and_all_its_memory(open_app, make_re
 async def test_the_dialog_states_the_age_of_its_figures(open_app, make_reading, start):
     now = [100.0]
     app = open_app([make_reading(start())], clock=lambda: now[0])
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with settled(app, (80, 24)) as pilot:
         await pilot.press("Z")
         await until_shown(pilot, lambda: " paused " in screen_text(app))
         now[0] += 600
@@ -152,8 +173,7 @@ async def test_the_dialog_states_what_happens_to_the_other_ranks(open_app, make_
     job = Job(name="sft", model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=3))
     watched = WatchedJob(job=job, pids=tuple(each.key for each in ranks))
     app = open_app(*([each] for each in ranks), watched=watched)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with settled(app, (120, 40)) as pilot:
         await pilot.press("right", "down")
         await open_dialog(pilot)
         assert "job sft, followed here, one of 3 ranks: the 2 others hang or die with it" in flat(screen_text(app))
@@ -165,8 +185,7 @@ async def test_the_dialog_names_possible_ranks_and_children(open_app, make_readi
     other = make_process(900_002, 4, parent=77, command="python -m http.server")
     child = make_process(900_003, 1, parent=row.pid, command="python train.py --rank 0")
     app = open_app([row, kin, other, child])
-    async with app.run_test(size=(120, 40)) as pilot:
-        await open_dialog(pilot)
+    async with asked(app, (120, 40)):
         text = flat(screen_text(app))
         assert "1 other process on GPUs runs train.py under the same parent (77)" in text
         assert "it has started 1 other process on GPUs, which may keep holding memory" in text
@@ -198,8 +217,7 @@ async def test_keys_typed_before_the_dialog_opened_end_no_process(open_app, make
     signals: list[object] = []
     monkeypatch.setattr(ProcessTermination, "send", lambda _, number: signals.append(number))
     app = open_app([make_reading(start())])
-    async with app.run_test(size=(100, 30)) as pilot:
-        await settle(pilot)
+    async with settled(app) as pilot:
         await pilot.press("k", "y")
         await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen))
         assert app.screen.query_one("#terminate", Button).disabled
@@ -214,8 +232,7 @@ async def test_keys_typed_before_the_dialog_opened_end_no_process(open_app, make
 async def test_y_ends_the_process_and_the_time_it_took_is_shown(open_app, make_reading, start, choices_enabled_at_once):
     process = start()
     app = open_app([make_reading(process)])
-    async with app.run_test(size=(100, 30)) as pilot:
-        await open_dialog(pilot)
+    async with asked(app) as pilot:
         await pilot.press("y")
         await until_shown(pilot, lambda: f"✓ Process {process.pid} has ended " in screen_text(app))
         assert "s after SIGTERM" in screen_text(app)
@@ -228,8 +245,7 @@ async def test_y_ends_the_process_and_the_time_it_took_is_shown(open_app, make_r
 async def test_the_button_ends_the_process_too(open_app, make_reading, start, choices_enabled_at_once):
     process = start()
     app = open_app([make_reading(process)])
-    async with app.run_test(size=(100, 30)) as pilot:
-        await open_dialog(pilot)
+    async with asked(app) as pilot:
         await pilot.press("right", "enter")
         await until_shown(pilot, lambda: "has ended" in screen_text(app))
     assert process.wait() == -signal.SIGTERM
@@ -264,8 +280,7 @@ async def test_after_closing_the_dialog_a_surviving_process_is_reported_and_can_
     monkeypatch.setattr(GRACE, 0.0)
     process = start(STUBBORN)
     app = open_app([make_reading(process)])
-    async with app.run_test(size=(100, 30)) as pilot:
-        await open_dialog(pilot)
+    async with asked(app) as pilot:
         await pilot.press("y", "escape")
         await until_shown(pilot, lambda: f"Process {process.pid}: ! Still there" in notice_text(app))
         await open_dialog(pilot)
@@ -280,8 +295,7 @@ async def test_after_closing_the_dialog_a_surviving_process_is_reported_and_can_
 async def test_after_closing_the_dialog_a_late_end_is_reported(open_app, make_reading, start, choices_enabled_at_once):
     process = start(SLOW)
     app = open_app([make_reading(process)])
-    async with app.run_test(size=(100, 30)) as pilot:
-        await open_dialog(pilot)
+    async with asked(app) as pilot:
         await pilot.press("y", "escape")
         assert process.poll() is None
         process.stdin.close()
@@ -311,8 +325,7 @@ async def test_a_reused_pid_opens_no_dialog(open_app, make_reading, start):
     process = start()
     row = make_reading(process)
     app = open_app([make_reading(process, start_time=row.start_time - 5)])
-    async with app.run_test(size=(100, 30)) as pilot:
-        await settle(pilot)
+    async with settled(app) as pilot:
         await pilot.press("k")
         await until_shown(pilot, lambda: "is a different one now: the one that was shown has ended" in notice_text(app))
         assert isinstance(app.screen, DashboardScreen)
@@ -329,8 +342,7 @@ async def test_a_reused_pid_opens_no_dialog(open_app, make_reading, start):
 )
 async def test_refusal_to_end_a_process_is_reported_in_one_sentence(open_app, make_process, changes, sentence):
     app = open_app([make_process(**{"pid": 4711} | changes)])
-    async with app.run_test(size=(100, 30)) as pilot:
-        await settle(pilot)
+    async with settled(app) as pilot:
         await pilot.press("k")
         await until_shown(pilot, lambda: sentence in notice_text(app))
         assert isinstance(app.screen, DashboardScreen)
@@ -338,8 +350,7 @@ async def test_refusal_to_end_a_process_is_reported_in_one_sentence(open_app, ma
 
 async def test_unattributed_memory_is_not_a_process_to_end(open_app):
     app = open_app([])
-    async with app.run_test(size=(100, 30)) as pilot:
-        await settle(pilot)
+    async with settled(app) as pilot:
         await pilot.press("k")
         await until_shown(pilot, lambda: "no process under the cursor" in notice_text(app))
 
@@ -369,8 +380,7 @@ def offered(app: VramtopApp) -> bool:
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_footer_and_palette_offer_termination(open_app, make_process, size):
     app = open_app([make_process()])
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with settled(app, size) as pilot:
         await until_shown(pilot, lambda: " k Kill " in footer_text(app))
         assert footer_text(app).rstrip().endswith("q Quit" if size[0] == 80 else "^p palette")
         assert offered(app)
@@ -392,8 +402,7 @@ async def test_where_termination_is_off_the_key_is_hidden_and_the_reason_is_give
 ):
     process = start()
     app = open_app([make_reading(process)], **options)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await settle(pilot)
+    async with settled(app) as pilot:
         await until_shown(pilot, lambda: "Quit" in footer_text(app))
         assert "Kill" not in footer_text(app)
         assert not offered(app)
@@ -408,8 +417,7 @@ async def test_where_termination_is_off_the_key_is_hidden_and_the_reason_is_give
 async def test_hostile_names_are_not_interpreted_by_the_terminal_or_as_markup(open_app, make_reading, start):
     evil = "[red]\x1b]0;owned\x07\x1b[31mx[/]\n[@click=app.quit]y " + "z" * 3000
     app = open_app([make_reading(start(), command=evil, user=evil[:40], name=evil)])
-    async with app.run_test(size=(80, 24)) as pilot:
-        await open_dialog(pilot)
+    async with asked(app, (80, 24)):
         text = screen_text(app)
         assert all(line.isprintable() for line in text.splitlines())
         assert "[red]" in text
@@ -425,8 +433,7 @@ async def test_in_a_small_terminal_the_choices_stay_visible_and_the_text_scrolls
     kin = [make_process(900_000 + at, 1, parent=77, command="python train.py") for at in range(9) for parent in (77,)]
     children = [make_process(910_000, 1, parent=row.pid)]
     app = open_app(*([row, *kin, *children] for _ in range(8)))
-    async with app.run_test(size=(60, 16)) as pilot:
-        await open_dialog(pilot)
+    async with asked(app, (60, 16)) as pilot:
         text = screen_text(app)
         assert "pid " in text
         assert "Leave it" in text
@@ -438,8 +445,7 @@ async def test_in_a_small_terminal_the_choices_stay_visible_and_the_text_scrolls
 
 async def test_the_dialog_is_ascii_in_ascii_mode(open_app, make_reading, start, choices_enabled_at_once):
     app = open_app([make_reading(start())], ascii_only=True)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await open_dialog(pilot)
+    async with asked(app) as pilot:
         assert screen_text(app).isascii()
         await pilot.press("y")
         await until_shown(pilot, lambda: "has ended" in screen_text(app))
@@ -472,11 +478,9 @@ async def test_marked_processes_are_named_and_signalled_together(
     rows = [make_reading(each, user=user) for each, user in zip(processes, ("ana", "bob"), strict=True)]
     first = make_process(1, 3, start_time=50.0, user="root", command="/sbin/init")
     app = open_app(rows[:1], [*rows[1:], first])
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with settled(app, (80, 24)) as pilot:
         await mark_all(pilot)
-        await pilot.press("k")
-        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+        await ask_about_several(pilot)
         text = flat(screen_text(app))
         for words in (
             "Signal these 3 processes together?", "users ana, bob, root", "frees 60.0 GiB of GPU 0, 1",
@@ -493,22 +497,18 @@ async def test_marked_processes_are_named_and_signalled_together(
 async def test_unknown_memory_is_not_summed_as_zero(open_app, make_reading, start):
     readings = [make_reading(start(), used=used) for used in (None, None)]
     app = open_app(*([reading] for reading in readings))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with settled(app, (80, 24)) as pilot:
         await mark_all(pilot)
-        await pilot.press("k")
-        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+        await ask_about_several(pilot)
         assert "frees n/a of GPU 0, 1" in flat(screen_text(app))
 
 
 @pytest.mark.slow
 async def test_processes_that_have_left_the_gpus_keep_the_memory_that_they_had(open_app, make_reading, start):
     app = open_app([make_reading(start())], [make_reading(start())])
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with settled(app, (80, 24)) as pilot:
         await mark_all(pilot)
-        await pilot.press("k")
-        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+        await ask_about_several(pilot)
         assert isinstance(app.screen, TerminateScreen)
         app.screen.show_board(replace(app.board, gpus=()))
         assert "frees 60.0 GiB of GPU 0, 1" in flat(app.screen.query_one("#details", StaticLines).shown.plain)
@@ -521,16 +521,13 @@ async def test_after_closing_the_dialog_one_notice_reports_on_all_processes(
     monkeypatch.setattr(GRACE, 0.0)
     quick, stubborn = start(), start(STUBBORN)
     app = open_app([make_reading(quick), make_reading(stubborn)])
-    async with app.run_test(size=(100, 30)) as pilot:
-        await settle(pilot)
+    async with settled(app) as pilot:
         await mark_all(pilot)
-        await pilot.press("k")
-        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+        await ask_about_several(pilot)
         await pilot.press("y", "escape")
         await until_shown(pilot, lambda: "1 still running" in notice_text(app))
         assert f"Still there: {stubborn.pid} (train.py)" in flat(notice_text(app))
-        await pilot.press("k")
-        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+        await ask_about_several(pilot)
         assert not app.screen.query_one("#terminate").display
         await pilot.press("K")
         await until_shown(pilot, lambda: "✓ 2 processes have ended" in screen_text(app))
@@ -543,11 +540,9 @@ async def test_after_closing_the_dialog_one_notice_names_all_that_ended(
 ):
     quick, slow = start(), start(SLOW)
     app = open_app([make_reading(quick), make_reading(slow)])
-    async with app.run_test(size=(100, 30)) as pilot:
-        await settle(pilot)
+    async with settled(app) as pilot:
         await mark_all(pilot)
-        await pilot.press("k")
-        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+        await ask_about_several(pilot)
         await pilot.press("y", "escape")
         slow.stdin.close()
         await until_shown(pilot, lambda: f"Ended: {quick.pid}, {slow.pid}." in flat(notice_text(app)))
@@ -557,8 +552,6 @@ async def test_all_ranks_of_a_folded_run_are_asked_about_together(open_app, make
     ranks = [make_reading(start()) for _ in range(3)]
     job = Job(name="sft", model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=3))
     app = open_app(*([each] for each in ranks), watched=WatchedJob(job=job, pids=tuple(each.key for each in ranks)))
-    async with app.run_test(size=(100, 30)) as pilot:
-        await settle(pilot)
-        await pilot.press("k")
-        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+    async with settled(app) as pilot:
+        await ask_about_several(pilot)
         assert "sft: all 3 ranks; the run ends with them" in flat(screen_text(app))
