@@ -222,60 +222,6 @@ def _mig_row(device: MigDevice, rows: Sequence[ProcessRow]) -> GpuRow:
     return GpuRow(reading=device, rows=tuple(row for row in rows if id(row.process) in inside))
 
 
-# Registry of the known jobs: those that run, with their processes, and those that are pending.
-
-
-@dataclass(slots=True)
-class JobRegistry:
-    """Running and pending jobs, in the order in which they were added. Not safe for concurrent use."""
-
-    runs: tuple[WatchedJob, ...] = ()
-    pending: tuple[Job, ...] = ()
-    _dismissed: set[tuple[ProcessKey, ...]] = field(default_factory=set)
-    """Process keys of recorded runs that are hidden."""
-
-    def add_run(self, run: WatchedJob) -> None:
-        """Add a run; it replaces the runs that share a process with it, in the place of the first of them."""
-        self._dismissed.discard(run.pids)
-        at = next((at for at, known in enumerate(self.runs) if _overlap(known, run)), len(self.runs))
-        others = [known for known in self.runs[at:] if not _overlap(known, run)]
-        self.runs = (*self.runs[:at], run, *others)
-
-    def dismiss_runs(self, pids: Iterable[ProcessKey]) -> None:
-        """Remove the runs of these processes, whether they have ended or not."""
-        pids = tuple(pids)
-        self._dismissed.add(pids)
-        self.runs = tuple(run for run in self.runs if set(pids).isdisjoint(run.pids))
-
-    def add_pending(self, job: Job) -> bool:
-        """Append a pending job; returns False if it is known already."""
-        if job in self.pending:
-            return False
-        self.pending = (*self.pending, job)
-        return True
-
-    def remove_pending(self, job: Job) -> bool:
-        """Remove a pending job; returns False if it is not known."""
-        if job not in self.pending:
-            return False
-        self.pending = tuple(known for known in self.pending if known != job)
-        return True
-
-    def runs_with(self, snapshot: Snapshot) -> tuple[WatchedJob, ...]:
-        """Return the known runs and those of a recorded snapshot that are neither known nor dismissed."""
-        self._dismissed &= {run.pids for run in snapshot.watched}
-        recorded = (
-            run
-            for run in snapshot.watched
-            if run.pids not in self._dismissed and not any(_overlap(run, known) for known in self.runs)
-        )
-        return (*self.runs, *recorded)
-
-    def pending_with(self, snapshot: Snapshot) -> tuple[Job, ...]:
-        """Return the pending jobs of a recorded snapshot that are not known, and the known ones."""
-        return (*(job for job in snapshot.pending if job not in self.pending), *self.pending)
-
-
 def _overlap(one: WatchedJob, other: WatchedJob) -> bool:
     return not set(one.pids).isdisjoint(other.pids)
 
@@ -682,7 +628,11 @@ class Watchlist:
     display_filter: DisplayFilter | None = None
     no_budget_reason: NoBudgetReasonFunction = lambda *_: None
     attach_progress: Callable[[], AttachProgress | None] = lambda: None
-    _jobs: JobRegistry = field(default_factory=JobRegistry)
+    _runs: tuple[WatchedJob, ...] = ()
+    """In the order in which they were added, as the pending jobs."""
+    _pending: tuple[Job, ...] = ()
+    _dismissed: set[tuple[ProcessKey, ...]] = field(default_factory=set)
+    """Process keys of recorded runs that are hidden."""
     _pending_fits: PendingFits = field(default_factory=PendingFits)
     _budgets: BudgetCache = field(init=False)
     _tracker: RunTracker = field(init=False)
@@ -705,6 +655,8 @@ class Watchlist:
     def add_run(self, run: WatchedJob, budget: Budget | str | None = None) -> None:
         """Compare these processes with the budget of this job from the next snapshot on.
 
+        The run replaces the runs that share a process with it, in the place of the first of them.
+
         Args:
             run: the job and its processes.
             budget: its budget, or the reason that there is none, if it was estimated already.
@@ -712,26 +664,33 @@ class Watchlist:
         with self._lock:
             if budget is not None:
                 self._budgets.set_if_unknown(run.job, budget)
-            self._jobs.add_run(run)
+            self._dismissed.discard(run.pids)
+            at = next((at for at, known in enumerate(self._runs) if _overlap(known, run)), len(self._runs))
+            others = [known for known in self._runs[at:] if not _overlap(known, run)]
+            self._runs = (*self._runs[:at], run, *others)
 
     def dismiss_runs(self, pids: Iterable[ProcessKey]) -> None:
         """Remove the runs of these processes, whether they have ended or not."""
+        pids = tuple(pids)
         with self._lock:
-            self._jobs.dismiss_runs(pids)
+            self._dismissed.add(pids)
+            self._runs = tuple(run for run in self._runs if set(pids).isdisjoint(run.pids))
 
     def add_pending(self, job: Job) -> None:
         """Append a pending job; one that is known already keeps its place."""
         with self._lock:
-            added = self._jobs.add_pending(job)
-        if added:
-            self.on_pending_added(job)
+            if job in self._pending:
+                return
+            self._pending = (*self._pending, job)
+        self.on_pending_added(job)
 
     def remove_pending(self, job: Job) -> None:
         """Remove a pending job."""
         with self._lock:
-            removed = self._jobs.remove_pending(job)
-        if removed:
-            self.on_pending_removed(job)
+            if job not in self._pending:
+                return
+            self._pending = tuple(known for known in self._pending if known != job)
+        self.on_pending_removed(job)
 
     def set_budget(self, budget: Budget) -> None:
         """Replace the quick estimate of a job by a better budget."""
@@ -741,7 +700,7 @@ class Watchlist:
     def improve_budget(self, run: WatchedJob, budget: Budget) -> bool:
         """Replace the quick estimate of a run by a better budget; False: the run is gone, or its budget is as good."""
         with self._lock:
-            known = self._budgets.budget_of(run.job) if any(run is each for each in self._jobs.runs) else ""
+            known = self._budgets.budget_of(run.job) if any(run is each for each in self._runs) else ""
             better = not isinstance(known, str) and known.method == "formula" and budget.method != "formula"
             if better:
                 self._budgets.set_budget(budget)
@@ -750,12 +709,12 @@ class Watchlist:
     def runs(self) -> tuple[WatchedJob, ...]:
         """Return the running jobs with their processes, in the order in which they were added."""
         with self._lock:
-            return self._jobs.runs
+            return self._runs
 
     def pending(self) -> tuple[Job, ...]:
         """Return the pending jobs, in order."""
         with self._lock:
-            return self._jobs.pending
+            return self._pending
 
     def update(self, snapshot: Snapshot) -> Board:
         """Record a snapshot and return the board for it."""
@@ -771,7 +730,8 @@ class Watchlist:
             return self._board(self._latest) if self._latest else None
 
     def _board(self, snapshot: Snapshot) -> Board:
-        runs, pending = self._jobs.runs_with(snapshot), self._jobs.pending_with(snapshot)
+        runs = (*self._runs, *self._recorded_runs(snapshot))
+        pending = (*(job for job in snapshot.pending if job not in self._pending), *self._pending)
         rank_of = {key: (run, rank) for run in runs for rank, key in enumerate(run.pids)}
         gpus = gpu_rows(snapshot, lambda row: self._with_job(row, rank_of), self.no_budget_reason)
         committed = committed_bytes(gpus)
@@ -788,6 +748,12 @@ class Watchlist:
         )
         self._budgets.discard_unused((*(run.job for run in runs), *pending))
         return self.display_filter.apply(board) if self.display_filter else board
+
+    def _recorded_runs(self, snapshot: Snapshot) -> Iterable[WatchedJob]:
+        """Return the runs of a recorded snapshot that are neither known nor dismissed."""
+        self._dismissed &= {run.pids for run in snapshot.watched}
+        unknown = (run for run in snapshot.watched if not any(_overlap(run, known) for known in self._runs))
+        return (run for run in unknown if run.pids not in self._dismissed)
 
     def _with_job(self, row: ProcessRow, rank_of: Mapping[ProcessKey, tuple[WatchedJob, int]]) -> ProcessRow:
         """Add the job of a process, its budget and its comparison to its row."""

@@ -266,7 +266,7 @@ class _Lines:
         percent: int | None = getattr(self.gpu, figure)
         bar = share_bar(None if percent is None else percent / 100, self.shape.bar, colour)
         graph = self._graph(self.histories.figure(self.gpu, figure), 100, colour)
-        return bar_line(label, bar, _known(None if percent is None else f"{percent} %"), graph, self.shape)
+        return bar_line(label, bar, _known(_with_unit(percent, "%")), graph, self.shape)
 
     def memory(self, gpu: GpuRow) -> Content:
         reading = gpu.reading
@@ -294,7 +294,7 @@ class _Lines:
         degrees, limit = self.gpu.temperature_c, self._slowdown_c
         hot = limit is not None and degrees is not None and degrees >= limit - _HOT_MARGIN_C
         colour, scale = colour_of("hot") if hot else colour_of("activity"), limit or _SCALE_C
-        parts = [_known(None if degrees is None else f"{degrees} °C")]
+        parts = [_known(_with_unit(degrees, "°C"))]
         if limit is not None:
             parts.append(Content(f"slows at {limit}"))
         if self.gpu.details and self.gpu.details.memory_temperature_c is not None:
@@ -420,8 +420,8 @@ def _fans(details: GpuDetails) -> list[Content]:
         words = ", ".join(f"{speed} %" for speed in speeds)
     return [
         _figure("", words),
-        _figure("encoder", _percent(details.encoder_percent)),
-        _figure("decoder", _percent(details.decoder_percent)),
+        _figure("encoder", _with_unit(details.encoder_percent, "%")),
+        _figure("decoder", _with_unit(details.decoder_percent, "%")),
     ]
 
 
@@ -434,7 +434,7 @@ def _pcie(link: PcieLink | None) -> list[Content]:
         _figure("", words),
         _figure("to host", _rate(link.sent_per_second)),
         _figure("from host", _rate(link.received_per_second)),
-        _alarm(f"{link.replays} replays") if link.replays else _figure("replays", _count(link.replays)),
+        _alarm(f"{link.replays} replays") if link.replays else _figure("replays", _with_unit(link.replays)),
     ]
 
 
@@ -448,7 +448,7 @@ def _nvlink(links: NvLinks | None, details: GpuDetails) -> list[Content]:
     unknown = None if details.reason("nvlink.traffic") else "…"  # a rate needs two readings
     return [
         _alarm(up) if down else _figure("", up),
-        _figure("version", _count(links.version)),
+        _figure("version", _with_unit(links.version)),
         _figure("", speed),
         _figure("sent", _rate(links.sent_per_second) or unknown),
         _figure("received", _rate(links.received_per_second) or unknown),
@@ -496,7 +496,7 @@ def _rows(rows: RemappedRows | None) -> list[Content]:
 
 def _settings(gpu: GpuReading, details: GpuDetails) -> list[Content]:
     mode = None if gpu.compute_mode is None else _COMPUTE_MODES[gpu.compute_mode]
-    limit = None if gpu.power_limit_w is None else f"{gpu.power_limit_w:.0f} W"
+    limit = _with_unit(gpu.power_limit_w, "W")
     if limit is not None and details.power_default_w is not None:
         highest = details.power_max_w
         usual = {round(gpu.power_limit_w or 0), round(details.power_default_w), round(highest or 0)}
@@ -507,12 +507,13 @@ def _settings(gpu: GpuReading, details: GpuDetails) -> list[Content]:
         _figure("persistence", persistence),
         _figure("compute mode", mode),
         _figure("power limit", limit),
-        _figure("off at", None if details.shutdown_c is None else f"{details.shutdown_c} °C"),
+        _figure("off at", _with_unit(details.shutdown_c, "°C")),
     ]
 
 
 def _board(details: GpuDetails) -> list[Content]:
-    bar1 = _of_gib(details.bar1_used_bytes, details.bar1_total_bytes)
+    used, total = details.bar1_used_bytes, details.bar1_total_bytes
+    bar1 = None if used is None or total is None else f"{format_gib(used)} of {format_gib(total)} GiB"
     parts = [
         _figure("PCI", details.pci_address and printable(details.pci_address)),
         _figure("VBIOS", details.vbios and printable(details.vbios)),
@@ -536,16 +537,9 @@ def _of(figure: int | None, most: int | None, unit: str) -> str | None:
     return f"{figure} {unit}" if most is None else f"{figure} of {most} {unit}"
 
 
-def _of_gib(figure: int | None, most: int | None) -> str | None:
-    return None if figure is None or most is None else f"{format_gib(figure)} of {format_gib(most)} GiB"
-
-
-def _percent(figure: int | None) -> str | None:
-    return None if figure is None else f"{figure} %"
-
-
-def _count(figure: int | None) -> str | None:
-    return None if figure is None else f"{figure}"
+def _with_unit(figure: float | None, unit: str = "") -> str | None:
+    """Return a whole figure with its unit; None: unknown."""
+    return None if figure is None else f"{figure:.0f} {unit}".rstrip()
 
 
 def _known_fact_lines(figure: int | None) -> str:

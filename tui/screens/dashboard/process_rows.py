@@ -711,13 +711,9 @@ def _position(row: TableRow) -> tuple[float, ...]:
 
 
 def _used(row: TableRow) -> int:
-    return -1 if (size := _used_bytes(row)) is None else size
-
-
-def _used_bytes(row: TableRow) -> int | None:
-    if row.row is not None:
-        return row.row.process.used_bytes
-    return row.group.used_bytes if row.group else row.rest_bytes
+    whole = row.group.used_bytes if row.group else row.rest_bytes
+    size = whole if row.row is None else row.row.process.used_bytes
+    return -1 if size is None else size
 
 
 def _by_status(row: TableRow) -> tuple[float | str, ...]:
@@ -840,11 +836,9 @@ def _with_children(
 def _children(group: ProcessGroup) -> list[TableRow]:
     pids = () if group.run is None or group.ranks_elsewhere else group.run.pids  # elsewhere: which these are is unknown
     ranks = {key: f"rank {at}: " for at, key in enumerate(pids)} if len(pids) > 1 else {}
-    return [_child(group, row, ranks.get(row.process.key, "")) for row in group.rows]
-
-
-def _child(group: ProcessGroup, row: ProcessRow, rank: str) -> TableRow:
-    return TableRow(key=row.key, gpu=row.gpu, row=row, group=group, lead=rank)
+    leads = [ranks.get(row.process.key, "") for row in group.rows]
+    rows = zip(group.rows, leads, strict=True)
+    return [TableRow(key=row.key, gpu=row.gpu, row=row, group=group, lead=lead) for row, lead in rows]
 
 
 def _connected(rows: Sequence[TableRow]) -> Iterator[TableRow]:
