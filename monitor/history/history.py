@@ -33,60 +33,21 @@ if TYPE_CHECKING:
     from ..board.divergence import PeakUsage
     from ..snapshot.snapshot import GpuProcess, GpuReading, ProcessKey
 
-# Chooses SQLite's journal: a write-ahead log, except on file systems that several machines share.
-
-
-_TYPE_WORDS = (
-    "nfs nfs4 lustre gpfs beegfs ceph cifs smb3 smbfs afs 9p glusterfs panfs pvfs2 fuse.sshfs fuse.glusterfs "
-    "fuse.ceph-fuse fuse.juicefs fuse.weka wekafs ncpfs"
-)
-_SHARED_TYPES = frozenset(_TYPE_WORDS.split())
-"""Types of file systems that other machines may write too. A write-ahead log needs memory that all its readers share
-(https://www.sqlite.org/wal.html, section 1), which two machines do not have."""
-_MOUNTS = Path("/proc/self/mountinfo")
-
-
-def journal_mode(path: Path, mounts: Path = _MOUNTS) -> str:
-    """Return ``WAL``, or ``DELETE`` if other machines may write the file too.
-
-    Args:
-        path: of the database.
-        mounts: the kernel's table of mounts (proc_pid_mountinfo(5)).
-    """
-    return "DELETE" if _file_system(path, mounts) in _SHARED_TYPES else "WAL"
-
-
-def _file_system(path: Path, mounts: Path) -> str | None:
-    """Return the type of the file system that holds a path; None: unknown."""
-    best, found = -1, None
-    real = os.path.realpath(path)
-    try:
-        lines = mounts.read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        fields, _, rest = line.partition(" - ")
-        words, kind = fields.split(" "), rest.split(" ")[0]
-        if len(words) <= 4:
-            continue
-        point = words[4].replace("\\040", " ").rstrip("/")
-        if (real == point or real.startswith(f"{point}/")) and len(point) >= best:
-            best, found = len(point), kind
-    return found
-
-
 # The history's SQLite file: private, versioned, bounded, and safe for several programs at once.
 #
-# sqlite3 is imported with the first use: no other part of vramtop needs it.
+# sqlite3 is imported with the first use: no other part of vramtop needs it. Its journal is the one that is rolled back:
+# a write-ahead log, which older versions of vramtop kept, needs memory that all its readers share, and homes are also
+# on file systems of several machines (https://www.sqlite.org/wal.html, section 1).
 
 
+FILE_NAME = "history.sqlite3"
 BUSY_SECONDS = 3.0
 """Another vramtop writes for milliseconds, unless its disk hangs."""
 MAX_BYTES = MEASURED_RUNS.bytes or 0
 """A measurement has about 4 KiB."""
 PAGE_BYTES = 4096
-MIGRATIONS = (
-    """
+SCHEMA = 1
+_TABLE = """
     CREATE TABLE measurement (
         run TEXT PRIMARY KEY,
         time REAL NOT NULL,
@@ -100,35 +61,150 @@ MIGRATIONS = (
     CREATE INDEX measurement_time ON measurement (time);
     CREATE INDEX measurement_card ON measurement (card, time);
     CREATE INDEX measurement_machine ON measurement (machine, time);
-    """,
-)
-"""Statements that bring a file from one schema to the next: the first makes schema 1 of an empty file."""
+    PRAGMA user_version = 1;
+"""
+MAX_RUNS = 2000
+"""The newest are kept."""
+MAX_RUN_BYTES = 2**16
+"""A measurement has about 4 KiB; one with a huge config is kept without its job's config."""
+_FULL_SHARE = 0.9
+_MOST_ON_CARD = 400
 _STEPS_BETWEEN_LOOKS = 1000
 """Steps of SQLite's machine; one may compute a value of any length."""
 _OUT_OF_TIME = "interrupted"
 """SQLite's word."""
-_BESIDE = ("-wal", "-shm", "-journal")
-"""Endings of the files that SQLite keeps beside its own."""
+_FILES_WITH_IT = ("-wal", "-shm", "-journal")
+"""Endings of the files that SQLite keeps with its own."""
+_BARE = "replace(replace(lower({}), ' ', ''), '-', '')"
+"""A model's name as people type it: ``llama-3.1-8b`` is Llama 3.1 8B."""
+_WHERE = {
+    "run": "instr(run, ?) = 1",
+    "card": "instr(lower(card), lower(?)) > 0",
+    "model": f"instr({_BARE.format('model')}, {_BARE.format('?')}) > 0",
+    "state": "state = ?",
+    "since": "time >= ?",
+    "before": "time < ?",
+}
+"""Conditions of a choice."""
 
 
 class DamagedError(CannotTellError):
     """The file exists, and is no sound database."""
 
 
-@dataclass(frozen=True, slots=True)
-class Database:
-    """The file; each use opens and closes it, which takes a millisecond.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which runs are meant; what is None chooses all."""
+
+    run: str | None = None
+    """First digits of the run's digest."""
+    card: str | None = None
+    """Part of the card's name."""
+    model: str | None = None
+    """Part of the model's name."""
+    state: str | None = None
+    since: float | None = None
+    """Unix seconds."""
+    before: float | None = None
+    """Unix seconds."""
+
+    def where(self) -> tuple[str, tuple[Any, ...]]:
+        """Return the condition in SQL and its values."""
+        chosen = [(text, getattr(self, name)) for name, text in _WHERE.items() if getattr(self, name) is not None]
+        return " AND ".join(text for text, _ in chosen) or "1", tuple(value for _, value in chosen)
+
+
+class History:
+    """The measured runs of this user; each use opens and closes the file, which takes a millisecond.
 
     Args:
-        path: of the file.
+        path: of the file; None: the one in the user's data folder.
+
+    Raises:
+        CannotTellError: no home is known.
     """
 
-    path: Path
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or data_file(FILE_NAME)
 
-    @property
-    def schema(self) -> int:
-        """Version of the schema that this vramtop writes."""
-        return len(MIGRATIONS)
+    def add(self, measurement: Measurement) -> str | None:
+        """Keep a measurement; an earlier one of the same run is replaced, with the higher figures of both.
+
+        Returns:
+            A sentence if a damaged file was renamed.
+
+        Raises:
+            CannotTellError: the file cannot be written.
+        """
+        warning = None
+        for attempt in (1, 2):
+            try:
+                with self.writing() as connection:
+                    _write(connection, measurement)
+                break
+            except DamagedError:
+                if attempt == 2:
+                    raise
+                warning = self._set_aside()
+        return warning
+
+    def on_card(self, names: Collection[str]) -> tuple[Measurement, ...]:
+        """Return the newest measurements on one card, the newest first.
+
+        Args:
+            names: those under which NVML knows the card.
+
+        Raises:
+            CannotTellError: the file cannot be read.
+        """
+        condition = f"card IN ({', '.join('?' * len(names))}) ORDER BY time DESC LIMIT ?"
+        return self._read_all(condition, (*names, _MOST_ON_CARD))
+
+    def list(self, choice: Choice | None = None) -> tuple[Measurement, ...]:
+        """Return the chosen measurements, the newest first.
+
+        Raises:
+            CannotTellError: the file cannot be read.
+        """
+        condition, values = (choice or Choice()).where()
+        return self._read_all(f"{condition} ORDER BY time DESC", values)
+
+    def count(self) -> int:
+        """Return the number of measured runs.
+
+        Raises:
+            CannotTellError: the file cannot be read.
+        """
+        with self.reading() as connection:
+            if connection is None:
+                return 0
+            return int(connection.execute("SELECT count(*) FROM measurement").fetchone()[0])
+
+    def forget(self, choice: Choice) -> int:
+        """Remove the chosen measurements for good; returns how many these were.
+
+        Raises:
+            CannotTellError: the file cannot be written.
+        """
+        condition, values = choice.where()
+        with self.reading() as connection:
+            if connection is None:
+                return 0
+        with self.writing() as connection:
+            return connection.execute(f"DELETE FROM measurement WHERE {condition}", values).rowcount  # noqa: S608
+
+    def _read_all(self, condition: str, values: Sequence[Any]) -> tuple[Measurement, ...]:
+        with self.reading() as connection:
+            if connection is None:
+                return ()
+            texts, size = [], 0
+            statement = f"SELECT data FROM measurement WHERE {condition}"  # noqa: S608 - conditions of this module
+            for (text,) in connection.execute(statement, values):
+                size += len(text) if isinstance(text, str) else 0
+                if size > MAX_BYTES:
+                    raise MEASURED_RUNS.too_large()
+                texts.append(text)
+        return tuple(found for text in texts if (found := _read(text)) is not None)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection | None]:
@@ -145,20 +221,16 @@ class Database:
             return
         self._require_file(file)
         with self._errors("read"), contextlib.closing(self._connect_to_read(file)) as connection:
-            version = self._version(connection)
-            if not version:
-                if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                    raise sqlite3.DatabaseError("it is another program's")
-                yield None
+            if self._has_table(connection):
+                yield connection
                 return
-            if version < self.schema:  # an older vramtop's: brought up to date, where it may be written
-                with self.writing():
-                    pass
-            yield connection
+            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                raise sqlite3.DatabaseError("it is another program's")
+            yield None
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Open the file, in a transaction that holds other writers off; it is made and brought up to date if need be.
+        """Open the file, in a transaction that holds other writers off; it is made if need be.
 
         Raises:
             CannotTellError: it cannot be written, is damaged, or a newer vramtop wrote it.
@@ -176,10 +248,14 @@ class Database:
                 raise PermissionError(13, "it may only be read")
             connection = sqlite3.connect(file, timeout=BUSY_SECONDS, isolation_level=None)
             with contextlib.closing(connection):
-                self._prepare(connection, file)
+                connection.execute("PRAGMA journal_mode = DELETE")
+                connection.execute("PRAGMA secure_delete = ON")  # what is forgotten is not left in free pages
+                connection.execute(f"PRAGMA max_page_count = {MAX_BYTES // PAGE_BYTES}")
                 connection.execute("BEGIN IMMEDIATE")
                 try:
-                    self._migrate(connection)
+                    if not self._has_table(connection):
+                        for statement in _TABLE.split(";"):
+                            connection.execute(statement)
                     yield connection
                     connection.execute("COMMIT")
                 except BaseException:
@@ -187,12 +263,8 @@ class Database:
                         connection.execute("ROLLBACK")
                     raise
 
-    def set_aside(self) -> str:
-        """Rename a damaged file, with those beside it; returns a sentence that names it.
-
-        Raises:
-            CannotTellError: it cannot be renamed.
-        """
+    def _set_aside(self) -> str:
+        """Rename a damaged file, with those that SQLite keeps with it; returns a sentence that names it."""
         file = self._file
         with self._errors("renamed"):
             lock = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -201,7 +273,7 @@ class Database:
                 if self._is_sound():  # another vramtop has set it aside meanwhile
                     return f"{file.name} was damaged and was set aside."
                 kept = name_for_damaged(file)
-                for ending in _BESIDE:
+                for ending in _FILES_WITH_IT:
                     with contextlib.suppress(FileNotFoundError):
                         file.with_name(file.name + ending).rename(kept.with_name(kept.name + ending))
                 file.rename(kept)
@@ -216,38 +288,25 @@ class Database:
         except DamagedError:
             return False
 
-    def _prepare(self, connection: sqlite3.Connection, file: Path) -> None:
-        connection.execute(f"PRAGMA journal_mode = {journal_mode(file)}")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA secure_delete = ON")  # what is forgotten is not left in free pages
-        connection.execute(f"PRAGMA journal_size_limit = {2**20}")
-        connection.execute(f"PRAGMA max_page_count = {MAX_BYTES // PAGE_BYTES}")
-
-    def _migrate(self, connection: sqlite3.Connection) -> None:
-        for version in range(self._version(connection), self.schema):
-            for statement in MIGRATIONS[version].split(";"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {version + 1}")
-
-    def _version(self, connection: sqlite3.Connection) -> int:
+    def _has_table(self, connection: sqlite3.Connection) -> bool:
         import sqlite3
 
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         if version < 0:
             raise sqlite3.DatabaseError(f"its schema is {version}")
-        if version > self.schema:
+        if version > SCHEMA:
             raise CannotTellError(
-                f"{self._file} was written by a newer vramtop (schema {version}; this one knows {self.schema}) and is "
+                f"{self._file} was written by a newer vramtop (schema {version}; this one knows {SCHEMA}) and is "
                 "left as it is; update vramtop, or use --no-history."
             )
-        return version
+        return version > 0
 
     def _connect_to_read(self, file: Path) -> sqlite3.Connection:
         import sqlite3
         from urllib.parse import quote
 
-        # in a folder that may not be written, SQLite cannot make the files that readers of a WAL share; what is only
-        # in a WAL that is there would be left out
+        # an older vramtop's log may have what the file has not; without it, a file in a folder that may not be written
+        # is read as it is, since SQLite cannot make the memory for readers of a log there
         may_share = os.access(file.parent, os.W_OK) or is_file(file.with_name(f"{file.name}-wal"))
         name = f"file:{quote(str(file))}?{'mode=ro' if may_share else 'immutable=1'}"
         connection = sqlite3.connect(name, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
@@ -283,147 +342,6 @@ class Database:
     @property
     def _file(self) -> Path:
         return Path(os.path.realpath(self.path))
-
-
-def repaired(database: Database, work: Callable[[], None]) -> str | None:
-    """Do something with the file; a damaged one is set aside first, which the returned sentence says.
-
-    Raises:
-        CannotTellError: it cannot be written.
-    """
-    try:
-        work()
-    except DamagedError:
-        warning = database.set_aside()
-        work()
-        return warning
-    return None
-
-
-FILE_NAME = "history.sqlite3"
-MAX_RUNS = 2000
-"""The newest are kept."""
-MAX_RUN_BYTES = 2**16
-"""A measurement has about 4 KiB; one with a huge config is kept without its job's config."""
-_FULL_SHARE = 0.9
-_MOST_ON_CARD = 400
-_BARE = "replace(replace(lower({}), ' ', ''), '-', '')"
-"""A model's name as people type it: ``llama-3.1-8b`` is Llama 3.1 8B."""
-_WHERE = {
-    "run": "instr(run, ?) = 1",
-    "card": "instr(lower(card), lower(?)) > 0",
-    "model": f"instr({_BARE.format('model')}, {_BARE.format('?')}) > 0",
-    "shape": "shape = ?",
-    "state": "state = ?",
-    "since": "time >= ?",
-    "before": "time < ?",
-}
-"""Conditions of a choice."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """Which runs are meant; what is None chooses all."""
-
-    run: str | None = None
-    """First digits of the run's digest."""
-    card: str | None = None
-    """Part of the card's name."""
-    model: str | None = None
-    """Part of the model's name."""
-    shape: str | None = None
-    """Digest of the model's architecture."""
-    state: str | None = None
-    since: float | None = None
-    """Unix seconds."""
-    before: float | None = None
-    """Unix seconds."""
-
-    def where(self) -> tuple[str, tuple[Any, ...]]:
-        """Return the condition in SQL and its values."""
-        chosen = [(text, getattr(self, name)) for name, text in _WHERE.items() if getattr(self, name) is not None]
-        return " AND ".join(text for text, _ in chosen) or "1", tuple(value for _, value in chosen)
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """The measured runs of this user.
-
-    Args:
-        path: of the file; None: the one in the user's data folder.
-    """
-
-    path: Path | None = None
-    _database: Database = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Find the file.
-
-        Raises:
-            CannotTellError: no home is known.
-        """
-        object.__setattr__(self, "_database", Database(self.path or data_file(FILE_NAME)))
-
-    def add(self, measurement: Measurement) -> str | None:
-        """Keep a measurement; an earlier one of the same run is replaced, with the higher figures of both.
-
-        Returns:
-            A sentence if a damaged file was renamed.
-
-        Raises:
-            CannotTellError: the file cannot be written.
-        """
-
-        def write() -> None:
-            with self._database.writing() as connection:
-                _write(connection, measurement)
-
-        return repaired(self._database, write)
-
-    def on_card(self, names: Collection[str]) -> tuple[Measurement, ...]:
-        """Return the newest measurements on one card, the newest first.
-
-        Args:
-            names: those under which NVML knows the card.
-
-        Raises:
-            CannotTellError: the file cannot be read.
-        """
-        condition = f"card IN ({', '.join('?' * len(names))}) ORDER BY time DESC LIMIT ?"
-        return _read_all(self._database, condition, (*names, _MOST_ON_CARD))
-
-    def list(self, choice: Choice | None = None) -> tuple[Measurement, ...]:
-        """Return the chosen measurements, the newest first.
-
-        Raises:
-            CannotTellError: the file cannot be read.
-        """
-        condition, values = (choice or Choice()).where()
-        return _read_all(self._database, f"{condition} ORDER BY time DESC", values)
-
-    def count(self) -> int:
-        """Return the number of measured runs.
-
-        Raises:
-            CannotTellError: the file cannot be read.
-        """
-        with self._database.reading() as connection:
-            return (
-                0 if connection is None else int(connection.execute("SELECT count(*) FROM measurement").fetchone()[0])
-            )
-
-    def forget(self, choice: Choice) -> int:
-        """Remove the chosen measurements for good; returns how many these were.
-
-        Raises:
-            CannotTellError: the file cannot be written.
-        """
-        condition, values = choice.where()
-        with self._database.reading() as connection:
-            if connection is None:
-                return 0
-        with self._database.writing() as connection:
-            return connection.execute(f"DELETE FROM measurement WHERE {condition}", values).rowcount  # noqa: S608
 
 
 def _write(connection: sqlite3.Connection, measurement: Measurement) -> None:
@@ -470,20 +388,6 @@ def _forget_oldest(connection: sqlite3.Connection, *, keep: int) -> None:
         "DELETE FROM measurement WHERE run IN (SELECT run FROM measurement ORDER BY time DESC LIMIT -1 OFFSET ?)",
         (keep,),
     )
-
-
-def _read_all(database: Database, condition: str, values: Sequence[Any]) -> tuple[Measurement, ...]:
-    with database.reading() as connection:
-        if connection is None:
-            return ()
-        texts, size = [], 0
-        statement = f"SELECT data FROM measurement WHERE {condition}"  # noqa: S608 - conditions of this module
-        for (text,) in connection.execute(statement, values):
-            size += len(text) if isinstance(text, str) else 0
-            if size > MAX_BYTES:
-                raise MEASURED_RUNS.too_large()
-            texts.append(text)
-    return tuple(found for text in texts if (found := _read(text)) is not None)
 
 
 def _read(text: Any) -> Measurement | None:

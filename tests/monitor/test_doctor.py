@@ -25,7 +25,7 @@ from vramtop.monitor.doctor import (
     collect_system_facts,
     find_issues,
 )
-from vramtop.monitor.history.history import Database
+from vramtop.monitor.history.history import History
 
 NO_SUCH_PID = 2**22 - 1
 
@@ -196,7 +196,7 @@ def test_permissions_are_read(tmp_path):
 def test_own_files_are_checked(tmp_path):
     (tmp_path / "pending.json").write_text(json.dumps({"version": 1, "content": []}))
     (tmp_path / "pending.json").chmod(0o600)
-    with Database(tmp_path / "history.sqlite3").writing():
+    with History(tmp_path / "history.sqlite3").writing():
         pass
     (tmp_path / "other.sqlite3").write_bytes(b"no database")
     (tmp_path / "answers.json").write_text('{"version": 1, "cont')

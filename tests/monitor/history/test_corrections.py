@@ -96,7 +96,7 @@ def test_what_was_read_is_used_again_until_a_run_is_kept(history: History, monke
     found.forget_what_was_read()
     assert found.corrected(budget_of(small), card=CARD, environ={}).learned != before.learned
     now[0] += module._FRESH_SECONDS + 1
-    monkeypatch.setattr(history._database.__class__, "reading", None)
+    monkeypatch.setattr(History, "reading", None)
     with pytest.raises(TypeError):
         found.corrected(budget_of(small), card=CARD, environ={})
 

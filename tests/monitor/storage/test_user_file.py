@@ -17,7 +17,7 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.job_file.load_and_save import save_job
 from vramtop.estimator.trace.worker_pool import read_cached, write_cached
 from vramtop.monitor.attach.attachment import SavedAnswers
-from vramtop.monitor.history.history import Database
+from vramtop.monitor.history.history import History
 from vramtop.monitor.storage.pending_jobs import PendingJobs
 from vramtop.monitor.storage.settings.change import change_settings
 from vramtop.monitor.storage.user_file import UserFile, data_file
@@ -192,7 +192,7 @@ def test_root_writes_nothing_where_another_user_leads_the_way(tmp_path: Path) ->
     for home in (tmp_path / "linked", tmp_path / "theirs" / "vramtop", tmp_path / "theirs" / "none" / "yet"):
         with pytest.raises(CannotTellError, match="is another user's; set HOME to a folder of your own"):
             UserFile(home / "answers.json", list[str], list, 1, "answers").change(lambda old: [*old, "new"])
-        with pytest.raises(CannotTellError, match="is another user's"), Database(home / "history.sqlite3").writing():
+        with pytest.raises(CannotTellError, match="is another user's"), History(home / "history.sqlite3").writing():
             pass
         with pytest.raises(CannotTellError, match="is another user's"):
             change_settings({"dashboard.interval": 3.0}, {"VRAMTOP_CONFIG": str(home / "config.toml")})
