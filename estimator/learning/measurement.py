@@ -472,22 +472,10 @@ def measurement_to_json(measurement: Measurement) -> "MeasurementJson":
         "predicted": [_known(asdict(each)) for each in measurement.predicted],
         "job": job_to_mapping(measurement.job),
     }
-    if measurement.hidden:
-        found["hidden"] = measurement.hidden
-    if measurement.card is not None:
-        found["card"] = measurement.card
-    if measurement.card_bytes is not None:
-        found["card_bytes"] = measurement.card_bytes
-    if measurement.driver is not None:
-        found["driver"] = measurement.driver
-    if measurement.machine:
-        found["machine"] = measurement.machine
-    if measurement.versions:
-        found["versions"] = dict(measurement.versions)
-    if measurement.command is not None:
-        found["command"] = measurement.command
-    if measurement.allocator:
-        found["allocator"] = measurement.allocator
+    for name in MeasurementJson.__annotations__:
+        value = getattr(measurement, name)
+        if value and name not in found:
+            found[name] = value  # type: ignore[literal-required]
     return found
 
 
@@ -498,32 +486,14 @@ def measurement_from_json(data: Mapping[str, Any]) -> Measurement:
         InputError: it is not such data.
     """
     try:
-        read = msgspec.convert(data, _MeasurementJsonMeasurement)
-        check_nesting(read.job)
+        facts = msgspec.convert(data, dict[str, Any])
+        job = msgspec.convert(facts.get("job"), dict[str, Any])
+        check_nesting(job)
+        read = msgspec.convert({**facts, "job": {}}, Measurement)
     except (msgspec.ValidationError, ValueError) as error:
         raise InputError(f"this is no measurement as vramtop writes it: {error}") from None
-    facts = {name: getattr(read, name) for name in read.__struct_fields__ if name != "job"}
-    return Measurement(**facts, job=job_from_mapping(read.job, where="the measurement's job"))
+    return replace(read, job=job_from_mapping(job, where="the measurement's job"))
 
 
 def _known(data: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if value is not None}
-
-
-class _MeasurementJsonMeasurement(msgspec.Struct, frozen=True):
-    run: str
-    job: dict[str, Any]
-    model: str
-    shape: str
-    predicted: tuple[Predicted, ...]
-    observed: Observed
-    state: RunState
-    time: float
-    hidden: str = ""
-    card: str | None = None
-    card_bytes: int | None = None
-    driver: str | None = None
-    machine: str = ""
-    versions: dict[str, str] = {}
-    command: str | None = None
-    allocator: str = ""

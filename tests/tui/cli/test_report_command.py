@@ -48,7 +48,7 @@ def test_the_users_own_history_an_export_and_a_foreign_history_are_read(run: Run
     for size in (1, 2):
         history.add(replace(machine.run(job(micro_batch=size)), run=f"abcdef{size}"))
     assert main(["history", "--export", "runs.jsonl"]) == 0
-    (tmp_path / "theirs.sqlite3").write_bytes(history._database.path.read_bytes())
+    (tmp_path / "theirs.sqlite3").write_bytes(history.path.read_bytes())
     for source in ("history", "runs.jsonl", "theirs.sqlite3"):
         code, _, err = run(source, "--out", f"{source}.html")
         assert (code, err) == (0, "")

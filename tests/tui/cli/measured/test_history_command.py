@@ -135,7 +135,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_lost(run: Run, kept: History) 
 
 
 def test_a_history_that_cannot_be_read_is_exit_code_3(run: Run) -> None:
-    path = History()._database.path
+    path = History().path
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"no database")
     code, out, err = run("history", "--json")
