@@ -17,7 +17,6 @@
 # make picture      draw the pictures in docs/ and record the tour, from the demo recording
 # make demo         record the demo recording
 # make reference    write the reference pages in docs/reference/ from the code
-# make examples     run commands for the examples of JSON in the reference
 # make docs         build the documentation into build/site; a warning is an error
 # make docs-serve   serve the documentation while you write it
 # make dist         build the sdist and the wheel into dist/, as a release does
@@ -42,7 +41,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dis
 help:
 	@sed -n -e '/^$$/q' -e 's/^# //p' Makefile
 
-.PHONY: help run test test-all check lint types imports accuracy figures explanations gpu bench bench-probe soak picture architecture completion demo reference examples docs docs-serve dist image clean
+.PHONY: help run test test-all check lint types imports accuracy figures explanations gpu bench bench-probe soak picture architecture completion demo reference docs docs-serve dist image clean
 
 run: $(VENV)/installed
 	@$(if $(ARGS),$(BIN)/vramtop $(ARGS),if $(BIN)/vramtop --once > /dev/null; then $(BIN)/vramtop; else $(BIN)/vramtop --demo; fi)
@@ -105,10 +104,6 @@ demo: $(VENV)/installed
 reference: $(VENV)/installed-for-docs
 	$(BIN)/python docs/scripts/make_reference.py
 	$(BIN)/python docs/scripts/make_explanation.py
-
-examples: $(VENV)/installed-for-docs $(VENV)/installed-for-tests
-	PYTHONPATH=tests $(BIN)/python docs/scripts/make_json_examples.py
-	$(BIN)/python docs/scripts/make_reference.py
 
 docs: $(VENV)/installed-for-docs
 	$(MKDOCS) build --strict

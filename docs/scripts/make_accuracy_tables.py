@@ -184,22 +184,23 @@ def _rows(results: Iterable[Result]) -> Iterator[str]:
     for number, (source, own) in enumerate(by_source.items()):
         yield from ([""] if number else [])
         yield f"{source}:"
-        yield from ("", "| row | figure | measured GiB | predicted GiB | error | in range |")
+        yield from ("", "| row | figure | measured GiB | predicted GiB | error | range |")
         yield "| --- | --- | --- | --- | --- | --- |"
-        yield from (_line((*_figures(result), _in_range(result))) for result in own)
+        yield from (_line((*_figures(result), _range(result))) for result in own)
 
 
 def _traced_rows(results: Iterable[Result]) -> Iterator[str]:
-    yield "| row | predicted GiB | error | in range |"
+    yield "| row | predicted GiB | error | range |"
     yield "| --- | --- | --- | --- |"
     for result in results:
         row, _, _, predicted, error = _figures(result)
-        yield _line((row, predicted, error, _in_range(result)))
+        yield _line((row, predicted, error, _range(result)))
 
 
-def _in_range(result: Result) -> str:
+def _range(result: Result) -> str:
+    """Return what there is to say of a figure's range; empty: it holds the measured figure."""
     span = result.span
-    return "no range" if span is None else "yes" if result.case.measured_bytes in span else "**no**"
+    return "none" if span is None else "" if result.case.measured_bytes in span else "**outside**"
 
 
 def _figures(result: Result) -> tuple[str, ...]:

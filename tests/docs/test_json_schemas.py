@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 import tomlkit
-from json_schemas import SCHEMAS, closed, require_valid, schema
+from json_schemas import SCHEMAS, require_valid, schema
 from jsonschema import Draft202012Validator
 from reference.json_outputs import OUTPUTS
-from referencing import Registry, Resource
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.estimation import estimate
@@ -23,7 +22,6 @@ from vramtop.tui.cli.parsing.help_text import flag_groups, subcommands
 
 NAMES = sorted(OUTPUTS)
 TESTS = Path(__file__).parents[1]
-EXAMPLES = TESTS.parent / "docs" / "scripts" / "reference" / "json_examples"
 WITHOUT_JSON = {"completion"}
 """Commands that print something else whatever is asked for: a script for a shell."""
 
@@ -132,25 +130,6 @@ def test_missing_fields_are_refused() -> None:
     del value["peak"]["low_bytes"]
     with pytest.raises(AssertionError, match="low_bytes"):
         require_valid("estimate", value)
-
-
-def without_required(part: Any) -> Any:
-    """A schema for output that is shortened."""
-    if isinstance(part, list):
-        return [without_required(each) for each in part]
-    if not isinstance(part, dict):
-        return part
-    # a field of that name is in "properties", where its value is an object
-    return {key: without_required(each) for key, each in part.items() if key != "required" or isinstance(each, dict)}
-
-
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.json")), ids=lambda path: path.stem)
-def test_examples_are_of_this_version(path: Path) -> None:
-    value = json.loads(path.read_text(encoding="utf-8"))
-    job = without_required(closed(schema("job")))
-    registry = Registry().with_resource(job["$id"], Resource.from_contents(job))
-    Draft202012Validator(without_required(closed(schema(path.stem))), registry=registry).validate(value)
-    assert set(schema(path.stem)["required"]) <= value.keys(), "run `make examples`"
 
 
 def job_files() -> list[Any]:

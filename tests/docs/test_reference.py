@@ -141,9 +141,10 @@ def test_every_name_of_a_card_finds_it_with_the_memory_that_is_stated() -> None:
 def test_every_name_of_a_built_in_model_finds_it() -> None:
     models = rows(page("models.md").partition("## Families")[0])
     assert len(models) > 30
-    for label, identifier, billions, others in models:
-        whole = () if label.endswith(" text") else (identifier.strip("`"),)
-        for name in (label, *whole, *re.findall(r"`(.*?)`", others)):
+    for identifier, billions, others in models:
+        names = re.findall(r"`(.*?)`", others)
+        whole = [] if any(name.endswith(" text") for name in names) else [identifier.strip("`")]
+        for name in (*whole, *names):
             found = find_built_in(name)
             assert found is not None, name
             assert found.parameters / 1e9 == pytest.approx(float(billions), abs=0.006)

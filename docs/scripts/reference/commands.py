@@ -43,7 +43,7 @@ _COMMON = "common settings"
 _INTRODUCTION = """\
 `vramtop` without a command opens the dashboard. A first word that is no command is a process to attach to, if it is a
 number, and otherwise a job for `vramtop fit`. Flags may be written with `_` in place of `-`, and as `--flag VALUE` or
-`--flag=VALUE`. `vramtop COMMAND --help` prints examples and the flags that most people use, `--help-all` and
+`--flag=VALUE`. `vramtop COMMAND --help` prints examples, remarks and the flags that most people use, `--help-all` and
 `man vramtop` all of them. What a command ends with is in [exit codes](exit-codes.md#by-command)."""
 _JOB = """\
 `fit`, `estimate`, `wait`, `preflight` and `measure` take a job (`measure` without the flags of the machine, since it
@@ -142,8 +142,6 @@ def _command(name: str, sub: CommandParser, told: set[tuple[str, str]]) -> Itera
     rows = [(code(each.placeholder), prose(each.meaning)) for each in operands] + [_row(flag) for flag in own]
     if rows:
         yield table(("argument or flag" if operands else "flag", "meaning"), rows)
-    if sub.epilog:
-        yield prose(sub.epilog)
 
 
 def _shared_flags(commands: Mapping[str, CommandParser]) -> dict[tuple[str, str], tuple[FlagFacts, list[str]]]:

@@ -1,10 +1,10 @@
 """The schemas of every JSON that the command line prints, and the page about them."""
 
 import json
-from pathlib import Path
 from typing import Any
 
-from vramtop.estimator.job.job import Job
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job, Lora, ModelSpec
 
 from .json_outputs import OUTPUTS
 from .json_schema import schema_of
@@ -14,13 +14,12 @@ _WIDTH = 120
 _INDENT = "  "
 _MANY = 6
 """Words of an enumeration that a table has at most; the schema has all."""
-EXAMPLES = Path(__file__).parent / "json_examples"
-"""Output of real commands, shortened by ``make_json_examples.py``."""
+_WITH_FIELDS = ("estimate", "fit", "once", "attach", "preflight")
+"""Outputs that scripts read most: the page has their fields. Those of the others are in their schemas."""
 _INTRODUCTION = """\
 Every command takes `--json`. It prints JSON on standard output, and nothing else there; errors are one sentence on
-standard error, with the [exit code](exit-codes.md), and print no JSON. The tables below have the fields of each
-output; the schemas (JSON Schema, draft 2020-12) also those of the objects in them. Tests hold real output of every
-command to the schemas."""
+standard error, with the [exit code](exit-codes.md), and print no JSON. Each output has a schema (JSON Schema, draft
+2020-12) with the type, the unit and the meaning of every field; tests hold real output of every command to it."""
 _RULES = """\
 - Sizes are bytes, whole numbers; names of other units say them (`_seconds`, `_percent`, `_w`, `_c`).
 - `null` is a figure that is unknown or does not apply; each field says which. An unknown figure is never 0. A field
@@ -73,27 +72,35 @@ def stream_fields(record: str | None) -> str:
 
 def json_page() -> str:
     """Return the page about JSON."""
+    rows = [
+        (f"[{output.title}](schemas/{name}.json)", "<br>".join(map(code, output.commands)))
+        for name, output in OUTPUTS.items()
+    ]
     return page(
         "JSON",
         _INTRODUCTION,
         "## What can be relied on",
         _RULES,
+        "## Outputs",
+        table(("schema", "printed by"), rows),
         _FILES,
-        *(part for name in OUTPUTS for part in _output(name)),
+        "The fields of the outputs that scripts read most:",
+        *(part for name in _WITH_FIELDS for part in _output(name)),
     )
 
 
 def _output(name: str) -> list[str]:
-    """Return the section of an output: what prints it, its fields, and an example if there is one."""
-    output, schema = OUTPUTS[name], _schema(name)
-    example = EXAMPLES / f"{name}.json"
-    printed_by = f"{codes(output.commands)}; " if output.commands else ""
-    parts = [f"## {output.title} {{ #{name} }}", f"{printed_by}[schema](schemas/{name}.json)", _fields(schema)]
-    if name == "stream":
-        parts[2] = "[Its fields](stream.md)."
-    if example.exists():
-        parts += ["Shortened:", block(example.read_text(encoding="utf-8"), "json")]
-    return parts
+    """Return the section of an output: its fields, and of an estimate an example."""
+    example = ["Shortened:", block(_example(), "json")] if name == "estimate" else []
+    return [f"## {OUTPUTS[name].title} {{ #{name} }}", _fields(_schema(name)), *example]
+
+
+def _example() -> str:
+    """Return an estimate, with its most important fields."""
+    job = Job(model=ModelSpec(id="llama-3.1-8b"), lora=Lora(quantization="nf4-double"))
+    whole = json.loads(json.dumps(estimate(job, method="formula").to_json()))
+    kept = {key: whole[key] for key in ("schema", "method", "phases", "peak", "steady_device_bytes", "assumptions")}
+    return indented({key: value[:1] if isinstance(value, list) else value for key, value in kept.items()})
 
 
 def _fields(schema: dict[str, Any], *, with_version: bool = False) -> str:

@@ -3,7 +3,7 @@
 import re
 from itertools import groupby
 
-from vramtop.tui.keys import FIXED_KEYS, KEYS, changeable_keys, ids_by_place, key_name, keys_of
+from vramtop.tui.keys import FIXED_KEYS, KEYS, changeable_keys, key_name, keys_of
 
 from .markdown import block, code, codes, page, prose, sentence, table
 
@@ -15,7 +15,6 @@ _EXAMPLE = """
 "processes.sort" = "S"
 "app.help" = ["f1", "question_mark"]
 """
-_MANY = 5
 _GROUPS = {
     "app": "Every screen",
     "list": "Lists and tables",
@@ -43,12 +42,7 @@ def keys_page() -> str:
     """Return the page."""
     parts = []
     for group, own in groupby(KEYS, key=lambda key_id: key_id.partition(".")[0]):
-        cells = list(map(_row, own))
-        places = {cell[-1] for cell in cells}
-        columns = 3 if len(places) == 1 else 4
-        only = f"On: {places.pop()}." if columns == 3 else ""
-        head = ("key", "id", "what it does", "works on")[:columns]
-        parts += [f"## {_GROUPS[group]}", only, table(head, [cell[:columns] for cell in cells])]
+        parts += [f"## {_GROUPS[group]}", table(("key", "id", "what it does"), map(_row, own))]
     fixed = [(_keys(row.keys), prose(sentence(row.does)), prose(row.where)) for row in FIXED_KEYS]
     return page(
         "Keys",
@@ -64,14 +58,7 @@ def keys_page() -> str:
 def _row(key_id: str) -> tuple[str, ...]:
     shown = ", ".join(key_name(key) if key != "comma" else ", (comma)" for key in keys_of(key_id))
     name = code(key_id) if key_id in changeable_keys() else "fixed"
-    return _keys(shown), name, prose(sentence(KEYS[key_id].does)), _where(key_id)
-
-
-def _where(key_id: str) -> str:
-    if key_id.startswith("app.") and key_id != "app.back":
-        return "every screen"
-    places = [place for place, ids in ids_by_place().items() if key_id in ids]
-    return "most screens" if len(places) > _MANY else prose(", ".join(places))
+    return _keys(shown), name, prose(sentence(KEYS[key_id].does))
 
 
 def _keys(shown: str) -> str:

@@ -4,7 +4,7 @@ from vramtop.estimator.job.rules.frameworks import DEFAULTS, FRAMEWORKS, PRECISI
 from vramtop.estimator.job.rules.optimizers.optimizer import Optimizer
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 from vramtop.estimator.model.families import FAMILIES
-from vramtop.estimator.model.find_config import built_in_models
+from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
 from vramtop.estimator.readers.tools.tool_registry import all_tools
 
 from .markdown import code, codes, page, table
@@ -44,7 +44,7 @@ _SHARDED = {
 def models_page() -> str:
     """Return the page of models and families."""
     models = [
-        (model.label, code(model.id), f"{model.parameters / 1e9:.2f}", codes(model.aliases))
+        (code(model.id), f"{model.parameters / 1e9:.2f}", codes((*_label(model), *model.aliases)))
         for model in built_in_models()
     ]
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
@@ -56,11 +56,17 @@ def models_page() -> str:
         _MODELS,
         "## Built-in models",
         _BUILT_IN,
-        table(("model", "id", "10⁹ parameters", "other names"), models),
+        table(("model", "10⁹ parameters", "other names"), models),
         "## Families that are known exactly",
         _FAMILIES,
         table(("model_type", "stack", "tasks"), families),
     )
+
+
+def _label(model: BuiltInModel) -> list[str]:
+    """Return the name of a model, if its id does not have it."""
+    told = model.id.rpartition("/")[2].replace("-", " ").casefold()
+    return [] if told.startswith(model.label.replace("-", " ").casefold()) else [model.label]
 
 
 def frameworks_page() -> str:
