@@ -148,11 +148,11 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if options.view_only and (options.once or fleet):
         raise InputError("--view-only is for the dashboard of this machine")
     if options.prometheus:
-        return int(_started("prometheus").run(options))
+        return int(_started("fleet").run(options))
     if options.prometheus_token_file or options.prometheus_ca:
         raise InputError("--prometheus-token-file and --prometheus-ca need --prometheus URL")
     if fleet:
-        return int(_started("hosts").run(options))
+        return int(_started("fleet").run(options))
     if options.bootstrap:
         raise InputError("--bootstrap is for --host and --hosts")
     _refuse_alerts_elsewhere(options)

@@ -21,7 +21,7 @@ from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.tui.cli.commands import attach
-from vramtop.tui.cli.commands.fleet_text import fleet_json
+from vramtop.tui.cli.commands.fleet import fleet_json
 from vramtop.tui.cli.commands.once import board_json
 from vramtop.tui.cli.main import main
 

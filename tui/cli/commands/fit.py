@@ -71,12 +71,11 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
 def _over_fleet(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print which hosts of a fleet can take the job; exit codes likewise, 1 if none can take it now."""
-    from . import hosts, prometheus
+    from .fleet import read_once
 
     refuse_what_is_for_this_machine(options)
     loaded = load_from_options(options, launch)
-    fleet = prometheus.read_once(options) if options.prometheus else hosts.read_once(options)
-    return check_on_fleet(options, loaded, fleet)
+    return check_on_fleet(options, loaded, read_once(options))
 
 
 def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Sequence[str]) -> int:

@@ -1,0 +1,476 @@
+"""Many hosts, over ssh (``vramtop --host``) or from a Prometheus: the dashboard over them, or one reading."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from vramtop.estimator.common.errors import ExitCode, InputError, VramtopError, require_threads
+from vramtop.estimator.common.sizes import format_gib, format_size
+from vramtop.estimator.common.version import version_number
+from vramtop.monitor.host.plain_text import duration_text
+
+from ...draw.palette import status_mark
+from ...draw.text_output import detect_output, format_table, is_dumb_terminal, prepare_textual
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.estimation import MethodChoice
+    from vramtop.estimator.job.gpu_catalogue import Gpu
+    from vramtop.estimator.job.job import Job
+    from vramtop.monitor.fleet.fleet import (
+        Fleet,
+        FleetGpu,
+        FleetProcess,
+        FleetRank,
+        FleetRun,
+        FleetSource,
+        FleetTotals,
+        HostReading,
+        HostTotals,
+    )
+    from vramtop.monitor.fleet.prometheus.client import PrometheusClient
+    from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
+    from vramtop.monitor.fleet.remote import RemoteFleet
+    from vramtop.monitor.history.history import Corrections
+
+    from ...draw.text_output import TextOutput
+    from ...job.budgets_by_card import BudgetsByCard
+    from ...job.load_job import TypedJob
+    from ..json_types import FleetRunJson, HostsJson, RankJson, TotalsJson
+
+_CONNECT_SECONDS = 15.0
+"""Longest time until every host has answered once; ssh itself stops connecting after 10 s."""
+_ATTACH_SECONDS = 4.0
+"""Time for the hosts to read their training processes."""
+_THREADS = 5
+"""Textual's three, the one that reads the source, and the one that serves ssh."""
+_MAX_NAMED_RANKS = 4
+"""Ranks of a run that its line names."""
+USER_VARIABLE = "VRAMTOP_PROMETHEUS_USER"
+PASSWORD_VARIABLE = "VRAMTOP_PROMETHEUS_PASSWORD"  # noqa: S105 - its name
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the hosts until the dashboard is quit, or print one reading; exit code 0, or 3 if no figures are of now.
+
+    Raises:
+        InputError: an option is wrong, or there is no terminal.
+        VramtopError: with ``--once``, Prometheus cannot be asked, or there is no ssh here.
+    """
+    _refuse_what_is_for_one_host(options, "--prometheus" if options.prometheus else "--host")
+    if options.once:
+        return _print_fleet(options, read_once(options))
+    if not sys.stdout.isatty() or not sys.stdin.isatty():
+        raise InputError("the dashboard needs a terminal; use --once for text or --once --json for scripts")
+    if is_dumb_terminal():
+        raise InputError("this terminal cannot be drawn on (TERM); use --once for text")
+    source: FleetSource
+    if options.prometheus:
+        client = _prometheus(options)
+        source, name = _prometheus_fleet(client), f"Prometheus at {client.host}"
+    else:
+        hosts = _hosts(options)
+        source = _remote_fleet(options, hosts)
+        name = f"{len(hosts)} hosts over ssh" if len(hosts) > 1 else f"{hosts[0]} over ssh"
+    return _show(options, source, name)
+
+
+def read_once(options: argparse.Namespace) -> Fleet:
+    """Read the hosts once, over ssh with the training processes that run there.
+
+    Raises:
+        InputError: an option is wrong.
+        VramtopError: Prometheus cannot be asked, or has no figures of GPUs; or there is no ssh here.
+    """
+    if options.prometheus:
+        source = _prometheus_fleet(_prometheus(options))
+        try:
+            fleet = source.read()
+        finally:
+            source.close()
+        if not fleet.hosts:
+            raise VramtopError(fleet.notice or "Prometheus has no figures of GPUs")
+        return fleet
+    remote = _remote_fleet(options, _hosts(options))
+    try:
+        fleet = remote.wait(_CONNECT_SECONDS)
+        return fleet if not options.attach else remote.wait(_ATTACH_SECONDS, until=_is_attached)
+    finally:
+        remote.close()
+
+
+def _prometheus(options: argparse.Namespace) -> PrometheusClient:
+    """Return the client, which authenticates from files and the environment: other users see command lines."""
+    from vramtop.monitor.fleet.prometheus.client import Credentials, PrometheusClient
+
+    if options.host or options.hosts:
+        raise InputError("--host and --hosts read hosts over ssh; leave them out with --prometheus")
+    user = os.environ.get(USER_VARIABLE)
+    if user and options.prometheus_token_file:
+        raise InputError(f"--prometheus-token-file and {USER_VARIABLE} are two ways to authenticate; give one")
+    credentials = Credentials(
+        token_file=Path(options.prometheus_token_file) if options.prometheus_token_file else None,
+        user=user or None,
+        password=os.environ.get(PASSWORD_VARIABLE),
+        ca_file=Path(options.prometheus_ca) if options.prometheus_ca else None,
+    )
+    return PrometheusClient(options.prometheus, credentials)
+
+
+def _prometheus_fleet(client: PrometheusClient) -> PrometheusFleet:
+    from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
+
+    return PrometheusFleet(client)
+
+
+def _remote_fleet(options: argparse.Namespace, hosts: tuple[str, ...]) -> RemoteFleet:
+    from vramtop.monitor.fleet.remote import RemoteFleet, SshCommand
+
+    command = SshCommand(
+        interval=options.interval,
+        attaches=options.attach,
+        bootstrap=options.bootstrap,
+        version=version_number(),
+        program=options.settings.values["hosts.ssh"],
+    )
+    return RemoteFleet(hosts, command)
+
+
+def _hosts(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the hosts of all options, each once."""
+    from vramtop.monitor.fleet.remote import parse_hosts, read_hosts_file
+
+    groups = options.settings.values["hosts.groups"]
+    found = [host for text in options.host for word in _in_place_of_groups(text, groups) for host in parse_hosts(word)]
+    if options.hosts:
+        found += read_hosts_file(Path(options.hosts))
+    return tuple(dict.fromkeys(found))
+
+
+def _in_place_of_groups(text: str, groups: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
+    """Yield the list with each ``@NAME`` in it replaced by the hosts of that group.
+
+    Raises:
+        InputError: there is no such group.
+    """
+    for word in text.split(",") if "@" in text else [text]:
+        name = word.strip().removeprefix("@")
+        if name == word.strip():
+            yield word
+        elif name in groups:
+            hosts = groups[name]
+            yield from [hosts] if isinstance(hosts, str) else hosts
+        else:
+            known = f"; those of your settings are {', '.join(groups)}" if groups else " in your settings"
+            raise InputError(f"--host @{name}: there is no group {name}{known}; [hosts.groups] has them")
+
+
+def _is_attached(fleet: Fleet) -> bool:
+    """Return True if no host is still reading its training processes."""
+    from vramtop.monitor.board.board import BEING_READ
+
+    rows = (row for host in fleet.hosts if host.is_live for gpu in host.gpus for row in gpu.processes or ())
+    return not any(row.note == BEING_READ for row in rows)
+
+
+def _refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None:
+    """Refuse options that read or choose parts of one machine.
+
+    Args:
+        options: of the command line.
+        flag: the one that asks for many hosts.
+
+    Raises:
+        InputError: one is given.
+    """
+    given = {
+        "--demo": options.demo,
+        "--replay": options.replay,
+        "--pid": options.pid,
+        "--user": options.display_user,
+        "--gpu": options.display_gpu,
+        "--only": options.display_only,
+        "--on-fit": options.on_fit,
+        "--signal-fit": options.signal_fit != "none",
+    }
+    if options.once and options.on_alert:
+        raise InputError("--on-alert is for the dashboard; --once reads once")
+    for name, value in given.items():
+        if value:
+            raise InputError(f"{name} is for one machine, not for {flag}")
+    if options.job and options.once:
+        raise InputError(
+            f"--job with --once is for one machine; vramtop fit {options.job[0]} {flag} ... asks the hosts"
+        )
+    if options.job and len(options.job) > 1:
+        raise InputError(f"--job: one job at a time can be judged with {flag}")
+
+
+def _print_fleet(options: argparse.Namespace, fleet: Fleet) -> int:
+    """Print one reading; exit code 0, or 3 if the figures of no host are of now."""
+    if options.json:
+        print(json.dumps(fleet_json(fleet), indent=2))
+    else:
+        print("\n".join(fleet_lines(fleet, detect_output(ascii_only=options.ascii))))
+    return ExitCode.DONE if any(host.is_live for host in fleet.hosts) else ExitCode.CANNOT_TELL
+
+
+def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
+    """Show the fleet until the dashboard is quit; exit code 0.
+
+    Args:
+        options: of the command line.
+        source: is closed at the end.
+        name: what it reads, in a few words.
+    """
+    from vramtop.monitor.history.history import Corrections
+    from vramtop.monitor.storage.settings.change import save_setting
+    from vramtop.monitor.storage.settings.schema import THEME
+
+    from ..crash_report import crash_sentence
+    from ..option_settings import settings_notices
+
+    depth = prepare_textual()
+    job = options.job[0] if options.job else ""
+    if job:
+        from ...job.load_job import load_typed
+
+        load_typed(job)  # an error is reported before the screen opens
+    from ...app.app import FleetOptions
+    from ...app.fleet_app import FleetApp
+
+    require_threads(_THREADS)
+    corrections = Corrections() if options.history else None
+    app = FleetApp(
+        source,
+        FleetOptions(
+            source=name,
+            interval=options.interval,
+            ascii_only=detect_output(ascii_only=options.ascii).ascii_only,
+            colours=depth,
+            budgets_for=partial(_budgets_for, corrections, options.python),
+            job=job,
+            theme=options.settings.values[THEME],
+            signal_alert=options.signal_alert,
+            on_alert=options.on_alert,
+            settings=dict(options.settings.values),
+            origins=dict(options.settings.origins),
+            settings_file=options.settings.file,
+            startup_notices=settings_notices(options.settings),
+            save_setting=lambda name, value: save_setting(name, value, app.show_notice),
+        ),
+    )
+    if corrections is not None:
+        corrections.notify = app.show_notice
+    threading.excepthook = lambda failed: app.show_notice(crash_sentence(failed.exc_value or failed.exc_type()))
+    app.run(mouse=options.mouse)
+    if app.crash is not None:
+        raise app.crash
+    return app.return_code or 0
+
+
+def _budgets_for(
+    corrections: Corrections | None, python: str | None, typed: TypedJob, *, traced: bool
+) -> BudgetsByCard:
+    """Return the budgets of a job by the interpreter of the command line, corrected by measured runs."""
+    from vramtop.estimator.estimation import estimate
+
+    from ...job.budgets_by_card import BudgetsByCard
+
+    def correct(budget: Budget, gpu: Gpu | None) -> Budget:
+        card = gpu.name if gpu is not None else budget.job.target.gpu
+        return budget if corrections is None else corrections.corrected(budget, card=card, here=False)
+
+    def first(job: Job, gpu: Gpu | None, memory_bytes: int | None) -> Budget:
+        method: MethodChoice = "auto" if traced else "formula"
+        return correct(estimate(job, method=method, gpu=gpu, memory_bytes=memory_bytes, python=python), gpu)
+
+    return BudgetsByCard(typed.loaded.job, first, correct, gpu_type=typed.gpu_type)
+
+
+# One reading as JSON and as text.
+
+
+def fleet_json(fleet: Fleet) -> HostsJson:
+    """Return the fleet as ``--once --json`` prints it; unknown values are null."""
+    return {
+        "schema": 1,
+        "time": datetime.fromtimestamp(fleet.time, timezone.utc).isoformat(),
+        "source": {"kind": "hosts"},
+        "notice": fleet.notice,
+        "totals": _totals_json(fleet.totals),
+        "hosts": [_host_json(fleet, host) for host in fleet.hosts],
+        "runs": [_run_json(run) for run in fleet.runs],
+    }
+
+
+def _totals_json(totals: FleetTotals) -> TotalsJson:
+    """Return the sums; their bytes are unknown if no GPU could be read."""
+    sums, known = totals.gpus, totals.gpus.gpus > 0
+    return {
+        "hosts": totals.hosts,
+        "silent_hosts": totals.silent_hosts,
+        "connecting_hosts": totals.connecting_hosts,
+        "runs": totals.runs,
+        "diverging_runs": totals.diverging_runs,
+        "gpus": sums.gpus,
+        "unknown_gpus": sums.unknown_gpus,
+        "total_bytes": sums.total_bytes if known else None,
+        "used_bytes": sums.used_bytes if known else None,
+        "free_bytes": sums.free_bytes if known else None,
+        "committed_bytes": sums.committed_bytes if known else None,
+        "unattributed_bytes": sums.unattributed_bytes if known else None,
+        "unattributed_unknown": sums.unattributed_unknown,
+        "processes": sums.processes,
+        "diverging": sums.diverging,
+    }
+
+
+def _host_json(fleet: Fleet, host: HostReading) -> dict[str, Any]:
+    """Return a host; figures of one that is not live are of ``age_seconds`` ago."""
+    return {**_plain(host), "age_seconds": None if host.is_live else fleet.age_seconds(host)}
+
+
+def _run_json(run: FleetRun) -> FleetRunJson:
+    return {
+        "job": run.job,
+        "user": run.user,
+        "hosts": [host.host for host in run.hosts],
+        "ranks": run.rank_count,
+        "world_size": run.world_size,
+        "unseen_ranks": run.unseen_ranks,
+        "status": run.status,
+        "used_bytes": run.used_bytes,
+        "used_is_partial": run.is_partial,
+        "budget_bytes": run.budget_bytes,
+        "spread_bytes": run.spread_bytes,
+        "highest": None if run.highest is None else _rank_json(run.highest),
+        "diverging": [{**_rank_json(rank), "sentence": rank.process.sentence} for rank in run.diverging],
+        "stragglers": [_rank_json(rank) for rank in run.stragglers],
+    }
+
+
+def _rank_json(rank: FleetRank) -> RankJson:
+    return {
+        "host": rank.host.host,
+        "gpu": rank.gpu.index,
+        "rank": rank.rank,
+        "pid": rank.process.pid,
+        "peak_bytes": rank.peak_bytes,
+        "status": rank.process.status,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a record with all of its fields, those that are unknown as None."""
+    if isinstance(value, Struct):
+        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def fleet_lines(fleet: Fleet, output: TextOutput) -> Iterator[str]:
+    """Yield the fleet as text: sums, hosts with their GPUs, runs."""
+    totals = fleet.totals
+    gpus = totals.gpus
+    silent = f", {totals.silent_hosts} silent" if totals.silent_hosts else ""
+    unknown = f" ({gpus.unknown_gpus} more n/a)" if gpus.unknown_gpus else ""
+    yield output.text(
+        f"{_count(totals.hosts, 'host')}{silent}, {_count(gpus.gpus, 'GPU')}{unknown}: "
+        f"{_sum(gpus, gpus.free_bytes)} free, "
+        f"{_sum(gpus, gpus.committed_bytes)} committed, {_sum(gpus, gpus.unattributed_bytes)} unattributed; "
+        f"{_count(totals.runs, 'run')}, {totals.diverging_runs} diverging"
+    )
+    rows: list[tuple[str, ...]] = []
+    for host in fleet.hosts:
+        if not host.is_live:
+            yield output.text(f"{host.host}: {_absence(fleet, host)}")
+            continue
+        rows += [_gpu_cells(host, gpu) for gpu in host.gpus]
+    yield from format_table([[output.text(cell) for cell in row] for row in rows], "<<<>>><")
+    processes = [
+        [output.text(cell) for cell in _process_cells(host, gpu, process)]
+        for host in fleet.hosts
+        if host.is_live
+        for gpu in host.gpus
+        for process in gpu.processes or ()
+    ]
+    yield from ["", *format_table(processes, "<<<<>><")] if processes else []
+    spanning = [run for run in fleet.runs if len(run.hosts) > 1 or run.unseen_ranks]
+    yield from ["", *(output.text(_run_line(run)) for run in spanning)] if spanning else []
+    yield from (output.text(f"{host.host}: {fault}") for host in fleet.hosts if host.is_live for fault in host.faults)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _sum(totals: HostTotals, size_bytes: int) -> str:
+    return format_size(size_bytes) if totals.gpus else "n/a"
+
+
+def _absence(fleet: Fleet, host: HostReading) -> str:
+    """Return why a host has no figures of now, and how old the last ones are."""
+    age = fleet.age_seconds(host)
+    last = "" if age is None else f" (last reading {duration_text(age)} ago)"
+    return f"{host.state}{last}: {host.reason or 'no reason known'}"
+
+
+def _gpu_cells(host: HostReading, gpu: FleetGpu) -> tuple[str, ...]:
+    return (
+        host.host,
+        f"GPU {gpu.shown_label}",
+        gpu.name or "name n/a",
+        "memory n/a"
+        if gpu.total_bytes is None
+        else f"{format_gib(gpu.used_bytes)} of {format_gib(gpu.total_bytes)} GiB in use",
+        "" if gpu.total_bytes is None else f"{format_gib(gpu.free_bytes)} free",
+        "" if not gpu.committed_bytes else f"{format_gib(gpu.committed_bytes)} committed",
+        gpu.fault or "",
+    )
+
+
+def _process_cells(host: HostReading, gpu: FleetGpu, process: FleetProcess) -> tuple[str, ...]:
+    return (
+        host.host,
+        f"pid {process.pid}" if process.pid is not None else "",
+        process.user or "user n/a",
+        f"GPU {process.device or gpu.shown_label}",
+        "memory n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB",
+        f"budget {format_gib(process.budget_bytes)}" if process.budget_bytes is not None else "",
+        " ".join(
+            filter(
+                None,
+                (status_mark(process.status).word if process.status else process.note, process.job or process.command),
+            )
+        ),
+    )
+
+
+def _run_line(run: FleetRun) -> str:
+    """Return a run over several hosts in one line: ranks, memory, and which rank needs attention."""
+    world = f" of {run.world_size}" if run.world_size else ""
+    parts = [f"{run.rank_count}{world} ranks on {', '.join(host.host for host in run.hosts)}"]
+    if run.used_bytes is not None:
+        parts.append(f"{'at least ' * run.is_partial}{format_gib(run.used_bytes)} GiB")
+    parts += [f"budget {format_gib(run.budget_bytes)}"] if run.budget_bytes is not None else []
+    if run.highest is not None:
+        parts.append(f"highest {format_gib(run.highest.peak_bytes)} ({run.highest.label})")
+    parts += [f"spread {format_gib(run.spread_bytes)}"] if run.spread_bytes is not None else []
+    parts += [
+        f"{status_mark(rank.process.status or 'unknown').word}: {rank.label}"
+        for rank in run.diverging[:_MAX_NAMED_RANKS]
+    ]
+    parts += [f"behind: {rank.label}" for rank in run.stragglers[:_MAX_NAMED_RANKS]]
+    return f"run {run.job or 'of unknown job'}: {'; '.join(parts)}"
