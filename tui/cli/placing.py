@@ -54,14 +54,6 @@ _WORDS: dict[Verdict, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """The card that the command line or the job names; Nones: any."""
-
-    gpu: Gpu | None
-    memory_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """Verdict, request and facts."""
 
@@ -119,7 +111,9 @@ class CardJudge:
     job: Job
     budget: Budget
     gpu: Gpu | None
-    """The card that the budget was estimated for; None: no particular one."""
+    """The only card that is wanted, for which the budget was estimated; None: any."""
+    memory_bytes: int | None
+    """Memory of the cards that are wanted; None: any."""
     _beyond: int | None = None
     _known: dict[tuple[str | None, int], tuple[Budget, Verdict]] = field(default_factory=dict)
 
@@ -217,9 +211,8 @@ def report_elsewhere(options: argparse.Namespace, loaded: LoadedJob) -> int:
         raise InputError(f"--gpus {options.gpus}: the job has {ranks} rank{'s' * (ranks > 1)}, one on each GPU")
     gpu, memory_bytes = described_gpu(options, loaded.job)
     budget = estimate_job(options, loaded.job, gpu, memory_bytes, here=False)
-    target = Target(gpu=gpu, memory_bytes=memory_bytes)
-    judge = CardJudge(job=loaded.job, budget=budget, gpu=gpu)
-    answer = _answer(flag, judge, target)
+    judge = CardJudge(job=loaded.job, budget=budget, gpu=gpu, memory_bytes=memory_bytes)
+    answer = (slurm_answer if options.slurm else kubernetes_answer)(judge)
     emulating = judge.emulating_cards(answer.verdict)
     loaded_notes = (
         *([ASSUMPTION] if budget.host is not None and answer.request else []),
@@ -235,13 +228,6 @@ def report_elsewhere(options: argparse.Namespace, loaded: LoadedJob) -> int:
     return EXIT_CODES[answer.verdict]
 
 
-def _answer(flag: str, judge: CardJudge, target: Target) -> Answer:
-    if flag == "slurm":
-        return slurm_answer(judge, target)
-
-    return kubernetes_answer(judge, target)
-
-
 # ``vramtop fit JOB --kubernetes``: resource requests and node affinity of a pod that takes the job, as YAML.
 #
 # Labels of nodes: GPU feature discovery, docs/gpu-feature-discovery/README.md of NVIDIA/k8s-device-plugin:
@@ -253,23 +239,18 @@ def _answer(flag: str, judge: CardJudge, target: Target) -> Answer:
 _KEY = "nvidia.com/gpu"
 
 
-def kubernetes_answer(judge: CardJudge, target: Target) -> Answer:
-    """Return the part of a pod's specification that the job needs.
-
-    Args:
-        judge: of the job.
-        target: only this card, or any with this memory.
-    """
+def kubernetes_answer(judge: CardJudge) -> Answer:
+    """Return the part of a pod's specification that the job needs."""
     need = need_sentence(judge.budget)
     per_pod = judge.ranks_per_usual_node
     pods = judge.ranks // per_pod
-    verdict, gpus = _cards(judge, target)
+    verdict, gpus = _cards(judge)
     if verdict not in GOOD:
-        where = f"a {target.gpu.label}" if target.gpu else "any card of the catalogue, alone or with one rank on each"
+        where = f"a {judge.gpu.label}" if judge.gpu else "any card of the catalogue, alone or with one rank on each"
         nothing: KubernetesFacts = {"manifest": None, "pods": pods, "gpus": []}
         sentence = f"It does not fit on {where}; vramtop fit --gpu-type NAME says what would make it fit."
         return Answer(verdict=verdict, need=need, sentence=sentence, json=nothing)
-    manifest = _manifest(judge, target, gpus, per_pod)
+    manifest = _manifest(judge, gpus, per_pod)
     text = yaml.safe_dump(manifest, sort_keys=False, width=120).splitlines()
     each = f"each of {pods} pods" if pods > 1 else "the pod"
     sentence = f"Put this into the specification of {each}: {per_pod} GPU{'s' * (per_pod > 1)}, one rank on each."
@@ -281,28 +262,28 @@ def kubernetes_answer(judge: CardJudge, target: Target) -> Answer:
     return Answer(verdict=verdict, need=need, sentence=sentence, json=facts, request=text, notes=notes)
 
 
-def _cards(judge: CardJudge, target: Target) -> tuple[Verdict, list[Gpu]]:
+def _cards(judge: CardJudge) -> tuple[Verdict, list[Gpu]]:
     """Return the verdict, and the cards that fit; none where only a size is given."""
-    if target.gpu is None and target.memory_bytes:
-        return judge.verdict(_match(None, target.memory_bytes)), []
-    gpus = [target.gpu] if target.gpu else [gpu for gpu in catalogue() if not gpu.unified]
+    if judge.gpu is None and judge.memory_bytes:
+        return judge.verdict(_match(None, judge.memory_bytes)), []
+    gpus = [judge.gpu] if judge.gpu else [gpu for gpu in catalogue() if not gpu.unified]
     verdicts = {gpu.name: judge.verdict(_match(gpu, gpu.total_bytes)) for gpu in gpus}
     for wanted in GOOD:
         found = [gpu for gpu in gpus if verdicts[gpu.name] == wanted]
         if found:
             return verdicts[found[0].name], found
-    return next(iter(verdicts.values())) if target.gpu else "does_not_fit", []
+    return next(iter(verdicts.values())) if judge.gpu else "does_not_fit", []
 
 
 def _match(gpu: Gpu | None, total_bytes: int) -> CardMatch:
     return CardMatch(cards=(CardSize(gpu=gpu, total_bytes=total_bytes),))
 
 
-def _manifest(judge: CardJudge, target: Target, gpus: list[Gpu], per_pod: int) -> dict[str, Any]:
+def _manifest(judge: CardJudge, gpus: list[Gpu], per_pod: int) -> dict[str, Any]:
     resources: dict[str, Any] = {_KEY: per_pod}
     if judge.budget.host is not None:
         resources["memory"] = f"{whole_gib(judge.host_bytes(per_pod))}Gi"
-    smallest = min((gpu.total_bytes for gpu in gpus), default=target.memory_bytes or 0)
+    smallest = min((gpu.total_bytes for gpu in gpus), default=judge.memory_bytes or 0)
     rules: list[dict[str, Any]] = [_rule("memory", "Gt", [_least_label(judge, smallest, gpus)])]
     products = sorted({_label(name) for gpu in gpus for name in gpu.nvml_names})
     if products:
@@ -345,8 +326,6 @@ def _label(name: str) -> str:
 
 _NodeGpus = tuple[SlurmNode, int, int | None]
 """A node, its GPUs of one kind, and how many of them are free (None: not known)."""
-_Kind = tuple[str | None, CardMatch, tuple[_NodeGpus, ...]]
-"""Name of GPUs in the cluster, the card behind it, and the nodes that have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,30 +366,19 @@ class Offer:
         }
 
 
-def find_offers(cluster: SlurmCluster, judge: CardJudge, target: Target) -> list[Offer]:
-    """Return what a cluster has for a job, the best first.
-
-    Args:
-        cluster: as read.
-        judge: of the job.
-        target: only this card.
-    """
-    return sorted(_offers(cluster, judge, target), key=_preference)
-
-
-def _offers(cluster: SlurmCluster, judge: CardJudge, target: Target) -> Iterator[Offer]:
-    for partition in cluster.partitions:
-        kinds = _joined(_kinds(cluster, partition, target), judge)
-        offers = [_offer(partition, name, match, nodes, judge) for name, match, nodes in kinds]
-        yield from offers
-        good = [kind for kind in kinds if judge.verdict(kind[1]) in GOOD]
-        if len(good) > 1 and not any(offer.at_all for offer in offers):  # no kind alone has room: all of them, then
-            mixed = _offer(partition, None, _any_of([match for _, match, _ in good]), _per_node(good), judge)
-            if mixed.at_all:
-                yield mixed
+def find_offers(cluster: SlurmCluster, judge: CardJudge) -> list[Offer]:
+    """Return what a cluster has for a job, the best first."""
+    offers = [
+        _offer(partition, name, match, tuple(nodes), judge)
+        for partition in cluster.partitions
+        for (name, match), nodes in _kinds(cluster, partition, judge).items()
+    ]
+    return sorted(offers, key=_preference)
 
 
-def _kinds(cluster: SlurmCluster, partition: SlurmPartition, target: Target) -> list[_Kind]:
+def _kinds(
+    cluster: SlurmCluster, partition: SlurmPartition, judge: CardJudge
+) -> dict[tuple[str | None, CardMatch], list[_NodeGpus]]:
     """Return the GPUs of a partition by their name and the card behind it."""
     kinds: dict[tuple[str | None, CardMatch], list[_NodeGpus]] = {}
     for node in cluster.nodes:
@@ -419,46 +387,11 @@ def _kinds(cluster: SlurmCluster, partition: SlurmPartition, target: Target) -> 
         for gpus in node.gpus:
             match = match_card(gpus.type, node.features)
             free = None if gpus.used is None else gpus.count - gpus.used
-            if not match.cards and target.gpu is None and target.memory_bytes:  # --gpu-memory tells it
-                match = CardMatch(cards=(CardSize(gpu=None, total_bytes=target.memory_bytes),))
-            if _is_wanted(match, target):
+            if not match.cards and judge.gpu is None and judge.memory_bytes:  # --gpu-memory tells it
+                match = _match(None, judge.memory_bytes)
+            if judge.gpu is None or not match.cards or judge.gpu in [card.gpu for card in match.cards]:
                 kinds.setdefault((gpus.type, match), []).append((node, gpus.count, free))
-    return [(name, match, tuple(nodes)) for (name, match), nodes in kinds.items()]
-
-
-def _joined(kinds: Sequence[_Kind], judge: CardJudge) -> list[_Kind]:
-    """Return the kinds, those of one name that do equally well as one: a job may have nodes of each."""
-    found: list[_Kind] = []
-    for name in dict.fromkeys(name for name, _, _ in kinds):
-        own = [kind for kind in kinds if kind[0] == name]
-        for verdict in VERDICTS_BEST_FIRST:
-            alike = [kind for kind in own if judge.verdict(kind[1]) == verdict]
-            if verdict in GOOD and len(alike) > 1:
-                nodes = tuple(node for _, _, nodes in alike for node in nodes)
-                alike = [(name, _any_of([match for _, match, _ in alike]), nodes)]
-            found += alike
-    return found
-
-
-def _any_of(matches: Sequence[CardMatch]) -> CardMatch:
-    """Return the cards of several kinds as what one kind may be."""
-    cards = sorted({card for match in matches for card in match.cards}, key=lambda card: card.total_bytes)
-    profiles = {match.mig for match in matches}
-    return CardMatch(cards=tuple(cards), mig=profiles.pop() if len(profiles) == 1 else None)
-
-
-def _per_node(kinds: Sequence[_Kind]) -> tuple[_NodeGpus, ...]:
-    """Return the GPUs of several kinds together, node by node."""
-    found: dict[str, _NodeGpus] = {}
-    for node, count, free in (each for _, _, nodes in kinds for each in nodes):
-        _, before, free_before = found.get(node.name, (node, 0, 0))
-        found[node.name] = (node, before + count, None if free is None or free_before is None else free_before + free)
-    return tuple(found.values())
-
-
-def _is_wanted(match: CardMatch, target: Target) -> bool:
-    """Return whether a kind may be the card that the command line names; an unknown one may."""
-    return target.gpu is None or not match.cards or target.gpu in [card.gpu for card in match.cards]
+    return kinds
 
 
 def _offer(
@@ -536,7 +469,7 @@ _NO_HOST = "How much RAM the job needs is not known, so --mem is left to the par
 _CPUS = "How many processors the job's data loading needs is not known: add --cpus-per-task."
 
 
-def slurm_answer(judge: CardJudge, target: Target) -> Answer:
+def slurm_answer(judge: CardJudge) -> Answer:
     """Return which partitions can take the job, and the lines that ask for it.
 
     Raises:
@@ -545,21 +478,10 @@ def slurm_answer(judge: CardJudge, target: Target) -> Answer:
     try:
         cluster = read_cluster()
     except NoSlurmError as error:
-        if target.memory_bytes is None:
+        if judge.memory_bytes is None:
             raise NoSlurmError(f"{error.message}; run this on a login node, or name a card with --gpu-type") from None
-        return _without_cluster(judge, target, error.message)
-    return judge_cluster(cluster, judge, target)
-
-
-def judge_cluster(cluster: SlurmCluster, judge: CardJudge, target: Target) -> Answer:
-    """Return which partitions of a cluster can take the job.
-
-    Args:
-        cluster: as read.
-        judge: of the job.
-        target: only this card.
-    """
-    offers = find_offers(cluster, judge, target)
+        return _without_cluster(judge, error.message)
+    offers = find_offers(cluster, judge)
     need = f"{need_sentence(judge.budget)}{_host_words(judge, offers)}"
     gone = [node for node in cluster.nodes if node.gpus and node.is_gone]
     notes = [f"Not counted: {len(gone)} node{'s' * (len(gone) > 1)} with GPUs down, drained or not answering."] * bool(
@@ -576,7 +498,7 @@ def judge_cluster(cluster: SlurmCluster, judge: CardJudge, target: Target) -> An
     table = _table(offers)
     if not usable:
         verdict: Verdict = "unknown" if any(offer.verdict == "unknown" for offer in offers) else "does_not_fit"
-        sentence = _why_not(offers, cluster, target)
+        sentence = _why_not(offers, cluster, judge)
         return Answer(verdict=verdict, need=need, sentence=sentence, json=facts, table=table, notes=notes)
     best = usable[0]
     spread = best.now or best.at_all
@@ -651,11 +573,11 @@ def _host_words(judge: CardJudge, offers: Sequence[Offer]) -> str:
     return f", and {whole_gib(judge.host_bytes(ranks))} GiB of RAM per node" if judge.budget.host else ""
 
 
-def _why_not(offers: Sequence[Offer], cluster: SlurmCluster, target: Target) -> str:
+def _why_not(offers: Sequence[Offer], cluster: SlurmCluster, judge: CardJudge) -> str:
     if not any(node.gpus for node in cluster.nodes):
         return "No node of this cluster has a GPU."
     if not offers:
-        what = f"No node that is up has the card {target.gpu.label}" if target.gpu else "No node with GPUs is up"
+        what = f"No node that is up has the card {judge.gpu.label}" if judge.gpu else "No node with GPUs is up"
         return f"{what}, or it is in no partition."
     if any(offer.verdict == "unknown" for offer in offers):
         return "Nothing known to fit can take it; of some GPUs the memory is not known."
@@ -690,17 +612,15 @@ def _table(offers: Sequence[Offer]) -> list[str]:
     return ["", *format_table(rows, "<<<>><<<"), *further]
 
 
-def _without_cluster(judge: CardJudge, target: Target, reason: str) -> Answer:
+def _without_cluster(judge: CardJudge, reason: str) -> Answer:
     """Return the request for the card that the command line names, without facts of a cluster."""
-    card = CardSize(gpu=target.gpu, total_bytes=target.memory_bytes or 0)
+    card = CardSize(gpu=judge.gpu, total_bytes=judge.memory_bytes or 0)
     match = CardMatch(cards=(card,))
     verdict = judge.verdict(match)
     per_node = judge.ranks_per_usual_node
     nodes = judge.ranks // per_node
     kind = (
-        f":{target.gpu.name.partition('-')[0] if target.gpu.name[0].isalpha() else target.gpu.name}"
-        if target.gpu
-        else ""
+        f":{judge.gpu.name.partition('-')[0] if judge.gpu.name[0].isalpha() else judge.gpu.name}" if judge.gpu else ""
     )
     lines = [f"--nodes={nodes}", f"--ntasks-per-node={per_node}", f"--gres=gpu{kind}:{per_node}"]
     if judge.budget.host is not None:

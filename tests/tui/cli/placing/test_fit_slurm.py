@@ -144,17 +144,6 @@ def test_a_constraint_keeps_the_job_off_cards_of_the_same_name(fit: Fit) -> None
     assert (code, requests(text)[3], requests(text)[-1]) == (0, "--gres=gpu:1", "--constraint=h200")
 
 
-def test_nodes_of_several_cards_that_all_do_are_counted_together(fit: Fit) -> None:
-    twelve = ("llama-3.1-8b", "--fsdp", "12", "--bf16", "--method", "formula")  # 34 GiB each
-    one_name = [node("a1", "gpu:a100:8"), node("a2", "gpu:a100:8", features="a100_80gb"), node("v1", "gpu:v100:8")]
-    code, text, _ = fit(one_name, *twelve)
-    assert (code, requests(text)[1:4]) == (0, ["--nodes=2", "--ntasks-per-node=6", "--gres=gpu:a100:6"])
-    types = [node("a1", "gpu:a100:8"), node("h1", "gpu:h100:8"), node("v1", "gpu:v100:8")]
-    code, text, _ = fit(types, *twelve)
-    assert (code, requests(text)[1:4]) == (0, ["--nodes=2", "--ntasks-per-node=6", "--gres=gpu:6"])
-    assert requests(text)[-1] == "--exclude=v1"
-
-
 def test_a_mig_device_takes_a_job_of_one_rank_if_the_least_that_it_may_have_is_enough(fit: Fit) -> None:
     code, text, _ = fit([node("m1", "gpu:1g.10gb:7")])
     assert code == 1
