@@ -2,8 +2,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +12,11 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.board.fit import device_capacities
+from vramtop.monitor.board.fit import FitResult, check_fit, device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.device_calls import NoDriverError
 from vramtop.monitor.storage.reservations import Reservations
-from vramtop.tui.cli.fitting.waiting import WaitRequest, exec_program, program_to_start, wait_until_it_fits
+from vramtop.tui.cli.fitting.waiting import exec_program, program_to_start, wait_until_it_fits
 from vramtop.tui.cli.main import build_parser, main
 
 
@@ -33,32 +33,34 @@ class Clock:
 
 
 @pytest.fixture
-def make_request(
+def judged(
     make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> Callable[..., WaitRequest]:
-    """Return a function that makes a request for 40 GiB with this free memory at each reading; the last repeats."""
+) -> Callable[..., Callable[[], FitResult]]:
+    """Return what judges a job of 40 GiB on this free memory at each reading; the last repeats."""
 
-    def make(*free: float, timeout: float | None = None, program: tuple[str, ...] = ()) -> WaitRequest:
+    def make(*free: float) -> Callable[[], FitResult]:
         looks = [make_snapshot([make_gpu(0, free_bytes=round(size * GIB))]) for size in free]
-        return WaitRequest(
-            budget=make_budget(),
-            read=lambda: looks.pop(0) if len(looks) > 1 else looks[0],
-            devices=lambda snapshot: device_capacities(snapshot, {}),
-            interval=2.0,
-            timeout=timeout,
-            program=program,
-        )
+
+        def judge() -> FitResult:
+            snapshot = looks.pop(0) if len(looks) > 1 else looks[0]
+            return check_fit(make_budget(), device_capacities(snapshot, {}))
+
+        return judge
 
     return make
 
 
-def test_waiting_ends_when_the_job_fits_and_prints_each_reason_once(
-    make_request: Callable[..., WaitRequest], tmp_path: Path
-) -> None:
+Judged = Callable[..., Callable[[], FitResult]]
+
+
+def wait(judge: Callable[[], FitResult], promises: Reservations, **more: Any) -> FitResult:
+    given = {"interval": 2.0, "timeout": None, "starts": False, "report": lambda _: None}
+    return wait_until_it_fits(judge, "job", reservations=promises, **{**given, **more})
+
+
+def test_waiting_ends_when_the_job_fits_and_prints_each_reason_once(judged: Judged, tmp_path: Path) -> None:
     clock, said, promises = Clock(), list[str](), Reservations(tmp_path / "promises")
-    found = wait_until_it_fits(
-        make_request(10, 10, 41, 70), reservations=promises, report=said.append, sleep=clock.sleep, clock=clock
-    )
+    found = wait(judged(10, 10, 41, 70), promises, report=said.append, sleep=clock.sleep, clock=clock)
     assert (found.verdict, clock.time) == ("fits", 6.0)
     assert [sentence.partition(";")[0].partition(":")[0] for sentence in said] == ["waiting", "waiting"]
     assert "is 30" in said[0]
@@ -73,20 +75,16 @@ def needed_bytes(found: object) -> int:
     return found.gpus[0].need_bytes  # type: ignore[attr-defined,no-any-return]
 
 
-def test_the_reservation_of_an_exec_program_lasts_as_long_as_its_process(
-    make_request: Callable[..., WaitRequest], tmp_path: Path
-) -> None:
+def test_the_reservation_of_an_exec_program_lasts_as_long_as_its_process(judged: Judged, tmp_path: Path) -> None:
     promises = Reservations(tmp_path / "promises")
-    wait_until_it_fits(make_request(70, program=("true",)), reservations=promises)
+    wait(judged(70), promises, starts=True)
     (promise,) = promises.active()
     assert (promise.pid, promise.until) == (os.getpid(), None)
 
 
-def test_the_timeout_ends_with_the_last_verdict(make_request: Callable[..., WaitRequest], tmp_path: Path) -> None:
+def test_the_timeout_ends_with_the_last_verdict(judged: Judged, tmp_path: Path) -> None:
     clock, promises = Clock(), Reservations(tmp_path / "promises")
-    found = wait_until_it_fits(
-        make_request(10, timeout=5), reservations=promises, report=lambda _: None, sleep=clock.sleep, clock=clock
-    )
+    found = wait(judged(10), promises, timeout=5, sleep=clock.sleep, clock=clock)
     assert (found.verdict, clock.time) == ("does_not_fit", 5.0)
     assert promises.active() == ()
 
@@ -97,19 +95,18 @@ from pathlib import Path
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.board.fit import device_capacities
+from vramtop.monitor.board.fit import check_fit, device_capacities
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot, Source
-from vramtop.tui.cli.fitting.waiting import WaitRequest, wait_until_it_fits
+from vramtop.tui.cli.fitting.waiting import wait_until_it_fits
 
 budget = estimate(Job(model=ModelSpec(id="gpt2")))
 free = budget.peak.high_bytes * 3 // 2
 gpu = GpuReading(index=0, uuid="GPU-0", name="card", total_bytes=80 * GIB, free_bytes=free, processes=())
 snapshot = Snapshot(time=time.time(), source=Source(kind="nvml"), gpus=(gpu,))
 promises = Reservations(Path(sys.argv[1]))
-devices = lambda now: device_capacities(now, promises.committed(now))
-asked = WaitRequest(budget=budget, read=lambda: snapshot, devices=devices, interval=0.05, timeout=2.0, program=("x",))
-found = wait_until_it_fits(asked, reservations=promises, report=lambda _: None)
+judge = lambda: check_fit(budget, device_capacities(snapshot, promises.committed(snapshot)))
+found = wait_until_it_fits(judge, "gpt2", interval=0.05, timeout=2.0, starts=True, reservations=promises)
 print(found.verdict, flush=True)
 sys.stdin.readline()
 """
@@ -187,7 +184,6 @@ def test_exec_of_a_missing_program_is_an_input_error() -> None:
 
 
 def test_a_mig_device_is_reserved_and_passed_to_the_program(
-    make_request: Callable[..., WaitRequest],
     make_snapshot: Callable[..., Snapshot],
     make_mig_gpu: Callable[..., GpuReading],
     tmp_path: Path,
@@ -198,9 +194,8 @@ def test_a_mig_device_is_reserved_and_passed_to_the_program(
     promises = Reservations(tmp_path / "promises")
     snapshot = make_snapshot([make_mig_gpu(0, free=(39, 10)), make_mig_gpu(1, free=(10, 19))])
     budget = estimate(Job(model=ModelSpec(id="gpt2")))
-    wish = replace(make_request(70, program=("true",)), budget=budget, read=lambda: snapshot)
-    found = wait_until_it_fits(wish, reservations=promises)
-    exec_program(wish.program, found)
+    found = wait(lambda: check_fit(budget, device_capacities(snapshot, {})), promises, starts=True)
+    exec_program(("true",), found)
     assert started["CUDA_VISIBLE_DEVICES"] == "MIG-0-3-0"
     (promise,) = promises.active()
     assert promise.gpus == {"MIG-0-3-0": budget.peak.device_bytes}

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.trace.worker_pool import keep_idle_workers
-from vramtop.monitor.board.fit import device_capacities
+from vramtop.monitor.board.fit import FitResult, device_capacities
 
 from ...job.load_job import load_from_options
-from ..fitting.fit_check import FitCheck, check_here, describe_machine, gpu_and_memory, judge_on, report_fit
+from ..fitting.fit_check import check_here, check_on, judge_on, report_fit
 from ..fitting.fleet_check import check_on_fleet, refuse_what_is_for_this_machine
 from ..fitting.machine_gpus import NoGpusError, committed_bytes, open_source, read_gpus, select_devices
 from ..fitting.no_gpus import report_without_gpus
-from ..fitting.waiting import WaitRequest, exec_program, program_to_start, wait_until_it_fits
+from ..fitting.waiting import exec_program, program_to_start, wait_until_it_fits
 from ..measured_runs import estimate_job
 from ..option_values import described_devices, described_gpu
 
@@ -54,19 +54,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
                 raise
             return report_without_gpus(options, loaded, estimate_job(options, job, None, None), error.message)
     devices = described_devices(gpu, memory_bytes, options.gpus or job.parallel.world_size)
-    budget = estimate_job(options, job, gpu, memory_bytes, here=False)
-    judge = judge_on(devices, options, here=False)
-    return report_fit(
-        options,
-        FitCheck(
-            loaded=loaded,
-            budget=budget,
-            judge=judge,
-            devices=devices,
-            machine=describe_machine(gpu, memory_bytes, devices),
-            here=False,
-        ),
-    )
+    return report_fit(options, check_on(options, loaded, devices, described=(gpu, memory_bytes)))
 
 
 def _over_fleet(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -89,28 +77,21 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
         snapshot = read_gpus(source, _WAIT_ADVICE)
         selection, notes = select_devices(options.gpu, snapshot)
         loaded = replace(loaded, notes=(*loaded.notes, *notes))
-        gpu, memory_bytes = gpu_and_memory(device_capacities(snapshot, {}, selection))
-        request = WaitRequest(
-            budget=estimate_job(options, job, gpu, memory_bytes),
-            read=lambda: read_gpus(source, _WAIT_ADVICE),
-            devices=lambda now: device_capacities(now, committed_bytes(now, selection)[0], selection),
+        check = check_on(options, loaded, device_capacities(snapshot, {}, selection))
+
+        def judge() -> FitResult:
+            now = read_gpus(source, _WAIT_ADVICE)
+            devices = device_capacities(now, committed_bytes(now, selection)[0], selection)
+            return judge_on(devices, options, here=True)(check.budget)
+
+        verdict = wait_until_it_fits(
+            judge,
+            check.budget.job.label,
             interval=options.interval,
             timeout=options.timeout,
-            program=program,
-            judge=lambda budget, devices: judge_on(devices, options, here=True)(budget),
+            starts=bool(program),
         )
-        verdict = wait_until_it_fits(request)
     if program and verdict.verdict == "fits":
         exec_program(program, verdict)
     devices = tuple(each.device for each in verdict.gpus)
-    judge = judge_on(devices, options, here=True)
-    return report_fit(
-        options,
-        FitCheck(
-            loaded=loaded,
-            budget=request.budget,
-            judge=judge,
-            devices=devices,
-            machine=describe_machine(gpu, memory_bytes, devices),
-        ),
-    )
+    return report_fit(options, replace(check, judge=judge_on(devices, options, here=True), devices=devices))

@@ -255,19 +255,36 @@ def check_here(options: argparse.Namespace, loaded: LoadedJob) -> FitCheck:
         CannotTellError: no estimate can be made.
     """
     found = gpus_here(options.gpu)
-    gpu, memory_bytes = gpu_and_memory(found.devices)
+    return check_on(options, replace(loaded, notes=(*loaded.notes, *found.notes)), found.devices)
+
+
+def check_on(
+    options: argparse.Namespace,
+    loaded: LoadedJob,
+    devices: tuple[DeviceCapacity, ...],
+    *,
+    described: tuple[Gpu | None, int] | None = None,
+    budget: Budget | None = None,
+) -> FitCheck:
+    """Return a job with what it is judged on.
+
+    Args:
+        options: of the command line.
+        loaded: the job.
+        devices: the GPUs.
+        described: the type and total bytes of GPUs that the user describes; None: they are this machine's.
+        budget: of the job; None: it is estimated.
+    """
+    gpu, memory_bytes = described or gpu_and_memory(devices)
+    here = described is None
     return FitCheck(
-        loaded=replace(loaded, notes=(*loaded.notes, *found.notes)),
-        budget=estimate_job(options, loaded.job, gpu, memory_bytes),
-        judge=judge_on(found.devices, options, here=True),
-        devices=found.devices,
-        machine=describe_machine(gpu, memory_bytes, found.devices),
+        loaded=loaded,
+        budget=budget or estimate_job(options, loaded.job, gpu, memory_bytes, here=here),
+        judge=judge_on(devices, options, here=here),
+        devices=devices,
+        machine=Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=count_devices(devices)),
+        here=here,
     )
-
-
-def describe_machine(gpu: Gpu | None, memory_bytes: int | None, devices: Sequence[DeviceCapacity]) -> Machine:
-    """Return what estimates and the search for changes ask of these GPUs."""
-    return Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=count_devices(devices))
 
 
 def gpu_and_memory(devices: Sequence[DeviceCapacity]) -> tuple[Gpu | None, int | None]:
