@@ -9,11 +9,12 @@ from typing import Generic, Literal, TypedDict, TypeVar
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.job.job import Job
+from vramtop.estimator.model.hub import Refusal
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
 
 from ..attach.attachment import GpuAssignment, GpuEnvironment, assign_gpu, nvml_mig_parent, visible_mig_devices
 from ..board.fit import DeviceCapacity
-from .facts import HubAccess, JobInterpreter, Machine
+from .facts import JobInterpreter, Machine
 
 # A preflight check, and its result.
 
@@ -150,7 +151,7 @@ class CheckContext:
     interpreter: JobInterpreter
     packages: Callable[[], InstalledPackages]
     torch_build: Callable[[], TorchBuild]
-    hub_access: Callable[[], HubAccess]
+    hub_access: Callable[[], Refusal]
     """Asks the Hugging Face hub over the network whether the job's model may be downloaded."""
     local_ranks: int | None = None
     """Ranks on this machine; None: not stated."""

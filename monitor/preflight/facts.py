@@ -23,7 +23,7 @@ from vramtop.estimator.job.job_file.load_and_save import names_user_code
 from vramtop.estimator.job.rules.frameworks import FRAMEWORKS, STRATEGIES
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 from vramtop.estimator.model.find_config import cached_model, find_built_in
-from vramtop.estimator.model.hub import HubAnswer, Refusal, ask_hub, find_token, hub_host
+from vramtop.estimator.model.hub import Refusal, ask_hub, hub_host
 from vramtop.estimator.readers.program.program import Launch, read_world_size, yaml_layer
 from vramtop.estimator.readers.source.data_files import read_table
 from vramtop.estimator.readers.source.evidence import LayeredSettings, SettingsLayer, as_int
@@ -590,32 +590,15 @@ def write_error(path: Path) -> str | None:
 # Access to a model on the Hugging Face hub: whether its files may be downloaded with the token that is set.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HubAccess:
-    """The hub's answer for one model."""
-
-    answer: HubAnswer
-    """``gated``: its owner grants access on request; ``refused``: the token is not accepted; ``absent``: there is no
-    such model, or it is private; ``unreachable``: no answer; ``offline``: not asked, because the environment forbids
-    it."""
-    message: str
-    """The answer in words."""
-    token_from: str | None
-    """Where the token comes from, such as ``HF_TOKEN``; None: there is none."""
-
-
-def query_hub_access(model: str, environ: Mapping[str, str], limit: Limit = limits.HUB_ACCESS) -> HubAccess:
+def query_hub_access(model: str, environ: Mapping[str, str], limit: Limit = limits.HUB_ACCESS) -> Refusal:
     """Request the header of the model's config.json, to which the same restrictions apply as to its weights.
 
-    A redirection is not followed: it shows that access is granted.
+    A redirection is not followed: it shows that access is granted (``open``).
 
     Args:
         model: hub id.
         environ: environment with HF_ENDPOINT, the token and the offline variables.
         limit: of the answer.
     """
-    found = find_token(environ)
     answer = ask_hub(model, environ, limit, method="HEAD")
-    if not isinstance(answer, Refusal):
-        answer = Refusal("open", f"{hub_host(environ)} gives it")
-    return HubAccess(answer=answer.answer, message=answer.message, token_from=found[1] if found else None)
+    return answer if isinstance(answer, Refusal) else Refusal("open", f"{hub_host(environ)} gives it")

@@ -24,6 +24,7 @@ from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.model.hub import Refusal
 from vramtop.estimator.trace.installed_packages import installed_packages, torch_build
 
 from .checks import CHECKS
@@ -31,7 +32,6 @@ from .context import Check, CheckContext, CheckResult, LazyValue, inconclusive
 from .facts import (
     DISTRIBUTIONS,
     REPORTING_MODULES,
-    HubAccess,
     JobInterpreter,
     Machine,
     count_local_ranks,
@@ -260,8 +260,8 @@ def _within(seconds: float, estimate: Callable[[], Budget]) -> Budget:
         timer.cancel()
 
 
-def _hub_access(job: Job, environ: Mapping[str, str]) -> HubAccess:
+def _hub_access(job: Job, environ: Mapping[str, str]) -> Refusal:
     location = find_model_location(job, environ)
     if location is None or location.hub_id is None:
-        return HubAccess(answer="open", message="nothing needs to be downloaded", token_from=None)
+        return Refusal("open", "nothing needs to be downloaded")
     return query_hub_access(location.hub_id, environ)

@@ -15,10 +15,11 @@ from fake_driver import FakeDriver, FakeGpu, FakeMig, FakeProcess
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.model.hub import Refusal
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
 from vramtop.monitor.board.fit import device_capacities
 from vramtop.monitor.preflight.context import CheckContext
-from vramtop.monitor.preflight.facts import HubAccess, JobInterpreter, Machine
+from vramtop.monitor.preflight.facts import JobInterpreter, Machine
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
 
@@ -89,7 +90,7 @@ def make_context(
                 python="3.11.7", executable="python", versions={}, modules=(), requirements=()
             ),
             "torch_build": lambda: TorchBuild(version="2.13.0+cu128", cuda="12.8", architectures=("sm_80", "sm_90")),
-            "hub_access": lambda: HubAccess(answer="open", message="the hub gives it", token_from=None),
+            "hub_access": lambda: Refusal("open", "the hub gives it"),
         }
         return CheckContext(**(facts | changes))
 

@@ -74,6 +74,13 @@ class Estimators:
         return None if job.target.gpu else self.watchlist.gpu_type
 
 
+def quick_estimate(job: Job, gpu: Gpu | None = None) -> Budget:
+    """Estimate by the closed form, for a GPU type unless the job names one; the estimator is imported only now."""
+    from vramtop.estimator.estimation import estimate
+
+    return estimate(job, gpu=None if job.target.gpu else gpu)
+
+
 def pending_jobs(options: argparse.Namespace) -> list[Job]:
     """Load the jobs of ``--job FILE``.
 

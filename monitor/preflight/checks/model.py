@@ -5,7 +5,7 @@ from vramtop.estimator.common.paths import is_folder
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
 from vramtop.estimator.model.find_config import hub_cache
-from vramtop.estimator.model.hub import offline_variable
+from vramtop.estimator.model.hub import find_token, offline_variable
 
 from ..context import CheckContext, CheckResult, fails, inconclusive, passes, skips, warns
 from ..facts import (
@@ -86,7 +86,7 @@ def check_model_access(context: CheckContext) -> CheckResult:
     match access.answer:
         case "open":
             return passes(found)
-        case "gated" if access.token_from is None:
+        case "gated" if find_token(context.environ) is None:
             return fails(found, "ask for access on the model's page, then set HF_TOKEN or run: hf auth login")
         case "gated":
             return fails(found, "ask for access on the model's page with that account")

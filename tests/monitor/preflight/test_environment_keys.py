@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.job.job import Job, ModelSpec, Run
+from vramtop.estimator.model.hub import Refusal
 from vramtop.monitor.preflight.checks.environment_keys import check_environment_keys, check_hub_token
 from vramtop.monitor.preflight.context import CheckContext
-from vramtop.monitor.preflight.facts import HubAccess
 
 MakeContext = Callable[..., CheckContext]
 SECRET = "nvapi-0123456789"  # noqa: S105 - made up
@@ -72,7 +72,7 @@ def test_a_gated_model_that_is_not_downloaded_needs_a_token(make_context: MakeCo
     job, environ = Job(model=ModelSpec(id="acme/gated")), {"HF_HOME": str(tmp_path)}
 
     def look(answer: str, **more: str) -> tuple[str, str]:
-        access = HubAccess(answer=answer, message="", token_from=None)  # type: ignore[arg-type]
+        access = Refusal(answer, "")  # type: ignore[arg-type]
         found = check_hub_token(make_context(job, environ={**environ, **more}, hub_access=lambda: access))
         return found.status, found.found
 
@@ -86,7 +86,7 @@ def test_a_gated_model_that_is_not_downloaded_needs_a_token(make_context: MakeCo
 
 
 def test_environment_keys_are_checked_without_waiting_for_the_hub(make_context: MakeContext) -> None:
-    def hangs() -> HubAccess:
+    def hangs() -> Refusal:
         raise AssertionError("asked")
 
     job = Job(model=ModelSpec(id="acme/gated"), run=Run(required_environment=["A"]))

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.job.job import Job, ModelSpec, Training
-from vramtop.estimator.model.hub import find_token
+from vramtop.estimator.model.hub import HubAnswer, Refusal, find_token
 from vramtop.monitor.preflight.checks.model import check_model_access, check_model_files
 from vramtop.monitor.preflight.context import CheckContext
-from vramtop.monitor.preflight.facts import HubAccess, find_model_location, inspect_model_folder, query_hub_access
+from vramtop.monitor.preflight.facts import find_model_location, inspect_model_folder, query_hub_access
 
 MakeContext = Callable[..., CheckContext]
 NAME = "acme/tiny"
-FROM = "HF_TOKEN"
 SHARDS = ("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors")
 
 
@@ -210,7 +209,7 @@ def test_answers_of_the_hub(hub: Hub, status: int, code: str, token: str | None,
     address, seen = hub(status, **({"X_Error_Code": code} if code else {}), Location="http://127.0.0.1:9/elsewhere")
     environ = {"HF_ENDPOINT": address, "HF_HOME": "/nowhere", **({"HF_TOKEN": token} if token else {})}
     access = query_hub_access(NAME, environ)
-    assert (access.answer, access.token_from) == (answer, "HF_TOKEN" if token else None)
+    assert access.answer == answer
     assert words in access.message
     assert "hf_secret" not in access.message
     assert seen == [("/acme/tiny/resolve/main/config.json", f"Bearer {token}" if token else None)]
@@ -239,24 +238,23 @@ def test_sources_of_the_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("access", "status", "advice"),
+    ("answer", "token", "status", "advice"),
     [
-        (HubAccess(answer="open", message="", token_from=None), "pass", None),
-        (HubAccess(answer="gated", message="", token_from=None), "failure", "hf auth login"),
-        (HubAccess(answer="gated", message="", token_from=FROM), "failure", "with that account"),
-        (HubAccess(answer="refused", message="", token_from=FROM), "failure", "make a new token"),
-        (HubAccess(answer="absent", message="", token_from=None), "failure", "correct model.id"),
-        (HubAccess(answer="unreachable", message="", token_from=None), "warning", "download the model beforehand"),
-        (HubAccess(answer="offline", message="", token_from=None), "skipped", None),
+        ("open", "", "pass", None),
+        ("gated", "", "failure", "hf auth login"),
+        ("gated", "hf_x", "failure", "with that account"),
+        ("refused", "hf_x", "failure", "make a new token"),
+        ("absent", "", "failure", "correct model.id"),
+        ("unreachable", "", "warning", "download the model beforehand"),
+        ("offline", "", "skipped", None),
     ],
 )
 def test_access_to_a_model_that_is_not_downloaded(
-    make_context: MakeContext, tmp_path: Path, access: HubAccess, status: str, advice: str | None
+    make_context: MakeContext, tmp_path: Path, answer: HubAnswer, token: str, status: str, advice: str | None
 ) -> None:
-    context = make_context(
-        Job(model=ModelSpec(id=NAME)), environ={"HF_HUB_CACHE": str(tmp_path)}, hub_access=lambda: access
-    )
+    environ = {"HF_HUB_CACHE": str(tmp_path), "HF_HOME": str(tmp_path), "HF_TOKEN": token}
+    context = make_context(Job(model=ModelSpec(id=NAME)), environ=environ, hub_access=lambda: Refusal(answer, ""))
     found = check_model_access(context)
     assert found.status == status
     assert advice is None or advice in (found.advice or "")
-    assert found.unknown == (access.answer == "unreachable")
+    assert found.unknown == (answer == "unreachable")

@@ -21,11 +21,9 @@ from vramtop.monitor.sources.recording import RecordingWriter
 from vramtop.monitor.sources.sampler import Sampler
 
 from ..crash_report import save_fault
+from ..estimators import quick_estimate
 
 if TYPE_CHECKING:
-    from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job.job import Job
-
     from ..json_types import RecordJson
 
 
@@ -56,7 +54,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         del number, frame
         stop.set()
 
-    watchlist = Watchlist(_quick_estimate)
+    watchlist = Watchlist(quick_estimate)
     attach = AutomaticAttach(watchlist, enabled=options.attach, on_bug=save_fault)
     recorder = RunRecorder(facts=attach.known.get) if options.history else None
     source = NvmlSource()
@@ -83,9 +81,3 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     recorded: RecordJson = {"schema": 1, "file": str(path), "snapshots": count}
     print(json.dumps(recorded) if options.json else f"{path}: {snapshots}")
     return 0
-
-
-def _quick_estimate(job: "Job") -> "Budget":
-    from vramtop.estimator.estimation import estimate  # only if the worker has not estimated it
-
-    return estimate(job)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job.job import Job
     from vramtop.estimator.learning.measurement import Measurement
 
     from ...html_report.page import Plot
@@ -81,7 +79,9 @@ def _report(source: str) -> tuple[str, list[Plot]]:
         return page, [history_plot(runs)]
     from vramtop.monitor.sources.recorded import read_recorded
 
-    recorded = read_recorded(Path(source), _quick_estimate)
+    from ..estimators import quick_estimate
+
+    recorded = read_recorded(Path(source), quick_estimate)
     return recording_page(recorded, made_by=made_by), recording_plots(recorded)
 
 
@@ -154,9 +154,3 @@ def _write(path: Path, text: str, *, overwrite: bool) -> None:
         raise InputError(f"{path} already exists; name another file with --out, or replace it") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
-
-
-def _quick_estimate(job: Job) -> Budget:
-    from vramtop.estimator.estimation import estimate
-
-    return estimate(job)

@@ -6,7 +6,6 @@ import select
 import sys
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import VramtopError, start_thread
 from vramtop.estimator.common.version import version_number
@@ -20,11 +19,7 @@ from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.sampler import OptionalGpuSource, Sampler
 
 from ..crash_report import save_fault
-
-if TYPE_CHECKING:
-    from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job.gpu_catalogue import Gpu
-    from vramtop.estimator.job.job import Job
+from ..estimators import quick_estimate
 
 _POLL_MILLISECONDS = 200
 """Time between two checks whether a line has been written, after which a closed input ends the stream."""
@@ -50,7 +45,7 @@ class _Stream:
         self._options = options
         self._host, self._version = os.uname().nodename, version_number()
         self._facts = RankFactsReader()
-        self._watchlist = Watchlist(self._estimate)
+        self._watchlist = Watchlist(lambda job: quick_estimate(job, self._watchlist.gpu_type))
         enabled = options.attach
         self._attach = AutomaticAttach(self._watchlist, enabled=enabled, corrects=options.history, on_bug=save_fault)
         source = OptionalGpuSource(NvmlSource())
@@ -103,12 +98,6 @@ class _Stream:
         except OSError as error:
             self.failure = error
             self.ended.set()
-
-    def _estimate(self, job: "Job") -> "Budget":
-        from vramtop.estimator.estimation import estimate  # only if the worker has not estimated it
-
-        gpu: Gpu | None = None if job.target.gpu else self._watchlist.gpu_type
-        return estimate(job, gpu=gpu)
 
 
 def _end_with_input(stream: _Stream) -> None:
