@@ -19,24 +19,9 @@ MASK = "***"
 """Stands for a secret."""
 
 NAME_HINTS = (
-    *(
-        "token",
-        "key",
-        "pass",
-        "pwd",
-        "secret",
-        "cred",
-        "auth",
-        "cookie",
-        "session",
-        "sig",
-        "jwt",
-        "otp",
-        "sid",
-        "bearer",
-    ),
-    *("webhook", "psk"),
-)
+    "token", "key", "pass", "pwd", "secret", "cred", "auth", "cookie", "session", "sig", "jwt", "otp", "sid", "bearer",
+    "webhook", "psk",
+)  # fmt: skip
 """Every name of a secret holds one of these, in lower case."""
 _PASSWORDS = {"password", "passwords", "passwd", "passphrase", "passcode", "pwd"}
 _SECRETS = {"secret", "secrets", "credential", "credentials", "authorization", "jwt", "bearer", "webhook", "psk"}
@@ -71,20 +56,8 @@ _TEXT_TOKENS = {
 }  # fmt: skip
 """``x`` of ``x_token`` that is a token of a text."""
 _PASS_OWNERS = {
-    "db",
-    "user",
-    "smtp",
-    "mysql",
-    "pg",
-    "postgres",
-    "redis",
-    "admin",
-    "root",
-    "ssh",
-    "proxy",
-    "http",
-    "ftp",
-}
+    "db", "user", "smtp", "mysql", "pg", "postgres", "redis", "admin", "root", "ssh", "proxy", "http", "ftp",
+}  # fmt: skip
 _ENDINGS = ("password", "passwd", "passphrase", "secret", "tokens", "token", "keys", "key", "pass")
 _ENDINGS_OF_WORDS = {"keys": _KEY_OWNERS, "key": _KEY_OWNERS, "pass": _PASS_OWNERS}
 """Endings that other words have too (``monkey``, ``bypass``), with what may stand before them."""

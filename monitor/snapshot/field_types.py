@@ -12,8 +12,7 @@ from msgspec import Meta
 from vramtop.estimator.job.job import Job
 
 from . import gpu_details, snapshot
-from .gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
-from .snapshot import MAX_UNIX_SECONDS, Fault, HostLoad, ProcessFigures
+from .snapshot import MAX_UNIX_SECONDS
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 DriverFigure = Annotated[int, Meta(ge=0)]
@@ -25,7 +24,7 @@ Percent = Annotated[float, Meta(ge=0, le=1_000_000)]
 """Percent of one core: a process with many threads uses thousands."""
 Load = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 
-_ANNOTATION_NAMES: dict[str, Any] = {
+_OWN_NAMES: dict[str, Any] = {
     "Meta": Meta,
     "Job": Job,
     "Count": Count,
@@ -34,19 +33,13 @@ _ANNOTATION_NAMES: dict[str, Any] = {
     "Degrees": Degrees,
     "Watts": Watts,
     "Percent": Percent,
-    "Fault": Fault,
-    "ProcessFigures": ProcessFigures,
     "Load": Load,
-    "GpuDetails": GpuDetails,
-    "EccErrors": EccErrors,
-    "RemappedRows": RemappedRows,
-    "PcieLink": PcieLink,
-    "NvLinks": NvLinks,
-    "HostLoad": HostLoad,
 }
 
 
 def resolve_annotations() -> None:
     """Give the names in annotations of snapshots their meaning, so that msgspec can decode snapshots."""
-    for module in (snapshot, gpu_details, snapshot, snapshot):
-        vars(module).update(_ANNOTATION_NAMES)
+    records = {name: each for module in (gpu_details, snapshot) for name, each in vars(module).items()}
+    names = {name: each for name, each in records.items() if isinstance(each, type)} | _OWN_NAMES
+    for module in (gpu_details, snapshot):
+        vars(module).update(names)

@@ -428,49 +428,9 @@ class CurrentDemand:
         return self.value.adds_to(before)
 
 
-# Activity of a GPU: the recent samples of its utilisation, power and temperature; bounded in size.
-
-
 GpuFigure = Literal["utilisation_percent", "memory_utilisation_percent", "power_w", "temperature_c"]
 """A field of ``GpuReading`` whose history is kept."""
 _FIGURES: tuple[GpuFigure, ...] = ("utilisation_percent", "memory_utilisation_percent", "power_w", "temperature_c")
-
-
-class GpuActivity:
-    """The last ``capacity`` samples of one GPU."""
-
-    __slots__ = ("_capacity", "_figures", "_next", "_times", "latest")
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._times = array("d")
-        self._figures = {figure: array("f") for figure in _FIGURES}  # NaN: unknown
-        self._next = 0
-        self.latest = -math.inf
-
-    def add(self, time: float, gpu: GpuReading) -> None:
-        """Add a reading; the figures of a stale one are unknown at this time."""
-        stale = gpu.is_stale
-        full = len(self._times) >= self._capacity
-        for figure, values in self._figures.items():
-            value = None if stale else getattr(gpu, figure)
-            stored = math.nan if value is None else value
-            if full:
-                values[self._next] = stored
-            else:
-                values.append(stored)
-        if full:
-            self._times[self._next] = time
-            self._next = (self._next + 1) % self._capacity
-        else:
-            self._times.append(time)
-        self.latest = time
-
-    def samples(self, figure: GpuFigure) -> list[tuple[float, int | None]]:
-        """Return Unix seconds and the rounded figure, oldest first."""
-        values, at = self._figures[figure], self._next
-        pairs = zip(self._times[at:] + self._times[:at], values[at:] + values[:at], strict=True)
-        return [(time, None if math.isnan(value) else round(value)) for time, value in pairs]
 
 
 # Names of several GPUs in a sentence: consecutive indices are shortened, ``GPU 0-63``.
@@ -679,7 +639,6 @@ def _faults(gpu: GpuReading, device: MigReading, processes: tuple[GpuProcess, ..
 
 
 _Key = TypeVar("_Key")
-_Ring = TypeVar("_Ring", "_RingBuffer", GpuActivity)
 
 MemorySample = tuple[float, int | None]
 """Unix seconds and bytes; None: unknown at that time."""
@@ -697,7 +656,7 @@ class MemoryHistory:
         self._capacity = capacity
         self._keep_seconds = keep_seconds
         self._gpus: dict[GpuKey, _RingBuffer] = {}
-        self._activity: dict[GpuKey, GpuActivity] = {}
+        self._activity: dict[tuple[GpuKey, GpuFigure], _RingBuffer] = {}
         self._processes: dict[HistoryKey, _RingBuffer] = {}
         self._lifetimes: dict[HistoryKey, _LifetimePeaks] = {}
         self._lock = threading.Lock()
@@ -716,9 +675,10 @@ class MemoryHistory:
                     size = None if stale else device.used_bytes
                     _ring_for(self._gpus, device.key, self._capacity).add(snapshot.time, size)
                 gpu_key = gpu.key
-                if gpu_key not in self._activity:
-                    self._activity[gpu_key] = GpuActivity(self._capacity)
-                self._activity[gpu_key].add(snapshot.time, gpu)
+                for figure in _FIGURES:
+                    value = None if stale else getattr(gpu, figure)
+                    ring = _ring_for(self._activity, (gpu_key, figure), self._capacity)
+                    ring.add(snapshot.time, None if value is None else round(value))
                 for device, process in processes_by_device(gpu, devices):
                     key = (gpu_key if device is gpu else device.key, process.pid, process.start_time)
                     size = None if stale else process.used_bytes
@@ -741,8 +701,7 @@ class MemoryHistory:
     def activity(self, key: GpuKey, figure: GpuFigure) -> Sequence[tuple[float, int | None]]:
         """Return Unix seconds and a rounded figure of a whole GPU, oldest sample first; empty if it is unknown."""
         with self._lock:
-            activity = self._activity.get(key)
-            return [] if activity is None else activity.samples(figure)
+            return _samples(self._activity.get((key, figure)))
 
     def process(self, key: HistoryKey) -> Sequence[MemorySample]:
         """Return the memory of a process on one GPU, oldest sample first; empty if it is unknown."""
@@ -847,7 +806,7 @@ def _ring_for(rings: dict[_Key, _RingBuffer], key: _Key, capacity: int) -> _Ring
     return ring
 
 
-def _forget(rings: dict[_Key, _Ring], before: float, keep: Collection[_Key] = ()) -> None:
+def _forget(rings: dict[_Key, _RingBuffer], before: float, keep: Collection[_Key] = ()) -> None:
     for key in [key for key, ring in rings.items() if ring.latest < before and key not in keep]:
         del rings[key]
 
