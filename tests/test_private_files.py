@@ -31,7 +31,7 @@ OTHER_WRITERS = {
     "monitor/attach/automatic/read_program.py": "a pipe",
     "monitor/export/textfile.py": "node_exporter, another user, reads it",
     "monitor/history/history.py": "SQLite writes it; created with 0600",
-    "monitor/probe/snapshots/dump.py": "runs in the user's program, without vramtop; created with 0600",
+    "monitor/probe/snapshots.py": "runs in the user's program, without vramtop; created with 0600",
     "monitor/storage/reservations.py": "other users read it",
     "monitor/storage/settings/change.py": "a lock, created with 0600",
     "monitor/storage/user_file.py": "a lock, created with 0600",

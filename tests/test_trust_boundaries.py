@@ -34,7 +34,7 @@ OWN_INTERPRETER = {  # they run vramtop again, by the interpreter and with the p
 SHARED_FOLDERS = re.compile(r"(/var)?/tmp(/|$)|/dev/shm(/|$)")
 USE_SHARED_FOLDERS = {
     "monitor/storage/reservations.py",  # checks owners of folder, files and processes
-    "monitor/probe/snapshots/dump.py",  # a file that must not exist yet, in the user's own run
+    "monitor/probe/snapshots.py",  # a file that must not exist yet, in the user's own run
     "monitor/preflight/checks/nccl.py",  # asks how much is free in it
 }
 

@@ -23,7 +23,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .encode_json import encode_json
-from .snapshots.serve import answer, serve
+from .snapshots import answer, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,7 +29,7 @@ def report(*, snapshot_on_oom: bool | str = False, **facts: Any) -> None:
     _probe_module("optimizers").watch()
     if snapshot_on_oom:
         folder = str(snapshot_on_oom) if snapshot_on_oom is not True else None
-        _probe_module("snapshots.on_failure").arm(folder)
+        _probe_module("snapshots").arm(folder)
 
 
 def step_ended() -> None:

@@ -42,7 +42,7 @@ def _with_probe(name, spec):  # type: ignore[no-untyped-def]
                 _probe_module("optimizers").watch()  # type: ignore[no-untyped-call]
                 if os.environ.get("VRAMTOP_SNAPSHOT_ON_OOM"):
                     folder = os.environ["VRAMTOP_SNAPSHOT_ON_OOM"]
-                    _probe_module("snapshots.on_failure").arm(folder)  # type: ignore[no-untyped-call]
+                    _probe_module("snapshots").arm(folder)  # type: ignore[no-untyped-call]
             else:
                 _probe_module("trainer").add_callback(module)  # type: ignore[no-untyped-call]
         except Exception:  # no exception of the probe may reach the user's program

@@ -18,9 +18,9 @@ from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.crash.snapshot.snapshot_reader import parse_snapshot
+from vramtop.monitor.probe import ask_snapshot as ask, snapshots
 from vramtop.monitor.probe.launch import probed_environment
 from vramtop.monitor.probe.probe_reader import ProbeReader
-from vramtop.monitor.probe.snapshots import ask, dump, on_failure
 from vramtop.tui.cli.main import main
 
 TORCH = """
@@ -147,7 +147,7 @@ def test_the_history_is_bounded_and_begins_only_once_the_program_uses_the_gpu(st
     torch.cuda.init()
     print(torch.C.recording["max_entries"], torch.C.recording["stacks"], len(torch.C.observers))
     """
-    assert ended(start(code, folder=str(tmp_path)))[:2] == (0, f"{on_failure.MAX_ENTRIES} python 1\n")
+    assert ended(start(code, folder=str(tmp_path)))[:2] == (0, f"{snapshots.MAX_ENTRIES} python 1\n")
 
 
 @pytest.mark.parametrize(
@@ -223,19 +223,19 @@ def test_what_cannot_be_written_in_the_folder_goes_to_that_for_temporary_files(
 ) -> None:
     cuda = SimpleNamespace(is_initialized=lambda: True, memory=SimpleNamespace(_snapshot=lambda: {"segments": []}))
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
-    monkeypatch.setitem(dump.settings, "folder", "/proc/nowhere")
+    monkeypatch.setitem(snapshots.settings, "folder", "/proc/nowhere")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    path, size = dump.dump("oom")
+    path, size = snapshots.dump("oom")
     assert Path(path).parent == tmp_path
     assert Path(path).stat().st_size == size
-    monkeypatch.setattr(dump, "MAX_FILE_BYTES", 10)
-    with pytest.raises(dump.CannotDumpError, match="more than"):
-        dump.dump("large")
+    monkeypatch.setattr(snapshots, "MAX_FILE_BYTES", 10)
+    with pytest.raises(snapshots.CannotDumpError, match="more than"):
+        snapshots.dump("large")
     assert not [each for each in tmp_path.iterdir() if "large" in each.name]
     monkeypatch.setenv("TMPDIR", "/proc/nowhere")
-    monkeypatch.setattr(dump, "MAX_FILE_BYTES", 1000)
-    with pytest.raises(dump.CannotDumpError, match="cannot be written"):
-        dump.dump("oom")
+    monkeypatch.setattr(snapshots, "MAX_FILE_BYTES", 1000)
+    with pytest.raises(snapshots.CannotDumpError, match="cannot be written"):
+        snapshots.dump("oom")
 
 
 def probe_is_up(pid: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.crash.explanation import size_text
-from vramtop.monitor.probe.snapshots.ask import ask_for_snapshot
+from vramtop.monitor.probe.ask_snapshot import ask_for_snapshot
 
 from ...draw.text_output import detect_output
 from ..json_text import json_text

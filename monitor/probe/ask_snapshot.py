@@ -10,8 +10,8 @@ from pathlib import Path
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.trust import process_owner
 
-from ..probe_reader import ProbeReader, ProbeSample, find_probe
-from ..publisher import MAX_BYTES, REQUEST_BYTES
+from .probe_reader import ProbeReader, ProbeSample, find_probe
+from .publisher import MAX_BYTES, REQUEST_BYTES
 
 _MAGIC = b"VRTSNAP1"
 _POLL_SECONDS = 0.1
