@@ -35,8 +35,7 @@ OTHER_WRITERS = {
     "monitor/storage/reservations.py": "other users read it",
     "monitor/storage/settings/change.py": "a lock, created with 0600",
     "monitor/storage/user_file.py": "a lock, created with 0600",
-    "tui/cli/shell.py": "completions, which hold nothing of the user's",
-    "tui/cli/streams.py": "standard output",
+    "tui/cli/main.py": "standard output",
 }
 
 
