@@ -109,7 +109,9 @@ def exit_codes_page() -> str:
 def environment_page() -> str:
     """Return the page of the environment variables."""
     rows = [(codes(names.split(", ")), prose(text)) for names, text in ENVIRONMENT.items()]
-    others = [each for each in SETTINGS if each.variable and each.variable != usual_variable(each.name)]
+    others = [
+        each for each in SETTINGS if each.variable and each.variable != f"VRAMTOP_{each.name.replace('.', '_').upper()}"
+    ]
     named = "; ".join(f"{code(each.variable)} is {code(each.name)}" for each in others)
     return page(
         "Environment variables",
@@ -119,11 +121,6 @@ def environment_page() -> str:
         "[alerts](alerts.md#-on-alert-command).",
         table(("variable", "what it does"), rows),
     )
-
-
-def usual_variable(setting: str) -> str:
-    """Return the variable of a setting: ``VRAMTOP_DASHBOARD_INTERVAL`` of ``dashboard.interval``."""
-    return f"VRAMTOP_{setting.replace('.', '_').upper()}"
 
 
 def _cells(name: str, columns: Sequence[int]) -> Iterator[str]:

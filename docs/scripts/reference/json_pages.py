@@ -1,6 +1,7 @@
 """The schemas of every JSON that the command line prints, and the page about them."""
 
 import json
+import re
 from typing import Any
 
 from vramtop.estimator.estimation import estimate
@@ -22,7 +23,7 @@ standard error, with the [exit code](exit-codes.md), and print no JSON. Each out
 2020-12) with the type, the unit and the meaning of every field; tests hold real output of every command to it."""
 _RULES = """\
 - Sizes are bytes, whole numbers; names of other units say them (`_seconds`, `_percent`, `_w`, `_c`).
-- `null` is a figure that is unknown or does not apply; each field says which. An unknown figure is never 0. A field
+- `null`, and a field that is absent, is unknown unless the field says otherwise. An unknown figure is never 0. A field
   that is not among `required` may be absent.
 - `schema`, the first field of most, is the version of the format. While it is the same number, fields that are there
   stay: none is renamed, removed or changes its meaning or unit.
@@ -103,10 +104,14 @@ def _example() -> str:
     return indented({key: value[:1] if isinstance(value, list) else value for key, value in kept.items()})
 
 
+_UNSAID = re.compile(r", in bytes(?=[;.])|; (absent|null): unknown(?=\.$)")
+"""What the pages say once, of all fields: sizes are bytes, what is absent is unknown."""
+
+
 def _fields(schema: dict[str, Any], *, with_version: bool = False) -> str:
     """Return the table of the fields of an object."""
     rows = [
-        (code(key), _type(facts), prose(facts["description"]))
+        (code(key), _type(facts), prose(_UNSAID.sub("", facts["description"])))
         for key, facts in schema["properties"].items()
         if key != "schema" or with_version
     ]

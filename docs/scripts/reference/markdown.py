@@ -1,7 +1,7 @@
 """Markdown: tables, code, and text of docstrings and help as a page shows it."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 WRITTEN = "<!-- Written by make reference, from the code: change it there. -->"
 _CODE = re.compile(r"``(.+?)``|(`[^`]+`)")
@@ -73,11 +73,6 @@ def part_between(text: str, name: str, new: str) -> str:
     if not (found and closed):
         raise ValueError(f"there is no {begin} ... {end}")
     return f"{before}{begin}\n\n{new.strip(chr(10))}\n\n{end}{after}"
-
-
-def pages_of(texts: Mapping[str, str]) -> str:
-    """Return a list of links."""
-    return "\n".join(f"- [{title}]({path})" for path, title in texts.items())
 
 
 def _cell(text: str) -> str:

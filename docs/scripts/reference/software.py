@@ -33,6 +33,7 @@ Where a job or a command line sets nothing, or `auto`, these count: what the new
 than the field and means fp32, and one that is written out in a job file means bf16. DeepSpeed keeps an fp32 copy of
 16-bit weights, so that `bf16` becomes `bf16-mixed` under ZeRO. The rows of `peft` count for adapters over quantized
 weights."""
+_MANY = 5
 _SHARDED = {
     0: "nothing",
     1: "optimizer states",
@@ -146,9 +147,16 @@ def _optimizer(row: Optimizer) -> tuple[str, ...]:
         code(row.name),
         _bytes(row, 2),
         _bytes(row, 4),
-        codes(row.class_names),
+        _classes(row),
         codes(row.trainer_names),
     )
+
+
+def _classes(row: Optimizer) -> str:
+    """Return the classes of an optimizer; of a kind of optimizers those alone that are not of the one large library."""
+    own = [name for name in row.class_names if not name.startswith("pytorch_optimizer.")]
+    others = len(row.class_names) - len(own)
+    return codes(row.class_names) if others < _MANY else f"{codes(own)}, {others} of pytorch_optimizer".lstrip(", ")
 
 
 class _Matrix:
