@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from textual.app import App
 from textual.pilot import Pilot
 from textual.screen import Screen
+from waiting import until_shown
 
 from vramtop.monitor.board.board import Board
 
@@ -51,3 +52,12 @@ def screen_lines(app: App[Any]) -> list[str]:
 def screen_text(app: App[Any]) -> str:
     """Return the text of the current screen."""
     return "\n".join(screen_lines(app))
+
+
+@asynccontextmanager
+async def on_first_board(app: Any, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Any]:
+    """Run the dashboard, and wait until its first board is drawn."""
+    async with app.run_test(size=size) as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        await pilot.pause()
+        yield pilot

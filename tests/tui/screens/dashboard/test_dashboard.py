@@ -1,14 +1,13 @@
 import gc
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from screen_host import screen_lines, screen_text
+from screen_host import on_first_board, screen_lines, screen_text
 from textual.content import Content, Span
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.events import Paste
@@ -73,14 +72,6 @@ async def settle(pilot: Any) -> None:
     await pilot.pause()
 
 
-@asynccontextmanager
-async def settled(app: VramtopApp, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Any]:
-    """Run the app, and wait until its first board is drawn."""
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
-        yield pilot
-
-
 async def opened(pilot: Any, name: str) -> None:
     """Wait until a screen of this class is on top, with the latest board."""
     await until_shown(
@@ -92,7 +83,7 @@ async def opened(pilot: Any, name: str) -> None:
 
 async def test_panel_shows_figures_of_the_gpu_and_its_process(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
-    async with settled(app):
+    async with on_first_board(app):
         text = screen_text(app)
         assert "61.5 of 80.0 GiB in use (77 %) · free 18.0 · util 98 % · 412 of 700 W · 63 °C" in text
         assert "train.py 60.5" in text
@@ -106,7 +97,7 @@ async def test_the_first_frame_shows_the_early_reading(open_app, make_snapshot, 
     monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
     monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
     app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])], early=True)
-    async with settled(app):
+    async with on_first_board(app):
         first = next(frame for frame in written if "vramtop" in frame)
         assert "61.5 of 80.0 GiB" in first
         assert "4711" in first
@@ -146,7 +137,7 @@ async def test_job_over_its_budget_is_shown_by_word_and_sign_in_panel_table_and_
 ):
     snapshot = make_snapshot([make_gpu(0, [make_process(1, 61.5)]), make_gpu(1, [make_process(2, 74.5)])])
     app = open_app([snapshot], jobs={"llama-8b-sft": [1], "qwen-7b-dpo": [2]})
-    async with settled(app):
+    async with on_first_board(app):
         lines = screen_lines(app)
         assert any("▲ OVER  qwen-7b-dpo +22.5 on GPU 1" in line and "✓ 1 within budget" in line for line in lines)
         assert any("qwen-7b-dpo  ▲ OVER  +22.5 GiB" in line for line in lines)
@@ -161,7 +152,7 @@ def grounds(line: Content) -> list[Span]:
 async def test_observed_and_budget_bars_share_the_scale_of_the_gpu(open_app, make_snapshot, make_gpu, make_process):
     gpu = make_gpu(0, [make_process(1, 40)], used_bytes=40 * GIB, reserved_bytes=0, free_bytes=40 * GIB)
     app = open_app([make_snapshot([gpu])], jobs={"qwen-7b-dpo": [1]})
-    async with settled(app):
+    async with on_first_board(app):
         (panel,) = app.screen.query("#panels GpuPanel").results(GpuPanel)
         (held,), (*components,) = (grounds(panel.lines[at]) for at in (1, 2))
         ends = [line.plain.rindex("▏") for line in panel.lines[1:3]]
@@ -178,7 +169,7 @@ async def test_unknown_figures_are_shown_as_na_with_the_reason_and_never_as_zero
         ("used_bytes", "free_bytes", "reserved_bytes", "utilisation_percent", "power_w", "temperature_c", "processes")
     )
     app = open_app([make_snapshot([replace(make_gpu(0), **unknown, faults=(fault,))])])
-    async with settled(app, (160, 40)):
+    async with on_first_board(app, (160, 40)):
         text = screen_text(app)
         assert "memory n/a: this driver does not tell used memory" in text
         assert "processes n/a" in text
@@ -192,7 +183,7 @@ async def test_sixteen_gpus_are_all_visible_with_the_processes_below(
 ):
     gpus = [make_gpu(at, [make_process(100 + at, 20), make_process(200 + at, 30)]) for at in range(16)]
     app = open_app([make_snapshot(gpus)], jobs={"qwen-7b-dpo": [203]}, pending=["big", "small"])
-    async with settled(app, size):
+    async with on_first_board(app, size):
         lines = screen_lines(app)
         gpu_lines = [line for line in lines if "51.0/80.0" in line]
         assert [int(line[1:3]) for line in gpu_lines] == list(range(16))
@@ -203,7 +194,7 @@ async def test_sixteen_gpus_are_all_visible_with_the_processes_below(
 
 async def test_arrow_chooses_a_gpu_and_opens_its_panel(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(at, [make_process(100 + at, 20)]) for at in range(16)])])
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         app.screen.query_one(GpuRows).focus()
         await pilot.press("down", "down")
         await pilot.pause()
@@ -212,7 +203,7 @@ async def test_arrow_chooses_a_gpu_and_opens_its_panel(open_app, make_snapshot, 
 
 async def test_small_terminal_still_scrolls_to_every_gpu(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(at) for at in range(40)])])
-    async with settled(app, (80, 24)) as pilot:
+    async with on_first_board(app, (80, 24)) as pilot:
         app.screen.query_one(GpuRows).focus()
         await pilot.press("end")
         await pilot.pause()
@@ -221,7 +212,7 @@ async def test_small_terminal_still_scrolls_to_every_gpu(open_app, make_snapshot
 
 async def test_pending_job_that_does_not_fit_is_marked_by_a_word(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 40)])])], pending=["small", "big"])
-    async with settled(app):
+    async with on_first_board(app):
         lines = screen_lines(app)
         assert any("pending small  ✓ FITS" in line for line in lines)
         assert any("pending big  ✗ DOES NOT FIT  needs 70.0 GiB" in line for line in lines)
@@ -230,7 +221,7 @@ async def test_pending_job_that_does_not_fit_is_marked_by_a_word(open_app, make_
 async def test_figures_are_marked_as_old_when_updates_stop(open_app, make_snapshot, make_gpu):
     now = [100.0]
     app = open_app([make_snapshot([make_gpu(0)])], interval=1.0, clock=lambda: now[0])
-    async with settled(app, (120, 30)) as pilot:
+    async with on_first_board(app, (120, 30)) as pilot:
         assert "old" not in screen_text(app)
         app.source_for_test.read_allowed.clear()
         now[0] += 12.0
@@ -242,7 +233,7 @@ async def test_figures_are_marked_as_old_when_updates_stop(open_app, make_snapsh
 
 async def test_gpu_with_an_old_reading_is_marked(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0), make_gpu(1, read_at=1_940.0)])], interval=1.0)
-    async with settled(app):
+    async with on_first_board(app):
         titles = [line for line in screen_lines(app) if line.startswith("── ")]
         assert "old" not in titles[0]
         assert "! 1 min old" in titles[1]
@@ -256,7 +247,7 @@ async def test_a_gpu_with_a_hanging_driver_is_marked_and_the_others_are_updated(
     hangs = Fault(field=None, code=NO_ANSWER, message=words)
     old = make_gpu(1, [make_process(8, 50)], faults=(hangs,), read_at=1_988.0)
     app = open_app([make_snapshot([make_gpu(0, [make_process(7, 30)]), old])])
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         text = screen_text(app)
         assert f"GPU 1: {words}" in text
         assert " ! 12 s old  · 51.0 of 80.0 GiB" in text
@@ -267,7 +258,7 @@ async def test_a_gpu_with_a_hanging_driver_is_marked_and_the_others_are_updated(
 
 async def test_a_new_fault_pushes_nothing_off_the_screen(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])], interval=60.0)  # nothing else redraws the whole screen
-    async with settled(app, (80, 24)) as pilot:
+    async with on_first_board(app, (80, 24)) as pilot:
         app.on_source_failed(SourceFailed("the NVIDIA driver is gone, " * 8))
         await pilot.pause()
         assert app.screen.max_scroll_y == 0
@@ -277,7 +268,7 @@ async def test_a_new_fault_pushes_nothing_off_the_screen(open_app, make_snapshot
 async def test_app_quits_while_its_source_hangs(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])])
     source = app.source_for_test
-    async with settled(app, (80, 24)) as pilot:
+    async with on_first_board(app, (80, 24)) as pilot:
         source.read_allowed.clear()
         await pilot.pause(0.1)
         await pilot.press("q")
@@ -289,7 +280,7 @@ async def test_app_quits_while_its_source_hangs(open_app, make_snapshot, make_gp
 
 async def test_failed_source_is_one_line_and_the_app_goes_on(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])])
-    async with settled(app, (120, 30)) as pilot:
+    async with on_first_board(app, (120, 30)) as pilot:
         app.source_for_test.read_allowed.clear()
         await pilot.pause(0.1)
         app.post_message(SourceFailed("the driver is gone"))
@@ -316,14 +307,14 @@ async def test_source_that_cannot_be_opened_is_reported(open_app, make_snapshot)
 
 async def test_banner_distinguishes_a_replay_from_live_figures(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])], banner="demo recording: no NVIDIA driver found here")
-    async with settled(app, (80, 24)):
+    async with on_first_board(app, (80, 24)):
         assert "REPLAY  demo recording: no NVIDIA driver found here" in screen_text(app)
 
 
 async def test_without_a_driver_the_dashboard_offers_planning(open_app, make_snapshot):
     why = "no NVIDIA driver here: libnvidia-ml.so.1 was not found; install the driver, or start the container with it"
     app = open_app([make_snapshot([], faults=(Fault(field=None, code=NO_DRIVER, message=why),))])
-    async with settled(app, (80, 24)) as pilot:
+    async with on_first_board(app, (80, 24)) as pilot:
         text = screen_text(app)
         assert " ".join(why.split()) in " ".join(text.split())  # in full, over two lines
         assert "PLANNING  press f to check a job against any GPU; --demo plays a recording" in text
@@ -335,7 +326,7 @@ async def test_without_a_driver_the_dashboard_offers_planning(open_app, make_sna
 async def test_hostile_command_is_shown_as_plain_text(open_app, make_snapshot, make_gpu, make_process):
     evil = make_process(1, 40, command="\x1b[31mrun [red]x[/red] [@click=app.quit]y\x07", user="[bold]eve")
     app = open_app([make_snapshot([make_gpu(0, [evil], name="[blink]card\x1b]0;t")])])
-    async with settled(app, (160, 40)):
+    async with on_first_board(app, (160, 40)):
         text = screen_text(app)
         assert "[red]x[/red] [@click=app.quit]y" in text
         assert "[blink]card" in text
@@ -351,7 +342,7 @@ async def test_control_characters_in_names_never_reach_the_terminal_from_any_scr
     monkeypatch.setitem(NEEDS, evil, 40.0)
     process = make_process(1, 30, command=evil, user=evil, note=evil)
     app = open_app([make_snapshot([make_gpu(0, [process], name=evil)])], jobs={evil: [1]}, pending=[evil])
-    async with settled(app, (160, 40)) as pilot:
+    async with on_first_board(app, (160, 40)) as pilot:
         for keys, name in (
             ((), "DashboardScreen"),
             (("enter",), "AttachScreen"),
@@ -367,7 +358,7 @@ async def test_ascii_mode_draws_only_ascii(open_app, make_snapshot, make_gpu, ma
     gpus = [make_gpu(0, [make_process(1, 61), make_process(3, 4)]), make_gpu(1, [make_process(2, 74.5)])]
     jobs = {"llama-8b-sft": [1], "qwen-7b-dpo": [2]}
     app = open_app([make_snapshot(gpus)], jobs=jobs, pending=["big", "small"], ascii_only=True)
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         text = screen_text(app)
         assert text.isascii(), set(text) - set(map(chr, range(128)))
         assert "^ OVER" in text
@@ -379,7 +370,7 @@ async def test_ascii_mode_draws_only_ascii(open_app, make_snapshot, make_gpu, ma
 
 async def test_ascii_can_be_switched_while_running(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])])
-    async with settled(app, (100, 30)) as pilot:
+    async with on_first_board(app, (100, 30)) as pilot:
         assert not screen_text(app).isascii()
         app.action_toggle_ascii()
         await pilot.pause()
@@ -388,7 +379,7 @@ async def test_ascii_can_be_switched_while_running(open_app, make_snapshot, make
 
 async def test_z_pauses_and_the_header_shows_it(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])])
-    async with settled(app, (100, 30)) as pilot:
+    async with on_first_board(app, (100, 30)) as pilot:
         await pilot.press("Z")
         await pilot.pause()
         assert " paused " in screen_lines(app)[0]
@@ -401,7 +392,7 @@ async def test_recording_can_be_started_and_contains_the_jobs(
 
     monkeypatch.chdir(tmp_path)
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 40)])])], jobs={"qwen-7b-dpo": [1]}, pending=["small"])
-    async with settled(app, (120, 30)) as pilot:
+    async with on_first_board(app, (120, 30)) as pilot:
         await pilot.press("r")
         await until_shown(pilot, lambda: "recording vramtop-" in screen_lines(app)[0])
         reads = app.source_for_test.reads
@@ -415,7 +406,7 @@ async def test_recording_can_be_started_and_contains_the_jobs(
 
 async def test_enter_opens_the_process_and_escape_returns(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         app.screen.query_one(ProcessTable).focus()
         await pilot.press("enter")
         await opened(pilot, "AttachScreen")
@@ -427,7 +418,7 @@ async def test_enter_opens_the_process_and_escape_returns(open_app, make_snapsho
 @pytest.mark.parametrize(("key", "screen"), [("f", "FitCheckScreen"), ("a", "AttachScreen")])
 async def test_key_opens_the_screen_and_figures_keep_updating_behind_it(open_app, make_snapshot, make_gpu, key, screen):
     app = open_app([make_snapshot([make_gpu(0)])])
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         await pilot.press(key)
         await opened(pilot, screen)
         reads = app.source_for_test.reads
@@ -439,7 +430,7 @@ async def test_key_opens_the_screen_and_figures_keep_updating_behind_it(open_app
 
 async def test_repeated_key_opens_only_one_screen(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])])
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         app.action_open_screen("fit_check")
         app.action_open_screen("fit_check")
         await opened(pilot, "FitCheckScreen")
@@ -448,7 +439,7 @@ async def test_repeated_key_opens_only_one_screen(open_app, make_snapshot, make_
 
 async def test_footer_is_complete_at_80_columns(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 30)])])])
-    async with settled(app, (80, 24)):
+    async with on_first_board(app, (80, 24)):
         assert screen_lines(app)[-1].startswith(
             "Enter Open f Fit a Attach t Step / Filter v View s Sort k Kill ? Help q Quit"
         )
@@ -457,7 +448,7 @@ async def test_footer_is_complete_at_80_columns(open_app, make_snapshot, make_gp
 async def test_typing_filters_and_escape_shows_all(open_app, make_snapshot, make_gpu, make_process):
     processes = [make_process(1, 10, user="ana"), make_process(2, 20, user="bob")]
     app = open_app([make_snapshot([make_gpu(0, processes)])])
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         await pilot.press("slash", *"bob")
         await pilot.pause()
         table = app.screen.query_one(ProcessTable)
@@ -470,7 +461,7 @@ async def test_typing_filters_and_escape_shows_all(open_app, make_snapshot, make
 
 async def test_filter_without_matches_is_stated(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 10)])])])
-    async with settled(app, (80, 24)) as pilot:
+    async with on_first_board(app, (80, 24)) as pilot:
         await pilot.press("slash", *"zzz")
         await pilot.pause()
         assert "no process matches 'zzz'; Esc shows all" in screen_text(app)
@@ -481,7 +472,7 @@ async def test_filter_without_matches_is_stated(open_app, make_snapshot, make_gp
 
 async def test_pinned_jobs_can_be_unpinned(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])], pending=["big", "small"])
-    async with settled(app, (80, 24)) as pilot:
+    async with on_first_board(app, (80, 24)) as pilot:
         await pilot.press("x", "down", "enter")
         await until_shown(pilot, lambda: [job.name for job in app.watchlist.pending()] == ["big"])
         await pilot.press("x")
@@ -496,7 +487,7 @@ async def test_an_ended_run_stays_in_the_table_until_it_is_dismissed(open_app, m
     running = make_snapshot([make_gpu(0, [make_process(999_999_001, 40)])])
     gone = make_snapshot([make_gpu(0)], time=2_001.0)
     app = open_app([running, gone], jobs={"big": [999_999_001]})
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         await until_shown(pilot, lambda: any("■ ended" in line for line in screen_lines(app)))
         row = next(line for line in screen_lines(app) if "■ ended" in line and "999999001" in line)
         assert "40.0" not in row.partition("ended")[0].split()
@@ -508,7 +499,7 @@ async def test_an_ended_run_stays_in_the_table_until_it_is_dismissed(open_app, m
 async def test_attach_without_a_process_opens_the_latest_run(open_app, make_snapshot, make_gpu, make_process):
     running = make_snapshot([make_gpu(0, [make_process(999_999_001, 40), make_process(999_999_002, 20)])])
     app = open_app([running], jobs={"big": [999_999_001], "small": [999_999_002]})
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         await pilot.press("a")
         await until_shown(pilot, lambda: "no process 999999002" in screen_text(app))
         text = screen_text(app)
@@ -521,7 +512,7 @@ async def test_click_on_the_row_under_the_cursor_opens_it_in_every_column(
     open_app, make_snapshot, make_gpu, make_process
 ):
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 10), make_process(2, 20)])])])
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         await pilot.click(ProcessTable, offset=(50, 2))
         await pilot.pause()
         assert type(app.screen).__name__ == "DashboardScreen"
@@ -531,14 +522,14 @@ async def test_click_on_the_row_under_the_cursor_opens_it_in_every_column(
 
 async def test_lost_gpu_is_not_shown_as_idle(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([replace(make_gpu(0), used_bytes=None, processes=None)])])
-    async with settled(app):
+    async with on_first_board(app):
         assert "nothing is running" not in screen_text(app)
         assert "processes n/a: not known" in screen_text(app)
 
 
 async def test_light_theme_redraws_the_table_in_its_own_colours(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 60)])])], jobs={"qwen-7b-dpo": [1]})
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         table = app.screen.query_one(ProcessTable)
         dark = table.render_line(1)
         app.theme = "textual-light"
@@ -550,7 +541,7 @@ async def test_light_theme_redraws_the_table_in_its_own_colours(open_app, make_s
 @pytest.mark.slow
 async def test_pending_job_opens_with_f_and_is_replaced_when_pinned_again(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])], pending=["small"])
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         await pilot.press("f")
         await until_shown(pilot, lambda: "small (pending)" in screen_text(app))
         await pilot.press("enter")
@@ -562,7 +553,7 @@ async def test_pending_job_opens_with_f_and_is_replaced_when_pinned_again(open_a
 @pytest.mark.slow
 async def test_f_restores_the_settings_typed_before_escape(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])])
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         await pilot.press("f")
         await opened(pilot, "FitCheckScreen")
         app.screen.query_one("#row-model-id Input").post_message(Paste("small"))
@@ -607,7 +598,7 @@ async def test_only_cells_that_changed_are_sent_to_the_terminal(
     readings = [replace(gpu, utilisation_percent=percent) for percent in (51, 62)]
     first, second = (make_snapshot([reading], time=2_000.0 + at) for at, reading in enumerate(readings))
     app = open_app([first], interval=3_600.0)  # the second reading arrives when the test says so
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         assert "util 51 %" in "".join(written)
         written.clear()
         app.post_message(BoardUpdated(app.watchlist.update(second)))
@@ -624,7 +615,7 @@ async def test_only_cells_that_changed_are_sent_to_the_terminal(
 
 async def test_tab_skips_the_panels(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])])
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         for _ in range(3):
             await pilot.press("tab")
             assert not isinstance(app.focused, GpuPanel)
@@ -633,7 +624,7 @@ async def test_tab_skips_the_panels(open_app, make_snapshot, make_gpu):
 
 async def test_the_cursor_shows_where_keys_go_at_once(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(number, [make_process(number + 1, 10)]) for number in range(16)])])
-    async with settled(app) as pilot:
+    async with on_first_board(app) as pilot:
         rows, table = app.screen.query_one(GpuRows), app.screen.query_one(ProcessTable)
 
         def grounds() -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from json_schemas import valid_json
 from rich.cells import cell_len
-from screen_host import screen_lines
+from screen_host import on_first_board, screen_lines
 from waiting import until_shown
 
 from vramtop.estimator.common.sizes import GIB
@@ -67,18 +67,12 @@ def open_app(scripted_source: Make, make_watchlist: Make) -> Callable[[Sequence[
     return lambda snapshots: VramtopApp(scripted_source(snapshots), make_watchlist(), AppOptions(interval=0.05))
 
 
-async def settle(pilot: Any) -> None:
-    await until_shown(pilot, lambda: pilot.app.board is not None)
-    await pilot.pause()
-
-
 @pytest.mark.parametrize("size", [(80, 24), (100, 26)])
 async def test_every_device_has_a_line_below_its_gpu(
     open_app: Make, make_snapshot: Make, mig_gpu: Make, make_gpu: Make, size: tuple[int, int]
 ) -> None:
     app = open_app([make_snapshot([mig_gpu(), make_gpu(1)])])
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with on_first_board(app, size):
         lines = screen_lines(app)
         assert all(cell_len(line) == size[0] for line in lines)
         listed = [row.content.plain for row in app.screen.query_one(GpuRows).rows]
@@ -104,8 +98,7 @@ async def test_every_device_has_a_line_below_its_gpu(
 
 async def test_panels_use_the_scale_of_the_device(open_app: Make, make_snapshot: Make, mig_gpu: Make) -> None:
     app = open_app([make_snapshot([mig_gpu()])])
-    async with app.run_test(size=(120, 50)) as pilot:
-        await settle(pilot)
+    async with on_first_board(app, (120, 50)):
         panels = [panel.shown.plain.splitlines() for panel in app.screen.query("#panels GpuPanel").results(GpuPanel)]
         assert [lines[0].split("of H100")[0].split("H100")[0] for lines in panels] == [
             "── 0 ",  # without a job: no frame
@@ -133,8 +126,7 @@ async def test_rows_follow_a_new_layout_and_the_cursor_stays_on_its_device(
 ) -> None:
     whole, others = mig_gpu(), [make_gpu(at) for at in range(1, 5)]
     app = open_app([make_snapshot([whole, *others])])
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with on_first_board(app, (80, 24)) as pilot:
         rows = app.screen.query_one(GpuRows)
         rows.focus()
         await pilot.press("down", "up")
@@ -190,8 +182,7 @@ def test_one_pid_in_two_instances_has_two_rows(
 
 async def test_gpu_column_is_wide_enough_for_instances(open_app: Make, make_snapshot: Make, mig_gpu: Make) -> None:
     app = open_app([make_snapshot([mig_gpu(10)])])
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with on_first_board(app, (80, 24)):
         table = app.screen.query_one(ProcessTable)
         places = {row.cells["GPU"].text for row in table.rows}
         assert {"10:3:0", "10:3:1", "10:9"} <= places

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from screen_host import screen_lines, screen_text
+from screen_host import on_first_board, screen_lines, screen_text
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
@@ -105,8 +105,7 @@ async def shown(pilot: Any) -> GpuScreen:
 
 async def test_g_shows_all_of_the_gpu_of_the_process_and_asks_for_it_only_meanwhile(open_app, two_gpus) -> None:
     app, demand = open_app([two_gpus])
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app) as pilot:
         await pilot.press("g")
         await shown(pilot)
         assert demand.value.gpus == {"GPU-00000000": "full"}
@@ -120,8 +119,7 @@ async def test_g_shows_all_of_the_gpu_of_the_process_and_asks_for_it_only_meanwh
 
 async def test_arrows_go_to_the_next_gpu_and_after_the_last_to_the_first(open_app, two_gpus) -> None:
     app, demand = open_app([two_gpus])
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app, (80, 24)) as pilot:
         await pilot.press("g")
         await shown(pilot)
         assert max(map(cell_len, screen_lines(app))) <= 80
@@ -163,8 +161,7 @@ async def test_figures_that_are_unknown_have_their_reasons_and_are_not_0(
     nothing = GpuDetails(level="full", clock_reasons=0, faults=faults)
     gpu = make_gpu(0, [make_process()], utilisation_percent=None, power_w=None, temperature_c=None, details=nothing)
     app, _ = open_app([make_snapshot([gpu])])
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app) as pilot:
         await pilot.press("g")
         await shown(pilot)
         text = screen_text(app)
@@ -178,8 +175,7 @@ async def test_figures_that_are_unknown_have_their_reasons_and_are_not_0(
 async def test_a_recording_says_what_it_has_not(open_app, two_gpus) -> None:
     source = replace(two_gpus.source, kind="recording")
     app, _ = open_app([replace(two_gpus, source=source)])
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app, (80, 24)) as pilot:
         await pilot.press("g")
         await shown(pilot)
         assert "hot" in screen_lines(app)[1]
@@ -195,8 +191,7 @@ async def test_a_gpu_that_hangs_has_old_figures_with_their_age_and_one_that_goes
         two_gpus.gpus[0], faults=(Fault(field=None, code=NO_ANSWER, message=message),), read_at=two_gpus.time - 7
     )
     app, demand = open_app([replace(two_gpus, gpus=(stale, two_gpus.gpus[1]))])
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app) as pilot:
         await pilot.press("g")
         await shown(pilot)
         assert "! 7 s old" in screen_lines(app)[0]
@@ -227,8 +222,7 @@ async def test_a_mig_device_shows_its_memory_and_the_activity_of_its_gpu(
 @pytest.mark.slow
 async def test_where_there_is_no_room_for_all_figures_tab_goes_to_them_and_arrows_scroll(open_app, two_gpus) -> None:
     app, _ = open_app([two_gpus])
-    async with app.run_test(size=(60, 20)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app, (60, 20)) as pilot:
         await pilot.press("g")
         screen = await shown(pilot)
         assert "VBIOS" not in screen_text(app)

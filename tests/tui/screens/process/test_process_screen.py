@@ -9,7 +9,7 @@ from dataclasses import replace
 import pynvml
 import pytest
 from fake_driver import FakeDriver, FakeGpu, FakeProcess
-from screen_host import screen_text
+from screen_host import on_first_board, screen_text
 from textual.widgets import Input
 from waiting import until_shown
 
@@ -62,8 +62,7 @@ async def test_figures_and_details_are_read_while_the_screen_is_open_and_not_bef
     driver.gpus = [FakeGpu(processes=[FakeProcess(program.pid, 12 * GIB, utilisation=(48, 30))])]
     demand = CurrentDemand()
     app = VramtopApp(NvmlSource(demand=demand), Watchlist(never), AppOptions(interval=0.05, demand=demand))
-    async with app.run_test(size=(160, 160)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app, (160, 160)) as pilot:
         first = app.board
         await until_shown(pilot, lambda: app.board is not first)
         assert not driver.calls[UTILISATION]
@@ -101,8 +100,7 @@ async def test_an_ended_process_keeps_what_was_read_and_says_so(driver, program)
     driver.gpus = [FakeGpu(processes=[FakeProcess(program.pid, 12 * GIB)])]
     demand = CurrentDemand()
     app = VramtopApp(NvmlSource(demand=demand), Watchlist(never), AppOptions(interval=0.05, demand=demand))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app, (80, 24)) as pilot:
         await pilot.press("i")
         await until_shown(pilot, lambda: "n/a: the driver has no sample of this process" in screen_text(app))
         assert "SM    n/a" in screen_text(app)
@@ -125,8 +123,7 @@ async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_r
     process = replace(make_process(os.getpid(), 60), figures=figures)
     snapshot = replace(make_snapshot([make_gpu(0, [process])]), source=Source(kind="recording", host="gpubox-3"))
     app = VramtopApp(scripted_source([snapshot]), Watchlist(never), AppOptions(interval=0.05))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app) as pilot:
         await pilot.press("i")
         await until_shown(
             pilot, lambda: isinstance(app.screen, ProcessInfoScreen) and "not on this machine" in screen_text(app)
@@ -157,8 +154,7 @@ async def test_the_attach_screen_leads_to_the_process_of_its_run(
     watchlist.add_run(WatchedJob(job=Job(name="tune", model=ModelSpec(id="m")), pids=((2**22 - 5, 1_000.0),)))
     snapshot = make_snapshot([make_gpu(0, [make_process(2**22 - 5, 60)])])
     app = VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(interval=0.05))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app) as pilot:
         await pilot.press("a")
         await until_shown(pilot, lambda: isinstance(app.screen, AttachScreen) and "tune" in screen_text(app))
         await until_shown(pilot, lambda: app.screen.shown_process == (2**22 - 5, 1_000.0))
@@ -177,8 +173,7 @@ async def test_a_screen_that_is_closed_while_it_opens_takes_no_board(driver, pro
     """Keys that are typed quickly open a screen and leave it, or the app, before it has its widgets."""
     driver.gpus = [FakeGpu(processes=[FakeProcess(program.pid, GIB)])]
     app = VramtopApp(NvmlSource(), Watchlist(never), AppOptions(interval=0.01))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app) as pilot:
         for _ in range(3):
             app.simulate_key(key)
             app.simulate_key("escape")
@@ -195,8 +190,7 @@ async def test_a_screen_that_is_closed_while_it_opens_takes_no_board(driver, pro
 async def test_details_that_arrive_after_the_process_screen_was_closed_are_dropped(driver, program):
     driver.gpus = [FakeGpu(processes=[FakeProcess(program.pid, GIB)])]
     app = VramtopApp(NvmlSource(), Watchlist(never), AppOptions(interval=0.05))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app) as pilot:
         await pilot.press("i")
         await until_shown(pilot, lambda: isinstance(app.screen, ProcessInfoScreen) and app.screen.is_mounted)
         screen = app.screen

@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 from fake_driver import FakeDriver, FakeGpu, FakeProcess
-from screen_host import screen_text
+from screen_host import on_first_board, screen_text
 from waiting import until_shown
 
 from vramtop.estimator.job.job import Job
@@ -146,8 +146,7 @@ async def test_columns_are_chosen_on_a_key_and_only_then_read(driver):
     options = AppOptions(interval=0.05, demand=demand, save_setting=saved.__setitem__)
     watchlist = Watchlist(lambda job: pytest.fail(f"nobody asks for {job}"))
     app = VramtopApp(NvmlSource(demand=demand), watchlist, options)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app) as pilot:
         before = app.board
         await until_shown(pilot, lambda: app.board is not before)
         assert not driver.calls[CALL]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from screen_host import on_first_board
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from waiting import until_shown
@@ -255,8 +256,7 @@ def open_app(make_snapshot, make_gpu, make_process, scripted_source) -> Callable
 async def test_v_shows_the_next_view_which_is_kept_for_the_next_start(open_app):
     kept: list[tuple[str, str]] = []
     app = open_app(save_setting=lambda *setting: kept.append(setting))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app) as pilot:
         table = app.screen.query_one(ProcessTable)
         assert table.view == "runs"
         await pilot.press("v")
@@ -271,8 +271,7 @@ async def test_v_shows_the_next_view_which_is_kept_for_the_next_start(open_app):
 
 async def test_space_marks_and_escape_unmarks_before_it_removes_the_filter(open_app):
     app = open_app()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app) as pilot:
         screen = app.screen
         assert isinstance(screen, DashboardScreen)
         await pilot.press("slash", *"serve", "enter", "space")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from screen_host import screen_text
+from screen_host import on_first_board, screen_text
 from waiting import until_shown
 
 from vramtop.estimator.common.sizes import GIB
@@ -134,8 +134,7 @@ async def test_ancestors_are_read_only_while_the_tree_is_shown(open_app, monkeyp
         AncestryReader, "read", lambda self, parents, on_gpu: asked.append(parents) or read(self, parents, on_gpu)
     )
     app = open_app(source=Source(kind="nvml"))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app) as pilot:
         table = app.screen.query_one(ProcessTable)
         await pilot.pause()
         assert asked == []
@@ -153,8 +152,7 @@ async def test_ancestors_are_read_only_while_the_tree_is_shown(open_app, monkeyp
 async def test_processes_of_a_recording_are_not_looked_up_on_this_machine(open_app, monkeypatch):
     monkeypatch.setattr(AncestryReader, "read", lambda *_: pytest.fail("read"))
     app = open_app(source=Source(kind="recording", path="a.jsonl"))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: app.board is not None)
+    async with on_first_board(app) as pilot:
         await pilot.press("v", "v")
         await pilot.pause()
         assert app.screen.query_one(ProcessTable).view == "tree"

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from screen_host import screen_text
+from screen_host import on_first_board, screen_text
 from textual.widgets import Button
 from waiting import until_shown
 
@@ -107,17 +107,9 @@ async def open_dialog(pilot: Any) -> TerminateScreen:
 
 
 @asynccontextmanager
-async def settled(app: VramtopApp, size: tuple[int, int] = (100, 30)) -> AsyncIterator[Any]:
-    """Run the app, and wait until its first board is drawn."""
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
-        yield pilot
-
-
-@asynccontextmanager
 async def asked(app: VramtopApp, size: tuple[int, int] = (100, 30)) -> AsyncIterator[Any]:
     """Run the app, and open the question about the process under the cursor."""
-    async with settled(app, size) as pilot:
+    async with on_first_board(app, size) as pilot:
         await open_dialog(pilot)
         yield pilot
 
@@ -160,7 +152,7 @@ async def test_the_dialog_names_the_process_and_all_its_memory(open_app, make_re
 async def test_the_dialog_states_the_age_of_its_figures(open_app, make_reading, start):
     now = [100.0]
     app = open_app([make_reading(start())], clock=lambda: now[0])
-    async with settled(app, (80, 24)) as pilot:
+    async with on_first_board(app, (80, 24)) as pilot:
         await pilot.press("Z")
         await until_shown(pilot, lambda: " paused " in screen_text(app))
         now[0] += 600
@@ -173,7 +165,7 @@ async def test_the_dialog_states_what_happens_to_the_other_ranks(open_app, make_
     job = Job(name="sft", model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=3))
     watched = WatchedJob(job=job, pids=tuple(each.key for each in ranks))
     app = open_app(*([each] for each in ranks), watched=watched)
-    async with settled(app, (120, 40)) as pilot:
+    async with on_first_board(app, (120, 40)) as pilot:
         await pilot.press("right", "down")
         await open_dialog(pilot)
         assert "job sft, followed here, one of 3 ranks: the 2 others hang or die with it" in flat(screen_text(app))
@@ -217,7 +209,7 @@ async def test_keys_typed_before_the_dialog_opened_end_no_process(open_app, make
     signals: list[object] = []
     monkeypatch.setattr(ProcessTermination, "send", lambda _, number: signals.append(number))
     app = open_app([make_reading(start())])
-    async with settled(app) as pilot:
+    async with on_first_board(app, (100, 30)) as pilot:
         await pilot.press("k", "y")
         await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen))
         assert app.screen.query_one("#terminate", Button).disabled
@@ -325,7 +317,7 @@ async def test_a_reused_pid_opens_no_dialog(open_app, make_reading, start):
     process = start()
     row = make_reading(process)
     app = open_app([make_reading(process, start_time=row.start_time - 5)])
-    async with settled(app) as pilot:
+    async with on_first_board(app, (100, 30)) as pilot:
         await pilot.press("k")
         await until_shown(pilot, lambda: "is a different one now: the one that was shown has ended" in notice_text(app))
         assert isinstance(app.screen, DashboardScreen)
@@ -342,7 +334,7 @@ async def test_a_reused_pid_opens_no_dialog(open_app, make_reading, start):
 )
 async def test_refusal_to_end_a_process_is_reported_in_one_sentence(open_app, make_process, changes, sentence):
     app = open_app([make_process(**{"pid": 4711} | changes)])
-    async with settled(app) as pilot:
+    async with on_first_board(app, (100, 30)) as pilot:
         await pilot.press("k")
         await until_shown(pilot, lambda: sentence in notice_text(app))
         assert isinstance(app.screen, DashboardScreen)
@@ -350,7 +342,7 @@ async def test_refusal_to_end_a_process_is_reported_in_one_sentence(open_app, ma
 
 async def test_unattributed_memory_is_not_a_process_to_end(open_app):
     app = open_app([])
-    async with settled(app) as pilot:
+    async with on_first_board(app, (100, 30)) as pilot:
         await pilot.press("k")
         await until_shown(pilot, lambda: "no process under the cursor" in notice_text(app))
 
@@ -380,7 +372,7 @@ def offered(app: VramtopApp) -> bool:
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_footer_and_palette_offer_termination(open_app, make_process, size):
     app = open_app([make_process()])
-    async with settled(app, size) as pilot:
+    async with on_first_board(app, size) as pilot:
         await until_shown(pilot, lambda: " k Kill " in footer_text(app))
         assert footer_text(app).rstrip().endswith("q Quit" if size[0] == 80 else "^p palette")
         assert offered(app)
@@ -402,7 +394,7 @@ async def test_where_termination_is_off_the_key_is_hidden_and_the_reason_is_give
 ):
     process = start()
     app = open_app([make_reading(process)], **options)
-    async with settled(app) as pilot:
+    async with on_first_board(app, (100, 30)) as pilot:
         await until_shown(pilot, lambda: "Quit" in footer_text(app))
         assert "Kill" not in footer_text(app)
         assert not offered(app)
@@ -478,7 +470,7 @@ async def test_marked_processes_are_named_and_signalled_together(
     rows = [make_reading(each, user=user) for each, user in zip(processes, ("ana", "bob"), strict=True)]
     first = make_process(1, 3, start_time=50.0, user="root", command="/sbin/init")
     app = open_app(rows[:1], [*rows[1:], first])
-    async with settled(app, (80, 24)) as pilot:
+    async with on_first_board(app, (80, 24)) as pilot:
         await mark_all(pilot)
         await ask_about_several(pilot)
         text = flat(screen_text(app))
@@ -497,7 +489,7 @@ async def test_marked_processes_are_named_and_signalled_together(
 async def test_unknown_memory_is_not_summed_as_zero(open_app, make_reading, start):
     readings = [make_reading(start(), used=used) for used in (None, None)]
     app = open_app(*([reading] for reading in readings))
-    async with settled(app, (80, 24)) as pilot:
+    async with on_first_board(app, (80, 24)) as pilot:
         await mark_all(pilot)
         await ask_about_several(pilot)
         assert "frees n/a of GPU 0, 1" in flat(screen_text(app))
@@ -506,7 +498,7 @@ async def test_unknown_memory_is_not_summed_as_zero(open_app, make_reading, star
 @pytest.mark.slow
 async def test_processes_that_have_left_the_gpus_keep_the_memory_that_they_had(open_app, make_reading, start):
     app = open_app([make_reading(start())], [make_reading(start())])
-    async with settled(app, (80, 24)) as pilot:
+    async with on_first_board(app, (80, 24)) as pilot:
         await mark_all(pilot)
         await ask_about_several(pilot)
         assert isinstance(app.screen, TerminateScreen)
@@ -521,7 +513,7 @@ async def test_after_closing_the_dialog_one_notice_reports_on_all_processes(
     monkeypatch.setattr(GRACE, 0.0)
     quick, stubborn = start(), start(STUBBORN)
     app = open_app([make_reading(quick), make_reading(stubborn)])
-    async with settled(app) as pilot:
+    async with on_first_board(app, (100, 30)) as pilot:
         await mark_all(pilot)
         await ask_about_several(pilot)
         await pilot.press("y", "escape")
@@ -540,7 +532,7 @@ async def test_after_closing_the_dialog_one_notice_names_all_that_ended(
 ):
     quick, slow = start(), start(SLOW)
     app = open_app([make_reading(quick), make_reading(slow)])
-    async with settled(app) as pilot:
+    async with on_first_board(app, (100, 30)) as pilot:
         await mark_all(pilot)
         await ask_about_several(pilot)
         await pilot.press("y", "escape")
@@ -552,6 +544,6 @@ async def test_all_ranks_of_a_folded_run_are_asked_about_together(open_app, make
     ranks = [make_reading(start()) for _ in range(3)]
     job = Job(name="sft", model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=3))
     app = open_app(*([each] for each in ranks), watched=WatchedJob(job=job, pids=tuple(each.key for each in ranks)))
-    async with settled(app) as pilot:
+    async with on_first_board(app, (100, 30)) as pilot:
         await ask_about_several(pilot)
         assert "sft: all 3 ranks; the run ends with them" in flat(screen_text(app))
