@@ -528,7 +528,7 @@ class VramtopApp(SharedApp, BoardApp):
         if self._options.preload_after is not None:
             self.set_timer(self._options.preload_after, preload_screens)
         if self._options.pid is not None:
-            from ..screens.attach.screen import open_attach_on
+            from ..screens.attach import open_attach_on
 
             open_attach_on(self, self._options.pid)
 
@@ -581,7 +581,7 @@ class VramtopApp(SharedApp, BoardApp):
 
     def show_process(self, row: ProcessRow) -> None:
         """Open the attach screen on this process; if it ended out of memory, the screen that explains that."""
-        from ..screens.attach.screen import open_attach_on
+        from ..screens.attach import open_attach_on
         from ..screens.crash import open_crash_on
 
         if not open_crash_on(self, row):

@@ -48,7 +48,7 @@ class ScreenSpec:
         return cast("Sequence[BindingType]", _load(self.keys)) if self.keys else ()
 
 
-_NEEDED_BY_SCREENS = ("vramtop.estimator.estimation", "vramtop.estimator.advice", "vramtop.tui.job.form.fields")
+_NEEDED_BY_SCREENS = ("vramtop.estimator.estimation", "vramtop.estimator.advice", "vramtop.tui.job.form")
 """Modules that screens import only with the first job, or after their first frame."""
 SCREENS = (
     ScreenSpec(
@@ -57,8 +57,8 @@ SCREENS = (
         title="Fit check",
         command_help="Would a job fit on these GPUs?",
         from_any_screen=True,
-        open="fit.screen:open_fit_check",
-        keys="fit.screen:FIT_KEYS",
+        open="fit:open_fit_check",
+        keys="fit:FIT_KEYS",
     ),
     ScreenSpec(
         name="attach",
@@ -66,8 +66,8 @@ SCREENS = (
         title="Attach",
         command_help="Compare a running job with its budget",
         from_any_screen=True,
-        open="attach.screen:open_attach",
-        keys="attach.screen:ATTACH_KEYS",
+        open="attach:open_attach",
+        keys="attach:ATTACH_KEYS",
     ),
     ScreenSpec(
         name="step",

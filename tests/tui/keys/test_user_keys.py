@@ -16,7 +16,7 @@ from vramtop.tui.app.help import HelpScreen
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
 from vramtop.tui.screens.dashboard.signals import TerminateScreen
-from vramtop.tui.screens.fit.screen import FitCheckScreen
+from vramtop.tui.screens.fit import FitCheckScreen
 from vramtop.tui.widgets.keys_line import KeysLine
 from vramtop.tui.widgets.row_table import StaticLines
 

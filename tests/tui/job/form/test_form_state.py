@@ -1,8 +1,7 @@
 import pytest
 
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Training
-from vramtop.tui.job.form.fields import GPUS, SHARDING, SHARDING_KEYS, job_fields
-from vramtop.tui.job.form.job_form import BASIC, FormState, field_groups
+from vramtop.tui.job.form import BASIC, GPUS, SHARDING, SHARDING_KEYS, FormState, field_groups, job_fields
 
 
 def state_of(job: Job, usual_gpus: int = 1) -> FormState:

@@ -7,8 +7,7 @@ from textual.widgets import Input
 from waiting import until_shown
 
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel, Training
-from vramtop.tui.job.form.fields import ModelInput
-from vramtop.tui.job.form.job_form import FieldRow, JobForm
+from vramtop.tui.job.form import FieldRow, JobForm, ModelInput
 from vramtop.tui.widgets.choice import Choice
 
 

@@ -20,10 +20,8 @@ from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.storage.recent_models import RecentModels
 from vramtop.tui.job.dialogs import CopiedTextScreen, OpenJobScreen, SaveJobScreen
-from vramtop.tui.job.form.fields import ModelInput
-from vramtop.tui.job.form.job_form import FieldRow, JobForm
-from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.fit.verdict_pane import Suggestions, VerdictView
+from vramtop.tui.job.form import FieldRow, JobForm, ModelInput
+from vramtop.tui.screens.fit import FitCheckScreen, Suggestions, VerdictView
 from vramtop.tui.screens.step import StepScreen
 from vramtop.tui.screens.what_if import WhatIfScreen
 from vramtop.tui.widgets.choice import Choice

@@ -14,10 +14,9 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.job.form.job_form import FieldRow
+from vramtop.tui.job.form import FieldRow
 from vramtop.tui.job.load_job import LoadedJob, load_again
-from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.fit.verdict_pane import VerdictView
+from vramtop.tui.screens.fit import FitCheckScreen, VerdictView
 
 OLD = "llama-3.1-8b"
 SCRIPT = f"""

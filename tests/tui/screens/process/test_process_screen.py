@@ -19,7 +19,7 @@ from vramtop.monitor.host.inspect import host_figures, process_details
 from vramtop.monitor.snapshot.snapshot import CurrentDemand, Fault, ProcessFigures, Source, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import AppOptions, VramtopApp
-from vramtop.tui.screens.attach.screen import AttachScreen
+from vramtop.tui.screens.attach import AttachScreen
 from vramtop.tui.screens.base import ShowsBoard
 from vramtop.tui.screens.process import ProcessInfoScreen
 

@@ -1,6 +1,6 @@
 import pytest
 
-from vramtop.tui.screens.fit.verdict_pane import settings_words
+from vramtop.tui.screens.fit import settings_words
 
 
 @pytest.mark.parametrize(
