@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from ...job.resolved_job import ResolvedJob
 from ...model.rank_share import LocalParameters, Stage
-from ...worker.memory.allocator import CachingAllocator
-from ...worker.memory.allocator_settings import AllocatorSettings
+from ...worker.memory.allocator import AllocatorSettings, CachingAllocator
 from ...worker.parallel.sizes import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from ..buffers import weight_width
 from ..model_states import StateRules, state_rules

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.worker.memory import allocator as allocator_module
-from vramtop.estimator.worker.memory.allocator import CachingAllocator, OutOfMemoryError
-from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
+from vramtop.estimator.worker.memory.allocator import AllocatorSettings, CachingAllocator, OutOfMemoryError
 
 MIB = 1 << 20
 KIB = 1 << 10

@@ -7,8 +7,7 @@ from partitioned_graphs import saved_bytes
 from worker_requests import complete
 
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.estimator.trace.traced_loop import loop_request
-from vramtop.estimator.trace.traced_step import optimizer_class
+from vramtop.estimator.trace.traced_step import loop_request, optimizer_class
 from vramtop.estimator.worker.request.protocol import UnsupportedError
 from vramtop.estimator.worker.request.request import read_request
 from vramtop.estimator.worker.step.supported_jobs import check_supported

@@ -11,8 +11,7 @@ from vramtop.estimator.formula.rank_memory import workspace_bytes
 from vramtop.estimator.job.gpu_catalogue import generation_of
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.trace.traced_loop import loop_request
-from vramtop.estimator.trace.traced_step import trace_request
+from vramtop.estimator.trace.traced_step import loop_request, trace_request
 
 torch = pytest.importorskip("torch")
 

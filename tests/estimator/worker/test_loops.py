@@ -11,7 +11,7 @@ from vramtop.estimator.formula.rank_memory import workspace_bytes
 from vramtop.estimator.job.gpu_catalogue import generation_of
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job
-from vramtop.estimator.trace.traced_loop import loop_request
+from vramtop.estimator.trace.traced_step import loop_request
 
 torch = pytest.importorskip("torch")
 

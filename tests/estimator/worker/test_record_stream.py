@@ -9,11 +9,11 @@ from vramtop.estimator.worker.memory.allocator import (
     RELEASED,
     RETURNED,
     USED_ELSEWHERE,
+    AllocatorSettings,
     CachingAllocator,
     pack_allocations,
     unpack_allocations,
 )
-from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
 from vramtop.estimator.worker.memory.tracker import (
     AllocationHistory,
     Phase,
