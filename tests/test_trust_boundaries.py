@@ -18,7 +18,7 @@ OTHER_STARTS = re.compile(
 )
 OF_THE_USERS_CHOICE = {  # their own command, or a program that ``find_program`` has found
     "tui/background/user_command.py",
-    "tui/cli/measuring/suite.py",
+    "tui/cli/measuring/suite_programs.py",
     "tui/cli/commands/run.py",
     "tui/cli/fitting/waiting.py",
     "monitor/fleet/remote.py",

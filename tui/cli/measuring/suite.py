@@ -4,25 +4,21 @@ import contextlib
 import functools
 import os
 import platform
-import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import psutil
 from msgspec import Meta, Struct
 
-from vramtop.estimator.common.cancellation import CancelToken, current_token
+from vramtop.estimator.common.cancellation import CancelToken
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.common.limits import LimitError, decode_json
 from vramtop.estimator.common.paths import note_job_folder
 from vramtop.estimator.common.sizes import MIB
 from vramtop.estimator.common.untrusted_files import parse_toml, read_file
@@ -42,6 +38,7 @@ from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
 from vramtop.estimator.trace.worker_process import convert_answer
 
 from .free_gpus import FixedGpus, MeasuredJob, Measuring, measure_job, measured_json, peak_json, predicted
+from .suite_programs import run_program
 from .suite_results import ResultsFile, SuiteResults, SuiteRow
 
 # The table of a suite (TOML): parts, each with jobs and programs that are measured one after another.
@@ -500,99 +497,3 @@ def _line(row: SuiteRow) -> str:
 
 def _listed(versions: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
-
-
-# Runs a program of a suite: what it prints are figures, whatever ends it.
-
-
-_PROGRAM_END_SECONDS, _POLL_SECONDS = 3.0, 0.05
-_MAX_LINE, _MAX_FIGURES = 1 << 20, 5000
-"""Characters of a line that a program prints, and lines."""
-
-
-@dataclass(frozen=True, slots=True)
-class Printed:
-    """What a program has printed, and how it ended."""
-
-    figures: tuple[dict[str, Any], ...] = ()
-    error: str | None = None
-    """None: it ended by itself with code 0."""
-
-
-def run_program(command: Sequence[str], *, environ: Mapping[str, str], seconds: float) -> Printed:
-    """Run a program that the user's table names, and end it and all that it has started.
-
-    Args:
-        command: the interpreter, the program, and its arguments.
-        environ: its environment.
-        seconds: time after which it is ended; what it has printed until then counts.
-
-    Raises:
-        CancelledError: it was cancelled.
-    """
-    with _text_file() as output, _text_file() as errors:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            env=environ,
-            start_new_session=True,
-        )
-        with contextlib.ExitStack() as stack:
-            stack.callback(_end, process)
-            with current_token().on_cancel(lambda: _signal(process, signal.SIGTERM)):
-                in_time = _has_ended(process, seconds)
-        error = None
-        if not in_time:
-            error = f"it was ended after {seconds:g} s{_last_line(errors)}"
-        elif process.returncode:
-            error = f"it ended with code {process.returncode}{_last_line(errors)}"
-        return Printed(tuple(_figures(output)), error)
-
-
-def _figures(output: IO[str]) -> Iterator[dict[str, object]]:
-    """Yield the objects of JSON that a program has printed; another line becomes one with an error."""
-    output.seek(0)
-    for number in range(_MAX_FIGURES):
-        line = output.readline(_MAX_LINE)
-        if not line:
-            return
-        try:
-            yield decode_json(line, dict[str, object])
-        except LimitError as error:
-            if line.strip():
-                yield {"name": f"line {number + 1}", "error": f"no object of JSON ({error}): {line.strip()[:200]}"}
-
-
-def _text_file() -> IO[str]:
-    return tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
-
-
-def _last_line(errors: IO[str]) -> str:
-    errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4096))
-    lines = [line.strip() for line in errors.read().splitlines() if line.strip()]
-    return f": {lines[-1][:300]}" if lines else ""
-
-
-def _has_ended(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
-    """Wait for a program; it stays a zombie, so that its number and its group's remain its own."""
-    until = time.monotonic() + seconds
-    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-        if time.monotonic() > until:
-            return False
-        time.sleep(_POLL_SECONDS)
-    return True
-
-
-def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a program and whatever it has started."""
-    _signal(process, signal.SIGTERM)
-    _has_ended(process, _PROGRAM_END_SECONDS)
-    _signal(process, signal.SIGKILL)
-    process.wait()
