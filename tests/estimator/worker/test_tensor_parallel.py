@@ -301,15 +301,20 @@ def test_the_formula_and_the_trace_agree_within_the_formulas_range(
 def test_closed_form_and_trace_agree_on_a_plan_by_dotted_path_or_table(
     share_user_code: None, tmp_path: Path, plan: Any
 ) -> None:
-    """Automodel names plans ``a.b.plan``, and calls a function without arguments."""
+    """Automodel names plans ``a.b.plan``, and calls a function without arguments; the closed form takes tables only."""
     (tmp_path / f"{str(plan).partition('.')[0][:15]}.py").write_text(
         'MLP = {"model.layers.*.mlp.gate_proj": "colwise", "model.layers.*.mlp.up_proj": "colwise"}\n'
         'BLOCK = {**MLP, "model.layers.*.mlp.down_proj": "rowwise"}\n'
         "def mlp():\n    return {**MLP, 'model.layers.*.mlp.down_proj': 'rowwise'}\n"
     )
-    parallel = {"tensor": 2, "tensor_plan": plan}
-    tables = {"training": {"micro_batch": 1, "sequence_length": 64, "precision": "bf16"}, "parallel": parallel}
-    job: Job = job_from_mapping({"model": {"config": LLAMA, "code_folder": str(tmp_path)}, **tables}, where="test")
-    formula, traced = estimate(job), estimate(job, method="traced", python=sys.executable)
+    mlp = {"gate_proj": "colwise", "up_proj": "colwise", "down_proj": "rowwise"}
+    table = plan if isinstance(plan, dict) else {f"model.layers.*.mlp.{name}": style for name, style in mlp.items()}
+
+    def job_of(plan: Any) -> Job:
+        training = {"micro_batch": 1, "sequence_length": 64, "precision": "bf16"}
+        model, parallel = {"config": LLAMA, "code_folder": str(tmp_path)}, {"tensor": 2, "tensor_plan": plan}
+        return job_from_mapping({"model": model, "training": training, "parallel": parallel}, where="test")
+
+    formula, traced = estimate(job_of(table)), estimate(job_of(plan), method="traced", python=sys.executable)
     difference = traced.phases[0].components.weights - formula.phases[0].components.weights
     assert 0 <= difference <= 4096  # the rotary frequencies
