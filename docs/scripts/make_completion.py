@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import shtab
 from reference.manual_page import man_page
 
-from vramtop.estimator.job.field_help import choices_of_key
+from vramtop.estimator.job.field_help import field_help
 from vramtop.estimator.job.gpu_catalogue import catalogue
 from vramtop.estimator.job.job_file.changes import job_keys
 from vramtop.monitor.board.display_filter import ONLY_WORDS
@@ -64,9 +64,7 @@ def _describe(action: argparse.Action) -> None:
     words = _words(flag)
     word = flag.placeholder.strip("[]")
     action.help = flag.first_sentence
-    if flag.is_familiar:  # other tools' names are read, but there are hundreds
-        action.help = argparse.SUPPRESS
-    action.option_strings = action.option_strings[:2]
+    action.option_strings = action.option_strings[: 1 if flag.is_familiar else 2]  # further names are read, too
     if words:
         action.choices = list(words)
     elif word in _COMPLETED:
@@ -78,7 +76,7 @@ def _words(flag: FlagFacts) -> Sequence[str]:
     if "--gpu-type" in flag.names:
         return [gpu.name for gpu in catalogue()]
     if "--optim" in flag.names:
-        return choices_of_key("training.optimizer")
+        return field_help("training.optimizer").choices
     if "--only" in flag.names:
         return ONLY_WORDS
     if word == "SETTING":
