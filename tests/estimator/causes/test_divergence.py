@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.causes.divergence import Observation, explain_divergence
+from vramtop.estimator.causes.divergence import Divergence, Observation, explain_divergence
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 from vramtop.estimator.estimation import estimate
@@ -54,6 +54,19 @@ def outside(budget: Budget) -> int:
     return fullest.outside_bytes
 
 
+def differing(divergence: Divergence) -> list[str]:
+    """Return the parts that differ, of all three."""
+    assert [part.name for part in divergence.parts] == ["allocated", "cached", "outside"]
+    return [part.name for part in divergence.parts if part.differs]
+
+
+def with_counters(budget: Budget, held: Counters, *, more_outside: int = 0) -> Divergence:
+    """Explain a process that holds what torch's counters say, and some bytes outside of torch."""
+    assert held.reserved_bytes is not None
+    seen = Observation(device_bytes=held.reserved_bytes + outside(budget) + more_outside, counters=held)
+    return explain_divergence(budget, seen, estimate)
+
+
 @pytest.mark.slow
 def test_without_counters_the_sentence_has_the_explanation(budget: Budget) -> None:
     truth = with_changes(budget.job, {"training.activation_checkpointing": "none"})
@@ -71,44 +84,23 @@ def test_without_counters_the_sentence_has_the_explanation(budget: Budget) -> No
 def test_a_difference_in_tensors_is_searched_by_allocated_bytes(budget: Budget) -> None:
     truth = with_changes(budget.job, {"training.activation_checkpointing": "none"})
     more = estimate(truth).peak.allocated_bytes - budget.peak.allocated_bytes
-    held = counters(budget, allocated=more)
-    assert held.reserved_bytes is not None
-    seen = Observation(device_bytes=held.reserved_bytes + outside(budget), counters=held)
-    divergence = explain_divergence(budget, seen, estimate)
-    assert {part.name: part.differs for part in divergence.parts} == {
-        "allocated": True,
-        "cached": False,
-        "outside": False,
-    }
+    divergence = with_counters(budget, counters(budget, allocated=more))
+    assert differing(divergence) == ["allocated"]
     assert divergence.explanations[0].changes == {"training.activation_checkpointing": "none"}
     assert divergence.sentence.startswith("tensors take")
 
 
 def test_more_free_cache_than_expected_is_fragmentation_not_a_setting(budget: Budget) -> None:
-    held = counters(budget, cached=20 * GIB, retries=3)
-    assert held.reserved_bytes is not None
-    seen = Observation(device_bytes=held.reserved_bytes + outside(budget), counters=held)
-    divergence = explain_divergence(budget, seen, estimate)
-    assert {part.name: part.differs for part in divergence.parts} == {
-        "allocated": False,
-        "cached": True,
-        "outside": False,
-    }
+    divergence = with_counters(budget, counters(budget, cached=20 * GIB, retries=3))
+    assert differing(divergence) == ["cached"]
     assert divergence.explanations == ()
     assert "expandable_segments:True" in divergence.sentence
     assert "flushed 3 times" in divergence.sentence
 
 
 def test_memory_outside_of_torch_is_a_separate_part(budget: Budget) -> None:
-    held = counters(budget)
-    assert held.reserved_bytes is not None
-    seen = Observation(device_bytes=held.reserved_bytes + outside(budget) + 1100 * MIB, counters=held)
-    divergence = explain_divergence(budget, seen, estimate)
-    assert {part.name: part.differs for part in divergence.parts} == {
-        "allocated": False,
-        "cached": False,
-        "outside": True,
-    }
+    divergence = with_counters(budget, counters(budget), more_outside=1100 * MIB)
+    assert differing(divergence) == ["outside"]
     assert divergence.sentence.startswith("outside of torch")
 
 
