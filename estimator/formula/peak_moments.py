@@ -128,32 +128,47 @@ def _inference(rank: RankMemory) -> _Moment:
 
 def _forward(rank: RankMemory) -> Iterator[_Moment]:
     """Yield the last block, the loss, and the end of the forward pass."""
-    saved, buffers, loss, layers = rank.saved, rank.buffers, rank.loss, max(1, rank.stage.layers)
+    saved, buffers, recomputes = rank.saved, rank.buffers, rank.job.recomputes
     graph = saved.all_layers_bytes + saved.outside_blocks_bytes
-    kept, block_casts = rank.forward_casts, rank.casts // layers
-    begin = _Moment(gradients=rank.accumulated_gradients, logits=loss.retained_before_bytes)
+    activations = rank.stage.in_flight * graph + saved.previous_graph_bytes
+    kept = rank.forward_casts
     if saved.no_graph_bytes:  # blocks before the first one that trains
-        yield begin._replace(temporary=saved.no_graph_bytes + block_casts, communication=buffers.forward)
-    end = begin._replace(activations=rank.stage.in_flight * graph + saved.previous_graph_bytes)
-    block = end._replace(
-        temporary=rank.batch_mask + saved.forward_temporary_bytes + (kept or block_casts),
+        yield _Moment(
+            gradients=rank.accumulated_gradients,
+            logits=rank.loss.retained_before_bytes,
+            temporary=saved.no_graph_bytes + rank.casts // max(1, rank.stage.layers),
+            communication=buffers.forward,
+        )
+    yield _Moment(
+        gradients=rank.accumulated_gradients,
+        activations=activations,
+        logits=rank.loss.retained_before_bytes,
+        temporary=rank.batch_mask + saved.forward_temporary_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
         communication=buffers.forward,
     )
-    yield block
     if buffers.ahead_blocks:  # the last block with as many gathered ahead of it
-        yield block._replace(
-            activations=end.activations - saved.all_layers_bytes * buffers.ahead_blocks // layers,
+        yield _Moment(
+            gradients=rank.accumulated_gradients,
+            activations=activations - saved.all_layers_bytes * buffers.ahead_blocks // max(1, rank.stage.layers),
+            logits=rank.loss.retained_before_bytes,
+            temporary=rank.batch_mask
+            + saved.forward_temporary_bytes
+            + (kept or rank.casts // max(1, rank.stage.layers)),
             communication=buffers.forward + buffers.ahead_blocks * buffers.ahead_bytes,
         )
-    yield end._replace(
-        logits=max(loss.most_forward_bytes, rank.returned_logits),
+    yield _Moment(
+        gradients=rank.accumulated_gradients,
+        activations=activations,
+        logits=max(rank.loss.most_forward_bytes, rank.returned_logits),
         temporary=rank.batch_mask + kept + rank.head_casts,
         communication=buffers.head_forward,
     )
-    if loss.upcast_bytes:  # the root's forward pass is over, and so is autocast
-        yield end._replace(
-            logits=loss.upcast_bytes,
-            temporary=rank.head_casts + (0 if rank.job.recomputes else kept),
+    if rank.loss.upcast_bytes:  # the root's forward pass is over, and so is autocast
+        yield _Moment(
+            gradients=rank.accumulated_gradients,
+            activations=activations,
+            logits=rank.loss.upcast_bytes,
+            temporary=rank.head_casts + (0 if recomputes else kept),
             communication=buffers.loss_backward,
         )
 
@@ -190,27 +205,41 @@ def _head_backward(rank: RankMemory, casts: int, others: int) -> Iterator[_Momen
         casts: autocast's copies of weights that are still cached.
         others: activations of the other micro-batches in flight.
     """
-    saved, buffers, loss = rank.saved, rank.buffers, rank.loss
-    begin = _Moment(
-        gradients=rank.accumulated_gradients,
-        activations=others + saved.all_layers_bytes + saved.outside_blocks_bytes,
+    saved, buffers, accumulated = rank.saved, rank.buffers, rank.accumulated_gradients
+    activations = others + saved.all_layers_bytes + saved.outside_blocks_bytes
+    yield _Moment(
+        gradients=accumulated,
+        activations=activations,
+        logits=rank.loss.backward_bytes,
         temporary=casts,
+        communication=buffers.loss_backward,
     )
-    yield begin._replace(logits=loss.backward_bytes, communication=buffers.loss_backward)
-    gradients = max(rank.accumulated_gradients, rank.gradients_after(0))
-    yield begin._replace(  # the head; under autocast its gradient has the compute dtype first
-        gradients=rank.accumulated_gradients if rank.job.widths.autocast else gradients,
-        logits=loss.gradient_bytes,
+    gradients = max(accumulated, rank.gradients_after(0))
+    yield _Moment(  # the head; under autocast its gradient has the compute dtype first
+        gradients=accumulated if rank.job.widths.autocast else gradients,
+        activations=activations,
+        logits=rank.loss.gradient_bytes,
         temporary=casts + (rank.head_casts if rank.stage.trains_head else 0),
         communication=buffers.head_backward,
     )
-    end = begin._replace(gradients=gradients, logits=loss.retained_bytes, communication=buffers.after_head)
     if rank.job.steps_in_backward and rank.stage.trains_head:  # the head's update, while all activations exist
-        # its own gradient: the next one is not computed yet; a unit's shards exist together
-        own = gradients if steps_shards(rank.job) else gradients // 2
-        yield end._replace(gradients=own, temporary=casts + rank.states.step)
-    if rank.blocks_backward or rank.stage.trains_embeddings:  # else nothing before the head needs a gradient
-        yield end._replace(temporary=casts + saved.norm_backward_bytes)  # the last norm
+        yield _Moment(
+            # its own: the next one is not computed yet; a unit's shards exist together
+            gradients=gradients if steps_shards(rank.job) else gradients // 2,
+            activations=activations,
+            logits=rank.loss.retained_bytes,
+            temporary=casts + rank.states.step,
+            communication=buffers.after_head,
+        )
+    if not rank.blocks_backward and not rank.stage.trains_embeddings:
+        return  # nothing before the head needs a gradient
+    yield _Moment(  # the last norm
+        gradients=gradients,
+        activations=activations,
+        logits=rank.loss.retained_bytes,
+        temporary=casts + saved.norm_backward_bytes,
+        communication=buffers.after_head,
+    )
 
 
 def _block_backward(rank: RankMemory, done: int, casts: int, others: int) -> tuple[_Moment, _Moment, _Moment]:
@@ -230,26 +259,29 @@ def _block_backward(rank: RankMemory, done: int, casts: int, others: int) -> tup
     pending = min(done, buffers.pending_blocks) * buffers.pending_bytes
     communication = pending + (buffers.block if done else buffers.first_block) - buffers.kept * done // layers
     not_ahead = max(0, done + 1 + buffers.ahead_blocks - layers) * buffers.ahead_bytes
-    mlp_half = _Moment(
-        gradients=gradients,
-        activations=activations,
-        logits=rank.loss.retained_bytes,
-        temporary=temporary + saved.mlp_backward_bytes,
-        communication=communication - not_ahead,
+    communication -= not_ahead
+    return (
+        _Moment(
+            gradients=gradients,
+            activations=activations,
+            logits=rank.loss.retained_bytes,
+            temporary=temporary + saved.mlp_backward_bytes,
+            communication=communication,
+        ),
+        _Moment(
+            gradients=gradients if buffers.unreduced else max(accumulated, rank.gradients_after(done + mlp)),
+            activations=max(0, activations - saved.mlp_half_bytes),
+            logits=rank.loss.retained_bytes,
+            temporary=temporary + saved.attention_backward_bytes,
+            communication=communication + round(mlp * buffers.unreduced),
+        ),
+        _Moment(
+            gradients=max(accumulated, rank.gradients_after(done + 1)),
+            activations=others + rank.saved_bytes(done + 1) + saved.boundary_bytes,
+            logits=rank.loss.retained_bytes,
+            communication=pending + buffers.block_end - buffers.kept * (done + 1) // layers - not_ahead,
+        ),
     )
-    attention_half = mlp_half._replace(
-        gradients=gradients if buffers.unreduced else max(accumulated, rank.gradients_after(done + mlp)),
-        activations=max(0, activations - saved.mlp_half_bytes),
-        temporary=temporary + saved.attention_backward_bytes,
-        communication=mlp_half.communication + round(mlp * buffers.unreduced),
-    )
-    end = mlp_half._replace(
-        gradients=max(accumulated, rank.gradients_after(done + 1)),
-        activations=others + rank.saved_bytes(done + 1) + saved.boundary_bytes,
-        temporary=0,
-        communication=pending + buffers.block_end - buffers.kept * (done + 1) // layers - not_ahead,
-    )
-    return mlp_half, attention_half, end
 
 
 def _step(rank: RankMemory) -> _Moment:
