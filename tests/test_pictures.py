@@ -18,7 +18,6 @@ SCRIPTS = ROOT / "docs" / "scripts"
 SHOWN = {
     "dashboard": ("▲ OVER", "within budget", "DOES NOT FIT", "qwen-14b-lora"),
     "runs": ("rank 0", "rank 3", "4 procs", "vLLM server"),
-    "small-terminal": ("▲ OVER", "in budget", "DOES NOT FIT"),
     "hosts": ("node02", "▲ OVER", "unreachable", "llama-70b-lora (ana)", "GPU 1"),
     "out-of-memory": ("what filled the GPU", "other processes and the driver", "Fragmentation"),
     "settings": ("Settings", "dashboard.interval", "A change is in force at once"),

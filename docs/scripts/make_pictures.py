@@ -128,7 +128,6 @@ async def main() -> None:
     pictures = {
         "dashboard": lambda: draw("dashboard", (100, 33), nothing),
         "runs": lambda: draw("runs", (112, 31), unfold_a_run, snapshots=[eight_gpus(second) for second in range(8)]),
-        "small-terminal": lambda: draw("small-terminal", (80, 24), nothing),
         "hosts": lambda: draw_cluster("hosts", (110, 15)),
         "what-if": lambda: draw("what-if", (100, 30), plot_over_batch_sizes),
         "out-of-memory": lambda: draw("out-of-memory", (100, 30), explain_a_log),

@@ -77,7 +77,7 @@ def catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]
     """A copy of the catalogue's file that tests may extend; the catalogue is read again before and after."""
     file = tmp_path / "gpu_catalogue.toml"
     file.write_bytes(gpu_catalogue._CATALOGUE_FILE.read_bytes())
-    cached = (gpu_catalogue.catalogue, gpu_catalogue._file, gpu_catalogue._generations, gpu_catalogue._index)
+    cached = (gpu_catalogue._file, gpu_catalogue._index)
     monkeypatch.setattr(gpu_catalogue, "_CATALOGUE_FILE", file)
     for function in cached:
         function.cache_clear()

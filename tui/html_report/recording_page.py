@@ -50,9 +50,9 @@ EVENT_MARKS: dict[EventKind, Mark] = {
     "ended": STATUSES["ended"],
     "out_of_memory": STATUSES["out_of_memory"],
     "diverged": Mark(STATUSES["over"].letter, "diverged", "bad"),
-    "back_in_budget": Mark(STATUSES["on_budget"].letter, "in budget", "on_budget"),
+    "back_in_budget": Mark(STATUSES["on_budget"].letter, "in budget", "good"),
     "gpu_lost": Mark("✗", "GPU lost", "bad"),
-    "gpu_back": Mark("✓", "GPU back", "on_budget"),
+    "gpu_back": Mark("✓", "GPU back", "good"),
     "gap": Mark("…", "no reading", "warning"),
     "cut": Mark("…", "cut off", "warning"),
 }

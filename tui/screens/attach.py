@@ -1166,7 +1166,7 @@ class AttachScreen(Screen[None]):
         self._keys: tuple[ProcessKey, ...] = () if pid is None else ((pid, start_time),)
         """Processes of the run that is shown."""
         self._on_gpus: tuple[ProcessRow, ...] = ()
-        """Those of them on GPUs."""
+        """Processes of the run that are on GPUs."""
         self._missing: MissingReason = NOT_ON_GPU_YET
         """Why there are none, if there are none."""
         self._attachment: Attachment | None = None

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from waiting import until
 
 from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
@@ -229,6 +230,6 @@ def test_a_recorder_on_a_full_disk_reports_it_and_ends(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
     recorder = Recorder(tmp_path / "x" / "y.gz", told.append)
     recorder.add(Snapshot(time=1.0, source=Source(kind="nvml"), gpus=()))
-    recorder._thread.join(5)
+    until(lambda: told)
     assert "y.gz: cannot be written" in told[0].message
     recorder.stop()

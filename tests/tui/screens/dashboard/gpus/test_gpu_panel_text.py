@@ -20,7 +20,6 @@ from vramtop.tui.screens.dashboard.gpus import (
     gpu_row_line,
     gpu_row_titles,
     panel_lines,
-    panel_need,
     panel_needs,
 )
 from vramtop.tui.screens.dashboard.screen import header_line, summary_line
@@ -210,7 +209,7 @@ def test_a_budget_with_guessed_settings_is_hatched_and_never_red(make_row, make_
     assert "╱" in budget.plain
     assert " on #" not in "".join(str(span.style) for span in budget.spans)
     assert colour_of("bad") not in "".join(str(span.style) for span in held.spans)
-    assert panel_need(row) == "calm"
+    assert panel_needs([row]) == ["calm"]
 
 
 def test_the_graph_shows_phases_and_the_moment_and_memory_at_which_a_job_left_its_budget(
