@@ -78,7 +78,7 @@ def _may_be_placed(job: ResolvedJob) -> bool:
     return job.framework.trainer and whole and parallel.strategy == "none" and not isinstance(parallel.device_map, dict)
 
 
-# The tables of changes for inference jobs; ``training_changes`` explains the scale of their costs.
+# The tables of changes for inference jobs; ``TRAINING_CHANGES`` below has the scale of their costs.
 
 
 _UTILIZATIONS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)

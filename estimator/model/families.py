@@ -767,8 +767,8 @@ PLAIN_MODELS: Mapping[str, Family] = {
 
 # The registry of model families by ``model_type``.
 #
-# A family is added by one row in ``dense_decoders``, ``moe_decoders`` or ``encoders``; a block that no other family
-# has needs its own body function, like ``llama_body``.
+# A family is added by one row in ``DECODERS``, ``MIXTURES`` or ``ENCODERS``; a block that no other family has needs its
+# own body function, like ``llama_body``.
 
 
 FAMILIES: dict[str, Family] = {**DECODERS, **MIXTURES, **ENCODERS, **PLAIN_MODELS}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # The rules: what an alert is about, and how long its condition must hold and be gone.
 #
 # Names, thresholds and times are those of ``export/vramtop_rules.yml``: Prometheus and the terminal say the same,
-# unless the user's settings choose other times or leave a rule out (``chosen_alerts.py``).
+# unless the user's settings choose other times or leave a rule out (``chosen_alerts``).
 
 
 Severity = Literal["critical", "warning", "info"]

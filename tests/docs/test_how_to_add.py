@@ -40,8 +40,13 @@ def test_each_subject_has_an_example_and_a_test(subject: str) -> None:
     assert "Proof:" in section[1]
 
 
-def test_the_files_that_it_names_exist() -> None:
-    """Names without a folder are those of the section's room, and are not looked for."""
-    named = set(re.findall(r"`((?:estimator|monitor|tui|tests)/[\w./]+)`", GUIDE.read_text()))
-    assert len(named) > 15
-    assert not {name for name in named if not (ROOT / name).exists()}
+@pytest.mark.parametrize("guide", [GUIDE, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_the_files_that_it_names_exist(guide: Path) -> None:
+    """A name without a folder is that of some module or file of a room."""
+    rooms = ("estimator", "monitor", "tui", "docs", "tests")
+    text = guide.read_text()
+    paths = set(re.findall(rf"`((?:{'|'.join(rooms)})/[\w./]+)`", text))
+    assert len(paths) > 15
+    assert not {path for path in paths if not (ROOT / path).exists()}
+    names = set(re.findall(r"`(\w+\.py)`", text))
+    assert not {name for name in names if not any(next((ROOT / room).rglob(name), None) for room in rooms)}

@@ -1,6 +1,6 @@
 """The screens that open from the dashboard, one row each: their menu entries and help come from here.
 
-To add a screen, write its folder with a function that opens it, and add a row here and one in the table of keys.
+To add a screen, write its module with a function that opens it, and add a row here and one in the table of keys.
 """
 
 from __future__ import annotations

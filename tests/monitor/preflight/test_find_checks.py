@@ -12,5 +12,5 @@ REPORT = [
 
 
 def test_checks_are_in_the_order_of_the_report() -> None:
-    assert [check.name for check in CHECKS] == REPORT
+    assert [check.name for check in CHECKS] == REPORT, "name a new check in REPORT, at its place"
     assert all(check.run.__doc__ for check in CHECKS)  # the reference has it

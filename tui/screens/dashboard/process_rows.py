@@ -1,7 +1,6 @@
 """The process table as plain data: its columns, its rows with their cells, sort orders, filter and views.
 
-Every used byte of a GPU is in some row: memory that no process accounts for has a row of its own. To add a column,
-write what it shows of a process and of a group, and a row in ``COLUMNS``.
+Every used byte of a GPU is in some row: memory that no process accounts for has a row of its own.
 """
 
 from __future__ import annotations
@@ -315,7 +314,8 @@ _FIGURES: dict[ColumnName, ProcessFigure] = {column.name: column.figure for colu
 
 # The columns of the process table, and which of them fit into a width.
 #
-# To add a column, write what it shows of a process and of a group, and a row in ``COLUMNS``.
+# To add a column, write what it shows of a process and of a group, a row in ``COLUMNS``, and its name in ``ColumnName``
+# and in the settings (``PROCESS_COLUMNS`` of their schema), by which users choose it.
 
 
 _NOTHING = CellText("")

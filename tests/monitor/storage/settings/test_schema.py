@@ -20,7 +20,7 @@ from vramtop.monitor.storage.settings.schema import (
     find_setting,
     nearest_name,
 )
-from vramtop.tui.screens.dashboard.process_rows import ColumnName, SortKey, ViewName
+from vramtop.tui.screens.dashboard.process_rows import COLUMNS, ColumnName, SortKey, ViewName
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -54,6 +54,7 @@ def test_words_are_those_of_the_program() -> None:
     assert get_args(ViewName) == PROCESS_VIEWS
     assert get_args(SortKey) == PROCESS_SORTS
     assert get_args(ColumnName) == PROCESS_COLUMNS
+    assert tuple(column.name for column in COLUMNS) == PROCESS_COLUMNS, "a column is named in all three"
     assert ONLY_WORDS == ONLY
     assert tuple(RULES_BY_WORD) == ALERTS
     assert ListenAddress.parse(str(BY_NAME["export.listen"].default)).port == DEFAULT_PORT
