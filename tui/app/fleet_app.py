@@ -175,8 +175,6 @@ class FleetApp(SharedApp):
 
     def action_help(self) -> None:
         """Show what the keys, sums and rows are."""
-        # with all other screens, so not at start-up
-
         if not isinstance(self.screen, FleetHelpScreen):
             self.push_screen(FleetHelpScreen(self.BINDINGS))
 

@@ -488,7 +488,7 @@ def _from_reading(reading: JobReading, changes: Mapping[str, Any], *, tool: str 
 
 
 def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
-    """Add a note about guessed settings.
+    """Return a job that has all required settings, with a note about those that were guessed.
 
     Args:
         loaded: the job.
@@ -519,13 +519,10 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
         raise InputError(f"{source} does not set {', '.join(loaded.missing)}{unread}; {add} {example}")
     findings = loaded.reading.findings if loaded.reading else ()
     guessed = [f"{f.key} = {f.value_text} ({f.origin})" for f in findings if not f.written]
-    return (
-        replace(
-            loaded, notes=(*loaded.notes, f"Not set where the job was read from, so assumed: {'; '.join(guessed)}.")
-        )
-        if guessed
-        else loaded
-    )
+    if not guessed:
+        return loaded
+    note = f"Not set where the job was read from, so assumed: {'; '.join(guessed)}."
+    return replace(loaded, notes=(*loaded.notes, note))
 
 
 def _not_a_job(error: InputError) -> InputError:

@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from ..draw.memory_graph import Readings
     from .base import BoardFeed
 
-# Widget: utilisation and memory bandwidth over the last minutes, side by side.
+# The graphs of utilisation and memory bandwidth over the last minutes, side by side.
 
 
-MIN_HEIGHT = 5
+_MIN_GRAPH_LINES = 5
 """Rows below which nothing can be read from the graphs."""
 _GAP = 4
 _AXIS_WIDTH = 6
@@ -320,6 +320,7 @@ class _Lines:
 
 
 def _known(text: str | None) -> Content:
+    """Return a figure in bold; None: unknown."""
     return Content.styled("n/a", MUTED) if text is None else Content.styled(text, "bold")
 
 
@@ -471,14 +472,14 @@ def _errors(ecc: EccErrors | None) -> list[Content]:
     counts = (ecc.recent_corrected, ecc.recent_uncorrected, ecc.lifetime_corrected, ecc.lifetime_uncorrected)
     if counts == (0, 0, 0, 0):
         return [Content("no errors")]
-    uncorrected = f"{_known_fact_lines(counts[1])} since load, {_known_fact_lines(counts[3])} ever"
+    uncorrected = f"{_count(counts[1])} since load, {_count(counts[3])} ever"
     if counts[1] or counts[3]:
         first = _alarm(f"uncorrected errors: {uncorrected}")
     else:
         first = Content("no uncorrected errors") if counts[1] == counts[3] == 0 else _figure("uncorrected", uncorrected)
     return [
         first,
-        _figure("corrected", f"{_known_fact_lines(counts[0])} since load, {_known_fact_lines(counts[2])} ever"),
+        _figure("corrected", f"{_count(counts[0])} since load, {_count(counts[2])} ever"),
     ]
 
 
@@ -542,7 +543,7 @@ def _with_unit(figure: float | None, unit: str = "") -> str | None:
     return None if figure is None else f"{figure:.0f} {unit}".rstrip()
 
 
-def _known_fact_lines(figure: int | None) -> str:
+def _count(figure: int | None) -> str:
     return "n/a" if figure is None else f"{figure:,}"
 
 
@@ -705,7 +706,7 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         age = stale_seconds(gpu, board, self._feed)
         width = size.width - 2
         title.show(_title(gpu.reading, board, age, width))
-        state.show(_state_screen(whole, board, width, paused=self._feed.paused))
+        state.show(_state_line(whole, board, width, paused=self._feed.paused))
         history, now = self.app.watchlist.history, board.snapshot.time
         histories = Histories(history, graph_span(history.activity(whole.key, "utilisation_percent"), now), now)
         figures = self.query_one(_Figures)
@@ -729,7 +730,7 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         height = min(lines, room - _MIN_TABLE_LINES)
         left = room - height - table - 1
         graph = self.query_one(ActivityGraph)
-        graph.display = left >= MIN_HEIGHT
+        graph.display = left >= _MIN_GRAPH_LINES
         graph.styles.height = min(left, _MAX_GRAPH_LINES)
         self.table.styles.margin = (int(tall), 0, 0, 0)
         self.query_one(_Figures).styles.height = height
@@ -760,7 +761,7 @@ def _title(gpu: GpuReading, board: Board, age: float | None, width: int) -> Cont
     return left_and_right(left, join_to_width(right, width - 12), width)
 
 
-def _state_screen(gpu: GpuReading, board: Board, width: int, *, paused: bool) -> Content:
+def _state_line(gpu: GpuReading, board: Board, width: int, *, paused: bool) -> Content:
     """Return the most important sentence: a fault of the GPU, what slows it down, or why that is unknown."""
     fault = next((fault for fault in gpu.faults if fault.field is None), None)
     if fault is not None:

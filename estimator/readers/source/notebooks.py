@@ -112,9 +112,8 @@ def _table(path: Path) -> Mapping[str, Any]:
 
 
 def _code_cells(table: Mapping[str, Any], path: Path) -> Iterator[_Cell]:
-    language = _inner(table, "metadata", "kernelspec").get("language") or _inner(
-        table, "metadata", "language_info"
-    ).get("name")
+    kernel, described = (_inner(table, "metadata", name) for name in ("kernelspec", "language_info"))
+    language = kernel.get("language") or described.get("name")
     if isinstance(language, str) and not language.lower().startswith(("python", "ipython")):
         raise InputError(f"{path}: a notebook in {language[:40]}, where Python is expected")
     sheets = table["worksheets"] if "cells" not in table else [table]

@@ -41,9 +41,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         attach.observe(board)
         if recorder is not None:
             recorder.observe(board)
-        writer.write(
-            replace(snapshot, watched=watchlist.runs())
-        )  # an error ends the sampler, which passes it to fail()
+        # an error ends the sampler, which passes it to fail()
+        writer.write(replace(snapshot, watched=watchlist.runs()))
         count += 1
 
     def fail(error: VramtopError) -> None:

@@ -180,13 +180,13 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
         parser: of vramtop itself or of a command.
         suppress_defaults: True for a command, whose defaults would overwrite what stood before the command.
     """
-    json, other = (argparse.SUPPRESS, argparse.SUPPRESS) if suppress_defaults else (False, None)
+    switch, other = (argparse.SUPPRESS, argparse.SUPPRESS) if suppress_defaults else (False, None)
     group = parser.add_argument_group(EVERY_COMMAND)
-    group.add_argument("--json", action="store_true", default=json, help="Print JSON.")
+    group.add_argument("--json", action="store_true", default=switch, help="Print JSON.")
     text = "Draw with ASCII characters only (default: depends on the locale)."
     group.add_argument("--ascii", action=argparse.BooleanOptionalAction, default=other, help=text)
     text = "Show tokens, keys and passwords of command lines, which are masked otherwise (recordings never have them)."
-    group.add_argument("--show-secrets", action="store_true", default=json, help=text)
+    group.add_argument("--show-secrets", action="store_true", default=switch, help=text)
     text = "Correct estimates by your measured runs, and keep measurements (default), or neither (vramtop history)."
     group.add_argument("--history", action=argparse.BooleanOptionalAction, default=other, help=text)
     text = "The settings file, in place of that of vramtop config --path; '' for none."
