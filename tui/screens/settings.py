@@ -319,13 +319,15 @@ class SettingList(RowTable["SettingRow | str"]):
         return None if isinstance(self.selected, str) else self.selected
 
     def list_settings(self, rows: Sequence[SettingRow]) -> None:
-        """Show these settings; the cursor stays on its own."""
+        """Show these settings; the cursor stays on its own, or goes to the first if that is not among them."""
+        followed = self.setting
         listed: list[SettingRow | str] = []
         for table in TABLES:
             of_table = [row for row in rows if row.setting.table == table]
             listed += [table, *of_table] if of_table else []
         self.show_rows(listed)
-        self.move_cursor(row=self.cursor_row)
+        is_listed = followed is not None and any(row.name == followed.name for row in rows)
+        self.move_cursor(row=self.cursor_row if is_listed else 0)
 
     def move_cursor(self, *, row: int) -> None:
         """Put the cursor on the setting at this position, or on the next one in the direction of the move."""

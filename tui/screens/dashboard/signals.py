@@ -325,7 +325,7 @@ _FRAME_LINES = 8
 """Lines of frame, status and choices around the details."""
 
 
-class TerminateScreen(DrawnScreen[bool], ModalScreen[bool]):
+class TerminateScreen(ModalScreen[bool], DrawnScreen[bool]):
     """Asks which signal to send to processes, and shows their state until they have ended; True if it showed the end.
 
     Args:

@@ -241,6 +241,15 @@ async def test_the_filter_narrows_the_list_and_says_when_nothing_matches(make_ap
         await until_shown(pilot, lambda: len(rows(screen)) == every)
 
 
+async def test_a_filter_that_hides_the_setting_under_the_cursor_puts_it_on_the_first(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_settings(pilot)
+        await pilot.press("down", "down", "slash", *"theme")
+        await until_shown(pilot, lambda: 0 < len(rows(screen)) < 6)
+        assert screen.settings_list.setting == rows(screen)[0]
+
+
 @pytest.mark.slow
 async def test_a_program_is_not_named_from_a_browser(
     make_app: MakeApp, file: Path, monkeypatch: pytest.MonkeyPatch

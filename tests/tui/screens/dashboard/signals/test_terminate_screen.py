@@ -133,6 +133,12 @@ def flat(text: str) -> str:
     return " ".join(text.replace("│", " ").split())
 
 
+async def test_the_dashboard_stays_visible_behind_the_dialog(open_app, make_reading, start):
+    app = open_app([make_reading(start())])
+    async with asked(app):
+        assert app.screen.styles.background.a < 1
+
+
 async def test_the_dialog_names_the_process_and_all_its_memory(open_app, make_reading, start):
     process = start()
     row = make_reading(process, user="ana", command="python train.py --lr 1e-4")
