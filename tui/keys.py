@@ -525,13 +525,14 @@ def refusal_of_key(key_id: str, value: object, chosen: Mapping[str, object]) -> 
 
 
 def nearest_id(key_id: str) -> str | None:
-    """Return the id that is most like a wrong one: its beginning, its action in another group, or its letters."""
+    """Return the changeable id that is most like a wrong one: its beginning, its action elsewhere, or its letters."""
     import difflib  # not at start-up
 
-    longer = [each for each in KEYS if each.startswith(key_id)]
+    known = changeable_keys()
+    longer = [each for each in known if each.startswith(key_id)]
     action = key_id.rpartition(".")[2]
-    same_action = [each for each in KEYS if each.rpartition(".")[2] == action]
-    alike = difflib.get_close_matches(key_id, KEYS, n=1, cutoff=0.5)
+    same_action = [each for each in known if each.rpartition(".")[2] == action]
+    alike = difflib.get_close_matches(key_id, known, n=1, cutoff=0.5)
     return next(iter((*longer, *same_action, *alike)), None)
 
 

@@ -142,8 +142,9 @@ def _change(file: Path, changes: Changes) -> None:
     expected = {name: value for name, value in _entries(before.values) if not f"{name}.".startswith(gone)}
     expected |= {name: value for name, value in changes.items() if value is not None}
     if dict(_entries(read_toml(new, str(file)).values)) != expected:
-        wanted = ", ".join(f"{name} = {shown(value)}" for name, value in changes.items() if value is not None)
-        raise CannotTellError(f"{file} cannot be changed without damage; write into it yourself: {wanted}.")
+        wanted = [name if value is None else f"{name} = {shown(value)}" for name, value in changes.items()]
+        do = "remove from it" if None in changes.values() else "write into it"
+        raise CannotTellError(f"{file} cannot be changed without damage; {do} yourself: {', '.join(wanted)}.")
     if new != text:
         mode = stat.S_IMODE(file.stat().st_mode) & _PERMISSIONS if file.exists() else PRIVATE
         write_private(file, new.encode(), mode=mode)

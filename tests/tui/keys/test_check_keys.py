@@ -34,6 +34,7 @@ def test_a_key_and_a_list_of_keys_are_taken() -> None:
         ("dashboard.fit", "dashboard.fit_check"),
         ("dashboard.sort", "processes.sort"),
         ("fti.pni", "fit.pin"),
+        ("process.kill", "processes.signal"),  # signal.kill is fixed
     ],
 )
 def test_an_unknown_id_names_the_nearest(wrong: str, nearest: str) -> None:

@@ -199,3 +199,21 @@ def test_a_setting_of_an_earlier_version_is_named_and_stays_in_the_file(folders:
     assert settings.values["history.enabled"] is False
     change_settings({"history.enabled": None})
     assert file.read_text() == "[history]\nmax_runs = 5\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "todo"),
+    [
+        ("keys.process.kill", None, "remove from it yourself: keys.process.kill."),
+        ("keys.process.kill", "f9", 'write into it yourself: keys.process.kill = "f9".'),
+    ],
+)
+def test_a_file_that_a_change_would_damage_stays_and_the_sentence_says_what_to_do(
+    folders: Path, name: str, value: str | None, todo: str
+) -> None:
+    text = '[keys]\n"process.kill" = "f8"\n[keys.process]\nkill = "f7"\n'
+    file = write(text)
+    with pytest.raises(CannotTellError) as error:
+        change_settings({name: value})
+    assert error.value.message.endswith(todo)
+    assert file.read_text() == text
