@@ -178,11 +178,16 @@ def _put(document: TOMLDocument, name: str, value: Value | None) -> None:
     is_mapping = setting.kind == "mapping" and setting.name == name
     parent = name.rpartition(".")[0] if is_mapping else setting.table
     table: Any = document
+    # Below a dotted name (hosts.ssh = ...) a header would swallow the lines that follow it.
+    is_inline = any(
+        key is not None and key.is_dotted() and key.key == setting.name.partition(".")[0] for key, _ in document.body
+    )
     for part in filter(None, parent.split(".")):
+        is_inline |= isinstance(table, tomlkit.items.InlineTable)
         if part not in table:
             if value is None:
                 return
-            table[part] = tomlkit.table(is_super_table=f"{part}." in parent)
+            table[part] = tomlkit.inline_table() if is_inline else tomlkit.table(is_super_table=f"{part}." in parent)
         table = table[part]
     key = name[len(parent) + 1 :] if parent else name
     while key not in table and (group := key.partition("."))[2] and isinstance(table.get(group[0]), Mapping):
