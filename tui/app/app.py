@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -32,6 +33,7 @@ from vramtop.monitor.storage.settings.schema import (
     mapping_of,
 )
 
+from ..background.notices import Notices
 from ..background.user_command import UserCommand
 from ..draw.text_output import printable
 from ..keys import APP_KEYS, shown_key
@@ -107,7 +109,7 @@ class SharedOptions:
     """How the user is told of an alert that fires or clears, besides by a notice."""
     on_alert: str | None = None
     """Shell command to run for each alert that fires or clears."""
-    startup_notices: list[str] = field(default_factory=list)
+    notices: Notices = field(default_factory=Notices)
     """Problems found before the app was open; they are shown once it is."""
     settings: dict[str, Value] = field(default_factory=dict)
     """The settings in force by dotted name, such as the view of the process table; absent: the default."""
@@ -183,15 +185,16 @@ class SharedApp(ThemedApp, AlertsApp):
     def on_mount(self) -> None:
         """Show what was found before the app was open; an app's own ``on_mount`` runs as well."""
         self.theme_changed_signal.subscribe(self, self._keep_theme)
-        for sentence in (*self._options.startup_notices, *self.weak_colours.values()):
-            self.notify(sentence, severity="warning", markup=False)
+        earlier = self._options.notices.show_on(partial(self.call_from_thread, self._show_notice))
+        for sentence in (*earlier, *self.weak_colours.values()):
+            self._show_notice(sentence)
+
+    def _show_notice(self, sentence: str) -> None:
+        self.notify(sentence, severity="warning", markup=False)
 
     def show_notice(self, sentence: str) -> None:
         """Show a warning now, or once the app is open; called from other threads."""
-        if self.is_running:
-            self.call_from_thread(self.notify, sentence, severity="warning", markup=False)
-        else:
-            self._options.startup_notices.append(sentence)
+        self._options.notices.add(sentence)
 
     @property
     def settings(self) -> Mapping[str, Value]:

@@ -28,13 +28,12 @@ class Estimators:
     Args:
         python: the interpreter that the user named; None: that of each job.
         corrects: correct estimates by the runs that were measured.
+        notify: receives a sentence if the history cannot be read.
     """
 
-    def __init__(self, python: str | None, *, corrects: bool) -> None:
+    def __init__(self, python: str | None, *, corrects: bool, notify: Callable[[str], None]) -> None:
         self._python = python
-        self.notify: Callable[[str], object] = lambda _: None
-        """Receives a sentence if the history cannot be read."""
-        self._corrections = Corrections(notify=self.say) if corrects else None
+        self._corrections = Corrections(notify=notify) if corrects else None
         self.watchlist = Watchlist(self.quick, reserved_bytes=_reserved_bytes, host_memory=_host_memory)
 
     def quick(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
@@ -52,10 +51,6 @@ class Estimators:
         keep_idle_workers()
         gpu, python = self._gpu_type(job), self._python or python
         return self._corrected(estimate(job, method="auto", gpu=gpu, python=python, environ=environ), environ)
-
-    def say(self, sentence: str) -> None:
-        """Pass a sentence on to whoever shows notices by now."""
-        self.notify(sentence)
 
     def forget_measurements(self) -> None:
         """Read the history again with the next estimate."""

@@ -11,6 +11,7 @@ from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.background.notices import Notices
 from vramtop.tui.cli.main import main
 
 
@@ -47,7 +48,7 @@ async def test_a_saved_theme_that_no_longer_exists_is_said(make_app: Callable[..
 async def test_notices_from_before_the_dashboard_opens_are_shown_once_it_is_open(
     make_app: Callable[..., VramtopApp],
 ) -> None:
-    app = make_app(startup_notices=["first"])
+    app = make_app(notices=Notices(["first"]))
     app.show_notice("second")
     async with app.run_test() as pilot:
         await pilot.pause()

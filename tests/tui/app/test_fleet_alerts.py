@@ -15,6 +15,7 @@ from vramtop.monitor.alerts.fleet_watch import FleetWatch
 from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, HostReading
 from vramtop.tui.app.app import FleetOptions
 from vramtop.tui.app.fleet_app import FleetApp
+from vramtop.tui.background.notices import Notices
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.alerts import AlertsScreen, alert_lines
 
@@ -172,6 +173,6 @@ def test_settings_choose_the_alerts_and_what_is_wrong_with_them_is_said_at_the_s
     drive(
         check,
         settings={"alerts.off": ("no_readings",)},
-        startup_notices=["something is wrong"],
+        notices=Notices(["something is wrong"]),
         save_setting=lambda *setting: kept.append(setting),
     )

@@ -194,6 +194,10 @@ def test_a_broken_file_stops_no_other_command_and_says_so_once(run: Run, file: P
     assert f"{file}, line 2: " in err
 
 
+def notices_of(app: VramtopApp) -> tuple[str, ...]:
+    return app._options.notices.show_on(lambda _: None)
+
+
 def test_a_broken_file_opens_the_dashboard_with_defaults_and_a_notice(
     file: Path, opened: list[VramtopApp], run: Run
 ) -> None:
@@ -203,15 +207,15 @@ def test_a_broken_file_opens_the_dashboard_with_defaults_and_a_notice(
     (app,) = opened
     assert app.settings["dashboard.interval"] == 1
     assert app.settings["dashboard.sort"] == "USER"
-    (notice,) = app._options.startup_notices
+    (notice,) = notices_of(app)
     assert notice.startswith(f"{file}, line 2: dashboard.interval = ")
     write(file, "[dashboard]\na = 1\nb = 1\nc = 1\nd = 1\ne = 1\n")
     assert run()[0] == 0
-    assert len(opened[1]._options.startup_notices) == 4
-    assert opened[1]._options.startup_notices[-1] == "2 more wrong in the settings: vramtop config says what."
+    assert len(notices_of(opened[1])) == 4
+    assert notices_of(opened[1])[-1] == "2 more wrong in the settings: vramtop config says what."
     write(file, '[dashboard]\ngpu = ["3-2"]\n[alerts]\nquiet_hours = "07:00-7:00"\n')  # refused where they are typed
     assert run()[0] == 0
-    assert len(opened[2]._options.startup_notices) == 2
+    assert len(notices_of(opened[2])) == 2
     assert opened[2].watchlist.display_filter is None
 
 

@@ -19,6 +19,7 @@ from vramtop.monitor.storage.settings.change import save_setting
 from vramtop.monitor.storage.settings.schema import HOST_LINE, THEME
 from vramtop.monitor.storage.user_file import leave_files_unchanged
 
+from ...background.notices import Notices
 from ...draw.text_output import detect_output, is_dumb_terminal, prepare_textual, printable
 from ...tty.terminal_app import is_served
 from ..crash_report import crash_sentence, save_fault
@@ -28,6 +29,7 @@ from ..option_settings import settings_notices
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from vramtop.monitor.board.watchlist import Watchlist
     from vramtop.monitor.sources.sampler import SnapshotSource
@@ -44,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         leave_files_unchanged()
     jobs = pending_jobs(options)
     settings = options.settings
-    notices = settings_notices(settings)
+    notices = Notices(settings_notices(settings))
     chosen = display_filter(options)
     figures = chosen.figures if chosen else frozenset[ProcessFigure]()
     demand = CurrentDemand(Demand(host=settings.values[HOST_LINE]), always=figures)
@@ -54,11 +56,11 @@ def run(options: argparse.Namespace) -> int:
     if is_dumb_terminal():
         return _print_once(options)
     depth = prepare_textual()
-    estimators = Estimators(options.python, corrects=options.history and banner is None)
+    estimators = Estimators(options.python, corrects=options.history and banner is None, notify=notices.add)
     watchlist = estimators.watchlist
     watchlist.display_filter = chosen
     pending = PendingJobs()
-    pending.notify = notices.append
+    pending.notify = notices.add
     saved_jobs = pending.load() if banner is None else ()  # saved for this machine, not for a recorded one
     for job in (*saved_jobs, *jobs):
         watchlist.add_pending(job)
@@ -69,8 +71,8 @@ def run(options: argparse.Namespace) -> int:
     if attach is None:
         AutomaticAttach(watchlist, enabled=False)  # says what the processes of the recording are
     measures = banner is None and options.history and not options.view_only
-    recorder = _recorder(estimators, attach) if measures else None
-    threading.excepthook = lambda failed: pending.notify(crash_sentence(failed.exc_value or failed.exc_type()))
+    recorder = _recorder(estimators, attach, notices.add) if measures else None
+    threading.excepthook = lambda failed: notices.add(crash_sentence(failed.exc_value or failed.exc_type()))
     sampler = EarlySampler(source, options.interval, watchlist.update)  # reads while Textual is being imported
     from ...app.app import AppOptions, VramtopApp
     from ...app.view_only_app import ViewOnlyApp
@@ -83,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
         pid=options.pid,
         estimate=estimators.quick,
         refine=None if options.view_only else estimators.accurate,
-        startup_notices=notices,
+        notices=notices,
         signal_fit=options.signal_fit,
         on_fit=None if options.view_only else options.on_fit,
         signal_alert=options.signal_alert,
@@ -95,24 +97,20 @@ def run(options: argparse.Namespace) -> int:
         settings=dict(settings.values),
         origins=dict(settings.origins),
         settings_file=settings.file,
-        save_setting=lambda name, value: save_setting(name, value, app.show_notice),
+        save_setting=lambda name, value: save_setting(name, value, notices.add),
         observe_runs=recorder.observe if recorder else lambda _: None,
         demand=demand,
         attach=attach,
     )
     require_threads(_THREADS_OF_TEXTUAL)  # while the terminal is still as it was
     app = (ViewOnlyApp if options.view_only else VramtopApp)(sampler, watchlist, app_options)
-    pending.notify = app.show_notice
-    if attach is not None:
-        attach.left_alone.notify = app.show_notice
-    estimators.notify = app.show_notice
     app.run(mouse=options.mouse)
     if app.crash is not None:
         raise app.crash
     return app.return_code or 0
 
 
-def _attach(options: argparse.Namespace, watchlist: Watchlist, notices: list[str]) -> AutomaticAttach:
+def _attach(options: argparse.Namespace, watchlist: Watchlist, notices: Notices) -> AutomaticAttach:
     """Return what attaches to training processes by itself; where that is off, it only says what the others are."""
     tracing = IdleTracing(watchlist, python=options.python, corrects=options.history)
     return AutomaticAttach(
@@ -120,16 +118,16 @@ def _attach(options: argparse.Namespace, watchlist: Watchlist, notices: list[str
         enabled=options.attach,
         tracing=None if options.view_only else tracing,
         corrects=options.history,
-        left_alone=LeftAlone(notify=notices.append),
+        left_alone=LeftAlone(notify=notices.add),
         on_bug=save_fault,
     )
 
 
-def _recorder(estimators: Estimators, attach: AutomaticAttach | None) -> RunRecorder:
+def _recorder(estimators: Estimators, attach: AutomaticAttach | None, notify: Callable[[str], None]) -> RunRecorder:
     """Return what measures the runs of this user that are followed."""
     return RunRecorder(
         facts=lambda key: attach.known.get(key) if attach is not None else None,
-        notify=estimators.say,
+        notify=notify,
         on_kept=estimators.forget_measurements,
     )
 

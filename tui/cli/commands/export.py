@@ -73,8 +73,8 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
     from vramtop.monitor.export.textfile import TextFile
 
     version, facts = version_number() or "unknown", RankFactsReader()
-    latest = LatestBoard(options.interval, facts_of=facts.facts_of)
-    estimators = Estimators(options.python, corrects=options.history)
+    latest, log = LatestBoard(options.interval, facts_of=facts.facts_of), _Log()
+    estimators = Estimators(options.python, corrects=options.history, notify=log.say)
     for job in pending_jobs(options):
         estimators.watchlist.add_pending(job)
     textfile = None
@@ -88,7 +88,7 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
         _reject_server_options(options)
     if options.otlp is not None:
         running.callback(start_otlp(options.otlp, latest, version))
-    sampler = _sampler(options, latest, estimators, facts, running)
+    sampler = _sampler(options, latest, estimators, facts, running, log=log)
     sampler.start()
     running.callback(sampler.stop)
     alerts = _alerts(options, running)
@@ -146,7 +146,13 @@ def _reject_server_options(options: argparse.Namespace) -> None:
 
 
 def _sampler(
-    options: argparse.Namespace, latest: LatestBoard, estimators: Estimators, facts: RankFactsReader, running: ExitStack
+    options: argparse.Namespace,
+    latest: LatestBoard,
+    estimators: Estimators,
+    facts: RankFactsReader,
+    running: ExitStack,
+    *,
+    log: _Log,
 ) -> Sampler:
     """Return the sampler, which keeps the latest board; what attaches to runs and measures them follows it."""
     from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach, IdleTracing
@@ -155,8 +161,7 @@ def _sampler(
     from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
     from vramtop.monitor.sources.sampler import OptionalGpuSource, Sampler
 
-    watchlist, log = estimators.watchlist, _Log()
-    estimators.notify = log.say
+    watchlist = estimators.watchlist
     attach = AutomaticAttach(
         watchlist,
         enabled=options.attach,

@@ -239,6 +239,7 @@ def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
     from vramtop.monitor.storage.settings.change import save_setting
     from vramtop.monitor.storage.settings.schema import THEME
 
+    from ...background.notices import Notices
     from ..crash_report import crash_sentence
     from ..option_settings import settings_notices
 
@@ -253,6 +254,7 @@ def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
 
     require_threads(_THREADS)
     corrections = Corrections() if options.history else None
+    notices = Notices(settings_notices(options.settings))
     app = FleetApp(
         source,
         FleetOptions(
@@ -268,13 +270,13 @@ def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
             settings=dict(options.settings.values),
             origins=dict(options.settings.origins),
             settings_file=options.settings.file,
-            startup_notices=settings_notices(options.settings),
-            save_setting=lambda name, value: save_setting(name, value, app.show_notice),
+            notices=notices,
+            save_setting=lambda name, value: save_setting(name, value, notices.add),
         ),
     )
     if corrections is not None:
-        corrections.notify = app.show_notice
-    threading.excepthook = lambda failed: app.show_notice(crash_sentence(failed.exc_value or failed.exc_type()))
+        corrections.notify = notices.add
+    threading.excepthook = lambda failed: notices.add(crash_sentence(failed.exc_value or failed.exc_type()))
     app.run(mouse=options.mouse)
     if app.crash is not None:
         raise app.crash
