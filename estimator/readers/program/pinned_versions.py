@@ -1,7 +1,7 @@
 """Versions of libraries that a repository pins: what counts where nothing is installed that could be asked."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ...common.errors import InputError
@@ -31,10 +31,19 @@ _MAX_PARENTS = 4
 
 
 def repository_folders(folder: Path) -> Iterator[Path]:
-    """Yield a folder and those above it up to the root of its repository; the folder alone where there is no mark."""
+    """Yield a folder and those above it up to the root of its repository.
+
+    Where there is no mark of a root, the folder above counts if it has what a repository's root has: a list of
+    requirements beside a license or a README.
+    """
     above = [folder, *folder.parents][: _MAX_PARENTS + 1]
-    root = next((at for at, each in enumerate(above) if any((each / mark).exists() for mark in _REPOSITORY_MARKS)), 0)
+    near = len(above) > 1 and (above[1] / _FILES[0]).is_file() and any(map(_has(above[1]), ("LICENSE", "README.md")))
+    root = next((at for at, each in enumerate(above) if any(map(_has(each), _REPOSITORY_MARKS))), int(near))
     yield from above[: root + 1]
+
+
+def _has(folder: Path) -> Callable[[str], bool]:
+    return lambda name: (folder / name).exists()
 
 
 def pinned_versions(folders: Iterable[Path]) -> dict[str, tuple[str, str]]:

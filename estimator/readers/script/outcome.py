@@ -644,6 +644,7 @@ def _read_model(trained: Trained, notes: Notes, found: Outcome) -> None:
     if trained.certain and model.is_read and not {"dtype", "torch_dtype"} & {*settings, *model.unresolved}:
         found.unused = {"dtype", "torch_dtype"}  # whatever options have these names
     _read_frozen(trained, notes, found)
+    _read_passes(model, found)
     _read_config(model, found)
     over_words = model.task is None or str(model.task.value).endswith("-lm")
     own_loss = model.passes and not any(model.passes.values()) and bool(_LOSSES & notes.called)
@@ -651,6 +652,23 @@ def _read_model(trained: Trained, notes: Notes, found: Outcome) -> None:
         where = next(iter(model.passes))
         sentence = f"{where}: the script computes the loss itself; the library's is counted, with its copies of logits."
         found.doubts.append(Doubt(sentence=sentence, components=("logits",), key="training.loss"))
+
+
+def _read_passes(model: Model, found: Outcome) -> None:
+    """Count a sequence for each forward pass before a backward pass; one in a loop of its own may run any time."""
+    where, count = next(iter(model.together), ("", False))[0], len(model.together)
+    repeated = next((place for place, loops in model.together if loops), None)
+    if repeated is not None:
+        sentence = f"{repeated}: how often the model runs before a backward pass is not followed; {count} counted."
+    elif count > 1:
+        sentence = f"{where}: the model runs {count} times before a backward pass; a full batch is counted for each."
+    else:
+        return
+    origin = f"{where}: the model runs {count} times before a backward pass"
+    if count > 1:
+        found.written.setdefault("script_sequences", Setting(value=count, origin=origin))
+    key = "training.sequences_per_example"
+    found.doubts.append(Doubt(sentence=sentence, components=("activations", "logits"), key=key))
 
 
 def _read_adapters(name: Setting, notes: Notes, found: Outcome) -> None:

@@ -349,6 +349,8 @@ class FindingCollector:
         """Record a value, unless the key has one already, or what was written for it makes no sense."""
         if self.replaces_model and key in ABOUT_THE_MODEL:
             self._leave_out(key)
+            if key == "model.id" and value not in self._given.values():
+                self.warn(f"{origin} is {value}; the model that you give in its place is counted.")
         elif key not in self._refused:
             self._findings.setdefault(key, Finding(key=key, value=value, origin=origin, written=written))
 

@@ -158,10 +158,15 @@ _BATCH_NAMES = (
     *("per_device_train_batch_size", "per_gpu_train_batch_size"),
     *("micro_batch_size", "train_batch_size", "batch_size"),
 )
+_QUERY_LENGTHS = ("query_max_len", "query_max_length", "max_query_length", "q_max_len")
+_PASSAGE_LENGTHS = ("passage_max_len", "passage_max_length", "max_passage_length", "p_max_len")
 _LENGTH_NAMES = (
     *("max_length", "max_seq_length", "max_seq_len", "block_size", "cutoff_len", "model_max_length"),
     *("sequence_length", "sequence_len", "seq_length", "seq_len", "max_source_length"),
+    *_PASSAGE_LENGTHS,
 )
+_TOGETHER = re.compile(r"(?i)rerank|cross_?enc")
+"""Models that read a query and a passage as one sequence."""
 
 _WITHOUT_TEXT = re.compile(
     r"image-(?!text)|segmentation|detection|estimation|video|ctc|speech|audio|keypoint|matting|rnnt|tdt"
@@ -183,6 +188,8 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     _doubt_evaluation(inputs.settings, findings)
     _read_accumulation(inputs, findings)
     read_optimizer(inputs, findings)
+    if (hook := inputs.settings.find_true("script_in_backward")) is not None:
+        findings.record_from(hook, "training.optimizer_in_backward", True)
     _read_checkpointing(inputs, findings)
     if inputs.trl is not None:
         read_loss(inputs.trl, inputs.settings, inputs.versions, findings, own_loss=inputs.own_loss)
@@ -225,16 +232,20 @@ def _share_of_train_batch(inputs: TrainerInputs, deepspeed: LayeredSettings) -> 
 
 
 def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    source = inputs.settings.find("max_source_length", "source_max_len")
-    target = inputs.settings.find("max_target_length", "target_max_len", "max_new_tokens")
+    source = inputs.settings.find("max_source_length", "source_max_len", *_QUERY_LENGTHS)
+    target = inputs.settings.find("max_target_length", "target_max_len", "max_new_tokens", *_PASSAGE_LENGTHS)
     both = as_int(source), as_int(target)
+    several = inputs.settings.find("script_sequences")
+    is_apart = (
+        several is not None and _TOGETHER.search(several.origin) is None and inputs.settings.find(*_QUERY_LENGTHS)
+    )
     task = findings.get("model.task")
-    decodes = task is None or task.value in ("causal-lm", "feature-extraction")
+    is_one = task is None or task.value != "seq2seq-lm"  # whose encoder and decoder each take theirs
     whole = inputs.settings.find(*_LENGTH_NAMES)
     if whole is None and task is not None and _WITHOUT_TEXT.search(str(task.value)):
         findings.release("training.sequence_length")  # images and sounds have sizes of their own
         return
-    if source is not None and target is not None and both[0] and both[1] and decodes:
+    if source is not None and target is not None and both[0] and both[1] and is_one and not is_apart:
         origin = f"the longest source and target ({source.origin}; {target.origin})"
         sentence = f"{origin} are taken to be one sequence."
         findings.record("training.sequence_length", both[0] + both[1], origin)

@@ -51,7 +51,15 @@ from ..python.evaluation import BUILTINS, STANDARD_LIBRARY
 from ..python.interpreter import ScriptEndsError
 from ..python.values import UNKNOWN, Call, External, Function, Instance, Method, ScriptClass, Thing, short_text
 from .collators import is_collator, line_of_several, sequences_by_option
-from .trainer_hooks import COLLATORS, doubt_groups, doubt_import, doubt_library_change, doubt_trainer, doubt_unknown
+from .trainer_hooks import (
+    COLLATORS,
+    doubt_forward,
+    doubt_groups,
+    doubt_import,
+    doubt_library_change,
+    doubt_trainer,
+    doubt_unknown,
+)
 from .trainers import (
     MODEL_FUNCTIONS,
     TrainerObject,
@@ -70,6 +78,13 @@ from .trainers import (
 
 _CHANGES_MODELS = re.compile(r"(?i)freeze|lora|peft|quant|prun|adapter|offload|convert|inject|swap|replace|patch|wrap")
 """Functions that change a model which they are given, by their names."""
+_ANSWERS = re.compile(r"(?i)response|completion|candidate|answer")
+"""In collators that join what was written to one prompt."""
+_USUAL = 4
+"""Such answers to a prompt, where only the data say how many."""
+_PAIR_WORDS = ((r"(?i)chosen|prefer|winner|_w\b", r"(?i)reject|dispref|loser|_l\b"),)
+_OUTCOMES = re.compile(r"(?i)reward|log_?p|loss|score|logit|margin|acc|value")
+"""In the names of what a model returns, which is joined after it has run."""
 _PAIRS = re.compile(r"(?i)reward|pairwise|preference|dpo")
 _ADAPTS = re.compile(
     r"(?i)^(?!get|save|load_state|print|is_|has_|find|count|merge).*(?<!no_)(lora|peft|quantiz|freeze)"
@@ -289,7 +304,17 @@ class ScriptLibrary:
         """Return a parser, or a model of a script's class that has the name of transformers'; UNKNOWN for others."""
         if any(path.endswith(("ArgumentParser", "TrlParser")) for path in kind.external_bases()):
             return OPTION_FUNCTIONS["ArgumentParser"](self.options, call)
-        return copy_of_class(kind, call, self.notes)
+        found = copy_of_class(kind, call, self.notes)
+        if isinstance(found, Model):
+            doubt_forward(kind, self.notes)
+        return found
+
+    def load(self, call: Call) -> Any:
+        """Follow ``from_pretrained``."""
+        found = from_pretrained(call, self.notes)
+        if isinstance(found, Model):
+            doubt_forward(call.kind, self.notes)
+        return found
 
     def instance_made(self, found: Instance, call: Call) -> None:
         """Note an object of a script's class that derives from a trainer, an optimizer or a model."""
@@ -297,7 +322,7 @@ class ScriptLibrary:
         if is_collator(found.kind) and (_PAIRS.search(found.kind.name) or _names_rejected(found.kind)):
             self._count_pairs(found.kind, call, "puts chosen and rejected sequences into a batch")
         elif is_collator(found.kind) and (where := line_of_several(found.kind)) is not None:
-            self._count_several(found.kind.name, where)
+            self.count_several(found.kind, where)
         for path in found.kind.external_bases():
             base = path.rpartition(".")[2]
             if found.kind.find("__init__") is UNKNOWN:
@@ -335,10 +360,29 @@ class ScriptLibrary:
         sentence = f"{place}: {kind.name} {what}; two for each example are counted."
         self.notes.doubt(sentence, "activations", "logits", key="training.sequences_per_example")
 
-    def _count_several(self, name: str, where: str) -> None:
-        """Count the sequences of an example that a collator makes, by an option on groups; ask for them else."""
+    def _join(self, call: Call) -> Any:
+        """Count two sequences where ``torch.cat((chosen, rejected))`` makes one batch of both."""
+        parts = getattr(call.expression(0, "tensors"), "elts", ())
+        shown = [ast.unparse(each) for each in parts]
+        is_pair = len(shown) == 2 and any(all(map(re.search, pair, shown)) for pair in _PAIR_WORDS)
+        if is_pair and call.value(1, "dim", "axis", default=0) == 0 and not any(map(_OUTCOMES.search, shown)):
+            call.run.followed_names.setdefault(PAIRED[0], call.where)
+        return self.unknown(call)
+
+    def count_several(self, maker: ScriptClass | Function, where: str) -> None:
+        """Count the sequences of an example that a collator makes, by an option on groups; else a usual number.
+
+        It asks for the number instead where passages are joined, of which there may be dozens beside a query.
+        """
+        name = maker.name
         key, what = "training.sequences_per_example", f"{name} puts several sequences of each example into a batch"
         given = sequences_by_option({**self.options.given, **dict(self.options.defaults())})
+        if given is None and _ANSWERS.search(ast.unparse(maker.node)):
+            origin = f"{where}: {what}"
+            self.notes.written["script_sequences"] = Setting(value=_USUAL, origin=f"{origin}, usually {_USUAL}")
+            sentence = f"{origin}; {_USUAL} are counted, and the range allows for {2 * _USUAL}: only the data say."
+            self.notes.doubt(sentence, "activations", "logits", key=key)
+            return
         if given is None:
             sentence = f"{where}: their number is not counted: {what}."
             self.notes.doubt(sentence, "activations", "logits", key=key, asks=True)
@@ -361,9 +405,36 @@ class ScriptLibrary:
     def train_step(self, call: Call) -> Any:
         """Note which models something refers to while the script trains."""
         living = {id(model) for model in reachable_models(call.run, call)}
+        if call.name == "backward":
+            self.end_step(call)
         if living not in self.notes.living and len(self.notes.living) < _MAX_POINTS:
             self.notes.living.append(living)
         return UNKNOWN
+
+    def step_in_backward(self, call: Call) -> Any:
+        """Note a hook on each gradient that steps an optimizer and frees the gradient."""
+        value = call.value(0, "hook")
+        function = value.function if isinstance(value, Method) else value
+        if not isinstance(function, Function):
+            sentence = f"{call.where}: what the hook does with each gradient is not followed."
+            self.notes.doubt(sentence, "gradients", "optimizer", direction="less")
+            return UNKNOWN
+        done = ast.unparse(function.node)
+        if ".step(" in done and re.search(r"\.zero_grad\(|\.grad = None", done):
+            origin = f"{call.where}: {function.name} steps each parameter and frees its gradient"
+            self.notes.written["script_in_backward"] = Setting(value=True, origin=origin)
+        return UNKNOWN
+
+    def end_step(self, call: Call) -> None:
+        """Note the forward passes before a backward pass: all of them keep their activations until then."""
+        found: dict[Model, list[tuple[str, bool]]] = {}
+        around = call.run.loops
+        for model, where, loops in self.notes.passes:
+            if loops[: len(around)] == around:
+                found.setdefault(model, []).append((where, loops != around))
+        for model, places in found.items():
+            model.together = max(model.together, places, key=len)
+        self.notes.passes.clear()
 
     def parsed(self, parsed: Parsed, kind: Any, call: Call) -> Any:
         """Return the object that a parser makes of a class: trainers' arguments are noted."""
@@ -476,8 +547,9 @@ _BY_PATH: Mapping[str, _Handler] = {
     "compile": _noting(compile_model),
 }
 _BY_NAME: Mapping[str, _Handler] = {
-    **dict.fromkeys(("from_pretrained", "from_config", "for_model"), _noting(from_pretrained)),
+    **dict.fromkeys(("from_pretrained", "from_config", "for_model"), ScriptLibrary.load),
     **dict.fromkeys(("parameters", "named_parameters"), ScriptLibrary._parameters),
+    **dict.fromkeys(("cat", "concat", "concatenate"), ScriptLibrary._join),
     "BitsAndBytesConfig": _apply(QuantizationConfig),
     "get_peft_model": _noting(get_peft_model),
     "set_default_dtype": _noting(set_default_dtype),
@@ -485,6 +557,7 @@ _BY_NAME: Mapping[str, _Handler] = {
     "get_peft_config": _apply(peft_config),
     "get_quantization_config": _apply(quantization_config),
     **dict.fromkeys(("get_rank", "get_local_rank", "get_process_index"), _apply(lambda _: 0)),
+    "register_post_accumulate_grad_hook": ScriptLibrary.step_in_backward,
     "requires_grad_": _noting(freeze_unknown),
     **dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder"), _noting(sentence_model)),
     "gradient_checkpointing_enable": ScriptLibrary._loop_method,

@@ -11,6 +11,7 @@ from ..command_line.parsed import Parsed
 from ..models.configs import Arguments, ModelConfig, Notes, ParsedArguments
 from ..models.model import Model
 from ..python.values import UNKNOWN, Call, External, Function, Instance, Method, ScriptClass, short_text
+from .collators import is_collator, line_of_several
 
 _OPTIMIZER_METHODS = ("create_optimizer", "create_optimizer_and_scheduler")
 _CALLBACK_METHODS = ("on_init_end", "on_train_begin", "on_epoch_begin", "on_step_begin")
@@ -78,6 +79,7 @@ _JOINS = {"cat", "concat", "concatenate", "chain", "from_iterable", "extend", "r
 _OWN_LOSS = {"cross_entropy", "CrossEntropyLoss", "FusedCrossEntropyLoss", "nll_loss", "NLLLoss", "log_softmax"}
 _PARTS: Mapping[str, tuple[Component, ...]] = {
     **dict.fromkeys(("compute_loss", "training_step", "get_train_dataloader", "get_batch_samples"), _STEP),
+    "_prepare_inputs": _STEP,
     **dict.fromkeys(("_inner_training_loop", "train", "_wrap_model", "create_accelerator_and_postprocess"), _ALL),
 }
 """Methods of transformers' ``Trainer`` that memory depends on."""
@@ -127,6 +129,9 @@ def doubt_batches(value: Any, call: Call, notes: Notes, *, name: str) -> None:
         is_plain = found.path.partition(".")[0] in LIBRARIES
     else:
         is_plain = found is None or (isinstance(found, Function) and _is_plain(found))
+    several = line_of_several(kind or found)
+    if several is not None and not (kind is not None and is_collator(kind)):  # of those its name tells when it is made
+        call.run.library.count_several(kind or found, several)
     node = call.nodes.get(name)
     is_defined = not isinstance(node, ast.Name) or call.scope is None or call.scope.find(node.id) is not None
     if not is_plain and is_defined:
@@ -144,6 +149,15 @@ def doubt_trainer(trainer: Instance, notes: Notes) -> None:
             where = f"{function.module.name} line {function.node.lineno}"
             sentence = f"{where}: {trainer.kind.name}.{name} stands in the place of the library's, and is not followed."
             notes.assume(sentence, *(("logits",) if only_loss else components))
+
+
+def doubt_forward(kind: ScriptClass | None, notes: Notes) -> None:
+    """Note a model's class of the script whose forward pass runs the layers more than once."""
+    forward = kind.find("forward") if kind is not None else None
+    if isinstance(forward, Function) and kind is not None and _passes(forward) > 1:
+        where = f"{forward.module.name} line {forward.node.lineno}"
+        sentence = f"{where}: {kind.name}.forward may run the model several times, and is not followed."
+        notes.assume(sentence, *_STEP, key="training.sequences_per_example")
 
 
 def doubt_arguments(arguments: Any, call: Call, notes: Notes) -> None:
@@ -251,6 +265,8 @@ def _keys(tree: ast.AST) -> Iterator[str]:
 def _keeps(function: Function, name: str) -> bool:
     """Return True if a method does what the library's does: the model runs once, and the batches keep their size."""
     words = {getattr(node, "attr", None) or getattr(node, "id", None) for node in ast.walk(function.node)}
+    if name == "_prepare_inputs":
+        return calls_super(function, name) and not _JOINS & words
     if name == "get_train_dataloader":
         return calls_super(function, name) or any("train_batch_size" in str(word) for word in words)
     passes = _passes(function)
@@ -263,7 +279,9 @@ def _keeps(function: Function, name: str) -> bool:
 
 def _passes(function: Function) -> int:
     """Return how often a method runs a model, at least; twice for one that it hands to something else."""
-    calls = [node for node in ast.walk(function.node) if isinstance(node, ast.Call)]
+    body = function.node.body
+    statements = body if isinstance(body, list) else [body]
+    calls = [node for each in statements for node in ast.walk(each) if isinstance(node, ast.Call)]
     runs = sum(_name(node) == "model" or _name(node).endswith(("_model", "forward")) for node in calls)
     handed = [node for node in calls if any(getattr(each, "id", None) == "model" for each in node.args)]
     return runs + 2 * sum(not _LOOKS.search(_name(node)) and _name(node) != function.name for node in handed)

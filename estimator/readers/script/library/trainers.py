@@ -509,10 +509,19 @@ class TrainerObject(Thing):
             if isinstance(call.receiver, Instance):
                 follow_own_optimizer(call.receiver, call, self._notes)
             call.run.library.train_step(call)
+            self._follow_forward(call)
         elif call.name == "add_callback" and call.args:
             known = self.callbacks if isinstance(self.callbacks, list | tuple) else ()
             self.callbacks = [*known, call.args[0]]
         return UNKNOWN
+
+    def _follow_forward(self, call: Call) -> None:
+        """Follow the forward pass of a model of the script's own, in which another may run several times."""
+        forward = self.model.kind.find("forward") if isinstance(self.model, Instance) else None
+        if isinstance(forward, Function):
+            self._notes.passes.clear()
+            call.run.call_function(forward, [self.model], {})
+            call.run.library.end_step(call)
 
     def parts(self) -> Any:
         """Yield the models that it keeps."""
@@ -587,6 +596,9 @@ def initialize_deepspeed(call: Call, notes: Notes) -> Any:
     trains = optimizer is not None or "model_parameters" in call.kwargs
     if not trains and isinstance(table, dict) and not table.get("optimizer"):
         return (model, UNKNOWN, UNKNOWN, UNKNOWN)  # it only runs, as a reference model does
+    if not trains and table is UNKNOWN and _is_in_trainer(call):  # which itself trains another model
+        _shard_beside(model, call, notes)
+        return (model, UNKNOWN, UNKNOWN, UNKNOWN)
     notes.parameters_given.append(model)
     size = table.get("train_micro_batch_size_per_gpu") if isinstance(table, dict) else None
     if "training_data" in call.kwargs and isinstance(size, int):  # DeepSpeed makes the loader itself
@@ -602,6 +614,23 @@ def initialize_deepspeed(call: Call, notes: Notes) -> Any:
             )
             notes.doubt(sentence, *MODEL_STATES, key="parallel.strategy")  # fp16 under DeepSpeed keeps an fp32 copy
     return (model, optimizer, UNKNOWN, UNKNOWN)
+
+
+def _is_in_trainer(call: Call) -> bool:
+    """Return True in a method of a trainer's class of the script."""
+    scope = call.scope.find("self") if call.scope is not None else None
+    owner = scope.names["self"] if scope is not None else None
+    return isinstance(owner, Instance) and any(path.endswith("Trainer") for path in owner.kind.external_bases())
+
+
+def _shard_beside(value: Any, call: Call, notes: Notes) -> None:
+    """Take the stage of the trainer's own DeepSpeed for a model that it only runs, as TRL's trainers do."""
+    for model in models_in(value):
+        if isinstance(model, Model):
+            model.sharded, model.role = True, model.role or "reference"
+    shown = short_text(call.nodes.get("config"))
+    sentence = f"{call.where}: {call.name}(config={shown}) is taken to shard a model beside the trained one as that is."
+    notes.doubt(sentence, "weights", key="other_models")
 
 
 def checkpoint_layers(call: Call, notes: Notes) -> Any:

@@ -212,6 +212,7 @@ def load_adapters(model: Model, call: Call, *, trains: Any) -> None:
 def _saved_config(call: Call) -> AdapterConfig | None:
     """Return the configuration of LoRA adapters in a folder; None if it is not here, or of another kind."""
     folder = call.value(1 if isinstance(call.value(0), Model) else 0, "model_id", "peft_model_id")
+    folder = f"{folder}/{within}" if (within := call.value(None, "subfolder")) and isinstance(folder, str) else folder
     path = call.run.find_file(f"{folder}/{_SAVED_CONFIG}") if isinstance(folder, str) else None
     try:
         table = decode_json(read_file(path, _MAX_CONFIG_BYTES)) if path is not None else None

@@ -191,6 +191,8 @@ class Notes:
     """What was not followed, by sentences: doubts where nothing more specific says the same."""
     names_found: dict[int, Setting] = field(default_factory=dict)
     """Models' names that configs (1) and tokenizers (2) are loaded by."""
+    passes: list[Any] = field(default_factory=list)
+    """Forward passes with gradients since the last backward pass: models, places, and the loops around them."""
     living: list[set[int]] = field(default_factory=list)
     """Models that something refers to, by identity, each time that the script trains."""
 

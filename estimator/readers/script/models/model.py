@@ -184,6 +184,8 @@ class Parameter(Thing):
             return UNKNOWN if shape is None else shape[axis] if isinstance(axis, int) and axis < len(shape) else shape
         elif call.name in ("is_floating_point", "is_leaf"):
             return True
+        elif call.name == "register_post_accumulate_grad_hook":
+            call.run.library.step_in_backward(call)
         elif call.name == "clone":
             self.owner.cloned.setdefault(call.where, set()).add(self.name)
         return UNKNOWN if call.name == "cpu" else self
@@ -330,6 +332,8 @@ class Model(ParameterOwner):
         """Variables that refer to it."""
         self.passes: dict[str, bool] = {}
         """The places of its forward passes, and whether each may be given labels."""
+        self.together: list[tuple[str, bool]] = []
+        """Those before one backward pass, and whether each lies in a loop of its own."""
         notes.models.append(self)
 
     def find_shapes(self) -> Mapping[str, Shape] | None:
@@ -397,6 +401,8 @@ class Model(ParameterOwner):
     def called(self, call: Call) -> Any:
         """Note a forward pass, and whether it may compute the loss."""
         self.passes[call.where] = call.unknown_table is not None or "labels" in call.kwargs
+        if not call.run.without_gradients:
+            self.notes.passes.append((self, call.where, call.run.loops))
         return UNKNOWN
 
     def bound(self, name: str) -> None:
@@ -890,7 +896,7 @@ def _load_adapter(part: Part, call: Call) -> Any:
 
 
 def _merge(part: Part, call: Call) -> Any:
-    if isinstance(part.owner, Model):
+    if isinstance(part.owner, Model) and not part.owner.notes.living:  # after the training nothing changes it
         part.owner.has_adapters = False
         part.owner.settings = {
             name: setting

@@ -93,6 +93,10 @@ class Evaluation:
         self.environ: dict[str, Any] = {}
         self.guards: list[tuple[ast.expr, Scope]] = []
         """Conditions in the innermost loop around what is being followed, outermost first."""
+        self.loops: tuple[ast.AST, ...] = ()
+        """Loops around what is being followed, outermost first."""
+        self.without_gradients = False
+        """What is being followed keeps no activations (``torch.no_grad``)."""
         self.open_containers: dict[int, Any] = {}
         """Lists and tables of which only some items are known, by identity."""
         self.module = ScriptModule("", None)

@@ -1,7 +1,8 @@
 """Follows the statements of a script: functions with their arguments, branches, loops, classes. Nothing is executed."""
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from .evaluation import Evaluation, KnownFailureError, Library
@@ -464,6 +465,11 @@ class ScriptEndsError(Exception):
     """The script raises an exception, at a place that stands in the message, or exits."""
 
 
+def frees_activations(nodes: Iterable[ast.expr]) -> bool:
+    """Return True for ``torch.no_grad()`` among contexts or decorators."""
+    return any(re.search(r"no_grad|inference_mode|set_grad_enabled\(False", ast.unparse(node)) for node in nodes)
+
+
 class Interpreter(Definitions):
     """Follows a script.
 
@@ -544,6 +550,8 @@ class Interpreter(Definitions):
         self.module, self._function = function.module, function
         self._result, self.yielded, self._may_have_returned = None, None, False
         self.followed_names.setdefault(function.name, self.location(node))
+        gradients = self.without_gradients
+        self.without_gradients |= frees_activations(getattr(node, "decorator_list", ()))
         self.scopes.append(scope)
         self._active.append(id(node))
         try:
@@ -556,6 +564,7 @@ class Interpreter(Definitions):
         finally:
             self.scopes.pop()
             self._active.pop()
+            self.without_gradients = gradients
             self.module, self._function, self._result, self.yielded, self._may_have_returned = before
 
     def bases(self, scope: Scope) -> Super | None:
@@ -705,7 +714,8 @@ class Interpreter(Definitions):
         items = self.iterate(iterated)
         if items is None or len(items) > (_MAX_ITEMS if items and isinstance(items[0], Thing | tuple) else _MAX_ROUNDS):
             items, iterated = [UNKNOWN], UNKNOWN
-        before = self.guards
+        before, loops = self.guards, self.loops
+        self.loops = (*loops, node)
         try:
             for item in items:
                 self.step()
@@ -717,7 +727,7 @@ class Interpreter(Definitions):
                 if end == "break":
                     return None
         finally:
-            self.guards = before
+            self.guards, self.loops = before, loops
             if iterated is UNKNOWN or id(iterated) in self.open_containers:
                 forget_lengths(self, node.body, scope)
         return self.block(node.orelse, scope)
@@ -736,6 +746,14 @@ class Interpreter(Definitions):
         return None
 
     def _with(self, node: ast.With | ast.AsyncWith, scope: Scope) -> End:
+        before = self.without_gradients
+        self.without_gradients |= frees_activations(item.context_expr for item in node.items)
+        try:
+            return self._inside(node, scope)
+        finally:
+            self.without_gradients = before
+
+    def _inside(self, node: ast.With | ast.AsyncWith, scope: Scope) -> End:
         for item in node.items:
             value = self.evaluate(item.context_expr, scope)
             if item.optional_vars is not None:

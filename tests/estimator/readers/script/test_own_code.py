@@ -1,0 +1,248 @@
+"""What a program's own code decides: counted where the source says it, in doubt where it does not, plain otherwise."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import AutoModel, AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B', torch_dtype=torch.bfloat16)
+args = TrainingArguments('x', per_device_train_batch_size=4, bf16=True)
+max_length = 512
+"""
+LOOP = """
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in DataLoader([1], batch_size=4):
+    {step}
+    loss.backward()
+    optimizer.step()
+"""
+STEP = {"activations", "logits"}
+
+
+def read(folder: Path, text: str, *arguments: str) -> JobReading:
+    (folder / "train.py").write_text(HEAD + text)
+    return read_launch(["python", "train.py", *arguments], environ={}, cwd=folder)
+
+
+def unsure(reading: JobReading) -> set[str]:
+    return {each.component for each in reading.uncertainties}
+
+
+TWICE = "loss = model(batch['good']).logits.sum() - model(batch['bad']).logits.sum()"
+WITHOUT = "with torch.no_grad():\n        before = model(batch['x']).logits\n    loss = model(**batch).loss"
+
+
+@pytest.mark.parametrize(
+    ("step", "sequences", "components"),
+    [
+        ("loss = model(**batch).loss", None, set()),
+        (TWICE, 2, STEP),
+        (WITHOUT, None, set()),
+        ("loss = 0\n    for part in batch['parts']:\n        loss = loss + model(**part).loss", None, STEP),
+        ("for part in batch['parts']:\n        loss = model(**part).loss\n        loss.backward()", None, set()),
+        ("loss = model(torch.cat((batch['chosen'], batch['rejected']), dim=0)).loss", 2, set()),
+        ("loss = model(torch.cat((batch['chosen'], batch['rejected']), dim=1)).loss", None, set()),
+        ("loss = torch.cat((batch['chosen_reward'], batch['rejected_reward'])) + model(**batch).loss", None, set()),
+    ],
+)
+def test_the_sequences_of_an_own_loop_are_counted(
+    tmp_path: Path, step: str, sequences: int | None, components: set[str]
+) -> None:
+    reading = read(tmp_path, LOOP.format(step=step))
+    assert reading.value("training.sequences_per_example") == sequences
+    assert unsure(reading) == components
+
+
+COLLATOR = """
+class {name}:
+    def __call__(self, examples):
+        ids = []
+        for example in examples:
+            {parts}
+            for part in parts:
+                {add}
+        return dict(input_ids=nn.utils.rnn.pad_sequence(ids, batch_first=True))
+Trainer(model=model, args=args, data_collator={name}()).train()
+"""
+ADDS = "ids.append(torch.cat((example['query'], part)))"
+
+
+@pytest.mark.parametrize("name", ["Batches", "MyDataCollator"])
+@pytest.mark.parametrize(
+    ("parts", "add", "sequences"),
+    [
+        ("parts = example['responses']", ADDS, 4),
+        ("parts = [example['query']]", "example['whole'] = torch.cat((example['query'], part))", None),
+    ],
+)
+def test_answers_of_an_example_are_several_sequences(
+    tmp_path: Path, name: str, parts: str, add: str, sequences: int | None
+) -> None:
+    reading = read(tmp_path, COLLATOR.format(name=name, parts=parts, add=add))
+    assert reading.value("training.sequences_per_example") == sequences
+    assert unsure(reading) == STEP
+    assert any("usually 4" in each or "4 are counted" in each for each in reading.warnings) == (sequences == 4)
+
+
+@pytest.mark.parametrize(
+    ("body", "doubted"),
+    [
+        ("return super()._prepare_inputs(inputs)", False),
+        ("return {name: torch.cat([each, each]) for name, each in inputs.items()}", True),
+    ],
+)
+def test_inputs_that_a_trainer_prepares_itself_are_in_doubt(tmp_path: Path, body: str, doubted: bool) -> None:
+    own = f"class Own(Trainer):\n    def _prepare_inputs(self, inputs):\n        {body}\n"
+    reading = read(tmp_path, f"{own}Own(model=model, args=args).train()\n")
+    assert unsure(reading) == (STEP if doubted else set())
+
+
+OWN_MODEL = """
+from transformers import LlamaForCausalLM
+class Own(LlamaForCausalLM):
+    def forward(self, input_ids, other=None, labels=None):
+        {body}
+model = Own.from_pretrained('meta-llama/Llama-3.2-1B', torch_dtype=torch.bfloat16)
+Trainer(model=model, args=args).train()
+"""
+ONCE = "super().forward(input_ids, labels=labels).loss"
+
+
+@pytest.mark.parametrize(("body", "doubted"), [(ONCE, False), (f"{ONCE} + super().forward(other).loss", True)])
+def test_a_forward_pass_of_its_own_that_runs_the_layers_again_is_in_doubt(
+    tmp_path: Path, body: str, doubted: bool
+) -> None:
+    reading = read(tmp_path, OWN_MODEL.format(body=f"return {body}"))
+    assert any("may run the model several times" in each for each in reading.warnings) == doubted
+
+
+PAIR = """
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = AutoModel.from_pretrained('Qwen/Qwen2.5-0.5B', torch_dtype=torch.bfloat16)
+    def forward(self, query, passage):
+        return self.encoder(query)[0]{more}
+Trainer(model=Pair(), args=args).train()
+"""
+
+
+@pytest.mark.parametrize(("more", "sequences"), [("", None), (" @ self.encoder(passage)[0]", 2)])
+def test_an_own_module_that_runs_an_encoder_twice_has_two_sequences(
+    tmp_path: Path, more: str, sequences: int | None
+) -> None:
+    assert read(tmp_path, PAIR.format(more=more)).value("training.sequences_per_example") == sequences
+
+
+HOOKED = """
+each = {{p: torch.optim.AdamW([p]) for p in model.parameters()}}
+def hook(p):
+    each[p].step()
+    {free}
+for p in model.parameters():
+    {hook}
+for batch in DataLoader([1], batch_size=4):
+    model(**batch).loss.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("free", "hook", "frees"),
+    [
+        ("each[p].zero_grad()", "p.register_post_accumulate_grad_hook(hook)", True),
+        ("p.grad = None", "p.register_post_accumulate_grad_hook(hook)", True),
+        ("print(p)", "p.register_post_accumulate_grad_hook(hook)", None),
+        ("each[p].zero_grad()", "print(p)", None),
+    ],
+)
+def test_a_hook_that_steps_and_frees_each_gradient_is_an_optimizer_in_the_backward_pass(
+    tmp_path: Path, free: str, hook: str, frees: bool | None
+) -> None:
+    assert read(tmp_path, HOOKED.format(free=free, hook=hook)).value("training.optimizer_in_backward") == frees
+
+
+def test_saved_adapters_in_a_subfolder_are_read_and_stay_after_they_are_merged_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "saved" / "first").mkdir(parents=True)
+    table = {"peft_type": "LORA", "r": 12, "target_modules": ["q_proj"], "lora_dropout": 0.0}
+    (tmp_path / "saved" / "first" / "adapter_config.json").write_text(json.dumps(table))
+    load = "from peft import PeftModel\nmodel = PeftModel.from_pretrained(model, 'saved'{where}, is_trainable=True)\n"
+    train = "Trainer(model=model, args=args).train()\nmodel = model.merge_and_unload()\n"
+    known = read(tmp_path, load.format(where=", subfolder='first'") + train)
+    assert (known.value("lora.rank"), known.value("lora.targets")) == (12, ["q_proj"])
+    assert not known.uncertainties
+    unread = read(tmp_path, load.format(where="") + train)
+    assert unread.value("lora.rank") is not None
+    assert {"gradients", "optimizer"} <= unsure(unread)
+
+
+REFERENCE = """
+class Own(Trainer):
+    def __init__(self, model, reference, args):
+        super().__init__(model=model, args=args)
+        self.reference, *_ = deepspeed.initialize(model=reference, config=self.accelerator.state.config{more})
+import deepspeed
+reference = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-1.5B', torch_dtype=torch.bfloat16)
+Own(model, reference, args).train()
+"""
+
+
+@pytest.mark.parametrize(("more", "sharded"), [("", True), (", model_parameters=reference.parameters()", None)])
+def test_a_reference_is_sharded_as_the_trainers_own_deepspeed_shards(
+    tmp_path: Path, more: str, sharded: bool | None
+) -> None:
+    reading = read(tmp_path, REFERENCE.format(more=more))
+    others = reading.value("other_models") or []
+    assert [each.get("sharded") for each in others] == [sharded] * len(others)
+    assert bool(others) or sharded is None
+    assert "weights" in unsure(reading)
+
+
+CUTS = ("--max_source_length", "100", "--max_target_length", "28")
+
+
+@pytest.mark.parametrize(
+    ("name", "length"), [("AutoModelForSequenceClassification", 128), ("AutoModelForSeq2SeqLM", 100)]
+)
+def test_a_classifier_reads_source_and_target_as_one(tmp_path: Path, name: str, length: int) -> None:
+    text = (
+        f"from transformers import {name}\nmodel = {name}.from_pretrained('x')\nTrainer(model=model, args=args).train()"
+    )
+    (tmp_path / "train.py").write_text(HEAD.replace("max_length = 512", "") + text)
+    reading = read_launch(["python", "train.py", *CUTS], environ={}, cwd=tmp_path)
+    assert reading.value("training.sequence_length") == length
+    assert any("taken to be one sequence" in each for each in reading.warnings) == (length == 128)
+
+
+GROUPS = """
+class TrainCollator:
+    def __call__(self, examples):
+        texts = sum([each['passages'] for each in examples], [])
+        return tokenizer(texts)
+Trainer(model=model, args=args, data_collator=TrainCollator()).train()
+"""
+
+
+@pytest.mark.parametrize(("query", "sequences"), [("512", 3), ("64", 2)])
+def test_a_short_query_is_not_counted_at_a_passages_length(tmp_path: Path, query: str, sequences: int) -> None:
+    (tmp_path / "train.py").write_text(HEAD.replace("max_length = 512", "") + GROUPS)
+    given = ("--train_group_size", "2", "--query_max_len", query, "--passage_max_len", "512")
+    reading = read_launch(["python", "train.py", *given], environ={}, cwd=tmp_path)
+    assert reading.value("training.sequence_length") == 512
+    assert reading.value("training.sequences_per_example") == sequences
+
+
+@pytest.mark.parametrize(("mark", "pinned"), [("README.md", True), ("notes.txt", False)])
+def test_requirements_of_the_folder_above_pin_versions(tmp_path: Path, mark: str, pinned: bool) -> None:
+    (tmp_path / mark).write_text("x")
+    (tmp_path / "requirements.txt").write_text("transformers==4.37.2\n")
+    (tmp_path / "code").mkdir()
+    reading = read(tmp_path / "code", LOOP.format(step="loss = model(**batch).loss"))
+    assert (reading.value("software.transformers") == "4.37.2") == pinned
