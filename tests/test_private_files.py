@@ -24,9 +24,13 @@ from vramtop.tui.tty.terminal_app import TerminalApp
 OTHER_WRITERS = {
     "estimator/common/private_files.py": "the one that writes private files",
     "estimator/model/hub.py": "the cache of huggingface_hub, which users share",
+    "estimator/trace/rehearsal.py": "in a temporary folder, which is private",
     "estimator/trace/worker_pool.py": "a temporary file is private",
     "estimator/worker/measure/real_steps.py": "in a temporary folder, which is private",
     "estimator/worker/measure/__main__.py": "in a temporary folder, which is private",
+    "estimator/worker/rehearsal/program.py": "in a temporary folder, which is private",
+    "estimator/worker/rehearsal/scratch.py": "in a temporary folder, which is private",
+    "estimator/worker/rehearsal/stand_ins.py": "in a temporary folder, which is private",
     "estimator/worker/request/protocol.py": "a pipe",
     "monitor/attach/automatic/read_program.py": "a pipe",
     "monitor/export/textfile.py": "node_exporter, another user, reads it",

@@ -17,6 +17,7 @@ OTHER_STARTS = re.compile(
     r"|create_subprocess_shell|import (?:Popen|which)|\bpty\.spawn"
 )
 OF_THE_USERS_CHOICE = {  # their own command, or a program that ``find_program`` has found
+    "estimator/trace/rehearsal.py",
     "tui/background/user_command.py",
     "tui/cli/measuring/suite_programs.py",
     "tui/cli/commands/run.py",

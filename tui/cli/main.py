@@ -34,6 +34,7 @@ COMMANDS = {
     "explain": "say why a run ran out of memory: from its log, or a snapshot",
     "snapshot": "have a process with the probe write a memory snapshot now",
     "run": "start a command unchanged, with a memory probe inside",
+    "rehearse": "run your own program without a GPU: what it would take on one",
     "measure": "run the job's real steps beside the prediction",
     "history": "list, export or forget the runs that correct estimates",
     "stream": "write a line of JSON for each reading, as vramtop --host reads",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 512
 """CUDA's allocator rounds sizes up to whole blocks."""
-COMPONENTS = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
+COMPONENTS = ("weights", "gradients", "optimizer", "activations", "logits", "inputs", "temporary", "communication")
 
 
 @dataclass(eq=False)
@@ -52,6 +52,8 @@ class StorageRecord:
     """Other streams that use it (``record_stream``): its block returns to its pool once they are done with it."""
     gpu: int = 0
     """Number of its GPU among those of the process."""
+    line: str = ""
+    """File and line of the program that made it, in a rehearsal."""
 
 
 @dataclass
@@ -182,6 +184,8 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             _ENTRIES[key] = _entry(kind, args, result)
         return result
     mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    if mode is None:  # the arguments are fake, and what else runs is not
+        mode = next(leaf.fake_mode for leaf in tree_leaves((args, kwargs)) if type(leaf) is FakeTensor)
     if kind == _WRITTEN:
         return args[0] if entry is _SELF else None
     storage = args[0].untyped_storage() if kind == _VIEW else None
@@ -340,7 +344,7 @@ def _merge(reach: Reach, other: Reach) -> None:
 PRECEDENCE = {
     component: rank
     for rank, component in enumerate(
-        ("weights", "gradients", "optimizer", "logits", "communication", "temporary", "activations")
+        ("weights", "gradients", "optimizer", "logits", "inputs", "communication", "temporary", "activations")
     )
 }
 """Order in which components claim a storage; the lowest rank wins."""
@@ -501,16 +505,37 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         """Do not record storages that are allocated inside."""
         return replaced((self, "_paused", True))
 
+    @property
+    def in_module(self) -> bool:
+        """True while a module's forward pass runs."""
+        return bool(self._modules)
+
+    def add_vocabulary(self, size: int) -> None:
+        """Take a last dimension of this size for logits."""
+        self._vocabulary_sizes |= {size}
+
     @contextlib.contextmanager
-    def naming_modules(self, model: Any) -> Iterator[None]:
-        """Record the module whose forward or backward pass allocates a storage."""
-        names = {
-            module: ".".join(part for part in name.split(".") if part != _FSDP1_PART)
-            for name, module in model.named_modules()
-        }
-        leaves = {module for module in names if not any(True for _ in module.children())}
+    def naming_modules(self, model: Any = None) -> Iterator[None]:
+        """Record the module whose forward or backward pass allocates a storage.
+
+        Args:
+            model: names its modules; None: each module that is called by no other one names its own.
+        """
+        names: dict[Any, str] = {}
+        leaves: set[Any] = set()
+
+        def name_modules(root: Any) -> None:
+            for name, module in root.named_modules():
+                names[module] = ".".join(part for part in name.split(".") if part != _FSDP1_PART)
+                if not any(True for _ in module.children()):
+                    leaves.add(module)
+
+        if model is not None:
+            name_modules(model)
 
         def enter(module: Any, _args: Any) -> None:
+            if model is None and module not in names:
+                name_modules(module)
             if module in names:
                 self._modules.append(names[module])
 
@@ -660,13 +685,13 @@ MEASURED_STEP = 2
 """The first step also creates the optimizer's states; from the second on, steps repeat."""
 
 
-def summarize(history: AllocationHistory) -> dict[str, Any]:
-    """Return phases, timeline and largest tensors of the second step.
+def summarize(history: AllocationHistory, step: int = MEASURED_STEP) -> dict[str, Any]:
+    """Return phases, timeline and largest tensors of a step.
 
     Every figure is in bytes; the components of a phase sum to its ``allocated``.
     """
     all_spans = phase_spans(history)
-    spans = [span for span in all_spans if span.step == MEASURED_STEP]
+    spans = [span for span in all_spans if span.step == step]
     loading_end = next(span.start for span in all_spans if span.step > 0)
     allocated = dict.fromkeys(COMPONENTS, 0)
     for event in history.events[:loading_end]:
@@ -763,6 +788,7 @@ def _largest_tensors(history: AllocationHistory, index: int) -> list[dict[str, A
             "dtype": record.dtype,
             "bytes": record.size,
             "component": record.component or "temporary",
+            "line": record.line,
         }
         for record in records[:MAX_PEAK_TENSORS]
     ]

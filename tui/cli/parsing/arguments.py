@@ -356,6 +356,27 @@ def _history(parser: "Parser") -> None:
     parser.add_argument("--all", action="store_true", help="With --forget: every run.")
 
 
+def _rehearse(parser: "Parser") -> None:
+    parser.usage = "vramtop rehearse [FLAG ...] -- COMMAND [ARGUMENT ...]"
+    parser.examples = """\
+  vramtop rehearse -- python train.py --batch-size 8
+  vramtop rehearse --gpu-type 4090 -- accelerate launch train.py
+  vramtop rehearse --json -- .venv/bin/python -m mypackage.train
+"""
+    parser.epilog = (
+        "The program runs in its own interpreter, with tensors on the host that are real and tensors on the GPU that "
+        "have shapes only, until each optimizer has stepped. What it writes by Python's own means is thrown away, and "
+        "loggers that upload are off; programs that it starts run as they would. One process on one GPU is rehearsed."
+    )
+    text = "The GPU that the program finds (default: an H100), and whether it would fit there."
+    parser.add_argument("--gpu-type", metavar="NAME", help=text)
+    text = "Steps of each optimizer, the first included (default: 3)."
+    parser.add_argument("--steps", type=step_count, default=3, metavar="N", help=text)
+    text = "Give up after this time (default: 600)."
+    parser.add_argument("--timeout", type=positive_seconds, default=600.0, metavar="SECONDS", help=text)
+    parser.add_argument("--out", metavar="FILE", help="Write the JSON into a file as well.")
+
+
 def _measure(parser: "Parser") -> None:
     from ...job.flags import add_job_arguments, gpu_count
 
@@ -458,6 +479,7 @@ ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "explain": _explain,
     "snapshot": _snapshot,
     "run": _run,
+    "rehearse": _rehearse,
     "measure": _measure,
     "history": _history,
     "stream": add_stream_arguments,

@@ -207,6 +207,10 @@ OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
         ExitCode.CANNOT_TELL: "with --fit --strict: whether it fits is not known, and it was not started",
         ExitCode.TIGHT: "with --fit --strict: it is tight, and was not started",
     },
+    "rehearse": {
+        ExitCode.DONE: "the budget is printed, whether it fits or not",
+        ExitCode.CANNOT_TELL: "the program failed, or ended before an optimizer had stepped",
+    },
     "measure": {
         ExitCode.DONE: "it ran; with --suite: every row is there",
         ExitCode.NO: "it ran out of memory",
@@ -269,7 +273,7 @@ _USUAL = {
 """Flags of vramtop itself that its short help has."""
 _USUAL_OF_EVERY_COMMAND = {"--json", "--python"}
 _GROUPS = {
-    "before launch": ("fit", "estimate", "models", "wait", "preflight", "measure"),
+    "before launch": ("fit", "estimate", "models", "wait", "preflight", "rehearse", "measure"),
     "while it runs": ("attach", "run", "record", "serve", "export"),
     "afterwards": ("explain", "report"),
     "vramtop itself": ("doctor", "config"),

@@ -333,7 +333,7 @@ class Model(ParameterOwner):
         self.passes: dict[str, bool] = {}
         """The places of its forward passes, and whether each may be given labels."""
         self.together: list[tuple[str, bool]] = []
-        """Those before one backward pass, and whether each lies in a loop of its own."""
+        """Forward passes before one backward pass, and whether each lies in a loop of its own."""
         notes.models.append(self)
 
     def find_shapes(self) -> Mapping[str, Shape] | None:

@@ -1,0 +1,61 @@
+"""Program that rehearses another: ``PLAN.json python-words...`` with what ``python`` would be given.
+
+The plan (``Rehearsal``) names the file for the answer. The words are ``train.py ARGS``, ``-m MODULE ARGS`` or
+``-c CODE ARGS``; the program finds ``sys.argv``, ``sys.path`` and ``__main__`` as under Python itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from importlib import import_module
+from pathlib import Path
+
+if not __package__:  # run by its path: import the worker's folder as a package, as its own program does
+    folder = Path(__file__).resolve().parent
+    sys.path[:] = [
+        str(folder.parents[1]),
+        *(entry for entry in sys.path if not entry or Path(entry).resolve() != folder),
+    ]
+    import_module(f"{folder.parent.name}.{folder.name}")
+    del sys.path[0]
+    __package__ = f"{folder.parent.name}.{folder.name}"
+
+from ..measure.real_steps import die_with_parent
+
+
+def main(arguments: list[str]) -> None:
+    """Run the program under the rehearsal."""
+    die_with_parent()
+    plan = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    os.environ.update(plan.get("environ") or {})
+    from .program import Rehearsal
+
+    words = arguments[1:]
+    rehearsal = Rehearsal(plan)  # reads the allocator's settings; what it imports is not redirected
+    if plan.get("scratch"):
+        from .scratch import Scratch
+
+        Scratch(Path(plan["scratch"])).install()
+
+    def program() -> None:
+        if words[0] == "-m":
+            sys.argv = words[1:]
+            sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python does
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        elif words[0] == "-c":
+            sys.argv = ["-c", *words[2:]]
+            sys.path.insert(0, "")
+            exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - the user's own program
+        else:
+            sys.argv = words
+            sys.path.insert(0, str(Path(words[0]).resolve().parent))
+            runpy.run_path(words[0], run_name="__main__")
+
+    rehearsal.run(program)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

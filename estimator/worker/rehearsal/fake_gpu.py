@@ -1,0 +1,372 @@
+"""GPUs whose tensors have shapes and no storage: what a program puts there is fake, what it keeps on the host is real.
+
+A dispatch mode sees each operation below autograd. One that names a GPU, or has an argument there, gives fake tensors
+there (``FakeTensorMode``); every other one runs as it would. torch built without CUDA refuses tensors whose device is
+``cuda`` in C++ (autograd asks for a device guard), so these are fake CPU tensors that say ``cuda`` in Python.
+Parameters are fake on the host too: their values do not matter, and they may be larger than its memory.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import threading
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from ..memory.allocator import AllocatorSettings, CachingAllocator
+from ..memory.tracker import StorageTracker
+from ..replaced import replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HOST = -1
+"""Number of the host among the GPUs of a process."""
+MAX_KNOWN_VALUES = 1 << 20
+"""Largest number of integers of which a fake tensor keeps the values: token ids, masks and lengths decide shapes."""
+_CPU = torch.device("cpu")
+_ATEN = torch.ops.aten
+_COPIES = {_ATEN._to_copy.default, _ATEN.clone.default}
+_READ = {_ATEN._local_scalar_dense.default, _ATEN.equal.default, _ATEN.is_nonzero.default}
+_ASKS_FOR_OVERFLOW = re.compile(r"isnan|isinf|isfinite|inf_or_nan|overflow|found_inf")
+"""A line that looks for overflows, which are assumed not to happen."""
+_FOLDER = __file__.rpartition("/rehearsal/")[0]
+_TORCH = torch.__path__[0]
+
+
+class Doubts:
+    """What the memory depends on and is not known, each once with the line of the program.
+
+    The number of the values read is not limited, that of the sentences is.
+    """
+
+    _MOST = 50
+
+    def __init__(self) -> None:
+        self.sentences: dict[str, None] = {}
+
+    def add(self, sentence: str) -> None:
+        """Record a doubt."""
+        if len(self.sentences) < self._MOST:
+            self.sentences[sentence] = None
+
+
+@dataclass
+class HeldMemory:
+    """Bytes that torch's allocator holds now, and their highest values since the last reset."""
+
+    allocated: int = 0
+    reserved: int = 0
+    peak_allocated: int = 0
+    peak_reserved: int = 0
+
+
+class FakeGpus(StorageTracker):
+    """A dispatch mode under which ``cuda`` devices are fake, and which records all storages on them.
+
+    Args:
+        count: GPUs that the program sees.
+        conf: the allocator's settings, as in ``PYTORCH_CUDA_ALLOC_CONF``.
+    """
+
+    def __init__(self, count: int = 1, conf: str | None = None) -> None:
+        super().__init__()
+        self.allocator = CachingAllocator(AllocatorSettings.from_conf(conf))
+        """torch's allocator on the first GPU."""
+        self.reserved = array("q")
+        """Bytes that it holds after each event of the history."""
+        self.held = HeldMemory()
+        self.count = count
+        self.current = 0
+        """GPU that ``cuda`` without a number means."""
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.doubts = Doubts()
+        self._depth = threading.local()
+        self._placed = HOST
+        self._copies_to: int | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
+        is_placed = device is not None and device.type == "cuda"
+        if not is_placed and FakeTensor not in types:
+            if kwargs.get("pin_memory"):
+                kwargs = {**kwargs, "pin_memory": False}
+            return func(*args, **kwargs)
+        depth = getattr(self._depth, "value", 0)
+        self._depth.value = depth + 1
+        placed = self._placed
+        try:
+            if is_placed:
+                self._placed = self.current if device.index is None else device.index
+                kwargs = {**kwargs, "device": _CPU}
+                kwargs.pop("pin_memory", None)
+            elif self._copies_to is not None and not depth and func in _COPIES:
+                self._placed = self._copies_to
+            else:
+                self._placed = max((self._gpu_of(each) for each in _tensors(args)), default=HOST)
+            if func is _ATEN._to_copy.default:
+                return self._copy(func, args, kwargs)
+            if FakeTensor not in types:  # made there
+                with self.mode:
+                    return self._seen(func, types, args, kwargs)
+            return self._seen(func, types, args, kwargs)
+        finally:
+            self._placed = placed
+            self._depth.value = depth
+
+    def _seen(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func in _READ:
+            return self._value(func, args)
+        self.gpu = self._placed
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        except (fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException):
+            return self._largest(func, args)
+
+    def _copy(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Copy a tensor to another device or dtype."""
+        source = args[0]
+        self.gpu = self._placed
+        if type(source) is FakeTensor:
+            kwargs.pop("pin_memory", None)
+            kwargs.pop("device", None)
+            return super().__torch_dispatch__(func, (FakeTensor,), args, kwargs)
+        dtype = kwargs.get("dtype") or source.dtype
+        fake = self.fake_of(source, dtype)
+        self._track(fake, "inputs")
+        return fake
+
+    def fake_of(self, real: Any, dtype: Any = None) -> Any:
+        """Return a fake tensor like a real one; of few integers it keeps the values."""
+        dtype = dtype or real.dtype
+        with self.mode, torch._C._DisableTorchDispatch():
+            shape = torch.empty_strided(real.shape, _dense_stride(real), dtype=dtype, device="meta")
+        fake = FakeTensor(self.mode, shape, _CPU)
+        is_number = not real.dtype.is_floating_point and not real.dtype.is_complex
+        if is_number and real.numel() <= MAX_KNOWN_VALUES and real.device.type == "cpu":
+            fake.constant = real.detach().to(dtype, copy=True)
+            self.mode.fake_tensor_converter.add_constant_storage_mapping(fake)
+        return fake
+
+    def on_host(self, real: Any) -> Any:
+        """Return a fake tensor like a real one, on the host."""
+        fake = self.fake_of(real)
+        self.gpu = HOST
+        self._track(fake, None)
+        return fake
+
+    def device_of(self, fake: Any) -> Any:
+        """Return the device that a fake tensor has for the program."""
+        if getattr(self._depth, "value", 0):
+            return torch.device("meta") if fake.fake_mode.in_kernel_invocation else fake.fake_device
+        gpu = self._gpu_of(fake)
+        return _CPU if gpu == HOST else torch.device("cuda", gpu)
+
+    def _gpu_of(self, tensor: Any) -> int:
+        record = self._live.get(tensor.untyped_storage()._cdata)
+        if record is None:  # nothing is stored: on the GPU, where most are
+            return HOST if tensor.numel() else self.current
+        return record.gpu
+
+    def _track(self, tensor: Any, component: str | None) -> None:
+        if type(tensor) is FakeTensor:
+            super()._track(tensor, component)
+
+    def _allocate(self, storage: Any, shape: tuple[int, ...], dtype: str, component: str | None) -> None:
+        super()._allocate(storage, shape, dtype, component)
+        record = self.history.records[-1]
+        record.host = self.gpu == HOST
+        if not record.host:
+            record.line = program_line()
+            self.allocator.malloc(record.number, record.size, record.stream)
+        self._note()
+
+    def _free(self, key: int) -> None:
+        record = self._live[key]
+        super()._free(key)
+        if not record.host:
+            self.allocator.free(record.number)
+        self._note()
+
+    def _note(self) -> None:
+        held = self.held
+        held.allocated, held.reserved = self.allocator.allocated, self.allocator.reserved
+        held.peak_allocated = max(held.peak_allocated, held.allocated)
+        held.peak_reserved = max(held.peak_reserved, held.reserved)
+        self.reserved.append(held.reserved)
+
+    def empty_cache(self) -> None:
+        """Give unused segments back, as ``torch.cuda.empty_cache``."""
+        self.allocator.empty_cache()
+        self.held.reserved = self.allocator.reserved
+
+    def reset_peak(self) -> None:
+        """Forget the highest values so far, as ``torch.cuda.reset_peak_memory_stats``."""
+        self.held = HeldMemory(self.held.allocated, self.held.reserved, self.held.allocated, self.held.reserved)
+
+    def placing(self, device: Any) -> Any:
+        """Put what copies make inside on a device."""
+        gpu = HOST if device.type == "cpu" else self.current if device.index is None else device.index
+        return replaced((self, "_copies_to", gpu))
+
+    def values_of(self, fake: Any) -> Any:
+        """Return a real tensor with a tensor's values if they are known, else ones."""
+        if fake.constant is not None:
+            return fake.constant
+        if not fake.dtype.is_floating_point:
+            self.doubts.add(f"{program_line()} reads values that only a real run knows")
+        return torch.ones(tuple(fake.shape), dtype=fake.dtype)
+
+    def _value(self, func: Any, args: Any) -> Any:
+        """Return a value that the program reads: the real one where the host made it, else a plausible one."""
+        constant = args[0].constant
+        if func is _ATEN.equal.default:
+            return True
+        if constant is not None:
+            return func(constant)
+        if args[0].dtype.is_floating_point:
+            return 1.0  # a loss or a norm
+        if args[0].dtype == torch.bool:
+            line = program_line()
+            if self._is_told(args[0]) and not _asks_for_overflow(line):
+                self.doubts.add(f"{line} decides by a value that only a real run knows; no is assumed")
+            return False
+        if self._is_told(args[0]):
+            self.doubts.add(f"{program_line()} reads a number that only a real run knows; 1 is assumed")
+        return 1
+
+    def _is_told(self, tensor: Any) -> bool:
+        """Return True unless a parameter is being initialized."""
+        return self._phase != "loading" or self._gpu_of(tensor) != HOST
+
+    def _largest(self, func: Any, args: Any) -> Any:
+        """Return what an operation gives at most where its values decide the shape."""
+        source, count = args[0], args[0].numel()
+        name = func._schema.name.partition("::")[2]
+        if name in ("index", "_unsafe_index") and all(
+            index is None or not _is_mask(index) or index.constant is not None for index in args[1]
+        ):
+            return self._indexed(func, args)
+        self.doubts.add(
+            f"{program_line()} makes a tensor whose size depends on values ({name}): the largest is assumed"
+        )
+        with self.mode:
+            if name in ("nonzero", "argwhere"):
+                return self._tracked(source.new_empty((count, source.dim()), dtype=torch.int64))
+            if name == "masked_select":
+                count = max(count, args[1].numel())
+                return self._tracked(source.new_empty((count,)))
+            if name.startswith(("_unique", "unique")):
+                every = source.new_empty((count,))
+                index = source.new_empty(source.shape, dtype=torch.int64)
+                made = (every, index, index.new_empty((count,)))
+                return tuple(self._tracked(each) for each in made[: len(func._schema.returns)])
+            if name in ("index", "_unsafe_index"):
+                return self._indexed(func, args)
+            if name == "repeat_interleave":
+                raise NotImplementedError(f"{name} with counts on the GPU, at {program_line()}")
+        raise NotImplementedError(f"the shape of the result of {name} depends on values, at {program_line()}")
+
+    def _indexed(self, func: Any, args: Any) -> Any:
+        """Index with boolean masks, of which every element is taken if their values are not known."""
+        indices: list[Any] = []
+        for index in args[1]:
+            if index is not None and _is_mask(index):
+                count = index.numel() if index.constant is None else int(index.constant.sum())
+                indices += [self._positions(index, count) for _ in range(index.dim())]
+            else:
+                indices.append(index)
+        with self.mode:
+            return self._tracked(func(args[0], indices))
+
+    def _positions(self, like: Any, count: int) -> Any:
+        """Return the positions of a mask's elements, which CUDA keeps while it indexes."""
+        with self.mode:
+            return self._tracked(like.new_empty((count,), dtype=torch.int64))
+
+    def _tracked(self, tensor: Any) -> Any:
+        self._track(tensor, None)
+        return tensor
+
+
+def _dense_stride(tensor: Any) -> tuple[int, ...]:
+    """Return the strides of a copy, which keeps the order of dimensions of a dense tensor."""
+    return tuple(torch.empty_like(tensor, device="meta").stride())
+
+
+def _is_mask(index: Any) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
+
+
+def _tensors(values: Any) -> Iterator[Any]:
+    for value in values:
+        if type(value) is FakeTensor:
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _asks_for_overflow(line: str) -> bool:
+    """Return True if a statement, which may have several lines, looks for overflows."""
+    name, _, number = line.rpartition(":")
+    first = int(number or 0)
+    return any(_ASKS_FOR_OVERFLOW.search(linecache.getline(name, first + at)) for at in range(5))
+
+
+def program_line() -> str:
+    """Return the innermost line outside of torch and of the rehearsal: ``train.py:12``."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((_TORCH, _FOLDER, "<")):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+class Parameters:
+    """Makes parameters fake, and moves modules in place as torch does with real ones."""
+
+    def __init__(self, gpus: FakeGpus) -> None:
+        self.gpus = gpus
+        self._new = torch.nn.Parameter.__new__
+
+    def new(self, cls: Any, data: Any = None, requires_grad: bool = True) -> Any:  # noqa: D102 - torch's own
+        if type(data) is torch.Tensor and data.device.type == "cpu":
+            data = self.gpus.on_host(data)
+        return self._new(cls, data, requires_grad)
+
+    def apply(self, module: Any, fn: Any, recurse: bool = True) -> Any:
+        """Apply a function to a module's tensors, as ``torch.nn.Module._apply`` without swapping tensors."""
+        if recurse:
+            for child in module.children():
+                child._apply(fn)
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            with torch.no_grad():
+                changed = fn(parameter)
+                gradient = None if parameter.grad is None else fn(parameter.grad)
+            if changed is parameter:
+                continue
+            if isinstance(parameter, FakeTensor) and isinstance(changed, FakeTensor):
+                parameter.data = changed
+                if gradient is not None:
+                    parameter.grad = gradient
+            else:
+                module._parameters[name] = torch.nn.Parameter(changed, parameter.requires_grad)
+            self.gpus.label((module._parameters[name],), "weights")
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = changed = fn(buffer)
+                if isinstance(changed, FakeTensor):
+                    self.gpus.label((changed,), "weights")
+        return module

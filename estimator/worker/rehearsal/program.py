@@ -1,0 +1,213 @@
+"""Runs a program until its optimizers have stepped, and tells what it had on the GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
+
+from ..memory.tracker import phase_spans, summarize
+from .fake_gpu import FakeGpus, program_line
+from .libraries import build_without_weights
+from .stand_ins import Card, cuda_without_gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MANY_STEPS = 20
+"""Steps of one optimizer, as a multiple of those asked for, after which one that never stepped is not waited for."""
+_MIN_VOCABULARY = 1000
+_HOOKED = "_vramtop_labels_gradient"
+
+
+class Rehearsal:
+    """Follows a program through its steps.
+
+    Args:
+        plan: ``steps``, ``gpus``, ``card`` (``Card``), ``conf``, ``answer`` (file), ``seconds``.
+    """
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+        self.gpus = FakeGpus(plan["gpus"], plan.get("conf"))
+        self._steps: dict[Any, int] = {}
+        self._names: dict[int, str] = {}
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._step = 0
+        self._start = time.monotonic()
+        self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._trained: dict[int, int] = {}
+        self._begin("loading")
+
+    def run(self, program: Callable[[], object]) -> None:
+        """Run the program; it ends with the process once it has stepped, and its answer is in the plan's file."""
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+        torch.nn.modules.module.register_module_forward_pre_hook(self._before_forward)
+        signal.signal(signal.SIGALRM, lambda *_: self._finish("time"))
+        signal.alarm(max(1, int(self.plan["seconds"])))
+        start = torch.optim.Optimizer.__init__
+        backward = torch.autograd.backward
+
+        def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            start(optimizer, *args, **kwargs)
+            self._optimizers.add(optimizer)
+
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            self._before_backward()
+            try:
+                return backward(*args, **kwargs)
+            finally:
+                self._after_backward()
+
+        torch.optim.Optimizer.__init__ = made
+        torch.autograd.backward = run_backward
+        card = Card(**self.plan["card"])
+        build_without_weights()
+        with cuda_without_gpu(self.gpus, card), self.gpus.tracking_resize(), self.gpus.naming_modules():
+            try:
+                program()
+            except SystemExit as end:
+                code = end.code
+                if code not in (None, 0):
+                    sys.stderr.write(code if isinstance(code, str) else f"exit code {code}\n")
+                self._finish("end" if code in (None, 0) else "exit")
+            except BaseException as error:  # noqa: BLE001 - the program's own failure, which is told
+                traceback.print_exc()
+                self._finish("error", error)
+        self._finish("end")
+
+    def _begin(self, phase: str) -> None:
+        self.gpus.begin_phase(self._step, phase)
+
+    def _before_forward(self, module: Any, _args: Any) -> None:
+        if not self._step and torch.is_grad_enabled() and self._optimizers:
+            self._step = 1
+            self._begin("forward")
+        if module in self._roots:
+            return
+        self._roots.add(module)
+        for each in module.modules():
+            self._roots.add(each)
+            if isinstance(each, torch.nn.Embedding) and each.num_embeddings >= _MIN_VOCABULARY:
+                self.gpus.add_vocabulary(each.num_embeddings)
+        named = list(module.named_parameters())
+        self._names.update((id(each), name) for name, each in named)
+        self.gpus.label((each for _, each in named), "weights", (name for name, _ in named))
+
+    def _before_backward(self) -> None:
+        if not self._step:
+            self._step = 1
+        for group in (group for optimizer in self._optimizers for group in optimizer.param_groups):
+            for parameter in group["params"]:
+                if parameter.requires_grad and parameter.is_leaf and not hasattr(parameter, _HOOKED):
+                    setattr(parameter, _HOOKED, True)
+                    parameter.register_post_accumulate_grad_hook(self._label_gradient)
+        self._begin("backward")
+
+    def _label_gradient(self, parameter: Any) -> None:
+        if parameter.grad is not None:
+            self.gpus.label((parameter.grad,), "gradients", (self._names.get(id(parameter), ""),))
+
+    def _after_backward(self) -> None:
+        self._begin("forward")
+
+    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._step = max(self._step, 1)
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        self._trained.update((id(each), each.numel()) for each in parameters)
+        self.gpus.label((each.grad for each in parameters if each.grad is not None), "gradients")
+        self._begin("optimizer step")
+
+    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        for parameter, state in optimizer.state.items():
+            made = [leaf for leaf in tree_leaves(state) if isinstance(leaf, FakeTensor)]
+            self.gpus.label(made, "optimizer", [self._names.get(id(parameter), "")] * len(made))
+        self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
+        wanted = self.plan["steps"]
+        waiting = any(self._steps.get(each, 0) < wanted for each in self._optimizers)
+        if not waiting or max(self._steps.values()) >= MANY_STEPS * wanted:
+            self._finish("steps")
+        self._step = min(max(self._steps.values()), wanted - 1) + 1
+        self._begin("forward")
+
+    def _finish(self, ended: str, error: BaseException | None = None) -> None:
+        """Write the answer and end the process, which other threads and cleaning up must not delay."""
+        signal.alarm(0)
+        self._begin("end")
+        answer = self._answer(ended, error)
+        file = Path(self.plan["answer"])
+        draft = file.with_suffix(".part")
+        draft.write_text(json.dumps(answer), encoding="utf-8")
+        draft.replace(file)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _answer(self, ended: str, error: BaseException | None) -> dict[str, Any]:
+        gpus, history = self.gpus, self.gpus.history
+        answer: dict[str, Any] = {
+            "ended": ended,
+            "line": program_line() if error is None else _last_line(error),
+            "error": None if error is None else f"{type(error).__name__}: {error}"[:1000],
+            "steps": [
+                {"optimizer": type(optimizer).__name__, "steps": count} for optimizer, count in self._steps.items()
+            ],
+            "trained": sum(self._trained.values()),
+            "doubts": list(gpus.doubts.sentences),
+            "seconds": time.monotonic() - self._start,
+            "host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "versions": _versions(),
+            "events": len(history.events),
+        }
+        spans = phase_spans(history)
+        steps = sorted({span.step for span in spans if span.step})
+        if not steps:
+            return answer
+        summaries = {step: summarize(history, step) for step in steps}
+        highest = max(summaries, key=lambda step: max(_peaks(summaries[step])))
+        summary = summaries[highest]
+        events = [event for event, _ in summary["timeline"]]
+        return {
+            **answer,
+            **summary,
+            "step": highest,
+            "reserved": [gpus.reserved[event] for event in events],
+            "peak_reserved": max(gpus.reserved, default=0),
+        }
+
+
+def _peaks(summary: dict[str, Any]) -> list[int]:
+    return [phase["allocated"] for phase in summary["phases"].values()]
+
+
+def _last_line(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    here = [frame for frame in frames if "/rehearsal/" not in frame.filename and not frame.filename.startswith("<")]
+    return f"{here[-1].filename}:{here[-1].lineno}" if here else ""
+
+
+def _versions() -> dict[str, str]:
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in ("transformers", "peft", "accelerate", "trl", "diffusers", "timm", "lightning", "deepspeed"):
+        if name in sys.modules:
+            try:
+                found[name] = version(name)
+            except PackageNotFoundError:
+                continue
+    return found

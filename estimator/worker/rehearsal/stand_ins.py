@@ -1,0 +1,378 @@
+"""Stand-ins for CUDA, without a GPU: devices, streams, memory, autocast, values of tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ..replaced import replaced
+from ..step.cuda_autocast import cuda_autocast
+from ..step.forward_pass import cuda_kernels
+from .fake_gpu import MAX_KNOWN_VALUES, Parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .fake_gpu import FakeGpus
+
+Card = SimpleNamespace
+"""``name``, ``total_memory`` (bytes) and ``capability`` (major, minor) of the GPU that the program sees."""
+
+
+@contextlib.contextmanager
+def cuda_without_gpu(gpus: FakeGpus, card: Card) -> Iterator[None]:
+    """Let everything inside find CUDA with fake GPUs."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(cuda_autocast())
+        stack.enter_context(cuda_kernels())
+        stack.enter_context(_host_attention())
+        stack.enter_context(replaced(*_cuda(gpus, card), *_tensors(gpus), *_autocast(), *_others(gpus)))
+        stack.enter_context(gpus)
+        yield
+
+
+def _host_attention() -> Any:
+    """Keep attention over host tensors as it is."""
+    functional = torch.nn.functional
+    on_gpu = functional.scaled_dot_product_attention
+    on_host = torch._C._nn.scaled_dot_product_attention
+
+    @functools.wraps(on_host)
+    def attention(query: Any, *args: Any, **kwargs: Any) -> Any:
+        return (on_gpu if isinstance(query, FakeTensor) else on_host)(query, *args, **kwargs)
+
+    return replaced((functional, "scaled_dot_product_attention", attention))
+
+
+class _Stream:
+    """A CUDA stream: all work is done in the order of issue."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+        self.device = torch.device("cuda", 0)
+        self.stream_id = self.cuda_stream = id(self) % (1 << 31)
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Event()
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self, *_: Any) -> None:
+        return None
+
+    wait_event = wait_stream = synchronize
+
+
+class _Event:
+    """A CUDA event, which has passed; an elapsed time is one millisecond."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, _: Any) -> float:
+        return 1.0
+
+    def record(self, *_: Any) -> None:
+        return None
+
+    synchronize = wait = record
+
+
+class _Generator(torch._C.Generator):  # type: ignore[misc] # torch is not type-checked
+    """A generator of random numbers, on the host wherever it is asked for."""
+
+    def __new__(cls, device: Any = None) -> _Generator:
+        made: _Generator = super().__new__(cls, device="cpu")
+        return made
+
+
+def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
+    properties = SimpleNamespace(
+        name=card.name,
+        total_memory=card.total_memory,
+        major=card.capability[0],
+        minor=card.capability[1],
+        multi_processor_count=132,
+        warp_size=32,
+        gcnArchName="",
+        L2_cache_size=50 << 20,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        max_threads_per_multi_processor=2048,
+        regs_per_multiprocessor=65536,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=232448,
+        shared_memory_per_multiprocessor=233472,
+        uuid="",
+    )
+    stream = _Stream()
+    state = torch.zeros(16, dtype=torch.uint8)
+
+    def set_device(device: Any) -> None:
+        number = device if isinstance(device, int) else torch.device(device).index
+        gpus.current = gpus.current if number is None else max(0, number)
+
+    class InDevice:
+        def __init__(self, device: Any = None) -> None:
+            self.device = device
+
+        def __enter__(self) -> None:
+            self.before = gpus.current
+            if self.device is not None:
+                set_device(getattr(self.device, "device", self.device))
+
+        def __exit__(self, *_: object) -> None:
+            gpus.current = self.before
+
+    def stats(device: Any = None) -> dict[str, int]:
+        held = gpus.held
+        return {
+            "allocated_bytes.all.current": held.allocated,
+            "allocated_bytes.all.peak": held.peak_allocated,
+            "active_bytes.all.current": held.allocated,
+            "active_bytes.all.peak": held.peak_allocated,
+            "reserved_bytes.all.current": held.reserved,
+            "reserved_bytes.all.peak": held.peak_reserved,
+            "num_alloc_retries": 0,
+            "num_ooms": 0,
+        }
+
+    def stat(name: str) -> Callable[..., int]:
+        return lambda device=None: stats()[name]
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    def info(device: Any = None) -> tuple[int, int]:
+        return card.total_memory - gpus.held.reserved, card.total_memory
+
+    answers: dict[str, Any] = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "_is_compiled": lambda: True,
+        "_lazy_init": nothing,
+        "init": nothing,
+        "device_count": lambda: gpus.count,
+        "current_device": lambda: gpus.current,
+        "set_device": set_device,
+        "device": InDevice,
+        "device_of": InDevice,
+        "_DeviceGuard": InDevice,
+        "get_device_name": lambda device=None: card.name,
+        "get_device_capability": lambda device=None: tuple(card.capability),
+        "get_device_properties": lambda device=None: properties,
+        "get_arch_list": lambda: [f"sm_{card.capability[0]}{card.capability[1]}"],
+        "is_bf16_supported": lambda *_, **__: card.capability[0] >= 8,
+        "is_tf32_supported": lambda: card.capability[0] >= 8,
+        "can_device_access_peer": lambda *_: True,
+        "mem_get_info": info,
+        "utilization": lambda device=None: 100,
+        "synchronize": nothing,
+        "ipc_collect": nothing,
+        "empty_cache": gpus.empty_cache,
+        "memory_allocated": stat("allocated_bytes.all.current"),
+        "max_memory_allocated": stat("allocated_bytes.all.peak"),
+        "memory_reserved": stat("reserved_bytes.all.current"),
+        "max_memory_reserved": stat("reserved_bytes.all.peak"),
+        "memory_cached": stat("reserved_bytes.all.current"),
+        "max_memory_cached": stat("reserved_bytes.all.peak"),
+        "memory_stats": stats,
+        "memory_summary": lambda *_, **__: "",
+        "reset_peak_memory_stats": lambda device=None: gpus.reset_peak(),
+        "reset_max_memory_allocated": lambda device=None: gpus.reset_peak(),
+        "reset_accumulated_memory_stats": nothing,
+        "set_per_process_memory_fraction": nothing,
+        "manual_seed": nothing,
+        "manual_seed_all": nothing,
+        "seed": nothing,
+        "seed_all": nothing,
+        "initial_seed": lambda: 0,
+        "get_rng_state": lambda *_: state,
+        "get_rng_state_all": lambda: [state] * gpus.count,
+        "set_rng_state": nothing,
+        "set_rng_state_all": nothing,
+        "Stream": _Stream,
+        "Event": _Event,
+        "stream": lambda chosen: chosen or stream,
+        "current_stream": lambda device=None: stream,
+        "default_stream": lambda device=None: stream,
+        "set_stream": nothing,
+        "is_current_stream_capturing": lambda: False,
+    }
+    for name, answer in answers.items():
+        if hasattr(torch.cuda, name):
+            yield torch.cuda, name, answer
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "empty_cache",
+                 "memory_stats", "mem_get_info", "reset_peak_memory_stats"):  # fmt: skip
+        yield torch.cuda.memory, name, answers[name]
+    yield torch.backends.cuda, "is_built", lambda: True
+    yield torch.backends.cudnn, "is_available", lambda: True
+    yield torch.version, "cuda", torch.version.cuda or "12.8"
+
+
+def _numbered(device: Any, gpus: FakeGpus) -> Any:
+    """Return a device with its number: C++ asks CUDA for the current one otherwise."""
+    if isinstance(device, int):
+        return torch.device("cuda", device)
+    if isinstance(device, str):
+        device = torch.device(device)
+    if isinstance(device, torch.device) and device.type == "cuda" and device.index is None:
+        return torch.device("cuda", gpus.current)
+    return device
+
+
+def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
+    """Yield the methods of tensors that name devices or read values."""
+    tensor, parameters = torch.Tensor, Parameters(gpus)
+    to, make, make_like = tensor.to, torch.tensor, torch.as_tensor
+
+    def numbered_to(self: Any, *args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
+        device, dtype, copy = kwargs.get("device"), kwargs.get("dtype"), kwargs.get("copy", False)
+        first, *rest = args or (None,)
+        if isinstance(first, torch.Tensor):  # like another tensor, whose device C++ does not see
+            device, dtype = first.device, first.dtype
+        elif isinstance(first, torch.dtype):
+            dtype = first
+        elif args:
+            device = first if first is not None else device
+            if rest:  # device, dtype, non_blocking, copy
+                dtype = rest.pop(0) if isinstance(rest[0], torch.dtype) or rest[0] is None else dtype
+        copy = rest[1] if len(rest) > 1 else copy
+        device = _numbered(device, gpus)
+        options = {"memory_format": memory_format or torch.preserve_format, "dtype": dtype, "copy": copy}
+        if not isinstance(self, FakeTensor) or (device is not None and device.type not in ("cuda", "cpu")):
+            return to(self, device=device, **options)
+        here = gpus.device_of(self)
+        if device is None or device == here:
+            return to(self, **options)
+        options["copy"] = True  # C++ sees one device
+        with gpus.placing(device):
+            return to(self, **options)
+
+    def cuda(self: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        return numbered_to(self, _numbered("cuda" if device is None else device, gpus), **kwargs)
+
+    def placed(make: Any) -> Any:
+        @functools.wraps(make)
+        def run(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
+            device = _numbered(device, gpus)
+            if device is None and torch.get_default_device().type == "cuda":
+                device = _numbered("cuda", gpus)
+            with torch.device("cpu") if device is not None else contextlib.nullcontext():
+                made = make(data, *args, **kwargs) if not isinstance(data, FakeTensor) else data
+            made = made if device is None else numbered_to(made, device)
+            return made.requires_grad_() if requires_grad else made
+
+        return run
+
+    def type_of(self: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+            kind = getattr(torch, dtype.rpartition(".")[2].replace("Tensor", "").lower())
+            return numbered_to(cuda(self), kind)
+        return plain_type(self, dtype, non_blocking, **kwargs)
+
+    plain_type = tensor.type
+
+    yield tensor, "to", numbered_to
+    yield tensor, "cuda", cuda
+    yield tensor, "cpu", lambda self, **kwargs: numbered_to(self, torch.device("cpu"), **kwargs)
+    yield tensor, "type", type_of
+    yield tensor, "pin_memory", lambda self, *_: self
+    yield tensor, "is_pinned", lambda self, *_: False
+    yield tensor, "record_stream", lambda self, _: None
+    yield torch, "tensor", placed(make)
+    yield torch, "as_tensor", placed(make_like)
+    yield torch, "Generator", _Generator
+    yield torch.nn.Parameter, "__new__", staticmethod(parameters.new)
+    yield torch.nn.Module, "_apply", lambda self, fn, recurse=True: parameters.apply(self, fn, recurse)
+    yield FakeTensor, "device", property(gpus.device_of)
+    yield FakeTensor, "is_cuda", property(lambda self: self.device.type == "cuda")
+    yield FakeTensor, "is_cpu", property(lambda self: self.device.type == "cpu")
+    yield FakeTensor, "get_device", lambda self: -1 if self.device.index is None else self.device.index
+    yield FakeTensor, "tolist", lambda self: gpus.values_of(self).tolist()
+    yield FakeTensor, "numpy", lambda self, **_: gpus.values_of(self).numpy()
+    yield FakeTensor, "__array__", lambda self, *args, **_: gpus.values_of(self).numpy()
+    yield FakeTensor, "__format__", lambda self, spec: format(self.item() if not self.dim() else "tensor(...)", spec)
+
+
+def _autocast() -> Iterator[tuple[Any, str, Any]]:
+    """Yield what lets autocast for CUDA be that of the CPU, which casts as CUDA's does (``cuda_autocast``)."""
+    autocast = torch.amp.autocast_mode.autocast
+    start = autocast.__init__
+
+    def begin(self: Any, device_type: str, dtype: Any = None, **kwargs: Any) -> None:
+        if device_type == "cuda" and dtype is None:
+            dtype = torch.float16
+        start(self, "cpu" if device_type == "cuda" else device_type, dtype=dtype, **kwargs)
+
+    yield autocast, "__init__", begin
+    for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
+        of_device = getattr(torch, name)
+
+        def on_cpu(*args: Any, of_device: Any = of_device) -> Any:
+            if args and isinstance(args[0], str):
+                return of_device("cpu" if args[0] == "cuda" else args[0], *args[1:])
+            return of_device("cpu", *args)
+
+        yield torch, name, on_cpu
+    yield torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype("cpu")
+
+
+def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what else depends on a device or on values."""
+    scaler = torch.amp.GradScaler
+
+    def step(_self: Any, optimizer: Any, _state: Any, *args: Any, **kwargs: Any) -> Any:
+        return optimizer.step(*args, **kwargs)  # no gradient overflows
+
+    def compiled(model: Any = None, **_: Any) -> Any:
+        gpus.doubts.add("torch.compile is not followed: the memory is that of the program without it")
+        return model if model is not None else (lambda each: each)
+
+    def recurrent(kind: Any) -> Any:
+        @functools.wraps(kind)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if isinstance(args[0], FakeTensor):
+                gpus.doubts.add("recurrent layers run as single steps: what cuDNN keeps of them is not known")
+            return kind(*args, **kwargs)
+
+        return run
+
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        yield torch._VF, name, recurrent(getattr(torch._VF, name))
+    load = torch.load
+
+    def load_on_host(file: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        return load(file, map_location="cpu", **kwargs)
+
+    def save(_values: Any, file: Any, *_: Any, **__: Any) -> None:
+        if isinstance(file, (str, os.PathLike)):
+            with open(file, "wb"):  # noqa: PTH123 - the redirected one
+                pass
+
+    with contextlib.suppress(ImportError):
+        import safetensors.torch
+
+        yield safetensors.torch, "save_file", save
+    yield torch, "save", save
+    yield fake_tensor, "CONSTANT_NUMEL_LIMIT", MAX_KNOWN_VALUES
+    yield scaler, "_maybe_opt_step", step
+    yield torch, "compile", compiled
+    yield torch.nn.Module, "compile", lambda self, *_, **__: compiled()
+    yield torch, "load", load_on_host

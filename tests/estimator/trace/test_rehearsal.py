@@ -1,0 +1,336 @@
+"""Rehearsals of real programs: against the same programs run for real on the CPU, and of programs that misbehave."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.trace.rehearsal import python_command, rehearse
+
+pytest.importorskip("torch")
+
+GAN = """
+import sys, torch, torch.nn as nn
+dev = sys.argv[1]
+G = nn.Sequential(nn.ConvTranspose2d(64, 128, 4), nn.BatchNorm2d(128), nn.ReLU(), nn.ConvTranspose2d(128, 3, 4, 2, 1))
+G.to(dev)
+D = nn.Sequential(nn.Conv2d(3, 128, 4, 2, 1), nn.LeakyReLU(0.2, inplace=True), nn.Flatten(), nn.Linear(2048, 1)).to(dev)
+og, od = torch.optim.Adam(G.parameters(), 2e-4), torch.optim.Adam(D.parameters(), 2e-4)
+bce = nn.BCEWithLogitsLoss()
+for i in range(3):
+    x, z = torch.randn(64, 3, 8, 8).to(dev), torch.randn(64, 64, 1, 1, device=dev)
+    od.zero_grad()
+    f = G(z)
+    (bce(D(x), torch.ones(64, 1, device=dev)) + bce(D(f.detach()), torch.zeros(64, 1, device=dev))).backward()
+    od.step()
+    og.zero_grad()
+    bce(D(f), torch.ones(64, 1, device=dev)).backward()
+    og.step()
+"""
+UNET = """
+import copy, sys, torch, torch.nn as nn, torch.nn.functional as F
+dev = sys.argv[1]
+class Block(nn.Module):
+    def __init__(self, i, o):
+        super().__init__()
+        self.c, self.n, self.d = nn.Conv2d(i, o, 3, padding=1), nn.GroupNorm(8, o), nn.Conv2d(o, o, 3, padding=1)
+    def forward(self, x):
+        return self.d(F.silu(self.n(self.c(x))))
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.u, self.o = Block(3, 32), Block(32, 64), Block(64, 32), nn.Conv2d(64, 3, 1)
+    def forward(self, x):
+        a = self.a(x)
+        u = F.interpolate(self.u(self.b(F.max_pool2d(a, 2))), scale_factor=2, mode="bilinear")
+        return self.o(torch.cat([u, a], 1))
+net = Net().to(dev)
+average = copy.deepcopy(net).requires_grad_(False)
+optimizer = torch.optim.AdamW(net.parameters())
+for i in range(3):
+    x = torch.randn(16, 3, 64, 64).to(dev)
+    loss = F.mse_loss(net(x), torch.randn_like(x))
+    loss.backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    with torch.no_grad():
+        for p, q in zip(average.parameters(), net.parameters()):
+            p.lerp_(q, 0.01)
+    print(loss.item())
+"""
+LOADER = """
+import sys, torch, torch.nn as nn
+from torch.utils.data import DataLoader, TensorDataset
+dev = sys.argv[1]
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.a, self.b = nn.Embedding(2000, 64), nn.Linear(64, 256), nn.Linear(256, 2000)
+    def forward(self, ids):
+        return self.b(torch.tanh(self.a(self.e(ids))))
+net = Net()
+net.b.weight = nn.Parameter(torch.zeros(2000, 256))
+net.to(dev)
+optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+data = TensorDataset(torch.randint(1, 2000, (40, 50)))
+for step, (ids,) in enumerate(DataLoader(data, 8, pin_memory=True, num_workers=1)):
+    ids[:, 40:] = 0
+    ids = ids.to(dev, non_blocking=True)
+    kept = net(ids)[ids != 0]
+    assert kept.shape == (8 * 40, 2000), kept.shape
+    loss = nn.functional.cross_entropy(kept, ids[ids != 0])
+    loss.backward()
+    if step % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+REAL = """
+import runpy, sys, torch, weakref
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+live, now, peak = {}, 0, 0
+class Count(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        global now, peak
+        result = func(*args, **(kwargs or {}))
+        for each in tree_leaves(result):
+            if isinstance(each, torch.Tensor) and each.untyped_storage()._cdata not in live:
+                storage = each.untyped_storage()
+                key, size = storage._cdata, -(-storage.nbytes() // 512) * 512
+                live[key] = size
+                now += size
+                peak = max(peak, now)
+                weakref.finalize(storage, free, key)
+        return result
+def free(key):
+    global now
+    now -= live.pop(key, 0)
+sys.argv = sys.argv[1:]
+with Count():
+    runpy.run_path(sys.argv[0], run_name="__main__")
+print(peak)
+"""
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Return a function that writes a program and returns its path; the tests run in its folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str, name: str = "train.py") -> str:
+        Path(name).write_text(text, encoding="utf-8")
+        return name
+
+    return write
+
+
+@pytest.mark.parametrize("text", [GAN, UNET], ids=["gan", "unet"])
+def test_what_is_allocated_is_what_the_same_program_takes_on_the_cpu(program, text: str) -> None:
+    name, counter = program(text), program(REAL, "real.py")
+    real = subprocess.run(
+        [sys.executable, counter, name, "cpu"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    found = rehearse([sys.executable, name, "cuda"])
+    taken = found.allocated_bytes - found.workspace_bytes
+    assert taken == pytest.approx(int(real.stdout.split()[-1]), rel=0.01)
+    assert not found.warnings
+    assert {each.steps for each in found.answer.steps} == {3}
+
+
+def test_values_that_the_host_made_decide_shapes_and_gradients_accumulate(program) -> None:
+    found = rehearse([sys.executable, program(LOADER), "cuda"], steps=2)
+    assert not found.warnings  # the masked rows are counted: their number is known
+    logits = 8 * 40 * 2000 * 4
+    largest = {(each.shape, each.component, each.bytes) for each in found.answer.peak_tensors}
+    assert ((320, 2000), "logits", logits) in largest
+    lines = {each.line for each in found.answer.peak_tensors}
+    assert any(line.endswith("train.py:22") for line in lines)
+    names = {each.module for each in found.answer.peak_tensors}
+    assert {"e.weight", "b.weight"} <= names
+
+
+def test_a_size_that_depends_on_unknown_values_is_a_warning_and_a_wider_range(program) -> None:
+    text = """
+import torch
+net = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    y = net(torch.randn(4096, 512, device="cuda"))
+    y = y[y.sum(1) > 0] if {masked} else y
+    y.pow(2).sum().backward()
+    optimizer.step()
+"""
+    plain = rehearse([sys.executable, program(text.format(masked=False))])
+    masked = rehearse([sys.executable, program(text.format(masked=True))])
+    assert not plain.warnings
+    (warning,) = masked.warnings
+    assert "train.py:7 makes a tensor whose size depends on values (index): the largest is assumed." in warning
+    assert masked.range[0] < plain.range[0]
+    assert masked.allocated_bytes > plain.allocated_bytes
+
+
+def test_a_model_of_transformers_is_built_from_its_config_and_follows_autocast_and_checkpointing(program) -> None:
+    Path("model").mkdir()
+    Path("model/config.json").write_text(
+        '{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "intermediate_size": 8192,'
+        ' "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000}'
+    )
+    text = """
+import torch
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("model", dtype=torch.bfloat16, attn_implementation="flash_attention_2")
+data = [{"input_ids": torch.ones(1024, dtype=torch.long), "labels": torch.ones(1024, dtype=torch.long)}] * 16
+arguments = TrainingArguments(
+    "out", per_device_train_batch_size=2, bf16=True, max_steps=2, report_to=[], gradient_checkpointing=True,
+    optim="adamw_torch_fused", logging_steps=1, save_strategy="no",
+)
+Trainer(model, arguments, train_dataset=data).train()
+print(torch.cuda.max_memory_allocated())
+"""
+    found = rehearse([sys.executable, program(text)], steps=2)
+    parts = found.answer.phases["backward"].components
+    weights = found.answer.trained * 2
+    assert found.answer.trained == 1_104_218_112
+    assert parts["weights"] == pytest.approx(weights, rel=0.001)
+    assert parts["optimizer"] == pytest.approx(2 * weights, rel=0.001)
+    assert parts["activations"] < 0.3 * 2**30  # one input of each of 16 blocks, and what one block saves
+    assert not Path("out").exists()
+    assert found.answer.host_bytes < 3 * 2**30
+    assert found.answer.versions["transformers"]
+
+
+WRITES = """
+import os, pathlib, shutil, tempfile, torch
+here = pathlib.Path.cwd()
+(here / "out" / "a").mkdir(parents=True)
+(here / "out" / "x.txt").write_text("new")
+assert (here / "out" / "x.txt").read_text() == "new"
+assert sorted(os.listdir("out")) == ["a", "x.txt"], os.listdir("out")
+with open("kept.txt", "a") as file:
+    file.write("more")
+assert open("kept.txt").read() == "keptmore"
+os.remove("kept.txt")
+assert not os.path.exists("kept.txt")
+shutil.rmtree("folder")
+assert not os.path.isdir("folder")
+os.rename("moved.txt", "out/moved.txt")
+assert pathlib.Path("out/moved.txt").read_text() == "moved"
+with tempfile.TemporaryDirectory() as folder:
+    open(folder + "/f", "w").close()
+net = torch.nn.Linear(2, 2).cuda()
+torch.save(net.state_dict(), "model.pt")
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    net(torch.ones(1, 2).cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_what_a_program_writes_is_thrown_away(program) -> None:
+    name = program(WRITES)
+    Path("kept.txt").write_text("kept")
+    Path("moved.txt").write_text("moved")
+    Path("folder").mkdir()
+    Path("folder/file").write_text("in it")
+    before = {str(each): each.is_file() and each.read_text() for each in Path().rglob("*")}
+    rehearse([sys.executable, name])
+    assert {str(each): each.is_file() and each.read_text() for each in Path().rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("raise ValueError('no data')", r"failed in the rehearsal, at train\.py:1: ValueError: no data"),
+        ("import torch", "ended without a backward pass"),
+        ("raise SystemExit('usage: train.py')", "ended with an error before an optimizer had stepped"),
+        ("input()", r"EOFError"),
+        ("import time\ntime.sleep(60)", r"no optimizer has stepped within 2 s; the program was at train\.py:2"),
+        ("import os\nos._exit(7)", r"without an answer \(exit code 7\)"),
+        ("print('x' * 10**8)\nraise KeyError('a')", "KeyError"),
+        (
+            "import torch\ntorch.zeros(3, device='cuda').repeat_interleave(torch.rand(3, device='cuda').long())",
+            "repeat",
+        ),
+    ],
+)
+def test_a_program_that_does_not_train_is_told_in_a_sentence(program, text: str, sentence: str) -> None:
+    shown: list[str] = []
+    with pytest.raises(CannotTellError, match=sentence):
+        rehearse([sys.executable, program(text)], timeout=2 if "sleep" in text else 100, on_output=shown.append)
+    assert len(shown) == 1
+    assert len(shown[0]) <= 1 << 16
+
+
+def test_a_program_that_catches_everything_ends_after_its_steps(program) -> None:
+    text = """
+import torch
+net = torch.nn.Linear(2, 2).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+while True:
+    try:
+        net(torch.ones(1, 2, device="cuda")).sum().backward()
+        optimizer.step()
+    except BaseException:
+        pass
+"""
+    assert rehearse([sys.executable, program(text)], steps=2).answer.steps[0].steps == 2
+
+
+def test_the_program_finds_the_gpu_that_is_asked_for_and_its_own_memory(program) -> None:
+    text = """
+import torch
+assert torch.cuda.is_available() and torch.cuda.device_count() == 1
+print(torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory)
+before = torch.cuda.memory_allocated()
+x = torch.zeros(1 << 20, device="cuda")
+assert torch.cuda.memory_allocated() - before == 4 << 20 and torch.cuda.memory_reserved() == 20 << 20
+del x
+torch.cuda.empty_cache()
+assert torch.cuda.memory_reserved() == 0 and torch.cuda.max_memory_allocated() == 4 << 20
+assert str(torch.ones(2).cuda().device) == "cuda:0" and torch.ones(2).cuda().cpu().device.type == "cpu"
+raise RuntimeError(torch.cuda.get_device_name())
+"""
+    with pytest.raises(CannotTellError, match="RuntimeError: NVIDIA GeForce RTX 4090"):
+        rehearse([sys.executable, program(text)], gpu=find_gpu("4090"))
+
+
+def test_commands_of_python_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    Path("tool").write_text(f"#!{sys.executable}\n")
+    Path("tool").chmod(0o755)
+    Path("ls").write_text("#!/bin/sh\n")
+    here, environ = sys.executable, dict(os.environ)
+    for line, words, given in (
+        (f"{here} train.py --lr 1", ["train.py", "--lr", "1"], {}),
+        (f"{here} -u -W ignore -m a.b x", ["-m", "a.b", "x"], {}),
+        (f"A=1 B=2 {here} -c pass", ["-c", "pass"], {"A": "1", "B": "2"}),
+        ("./tool x", ["./tool", "x"], {}),
+        ("accelerate launch --mixed_precision bf16 train.py x", ["train.py", "x"], {}),
+        ("torchrun --nproc_per_node=1 train.py", ["train.py"], {}),
+    ):
+        assert python_command(line.split(), environ, None if here in line or "tool" in line else here)[1:] == (
+            words,
+            given,
+        )
+    for line, sentence in (
+        ("", "no command given"),
+        (f"{here}", "names no program"),
+        (f"{here} nope.py", r"nope\.py: there is no such file"),
+        ("./ls", "is no program of Python's"),
+        ("nothing-there x", "there is no nothing-there in PATH"),
+        ("torchrun --nproc_per_node 2 train.py", "starts several processes here"),
+        ("deepspeed train.py", "starts several processes"),
+        ("./nopython train.py", r"there is no \./nopython"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            python_command(line.split(), environ)
