@@ -177,7 +177,8 @@ def _read_own_script(program: Program) -> JobReading:
     if script.makes_images:
         raise InputError(
             f"{program.launch.program_name} trains a diffusion model, whose memory is not counted from its source: "
-            "give a function that builds it, such as vramtop fit train.py:build_model --method traced"
+            "vramtop rehearse -- COMMAND runs it without a GPU; or give a function that builds it, such as vramtop fit "
+            "train.py:build_model --method traced"
         )
     _warn_of_unread_files(program, opened)
     unresolved = {name: sentence for name, sentence in script.unresolved.items() if name not in given}

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 512
 """CUDA's allocator rounds sizes up to whole blocks."""
-COMPONENTS = ("weights", "gradients", "optimizer", "activations", "logits", "inputs", "temporary", "communication")
+COMPONENTS = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
+INPUTS = "inputs"
+"""The component of what a rehearsed program copies to the GPU; a traced step makes its inputs there."""
 
 
 @dataclass(eq=False)
@@ -693,7 +695,8 @@ def summarize(history: AllocationHistory, step: int = MEASURED_STEP) -> dict[str
     all_spans = phase_spans(history)
     spans = [span for span in all_spans if span.step == step]
     loading_end = next(span.start for span in all_spans if span.step > 0)
-    allocated = dict.fromkeys(COMPONENTS, 0)
+    has_inputs = any(record.component == INPUTS for record in history.records)
+    allocated = dict.fromkeys((*COMPONENTS, INPUTS) if has_inputs else COMPONENTS, 0)
     for event in history.events[:loading_end]:
         _apply_event(allocated, history.records, event)
     phases: dict[str, dict[str, Any]] = {
@@ -706,7 +709,7 @@ def summarize(history: AllocationHistory, step: int = MEASURED_STEP) -> dict[str
         "phases": phases,
         "peak_tensors": _largest_tensors(history, peak_event),
         "timeline": [(index, total) for index, total, _ in points],
-        "timeline_components": {name: [parts[i] for _, _, parts in points] for i, name in enumerate(COMPONENTS)},
+        "timeline_components": {name: [parts[i] for _, _, parts in points] for i, name in enumerate(allocated)},
         "timeline_phases": [[span.name, span.start] for span in spans],
     }
 

@@ -223,7 +223,7 @@ class FakeGpus(StorageTracker):
             return fake.constant
         if not fake.dtype.is_floating_point:
             self.doubts.add(f"{program_line()} reads values that only a real run knows")
-        return torch.ones(tuple(fake.shape), dtype=fake.dtype)
+        return torch.ones(tuple(fake.shape), dtype=fake.dtype, device=_CPU)
 
     def _value(self, func: Any, args: Any) -> Any:
         """Return a value that the program reads: the real one where the host made it, else a plausible one."""

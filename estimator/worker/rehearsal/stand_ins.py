@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map
 
 from ..replaced import replaced
 from ..step.cuda_autocast import cuda_autocast
@@ -272,8 +273,9 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         @functools.wraps(make)
         def run(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
             device = _numbered(device, gpus)
-            if device is None and torch.get_default_device().type == "cuda":
-                device = _numbered("cuda", gpus)
+            current = torch.utils._device.CURRENT_DEVICE  # of ``with torch.device(...)`` and ``set_default_device``
+            if device is None and current is not None:
+                device = _numbered(current, gpus)
             with torch.device("cpu") if device is not None else contextlib.nullcontext():
                 made = make(data, *args, **kwargs) if not isinstance(data, FakeTensor) else data
             made = made if device is None else numbered_to(made, device)
@@ -371,6 +373,13 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
 
         yield safetensors.torch, "save_file", save
     yield torch, "save", save
+
+    def on_one_gpu(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run the module of a ``DataParallel``, which has one GPU here."""
+        args, kwargs = tree_map(lambda each: each.cuda() if isinstance(each, torch.Tensor) else each, (args, kwargs))
+        return self.module(*args, **kwargs)
+
+    yield torch.nn.DataParallel, "forward", on_one_gpu
     yield fake_tensor, "CONSTANT_NUMEL_LIMIT", MAX_KNOWN_VALUES
     yield scaler, "_maybe_opt_step", step
     yield torch, "compile", compiled

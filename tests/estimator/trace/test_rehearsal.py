@@ -285,6 +285,32 @@ while True:
     assert rehearse([sys.executable, program(text)], steps=2).answer.steps[0].steps == 2
 
 
+def test_default_devices_data_parallel_and_folders_are_followed(program) -> None:
+    text = """
+import os, torch, torch.nn as nn
+os.makedirs("deep/er")
+os.chdir("deep")
+open("file", "w").write("1")
+assert open("file").read() == "1" and os.listdir("er") == []
+torch.set_default_device("cuda")
+net = nn.DataParallel(nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64)))
+optimizer = torch.optim.RMSprop(net.parameters())
+assert all(each.is_cuda for each in net.parameters())
+for _ in range(3):
+    x = torch.randn(32, 64)
+    assert x.is_cuda and torch.tensor([1.0]).device.type == torch.as_tensor(2.0).device.type == "cuda"
+    z = torch.where((torch.rand(32) > 0.5)[:, None], net(x), torch.zeros_like(x))
+    loss = (z**2).mean() + torch.as_tensor(3.0)
+    assert len(torch.autograd.grad(loss, list(net.parameters()), retain_graph=True)) == 4
+    loss.backward()
+    optimizer.step()
+    assert z.detach().cpu().numpy().shape == (32, 64) and float(loss) > 0 and f"{loss:.1f}" and loss.tolist()
+"""
+    found = rehearse([sys.executable, program(text)])
+    assert not found.warnings
+    assert not Path("deep").exists()
+
+
 def test_the_program_finds_the_gpu_that_is_asked_for_and_its_own_memory(program) -> None:
     text = """
 import torch
