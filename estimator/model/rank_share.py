@@ -237,7 +237,7 @@ def _base_name(name: str) -> str:
 
 
 _MAX_KINDS = 64
-"""Pipeline stages that differ in their micro-batches in flight; pipelines of at most 64 stages are published."""
+"""Most pipeline stages whose micro-batches in flight are counted one by one; published pipelines have at most 64."""
 
 
 def stages(job: ResolvedJob, inventory: Inventory, placement: Placement | None = None) -> tuple[Stage, ...]:

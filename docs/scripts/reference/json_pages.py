@@ -105,7 +105,7 @@ def _example() -> str:
 
 
 _UNSAID = re.compile(r", in bytes(?=[;.])|; (absent|null): unknown(?=\.$)")
-"""What the pages say once, of all fields: sizes are bytes, what is absent is unknown."""
+"""Said once on each page, for all of its fields: sizes are bytes, what is absent is unknown."""
 
 
 def _fields(schema: dict[str, Any], *, with_version: bool = False) -> str:

@@ -58,7 +58,7 @@ def paragraphs(text: str) -> str:
 
 def sentence(text: str) -> str:
     """Return text that begins with a capital and ends with a full stop."""
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', ')', ':')) else '.'}" if text else ""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?', ')', ':')) else '.'}" if text else ""
 
 
 def part_between(text: str, name: str, new: str) -> str:

@@ -146,7 +146,7 @@ def _functions(
 
 
 def _text(file: str, until: float | None) -> bytes | None:
-    """Return a regular file's text; None: there is none, it is too large, or it was changed since."""
+    """Return a regular file's text; None: there is none, it is too large, or it is newer than expected."""
     if not file.endswith(".py"):
         return None
     try:

@@ -310,7 +310,8 @@ def parse_snapshot(file: BinaryIO, device: int | None = None) -> MemorySnapshot:
         data = load_plain_pickle(file) if is_pickle else _load_json(file)
         return _Reader(_segments_of(data)).read(device)
     except MemoryError:
-        raise InputError("it takes more memory to read than this machine or the limit of 8 GiB allows") from None
+        limit = (SNAPSHOT_READER.bytes or 0) >> 30
+        raise InputError(f"it takes more memory to read than this machine or the limit of {limit} GiB allows") from None
     except LimitError as error:
         raise InputError(str(error)) from None
 

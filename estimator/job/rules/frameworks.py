@@ -450,7 +450,7 @@ class VersionRules:
     scores_prompts = _before("transformers", 4, 45)
     """``generate`` computes the logits of every token of a prompt, not of the last one (transformers before 4.45)."""
     checkpoints_units = _before("transformers", 4, 52)
-    """Gradient checkpointing calls the blocks, which may be FSDP's units, and reentrantly (transformers before 4.52).
+    """Gradient checkpointing calls whole blocks, reentrantly; they may be units of FSDP (transformers before 4.52).
 
     Since then a block checkpoints itself, inside of its unit (``modeling_layers.GradientCheckpointingLayer``).
     """

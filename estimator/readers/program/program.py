@@ -150,7 +150,7 @@ class LaunchParser:
         return replace(launch, assignments={match[1]: match[2] for match in matches if match})
 
     def split(self, line: Sequence[str]) -> list[str]:
-        """Return a launch line in words, also if it was pasted as one word or is the text of ``bash -c``.
+        """Split a launch line into words, even if it was pasted as one word or is the text of ``bash -c``.
 
         Of several commands the first that starts a program counts; redirections and what follows are left out.
         """

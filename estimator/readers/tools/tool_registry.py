@@ -52,7 +52,7 @@ def parse_launch(argv: Sequence[str]) -> Launch:
 
 
 def split_launch_line(line: Sequence[str]) -> list[str]:
-    """Return a launch line in words, also if pasted as one: ``LaunchParser.split`` with the tools' commands."""
+    """Split a launch line into words, even if pasted as one: ``LaunchParser.split`` with the tools' commands."""
     return _launch_parser().split(line)
 
 

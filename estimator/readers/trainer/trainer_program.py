@@ -602,7 +602,7 @@ def config_of_script(settings: LayeredSettings, findings: FindingCollector) -> M
 
 
 def read_trainable(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Record which parameters train, the sequences of an example, and whether the loop keeps the model's outputs."""
+    """Record what trains, how many sequences an example has, and whether the loop keeps the model's outputs."""
     kept = settings.find("script_keeps_outputs")
     if kept is not None:
         findings.record_from(kept, "training.keep_outputs", True)

@@ -68,7 +68,7 @@ _CALM: tuple[Status, ...] = ("loading", "warming_up", "incomplete", "ended")
 """Statuses that need no attention."""
 _MAX_NAMED_JOBS = 2
 _MAX_ANOMALY_LINES = 2
-"""The GPUs below need the room."""
+"""Lines about anomalies of GPUs: the rest of the screen is for the GPUs themselves."""
 _MAX_GPU_FAULTS = 2
 """Sentences about faults of whole GPUs."""
 _VERDICTS_WORST_LAST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")

@@ -251,7 +251,7 @@ def shapes_of(config: Mapping[str, Any], task: Task) -> dict[str, Shape] | None:
 
 
 def _layer_numbers(name: str, repeat: int, layers: int) -> Iterator[int | str]:
-    """Yield the numbers of the layers that have a parameter; mixtures of experts begin with dense layers."""
+    """Yield the numbers of the layers that have a parameter: the first layers of a mixture of experts may be dense."""
     if "*" not in name:
         yield "*"
     elif repeat < layers and re.search(r"experts|router|\.gate\.", name):
