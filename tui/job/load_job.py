@@ -472,7 +472,18 @@ def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
 def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> LoadedJob:
     from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 
-    return _from_reading(read_launch(launch, given=changes), changes, tool=tool_of_line(launch), place=_COMMAND_LINE)
+    loaded = _from_reading(read_launch(launch, given=changes), changes, tool=tool_of_line(launch), place=_COMMAND_LINE)
+    return replace(loaded, notes=(*loaded.notes, *_offer_of_rehearsal(launch))) if loaded.notes else loaded
+
+
+def _offer_of_rehearsal(launch: Sequence[str]) -> Iterator[str]:
+    """Yield how a program that was not wholly understood can be run without a GPU, if it can be."""
+    from vramtop.estimator.trace.rehearsal import python_command
+
+    with contextlib.suppress(InputError):
+        python_command(launch, os.environ)
+        line = displayed(shlex.join(launch))
+        yield f"The program was read, not run; vramtop rehearse -- {line} runs it without a GPU."
 
 
 def _from_reading(reading: JobReading, changes: Mapping[str, Any], *, tool: str | None, place: str) -> LoadedJob:

@@ -59,3 +59,28 @@ def test_what_cannot_be_rehearsed_is_a_sentence(tmp_path: Path, monkeypatch: pyt
     err = capsys.readouterr().err
     assert "so far" in err
     assert err.endswith("at train.py:2: ValueError: no data in /data\n")
+
+
+def test_a_launch_line_that_is_not_wholly_understood_is_told_of_the_rehearsal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = """
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM
+from mylib import collate, data
+import torch
+model = AutoModelForCausalLM.from_pretrained("gpt2").cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in DataLoader(data(), batch_size=8, {collate}):
+    model(**batch).loss.backward()
+    optimizer.step()
+"""
+    line = ["fit", "--gpu-type", "4090", "--seq", "128", "--method", "formula", "--", sys.executable, "train.py"]
+    said = f"The program was read, not run; vramtop rehearse -- {sys.executable} train.py runs it without a GPU."
+    Path("train.py").write_text(text.format(collate="collate_fn=collate"))
+    assert main(line) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+    Path("train.py").write_text(text.format(collate=""))
+    assert main(line) == 0
+    assert said not in " ".join(capsys.readouterr().out.split())
