@@ -43,6 +43,8 @@ MAX_KEPT_OUTPUT = 1 << 16
 """Bytes of the program's output that are kept, from its end."""
 _MAX_HOST_SHARE = 0.9
 """Share of the free host memory that a rehearsal may take."""
+_START_SECONDS = 120.0
+"""Time beyond the program's own in which Python starts and imports torch, also on a busy machine."""
 _GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 _PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
@@ -420,7 +422,7 @@ class _Run:
 
     def wait(self, timeout: float) -> None:
         """Wait for its end; it is ended when the time is up, or the host's memory."""
-        deadline = time.monotonic() + timeout + _GRACE_SECONDS
+        deadline = time.monotonic() + timeout + _START_SECONDS
         limit = int(_MAX_HOST_SHARE * _free_host_bytes())
         try:
             while self._process.poll() is None:
