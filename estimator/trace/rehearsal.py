@@ -46,6 +46,10 @@ _MAX_HOST_SHARE = 0.9
 _START_SECONDS = 120.0
 """Time beyond the program's own in which Python starts and imports torch, also on a busy machine."""
 _GRACE_SECONDS = 5.0
+NO_TORCH = "cannot import torch"
+"""Part of what the program that rehearses says in a Python without torch."""
+_MAX_SHOWN = 300
+"""Characters of a line of the program's output."""
 _POLL_SECONDS = 0.2
 _PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
 _LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "horovodrun", "ray")
@@ -340,7 +344,8 @@ def rehearse(
         run.wait(timeout)
         answer = _read(Path(plan["answer"]))
     if answer is None or not answer.phases or answer.ended in ("error", "exit"):
-        on_output(run.output)
+        if NO_TORCH not in run.last_line:
+            on_output(run.output)
         raise CannotTellError(_failure(answer, run, timeout))
     generation = generation_of(gpu)
     rules = VersionRules(Software(), four_bit=False, titan=False, litgpt=False)
@@ -376,7 +381,9 @@ def _failure(answer: RehearsalAnswer | None, run: _Run, timeout: float) -> str:
     if run.stopped is not None:
         return run.stopped
     if answer is None:
-        return f"the program ended without an answer (exit code {run.code})"
+        if NO_TORCH in run.last_line:
+            return run.last_line
+        return f"the program ended without an answer (exit code {run.code}): {run.last_line}"
     if answer.ended == "error":
         return f"the program failed in the rehearsal, at {answer.line}: {answer.error}"
     if answer.ended == "exit":
@@ -419,6 +426,12 @@ class _Run:
     def output(self) -> str:
         """The end of its output."""
         return self._kept.decode(errors="replace")
+
+    @property
+    def last_line(self) -> str:
+        """Its last line that is not empty."""
+        last = next((line for line in reversed(self.output.splitlines()) if line.strip()), "it printed nothing")
+        return last.strip()[:_MAX_SHOWN]
 
     def wait(self, timeout: float) -> None:
         """Wait for its end; it is ended when the time is up, or the host's memory."""

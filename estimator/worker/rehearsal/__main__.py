@@ -23,7 +23,10 @@ if not __package__:  # run by its path: import the worker's folder as a package,
     del sys.path[0]
     __package__ = f"{folder.parent.name}.{folder.name}"
 
-from ..measure.real_steps import die_with_parent
+try:
+    from ..measure.real_steps import die_with_parent
+except ImportError as missing:
+    sys.exit(f"{sys.executable} cannot import torch ({missing}); name the program's own Python: --python PATH")
 
 
 def main(arguments: list[str]) -> None:

@@ -270,6 +270,15 @@ def test_a_program_that_does_not_train_is_told_in_a_sentence(program, text: str,
     assert len(shown[0]) <= 1 << 16
 
 
+def test_a_python_without_torch_is_one_sentence(program, tmp_path: Path) -> None:
+    Path("python").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    Path("python").chmod(0o755)
+    shown: list[str] = []
+    with pytest.raises(CannotTellError, match=r"cannot import torch \(No module named 'torch'\); name the program's"):
+        rehearse(["./python", program("")], on_output=shown.append)
+    assert not shown
+
+
 def test_a_program_that_catches_everything_ends_after_its_steps(program) -> None:
     text = """
 import torch
