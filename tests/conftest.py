@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from preloaded_python import preloaded_python
 
 from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak, Phase
 from vramtop.estimator.common.sizes import GIB
@@ -62,6 +63,13 @@ def _shared_worker() -> Iterator[None]:
     yield
     keep_idle_workers(0)
     POOL.close()
+
+
+@pytest.fixture(scope="session")
+def python_with_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Path of a Python that has imported torch already, for tests that start many programs."""
+    with preloaded_python(tmp_path_factory.mktemp("python"), "torch", "torch._dynamo") as python:
+        yield python
 
 
 @pytest.fixture

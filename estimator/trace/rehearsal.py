@@ -438,7 +438,7 @@ class _Run:
         deadline = time.monotonic() + timeout + _START_SECONDS
         limit = int(_MAX_HOST_SHARE * _free_host_bytes())
         try:
-            while self._process.poll() is None:
+            while not self._has_ended():
                 if time.monotonic() > deadline:
                     self.stopped = f"the program did not end within {timeout:g} s; give --timeout SECONDS"
                     return
@@ -449,12 +449,18 @@ class _Run:
                         " makes large tensors on the host"
                     )
                     return
-                time.sleep(_POLL_SECONDS)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._reader.join(_GRACE_SECONDS)
+
+    def _has_ended(self) -> bool:
+        try:
+            self._process.wait(_POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _keep(self, pipe: IO[bytes]) -> None:
         while chunk := os.read(pipe.fileno(), MAX_KEPT_OUTPUT):

@@ -118,9 +118,10 @@ print(peak)
 
 
 @pytest.fixture
-def program(tmp_path, monkeypatch):
+def program(tmp_path, monkeypatch, python_with_torch: str):
     """Return a function that writes a program and returns its path; the tests run in its folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", python_with_torch)
 
     def write(text: str, name: str = "train.py") -> str:
         Path(name).write_text(text, encoding="utf-8")
@@ -271,7 +272,7 @@ def test_a_program_that_does_not_train_is_told_in_a_sentence(program, text: str,
 
 
 def test_a_python_without_torch_is_one_sentence(program, tmp_path: Path) -> None:
-    Path("python").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    Path("python").write_text(f'#!/bin/sh\nexec {sys.prefix}/bin/python -S "$@"\n')
     Path("python").chmod(0o755)
     shown: list[str] = []
     with pytest.raises(CannotTellError, match=r"cannot import torch \(No module named 'torch'\); name the program's"):

@@ -24,6 +24,11 @@ for step in range(5):
 """
 
 
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, python_with_torch: str) -> None:
+    monkeypatch.setattr(sys, "executable", python_with_torch)
+
+
 def test_a_program_is_rehearsed_for_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(PROGRAM)

@@ -1,0 +1,97 @@
+"""A Python that has imported torch before it is started, so that each program that needs torch begins at once.
+
+``server SOCKET MODULE...`` imports the modules, and forks for each program; ``write_python`` makes the file that is
+started like Python itself (``FILE ARGS``, with its own folder, environment and output) and asks the server.
+"""
+
+import contextlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+from waiting import until
+
+CLIENT = """#!{python} -IS
+import json, os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect({socket!r})
+words = sys.argv[1:]
+request = json.dumps([words, dict(os.environ), os.getcwd()]).encode()
+socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
+server.sendall(request)
+os._exit(int.from_bytes(server.recv(1) or b"\\x01", "big"))
+"""
+
+
+@contextlib.contextmanager
+def preloaded_python(folder: Path, *modules: str) -> Iterator[str]:
+    """Yield the path of a Python that has imported some modules, as long as the block lasts."""
+    door, program = folder / "door", folder / "python"
+    program.write_text(CLIENT.format(python=sys.executable, socket=str(door)))
+    program.chmod(0o755)
+    server = subprocess.Popen([sys.executable, __file__, str(door), *modules])
+    try:
+        until(door.exists)
+        yield str(program)
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _serve(door: str, modules: list[str]) -> None:
+    for module in modules:
+        import_module(module)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"{door}.new")
+    listener.listen()
+    Path(f"{door}.new").rename(door)
+    while True:
+        client, _ = listener.accept()
+        if not os.fork():
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _answer(client)
+        client.close()
+
+
+def _answer(client: socket.socket) -> None:
+    """Run a client's program, and end it when the client ends."""
+    size, descriptors, _, _ = socket.recv_fds(client, 8, 3)
+    with client.makefile("rb") as request:
+        words, environ, folder = json.loads(request.read(int.from_bytes(size, "big")))
+    program = os.fork()
+    if not program:
+        os.setpgid(0, 0)
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environ)
+        tempfile.tempdir = None  # that of TMPDIR
+        sys.argv = words
+        sys.path[0] = str(Path(words[0]).resolve().parent)
+        runpy.run_path(words[0], run_name="__main__")
+        sys.exit()
+    ended = os.pidfd_open(program)
+    ready, _, _ = select.select([client, ended], [], [])
+    if ended not in ready:
+        os.kill(program, signal.SIGKILL)
+    _, status = os.waitpid(program, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(program, signal.SIGKILL)  # what it has started
+    client.sendall(os.waitstatus_to_exitcode(status).to_bytes(1, "big") if os.WIFEXITED(status) else b"\xff")
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], sys.argv[2:])
