@@ -92,10 +92,19 @@ class RankPeaks(Sequence["RankPeak"]):
 # The budget, the result of an estimate: bytes by phase and component, the peak, its range, and the assumptions.
 
 
-Method = Literal["formula", "exact", "traced"]
+Method = Literal["formula", "exact", "traced", "rehearsed"]
 PhaseName = Literal["loading", "generation", "forward", "backward", "optimizer step", "saving"]
 ComponentName = Literal[
-    "weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication", "context"
+    "weights",
+    "other_models",
+    "gradients",
+    "optimizer",
+    "activations",
+    "logits",
+    "temporary",
+    "inputs",
+    "communication",
+    "context",
 ]
 
 
@@ -105,6 +114,8 @@ class Components:
 
     weights: int = 0
     """Parameters and buffers as stored, adapters and quantization constants included."""
+    other_models: int = 0
+    """Weights of models that a rehearsed program holds beside the trained one: averages, references, encoders."""
     gradients: int = 0
     """Gradients of the trainable parameters."""
     optimizer: int = 0
@@ -115,6 +126,8 @@ class Components:
     """The last layer's output, its casts, and the loss's buffers."""
     temporary: int = 0
     """Cast weights, workspaces, and tensors of single operations."""
+    inputs: int = 0
+    """What a rehearsed program copies to the GPU; elsewhere it is counted as activations."""
     communication: int = 0
     """All-gathered shards, reduction buckets, and NCCL's own buffers."""
     context: int = 0
@@ -130,11 +143,13 @@ class Components:
         """Sum of the components."""
         return (
             self.weights
+            + self.other_models
             + self.gradients
             + self.optimizer
             + self.activations
             + self.logits
             + self.temporary
+            + self.inputs
             + self.communication
             + self.context
         )
@@ -264,6 +279,8 @@ class LargeTensor:
     """Its size in bytes."""
     component: ComponentName
     """Component that it is counted as."""
+    line: str = ""
+    """File and line of the program that made it; empty: no program was rehearsed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,6 +356,9 @@ class Budget:
 
     learned: Learned | None = None
     """Correction of the figures by this user's measured runs; None: there is none."""
+
+    rehearsal: RehearsalFacts | None = None
+    """How the program was rehearsed; None: the budget is of a described job."""
 
     @property
     def ranks(self) -> RankPeaks:
@@ -626,6 +646,29 @@ class Learned:
     """Bytes between steps without the correction."""
 
 
+# How the program of a budget was rehearsed.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsalFacts:
+    """The run of a program without a GPU, of which a budget was made."""
+
+    python: str
+    """The interpreter that ran it."""
+    versions: Mapping[str, str]
+    """Versions of Python and of the libraries that it imported."""
+    optimizer_steps: Mapping[str, int]
+    """By class of the optimizer."""
+    step: int
+    """The optimizer step with the peak, from 1."""
+    seconds: float
+    """Time that it ran."""
+    host_bytes: int
+    """Host memory that it took."""
+    time: float
+    """Unix seconds of its end."""
+
+
 # The JSON of a budget (schema 1, ``vramtop estimate --json``): its type, encoder, decoder and published schema.
 
 
@@ -669,7 +712,7 @@ class BudgetJson(msgspec.Struct, frozen=True, omit_defaults=True):
     """Size of the model."""
     method: Method
     """`formula`: closed form; `exact`: closed form on an exact count of the parameters; `traced`: a traced training
-    step."""
+    step; `rehearsed`: the program itself, run without a GPU."""
     phases: tuple[PhaseJson, ...]
     """In the order of a run; a phase that the job does not have is left out."""
     peak: Peak
@@ -690,6 +733,8 @@ class BudgetJson(msgspec.Struct, frozen=True, omit_defaults=True):
     """Memory that an engine (vLLM, SGLang) needs; absent: none runs the job."""
     learned: Learned | None = None
     """Correction of these figures by measured runs; absent: there is none."""
+    rehearsal: RehearsalFacts | None = None
+    """How the program was rehearsed; absent: the job is described."""
     effective_batch: EffectiveBatchJson | None = None
     """Sequences and tokens of one optimizer step; absent: inference."""
     timeline: TimelineJson | None = None
@@ -961,7 +1006,7 @@ def budget_from_json(data: Mapping[str, Any]) -> Budget:
 
 _SAME_FIELDS = (
     *("model", "method", "peak", "steady_device_bytes", "assumptions", "warnings"),
-    *("largest", "stages", "host", "serving", "learned"),
+    *("largest", "stages", "host", "serving", "learned", "rehearsal"),
 )
 """Fields that a budget and its JSON share."""
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 UNTRACED = "The step was not traced: "
 """Before the reason, in the assumptions of a budget whose step was to be traced."""
+REHEARSED = "is rehearsed: change its flags and rehearse it again"
+"""What is said of a program where a model's settings would be changed."""
 _TRACE_HINT = "--method traced runs the model itself"
 _LOADED = time.time()
 MethodChoice = Literal["auto", "formula", "exact", "traced"]
@@ -54,9 +56,9 @@ def estimate(
 
     Args:
         job: the job.
-        method: ``formula``: from the config alone, in milliseconds; ``exact``: the formula on parameters counted on the
-            built model, in a worker process; ``traced``: from two steps of the real model on fake tensors, in a worker
-            process; ``auto``: the deepest of these that is available.
+        method: of a described job; a program is rehearsed. ``formula``: from the config alone, in milliseconds;
+            ``exact``: the formula on parameters counted on the built model, in a worker process; ``traced``: from two
+            steps of the real model on fake tensors, in a worker process; ``auto``: the deepest that is available.
         gpu: the GPU; None: the job's target, else a Hopper GPU.
         memory_bytes: total memory of a GPU that is not in the catalogue, for replaying a traced step.
         python: interpreter of the worker process; None: searched for.
@@ -70,6 +72,10 @@ def estimate(
     check_job(job)
     if gpu is None and job.target.gpu:
         gpu = find_gpu(job.target.gpu)
+    if job.program is not None:
+        from .trace.rehearsal import rehearse_job
+
+        return rehearse_job(job, gpu=gpu, memory_bytes=memory_bytes, environ=environ, progress=progress).budget
     model = resolve_model(job.model, environ=environ)
     given, job = job, job_of_model(job, model, gpu)
     settled = tuple(settled_by_model(given, job, model, gpu)), tuple(format_warnings(given, job))
@@ -194,6 +200,8 @@ def quick_estimator(job: Job, *, gpu: Gpu | None = None) -> QuickEstimator:
         InputError: there is no such model.
         CannotTellError: the formula cannot read the model's shape.
     """
+    if job.program is not None:
+        raise CannotTellError(f"{job.label} {REHEARSED}")
     if gpu is None and job.target.gpu:
         gpu = find_gpu(job.target.gpu)
     model = resolve_model(job.model)

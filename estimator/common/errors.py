@@ -47,6 +47,8 @@ class VramtopError(Exception):
 
     exit_code = ExitCode.CANNOT_TELL
     title = "vramtop cannot continue"
+    output = ""
+    """The end of the output of the program that failed, if one did."""
 
     @property
     def message(self) -> str:

@@ -148,7 +148,7 @@ class DoubtfulBytes(Struct, frozen=True, kw_only=True):
             outside: bytes that never pass through torch's allocator.
         """
         nccl = max(0, outside - parts.context)
-        states = parts.weights + parts.gradients + parts.optimizer
+        states = parts.weights + parts.other_models + parts.gradients + parts.optimizer
         return cls(
             states=states,
             step=max(0, parts.total_bytes - outside - states),

@@ -5,6 +5,7 @@ defaults in ``settings``. ``job_file`` decodes it; ``resolved_job`` looks up the
 """
 
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TypedDict
 
 from msgspec import Struct, field
@@ -15,6 +16,7 @@ from .settings import (
     ModelSpec,
     OtherModel,
     Parallel,
+    Program,
     Rollout,
     Run,
     Saving,
@@ -34,6 +36,8 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
 
     name: str | None = None
     """Name for people."""
+    program: Program | None = None
+    """Absent: the model and its training are described, not rehearsed."""
     model: ModelSpec = field(default_factory=ModelSpec)
     training: Training = field(default_factory=Training)
     lora: Lora | None = None
@@ -56,7 +60,10 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
 
     @property
     def label(self) -> str:
-        """The name, else the model's name, else ``job``."""
+        """The name, else that of the program or the model, else ``job``."""
+        if self.program is not None and self.name is None:
+            words = self.program.words or ["program"]
+            return PurePath(next((word for word in words if word.endswith(".py")), words[-1])).name
         return self.name or (self.model.id or "").rstrip("/").rpartition("/")[2] or "job"
 
     @property
@@ -179,8 +186,8 @@ class EffectiveBatch:
 
 
 def effective_batch(job: Job) -> EffectiveBatch | None:
-    """Return the batch of one optimizer step; None for inference, which has none."""
-    if job.training.mode == "inference":
+    """Return the batch of one optimizer step; None for inference, which has none, and for programs."""
+    if job.program is not None or job.training.mode == "inference":
         return None
     return EffectiveBatch(
         micro_batch=job.training.micro_batch,

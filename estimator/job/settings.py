@@ -1,5 +1,6 @@
 """The settings of a job: its tables as records, with one sentence on each field."""
 
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
@@ -231,6 +232,29 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
     gpu: str | None = None
     """GPU that the job is planned for, by its name in the catalogue; absent: this machine's."""
+
+
+class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A program of the user's that is rehearsed: it runs without a GPU, and what it would allocate is the budget."""
+
+    command: str = ""
+    """Command that starts it, as it is typed in a shell."""
+    folder: str | None = None
+    """Folder in which it is started; absent: the current one."""
+    python: str | None = None
+    """Interpreter that runs it; absent: the command's."""
+    steps: Positive = 3
+    """Steps of each optimizer, the first included."""
+    timeout: Annotated[float, Meta(gt=0)] = 600
+    """Seconds after which it is ended."""
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the command; empty: it is none."""
+        try:
+            return shlex.split(self.command)
+        except ValueError:  # a quotation without an end
+            return []
 
 
 class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -14,27 +14,31 @@ import subprocess
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..budget import Components
-from ..common.errors import CannotTellError, InputError, process_limit_error
+from ..budget import Budget, ModelFacts, RehearsalFacts
+from ..common.cancellation import current_token
+from ..common.errors import CancelledError, CannotTellError, InputError, process_limit_error
 from ..common.sizes import format_gib
 from ..common.trust import find_program, why_not_found
-from ..formula.ranges import TRACED, DoubtfulBytes, Doubts, StepDoubt, figure_ranges
-from ..formula.rank_memory import context_bytes, workspace_bytes
-from ..job.gpu_catalogue import Gpu, generation_of
-from ..job.rules.frameworks import VersionRules
-from ..job.settings import Software
+from ..formula.ranges import Doubts, StepDoubt
+from ..job.job import Job
+from ..job.resolved_job import resolve_job
+from ..job.settings import Parallel, Program
 from .allocator_report import allocator_settings
+from .traced_budget import Overhead, overhead_of, peak_of, phases_of, timeline_of
+from .traced_step import StepSummary
 from .worker_pool import resident_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import IO
+
+    from ..job.gpu_catalogue import Gpu
 
 PROGRAM = Path(__file__).parents[1] / "worker" / "rehearsal" / "__main__.py"
 DEFAULT_STEPS = 3
@@ -69,25 +73,6 @@ _SILENT = {
 _MEGABYTE = 1 << 20
 
 
-class RehearsedPhase(msgspec.Struct, frozen=True):
-    """The highest moment of a phase, in bytes."""
-
-    allocated: int
-    components: dict[str, int]
-
-
-class RehearsedTensor(msgspec.Struct, frozen=True):
-    """A large tensor that is allocated at the peak."""
-
-    module: str
-    shape: tuple[int, ...]
-    dtype: str
-    bytes: int
-    component: str
-    line: str
-    """File and line that made it."""
-
-
 class OptimizerSteps(msgspec.Struct, frozen=True):
     """How often an optimizer has stepped."""
 
@@ -95,7 +80,7 @@ class OptimizerSteps(msgspec.Struct, frozen=True):
     steps: int
 
 
-class RehearsalAnswer(msgspec.Struct, frozen=True):
+class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     """What the program in the other interpreter has written."""
 
     ended: str
@@ -106,194 +91,34 @@ class RehearsalAnswer(msgspec.Struct, frozen=True):
     seconds: float
     host_bytes: int
     versions: dict[str, str]
+    parameters: int = 0
+    world_size: int = 1
+    """Ranks of the program; what is told is of one of them."""
     error: str | None = None
-    phases: dict[str, RehearsedPhase] = {}
-    peak_tensors: tuple[RehearsedTensor, ...] = ()
+    reserved: tuple[int, ...] = ()
+    """Bytes that the allocator holds at each moment of the timeline."""
     peak_reserved: int = 0
     step: int = 0
-
-
-class RehearsedPhaseJson(TypedDict):
-    """The highest moment of a phase."""
-
-    name: str
-    """``loading``, ``forward``, ``backward`` or ``optimizer step``."""
-    components: dict[str, int]
-    """Bytes of each component, which sum to ``allocated_bytes``."""
-    allocated_bytes: int
-    """What tensors take, without cuBLAS's workspace."""
-
-
-class RehearsedPeakJson(TypedDict):
-    """The highest moment of all."""
-
-    phase: str
-    """The phase that it is in."""
-    step: int
-    """The optimizer step, from 1."""
-    allocated_bytes: int
-    """What tensors and cuBLAS's workspace take (``torch.cuda.max_memory_allocated``)."""
-    reserved_bytes: int
-    """What torch's allocator holds (``torch.cuda.max_memory_reserved``)."""
-    device_bytes: int
-    """What the device shows for the process, with the CUDA context."""
-    low_bytes: int
-    """Lower end of the range on the device."""
-    high_bytes: int
-    """Upper end of that range."""
-
-
-class RehearsalJson(TypedDict):
-    """A program that was rehearsed, and the memory that it would take on one GPU."""
-
-    schema: int
-    """Version of this format: 1."""
-    method: str
-    """``rehearsed``."""
-    command: list[str]
-    """The words of the command."""
-    python: str
-    """The interpreter that ran it."""
-    versions: dict[str, str]
-    """Versions of Python and of the libraries that the program imported."""
-    gpu_type: str | None
-    """The GPU that the program found; null: a Hopper GPU of 80 GiB."""
-    optimizer_steps: dict[str, int]
-    """By class of the optimizer."""
-    trainable_parameters: int
-    """Elements of all parameters that the optimizers have."""
-    phases: list[RehearsedPhaseJson]
-    """Phases of the step with the peak."""
-    peak: RehearsedPeakJson
-    """The highest of them."""
-    largest: list[dict[str, Any]]
-    """The largest tensors at the peak: module, shape, dtype, bytes, component, and the line that made each."""
-    seconds: float
-    """Time that the program ran."""
-    host_bytes: int
-    """Host memory that the rehearsal took."""
-    assumptions: list[str]
-    """What was assumed, one sentence each."""
-    warnings: list[str]
-    """What the figures depend on and is not known, one sentence each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
     """A rehearsed program."""
 
-    command: tuple[str, ...]
-    python: Path
-    gpu: Gpu | None
     answer: RehearsalAnswer
-    context_bytes: int
+    budget: Budget
     workspace_bytes: int
-    """cuBLAS's workspace, which torch's allocator holds."""
-
-    @property
-    def phase(self) -> str:
-        """The phase with the peak."""
-        return max(self.answer.phases, key=lambda name: self.answer.phases[name].allocated)
+    """cuBLAS's workspaces, which torch's allocator holds."""
 
     @property
     def allocated_bytes(self) -> int:
         """Allocated bytes of the peak."""
-        return self.answer.phases[self.phase].allocated + self.workspace_bytes
-
-    @property
-    def reserved_bytes(self) -> int:
-        """Bytes that torch's allocator holds."""
-        return max(self.answer.peak_reserved + self.workspace_bytes, self.allocated_bytes)
-
-    @property
-    def device_bytes(self) -> int:
-        """Bytes that the device shows."""
-        return self.reserved_bytes + self.context_bytes
-
-    @property
-    def range(self) -> tuple[int, int]:
-        """The lowest and the highest bytes on the device that are to be expected.
-
-        The shares are those of traced steps (``TRACED``); where sizes depend on values, the tensors of the step may be
-        absent.
-        """
-        parts = dict(self.answer.phases[self.phase].components)
-        parts["activations"] = parts.get("activations", 0) + parts.pop("inputs", 0)
-        parts["temporary"] = parts.get("temporary", 0) + self.workspace_bytes
-        components = Components(**parts, context=self.context_bytes)
-        doubtful = DoubtfulBytes.of(
-            components, allocated=self.allocated_bytes, reserved=self.reserved_bytes, outside=self.context_bytes
-        )
-        sizes_unknown = any("size depends on values" in each for each in self.answer.doubts)
-        found = figure_ranges(
-            doubtful,
-            Doubts(step=self._step_doubt, allocator="plain"),
-            TRACED,
-            allocated=self.allocated_bytes,
-            reserved=self.reserved_bytes,
-            device=self.device_bytes,
-            less=doubtful.step if sizes_unknown else 0,
-        )
-        return found.device.low_bytes, found.device.high_bytes
-
-    @property
-    def _step_doubt(self) -> StepDoubt:
-        doubts = " ".join(self.answer.doubts)
-        return "recurrent" if "cuDNN" in doubts else "compiled" if "torch.compile" in doubts else "framework"
+        return self.budget.peak.allocated_bytes
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the figure depends on and is not known."""
-        answer = self.answer
-        said = [f"{each}." for each in answer.doubts]
-        if answer.ended == "time":
-            said.append(f"The time was up after {_steps(answer)}, at {answer.line}: a later step may need more.")
-        if answer.ended == "end" and answer.steps and all(each.steps < 2 for each in answer.steps):
-            said.append("The program ended by itself after its first optimizer step: later ones may need more.")
-        return tuple(said)
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What was assumed."""
-        versions = ", ".join(f"{name} {number}" for name, number in self.answer.versions.items())
-        card = self.gpu.label if self.gpu else "a Hopper GPU of 80 GiB"
-        return (
-            f"Rehearsed with {versions}, through {_steps(self.answer)}.",
-            f"The program found {card}; CUDA context and cuBLAS workspaces are those of its generation.",
-            "Workspaces of cuDNN are not counted.",
-        )
-
-    def to_json(self) -> RehearsalJson:
-        """Return plain data."""
-        answer, (low, high) = self.answer, self.range
-        return {
-            "schema": 1,
-            "method": "rehearsed",
-            "command": list(self.command),
-            "python": str(self.python),
-            "versions": answer.versions,
-            "gpu_type": self.gpu.name if self.gpu else None,
-            "optimizer_steps": {each.optimizer: each.steps for each in answer.steps},
-            "trainable_parameters": answer.trained,
-            "phases": [
-                {"name": name, "components": phase.components, "allocated_bytes": phase.allocated}
-                for name, phase in answer.phases.items()
-            ],
-            "peak": {
-                "phase": self.phase,
-                "step": answer.step,
-                "allocated_bytes": self.allocated_bytes,
-                "reserved_bytes": self.reserved_bytes,
-                "device_bytes": self.device_bytes,
-                "low_bytes": low,
-                "high_bytes": high,
-            },
-            "largest": [msgspec.to_builtins(each) for each in answer.peak_tensors],
-            "seconds": answer.seconds,
-            "host_bytes": answer.host_bytes,
-            "assumptions": list(self.assumptions),
-            "warnings": list(self.warnings),
-        }
+        """What the figures depend on and is not known."""
+        return self.budget.warnings
 
 
 def _steps(answer: RehearsalAnswer) -> str:
@@ -308,9 +133,8 @@ def rehearse(
     timeout: float = DEFAULT_SECONDS,
     python: str | None = None,
     environ: Mapping[str, str] | None = None,
-    on_output: Callable[[str], None] = lambda _: None,
 ) -> Rehearsed:
-    """Run a program without a GPU until its optimizers have stepped.
+    """Run a program without a GPU until its optimizers have stepped; the arguments are those of ``rehearse_job``.
 
     Args:
         command: as it would be typed: ``python train.py --lr 1e-4``.
@@ -319,52 +143,153 @@ def rehearse(
         timeout: seconds.
         python: its interpreter, instead of the one that the command names.
         environ: its environment; None: this process's.
-        on_output: called with the end of the program's output if it fails.
+    """
+    program = Program(command=shlex.join(command), folder=str(Path.cwd()), python=python, steps=steps, timeout=timeout)
+    return rehearse_job(Job(program=program), gpu=gpu, environ=environ)
+
+
+def rehearse_job(
+    job: Job,
+    *,
+    gpu: Gpu | None = None,
+    memory_bytes: int | None = None,
+    environ: Mapping[str, str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Rehearsed:
+    """Run a job's program without a GPU until its optimizers have stepped.
+
+    Args:
+        job: with a program.
+        gpu: what the program finds; None: a Hopper GPU of 80 GiB.
+        memory_bytes: total memory of a GPU that is not in the catalogue.
+        environ: the program's environment; None: this process's.
+        progress: called with a few words about what is being done.
 
     Raises:
         InputError: it is no command of Python's, or cannot be started.
-        CannotTellError: it ended before an optimizer had stepped.
+        CannotTellError: it ended before an optimizer had stepped; with the end of its output.
     """
     variables = dict(os.environ if environ is None else environ)
-    interpreter, words, given = python_command(command, variables, python)
+    program = job.program or Program()
+    interpreter, words, given = python_command(program.words, variables, program.python, folder=program.folder)
     _, conf = allocator_settings(variables) or (None, None)
     with tempfile.TemporaryDirectory(prefix="vramtop-rehearsal-", ignore_cleanup_errors=True) as folder:
         plan: dict[str, Any] = {
-            "steps": steps,
+            "steps": program.steps,
             "gpus": 1,
-            "seconds": timeout,
+            "seconds": program.timeout,
             "conf": conf,
-            "card": _card(gpu),
+            "card": _card(gpu, memory_bytes),
             "answer": f"{folder}/answer.json",
+            "progress": f"{folder}/progress",
             "scratch": folder,
         }
         file = Path(folder) / "plan.json"
         file.write_bytes(msgspec.json.encode(plan))
-        run = _Run([str(interpreter), str(PROGRAM), str(file), *words], {**variables, **given, **_SILENT}, folder)
-        run.wait(timeout)
+        started = [str(interpreter), str(PROGRAM), str(file), *words]
+        run = _Run(started, {**variables, **given, **_SILENT}, folder, program.folder)
+        run.wait(program.timeout, lambda: _tell(progress, job.label, run.pid, Path(plan["progress"])))
         answer = _read(Path(plan["answer"]))
     if answer is None or not answer.phases or answer.ended in ("error", "exit"):
-        if NO_TORCH not in run.last_line:
-            on_output(run.output)
-        raise CannotTellError(_failure(answer, run, timeout))
-    generation = generation_of(gpu)
-    rules = VersionRules(Software(), four_bit=False, titan=False, litgpt=False)
-    return Rehearsed(
-        command=tuple(command),
-        python=interpreter,
-        gpu=gpu,
-        answer=answer,
-        context_bytes=context_bytes(rules, generation),
-        workspace_bytes=workspace_bytes(generation, setting=variables.get("CUBLAS_WORKSPACE_CONFIG")),
+        error = CannotTellError(_failure(answer, run, program.timeout))
+        error.output = "" if NO_TORCH in run.last_line else run.output
+        raise error
+    if answer.world_size > 1:
+        job = msgspec.structs.replace(job, parallel=Parallel(strategy="ddp", data_replicate=answer.world_size))
+    overhead = overhead_of(resolve_job(job), gpu, workspace=variables.get("CUBLAS_WORKSPACE_CONFIG"))
+    budget = _budget(job, answer, overhead, interpreter, gpu)
+    return Rehearsed(answer=answer, budget=budget, workspace_bytes=overhead.workspace)
+
+
+def _budget(job: Job, answer: RehearsalAnswer, overhead: Overhead, python: Path, gpu: Gpu | None) -> Budget:
+    """Return the budget of what was rehearsed; the shares of its ranges are those of traced steps."""
+    phases = phases_of(answer.phases, overhead)
+    highest = max(phases, key=lambda phase: phase.components.total_bytes)
+    parts = highest.components
+    states = parts.weights + parts.other_models + parts.gradients + parts.optimizer
+    sizes_unknown = any("size depends on values" in each for each in answer.doubts)  # the step's may be absent
+    less = highest.allocated_bytes - states if sizes_unknown else 0
+    peak = peak_of(
+        phases,
+        highest,
+        answer.peak_reserved + overhead.workspace,
+        Doubts(step=_step_doubt(answer), allocator="plain"),
+        (less, 0),
+    )
+    timeline = None
+    if answer.timeline:
+        timeline = timeline_of(answer, [size + overhead.workspace for size in answer.reserved], overhead)
+    return Budget(
+        job=job,
+        model=ModelFacts(
+            parameters=max(answer.parameters, answer.trained), trainable_parameters=answer.trained, count="exact"
+        ),
+        method="rehearsed",
+        phases=phases,
+        peak=peak,
+        steady_device_bytes=peak.device_bytes,
+        assumptions=tuple(_assumptions(answer, gpu)),
+        warnings=tuple(_warnings(answer)),
+        largest=tuple(replace(each, line=_absolute(each.line, job)) for each in answer.peak_tensors),
+        timeline=timeline,
+        rehearsal=RehearsalFacts(
+            python=str(python),
+            versions=answer.versions,
+            optimizer_steps={each.optimizer: each.steps for each in answer.steps},
+            step=answer.step,
+            seconds=answer.seconds,
+            host_bytes=answer.host_bytes,
+            time=time.time(),
+        ),
     )
 
 
-def _card(gpu: Gpu | None) -> dict[str, Any]:
+def _absolute(line: str, job: Job) -> str:
+    """Return a file and line with the file's full path."""
+    file = Path(job.program.folder or "" if job.program else "", line.rpartition(":")[0])
+    return line if not line or line.startswith("<") else f"{file.absolute()}:{line.rpartition(':')[2]}"
+
+
+def _step_doubt(answer: RehearsalAnswer) -> StepDoubt:
+    doubts = " ".join(answer.doubts)
+    return "recurrent" if "cuDNN" in doubts else "compiled" if "torch.compile" in doubts else "framework"
+
+
+def _warnings(answer: RehearsalAnswer) -> Iterator[str]:
+    """Yield what the figure depends on and is not known."""
+    yield from (f"{each}." for each in answer.doubts)
+    if answer.ended == "time":
+        yield f"The time was up after {_steps(answer)}, at {answer.line}: a later step may need more."
+    if answer.ended == "end" and answer.steps and all(each.steps < 2 for each in answer.steps):
+        yield "The program ended by itself after its first optimizer step: later ones may need more."
+
+
+def _assumptions(answer: RehearsalAnswer, gpu: Gpu | None) -> Iterator[str]:
+    versions = ", ".join(f"{name} {number}" for name, number in answer.versions.items())
+    host = f"{answer.seconds:.1f} s and {format_gib(answer.host_bytes)} GiB of host memory"
+    yield f"Rehearsed with {versions}, through {_steps(answer)}, in {host}."
+    card = gpu.label if gpu else "a Hopper GPU of 80 GiB"
+    yield f"The program found {card}; CUDA context and cuBLAS workspaces are those of its generation."
+    yield "Workspaces of cuDNN are not counted."
+
+
+def _tell(progress: Callable[[str], None] | None, label: str, pid: int, file: Path) -> None:
+    """Say where the program is: its step and phase, allocations, and host memory."""
+    if progress is None:
+        return
+    with contextlib.suppress(OSError):
+        where = file.read_text(encoding="ascii").strip(" \0")
+        host = f"{format_gib(resident_bytes(pid) or 0)} GiB of host memory"
+        progress(f"rehearsing {label}: {where or 'starting'}, {host}")
+
+
+def _card(gpu: Gpu | None, memory_bytes: int | None) -> dict[str, Any]:
     if gpu is None:
-        return {"name": "NVIDIA H100 80GB HBM3", "total_memory": 85_520_809_984, "capability": [9, 0]}
+        total = memory_bytes or 85_520_809_984
+        return {"name": "NVIDIA H100 80GB HBM3", "total_memory": total, "capability": [9, 0]}
     return {
         "name": gpu.nvml_names[0] if gpu.nvml_names else gpu.name,
-        "total_memory": gpu.total_bytes,
+        "total_memory": memory_bytes or gpu.total_bytes,
         "capability": list(gpu.compute_capability),
     }
 
@@ -398,7 +323,7 @@ def _failure(answer: RehearsalAnswer | None, run: _Run, timeout: float) -> str:
 class _Run:
     """A program under rehearsal, whose processes all end with it."""
 
-    def __init__(self, words: list[str], environ: dict[str, str], folder: str) -> None:
+    def __init__(self, words: list[str], environ: dict[str, str], scratch: str, folder: str | None) -> None:
         self.stopped: str | None = None
         """Why it was ended from outside."""
         self._kept = bytearray()
@@ -408,7 +333,8 @@ class _Run:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env={**environ, "TMPDIR": folder},
+                env={**environ, "TMPDIR": scratch},
+                cwd=folder,
                 start_new_session=True,
             )
         except OSError as error:
@@ -416,6 +342,11 @@ class _Run:
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
         self._reader = threading.Thread(target=self._keep, args=(self._process.stdout,), daemon=True)
         self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
 
     @property
     def code(self) -> int | None:
@@ -433,12 +364,15 @@ class _Run:
         last = next((line for line in reversed(self.output.splitlines()) if line.strip()), "it printed nothing")
         return last.strip()[:_MAX_SHOWN]
 
-    def wait(self, timeout: float) -> None:
-        """Wait for its end; it is ended when the time is up, or the host's memory."""
+    def wait(self, timeout: float, tell: Callable[[], None]) -> None:
+        """Wait for its end; it is ended when the time is up, or the host's memory, or it is no longer wanted."""
         deadline = time.monotonic() + timeout + _START_SECONDS
         limit = int(_MAX_HOST_SHARE * _free_host_bytes())
         try:
             while not self._has_ended():
+                if current_token().cancelled:
+                    raise CancelledError
+                tell()
                 if time.monotonic() > deadline:
                     self.stopped = f"the program did not end within {timeout:g} s; give --timeout SECONDS"
                     return
@@ -476,7 +410,7 @@ def _free_host_bytes() -> int:
 
 
 def python_command(
-    command: Sequence[str], environ: Mapping[str, str], python: str | None = None
+    command: Sequence[str], environ: Mapping[str, str], python: str | None = None, *, folder: str | None = None
 ) -> tuple[Path, list[str], dict[str, str]]:
     """Return the interpreter of a command, the words that it would be given, and the variables that the line sets.
 
@@ -485,6 +419,7 @@ def python_command(
             Python's (a console script), or ``accelerate launch`` or ``torchrun`` with one process.
         environ: the environment; ``PATH`` counts.
         python: the interpreter, instead of the command's.
+        folder: that it is started in; None: the current one.
 
     Raises:
         InputError: it is none of these.
@@ -503,22 +438,24 @@ def python_command(
         program = python or words[0]
         rest = _without_flags(words[1:])
     else:
-        file = words[0] if Path(words[0]).is_file() else str(find_program(words[0], path) or "")
+        file = words[0] if Path(folder or "", words[0]).is_file() else str(find_program(words[0], path) or "")
         if not file:
             raise InputError(f"{words[0]}: {why_not_found(words[0], path)}")
-        interpreter = "python3" if file.endswith(".py") else _interpreter(file)
+        interpreter = "python3" if file.endswith(".py") else _interpreter(Path(folder or "", file))
         if interpreter is None:
             raise InputError(
                 f"{words[0]} is no program of Python's; write the command that it runs: python train.py ..."
             )
         program = python or interpreter
         rest = [file, *words[1:]]
-    found = find_program(program, path)
+    found = find_program(
+        f"{folder}/{program}" if folder and not Path(program).is_absolute() and "/" in program else program, path
+    )
     if found is None:
         raise InputError(f"{program}: {why_not_found(program, path)}")
     if not rest:
         raise InputError("the command names no program; write: vramtop rehearse -- python train.py ...")
-    if rest[0] not in ("-m", "-c") and not Path(rest[0]).is_file():
+    if rest[0] not in ("-m", "-c") and not Path(folder or "", rest[0]).is_file():
         raise InputError(f"{rest[0]}: there is no such file")
     return Path(found).absolute(), rest, given
 
@@ -564,9 +501,9 @@ def _of_one_process(launcher: str, words: list[str]) -> list[str]:
     return ["python", *(["-m", *rest[at + 1 :]] if not rest[at].endswith(".py") else rest[at:])]
 
 
-def _interpreter(file: str) -> str | None:
+def _interpreter(file: Path) -> str | None:
     """Return the Python that a script's first line names; None: it is no script of Python's."""
-    with Path(file).open("rb") as opened:
+    with file.open("rb") as opened:
         line = opened.readline(256)
     words = line[2:].decode(errors="replace").split() if line.startswith(b"#!") else []
     if words and Path(words[0]).name == "env":

@@ -38,7 +38,7 @@ from .allocator_report import (
     capacity_on,
     replay_allocations,
 )
-from .traced_step import Trace, TracedPhase, trace_job
+from .traced_step import StepSummary, Trace, TracedPhase, trace_job
 
 _COUNT_TOLERANCE = 0.002
 """Relative difference of two counts of one model's parameters."""
@@ -47,7 +47,7 @@ _PHASES: tuple[PhaseName, ...] = ("loading", "forward", "backward", "optimizer s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Overhead:
+class Overhead:
     """Bytes of the process that a trace cannot see."""
 
     context: int
@@ -63,6 +63,7 @@ class _Overhead:
 
     @property
     def components(self) -> Components:
+        """What it is by purpose."""
         return Components(temporary=self.workspace, communication=self.nccl, context=self.context)
 
 
@@ -100,8 +101,8 @@ def traced_budget(
         raise CannotTellError(f"a step over weights that are stored in {resolved.quantization} is not traced{hint}")
     room = free_for_modules(gpu)
     trace = trace_job(job, model, allocator_conf=conf, gpu_bytes=room, python=python, timeout=timeout, hint=hint)
-    overhead = _overhead(resolved, gpu)
-    phases = tuple(_phase(name, trace.phases[name], overhead) for name in _PHASES if name in trace.phases)
+    overhead = overhead_of(resolved, gpu)
+    phases = phases_of(trace.phases, overhead)
     highest = max(phases, key=lambda phase: phase.components.total_bytes)
     capacity = capacity_on(gpu, memory_bytes, highest.outside_bytes + overhead.workspace)
     on_gpu = _reserved_on(capacity, trace, conf)
@@ -109,7 +110,8 @@ def traced_budget(
     doubts = doubts_of(resolved, recurrent=has_recurrent_blocks(model.config))
     less, more = preparation_doubt(resolved, arch) if arch else (0, 0)
     other = less + longest_first_doubt(resolved, highest.components), more
-    peak = _peak(phases, highest, reserved.peak + overhead.workspace, doubts, other)
+    peak = peak_of(phases, highest, reserved.peak + overhead.workspace, doubts, other)
+    sizes = [size + overhead.workspace for size in reserved.at(trace.events)]
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
     parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
     return Budget(
@@ -136,7 +138,7 @@ def traced_budget(
             *allocator_warnings(on_gpu, trace.reserved.peak + overhead.workspace, capacity),
         ),
         largest=trace.peak_tensors,
-        timeline=_timeline(trace, reserved, overhead) if trace.timeline else None,
+        timeline=timeline_of(trace, sizes, overhead) if trace.timeline else None,
     )
 
 
@@ -152,17 +154,29 @@ def _trained_assumption(job: Job, trace: Trace) -> Iterator[str]:
         yield f"{trace.trainable:,} parameters train: {adapters}{describe_trained(patterns)}."
 
 
-def _overhead(job: ResolvedJob, gpu: Gpu | None) -> _Overhead:
+def overhead_of(job: ResolvedJob, gpu: Gpu | None, *, workspace: str | None = None) -> Overhead:
+    """Return the overhead of a job's process.
+
+    Args:
+        job: the job.
+        gpu: None: a Hopper GPU.
+        workspace: ``CUBLAS_WORKSPACE_CONFIG`` where the job does not state it.
+    """
     generation = generation_of(gpu)
-    return _Overhead(
+    return Overhead(
         context=context_bytes(job.versions, generation),
         bare_context=context_bytes(job.versions, generation, kernels=False),
-        workspace=workspace_bytes(generation, setting=job.software.cublas_workspace),
+        workspace=workspace_bytes(generation, setting=job.software.cublas_workspace or workspace),
         nccl=nccl_bytes(job.parallel),
     )
 
 
-def _phase(name: PhaseName, traced: TracedPhase, overhead: _Overhead) -> Phase:
+def phases_of(traced: Mapping[PhaseName, TracedPhase], overhead: Overhead) -> tuple[Phase, ...]:
+    """Return the phases of a trace in their order, with the overhead."""
+    return tuple(_phase(name, traced[name], overhead) for name in _PHASES if name in traced)
+
+
+def _phase(name: PhaseName, traced: TracedPhase, overhead: Overhead) -> Phase:
     if name == "loading":
         components = Components(**traced.components, context=overhead.bare_context)
         return Phase(name=name, components=components, outside_bytes=overhead.bare_context)
@@ -181,7 +195,7 @@ def _reserved_on(capacity: AllocatorCapacity | None, trace: Trace, conf: str | N
         ) from None
 
 
-def _peak(phases: Sequence[Phase], highest: Phase, reserved: int, doubts: Doubts, other: tuple[int, int]) -> Peak:
+def peak_of(phases: Sequence[Phase], highest: Phase, reserved: int, doubts: Doubts, other: tuple[int, int]) -> Peak:
     """Return the peak with the ranges of its figures.
 
     Args:
@@ -224,13 +238,20 @@ def _allocated_span(phase: Phase, doubts: Doubts) -> Span:
     return allocated_span(found, doubts, TRACED, allocated=allocated)
 
 
-def _timeline(trace: Trace, reserved: ReservedMemory, overhead: _Overhead) -> Timeline:
+def timeline_of(trace: StepSummary, reserved: Sequence[int], overhead: Overhead) -> Timeline:
+    """Return the timeline of a trace, with the overhead.
+
+    Args:
+        trace: with a timeline.
+        reserved: bytes that the allocator holds at each of its moments, workspaces included.
+        overhead: of the process.
+    """
     names = trace.timeline_components
     rows = zip(*names.values(), strict=True)
     return Timeline(
         events=tuple(trace.events),
         levels=tuple(_sum(dict(zip(names, row, strict=True)), overhead.components) for row in rows),
-        reserved_bytes=tuple(size + overhead.workspace for size in reserved.at(trace.events)),
+        reserved_bytes=tuple(reserved),
         outside_bytes=overhead.outside,
         phases=tuple(PhaseMark(name=name, event=event) for name, event in trace.timeline_phases),
     )

@@ -35,18 +35,28 @@ class TracedPhase(msgspec.Struct, frozen=True):
     components: dict[str, int]
 
 
-class Trace(msgspec.Struct, frozen=True):
-    """A worker's answer to the request ``trace``."""
+class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What was allocated in a step."""
+
+    phases: dict[PhaseName, TracedPhase] = {}
+    peak_tensors: tuple[LargeTensor, ...] = ()
+    timeline: tuple[tuple[int, int], ...] = ()
+    """(event, allocated bytes) of the step."""
+    timeline_components: dict[str, tuple[int, ...]] = {}
+    timeline_phases: tuple[tuple[PhaseName, int], ...] = ()
+    """Each phase and its first event."""
+
+    @property
+    def events(self) -> list[int]:
+        """Events of the timeline."""
+        return [event for event, _ in self.timeline]
+
+
+class Trace(StepSummary, frozen=True, kw_only=True):
+    """A worker's answer to the request ``trace``, about the second step."""
 
     parameters: int
     trainable: int
-    phases: dict[PhaseName, TracedPhase]
-    peak_tensors: tuple[LargeTensor, ...]
-    timeline: tuple[tuple[int, int], ...]
-    """(event, allocated bytes) of the second step."""
-    timeline_components: dict[str, tuple[int, ...]]
-    timeline_phases: tuple[tuple[PhaseName, int], ...]
-    """Each phase and its first event."""
     reserved: ReservedMemory
     """On a GPU of unlimited memory."""
     allocations: str
@@ -54,11 +64,6 @@ class Trace(msgspec.Struct, frozen=True):
     versions: dict[str, str]
     gpu: int | None = None
     """The GPU with the highest peak, where a device map uses several; None: there is one."""
-
-    @property
-    def events(self) -> list[int]:
-        """Events of the timeline."""
-        return [event for event, _ in self.timeline]
 
 
 def trace_job(

@@ -105,7 +105,7 @@ def _figures(snapshot: Snapshot) -> Iterator[int]:
 
 def _without_code(jobs: Iterable[Job]) -> Iterable[Job]:
     for job in jobs:
-        if names_user_code(job.model.id) and job.model.config is None:
+        if job.program is not None or (names_user_code(job.model.id) and job.model.config is None):
             continue
         model = msgspec.structs.replace(job.model, trust_remote_code=False, code_folder=None)
         yield msgspec.structs.replace(

@@ -51,6 +51,8 @@ COMMANDS = {
 Each is a module of ``commands`` with ``run(options, launch)``, which takes the parsed options and the launch line after
 ``--`` and returns the exit code; ``parsing/arguments.py`` adds its arguments.
 """
+_MAX_LINES = 40
+"""Lines of the output of a program that failed, from its end."""
 _WITHOUT_LAUNCH_LINE = {
     "models": "models lists what is built in",
     "attach": "attach reads a running process",
@@ -85,7 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # raised by the parser after help or an error
         return _flush_output(end.code if isinstance(end.code, int) else 0)
     except VramtopError as error:
-        print(f"vramtop: {printable(error.message)}", file=sys.stderr)
+        shown = [*error.output.splitlines()[-_MAX_LINES:], f"vramtop: {error.message}"]
+        print("\n".join(map(printable, shown)), file=sys.stderr)
         return _flush_output(error.exit_code)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED

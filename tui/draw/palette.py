@@ -184,11 +184,13 @@ DEFAULT_COLOURS: dict[str, str] = {
     "neutral": "#7c7f8e",
     "uncertain": "#2c8be4",
     "weights": "#3e86f1",
+    "other_models": "#9e59b6",
     "gradients": "#2a6d5f",
     "optimizer": "#7a45d1",
     "activations": "#b06f0b",
     "logits": "#b12788",
     "temporary": "#558d57",
+    "inputs": "#de41e7",
     "communication": "#706212",
     "context": "#87898d",
     "no_budget": "#4f79a8",
@@ -198,7 +200,7 @@ DEFAULT_COLOURS: dict[str, str] = {
     "hot": "#c96c04",
 }
 """Hexadecimal RGB colours that stand out from dark and light ground."""
-CHANGEABLE = tuple(DEFAULT_COLOURS)[:13]
+CHANGEABLE = tuple(DEFAULT_COLOURS)[:15]
 """Colours that the user may choose: those of verdicts and statuses, and of components."""
 MEANINGS: dict[str, str] = {
     "good": "within budget, fits, passed",
@@ -324,11 +326,13 @@ DARK_INK, LIGHT_INK = "#0b1220", "#ffffff"
 
 COMPONENTS: dict[ComponentName, Mark] = {
     "weights": Mark("W", "weights", "weights"),
+    "other_models": Mark("E", "other models", "other_models", "other"),
     "gradients": Mark("G", "gradients", "gradients", "grad"),
     "optimizer": Mark("O", "optimizer", "optimizer", "optim"),
     "activations": Mark("A", "activations", "activations", "act"),
     "logits": Mark("L", "logits and loss", "logits", "logits"),
     "temporary": Mark("T", "temporary", "temporary", "temp"),
+    "inputs": Mark("I", "inputs", "inputs"),
     "communication": Mark("M", "communication", "communication", "comm"),
     "context": Mark("C", "CUDA context", "context", "CUDA"),
 }

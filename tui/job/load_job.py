@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.common.paths import expand_user, is_file, is_folder
+from vramtop.estimator.common.paths import current_folder, expand_user, is_file, is_folder
 from vramtop.estimator.common.secrets import displayed
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import (
@@ -25,7 +25,7 @@ from vramtop.estimator.job.job_file.changes import (
 from vramtop.estimator.job.job_file.load_and_save import load_job, names_user_code, toml_value, written_keys
 from vramtop.estimator.job.resolved_job import preparation
 from vramtop.estimator.job.rules.frameworks import LONGEST, serving_defaults
-from vramtop.estimator.job.settings import Inference, Lora, ModelSpec, Training
+from vramtop.estimator.job.settings import Inference, Lora, ModelSpec, Program, Training
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import looks_like_hub_id, read_config, resolve_model
 from vramtop.estimator.model.read_architecture import max_positions, read_architecture, usual_task
@@ -147,7 +147,15 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
             raise InputError(f"both {options.job} and --model {options.model_flag} name a model; give one")
         changes.setdefault("model.id", options.model_flag)
     fetched = _download(str(changes.get("model.id") or named or "")) if download else None
-    loaded = _load(named, launch, changes, given, gpus)
+    rehearsed = getattr(options, "rehearse", False)
+    command = getattr(options, "command", None)
+    loaded = _program(options, launch) if rehearsed else _load(named, launch, changes, given, gpus, command=command)
+    if loaded.job.program is not None:
+        if options.flags:
+            raise InputError(f"{options.flags[0][0]} describes a job; a program has its own flags, after --")
+        python = {"program.python": options.python} if options.names_python else {}
+        job = with_changes(loaded.job, {**changes, **python}, where="--set")
+        return replace(loaded, job=job, typed=frozenset(changes))
     if download and fetched is None:
         fetched = _download(loaded.job.model.id or "", config=loaded.job.model.config)
     if fetched is not None:
@@ -171,6 +179,30 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)), dict(options.flags))
 
 
+def _program(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob:
+    """Return the job of a program that is to be rehearsed.
+
+    Raises:
+        InputError: none is named.
+    """
+    words = launch or (["python", options.job] if str(options.job).endswith(_PROGRAM_SUFFIXES[0]) else None)
+    if not words or (launch and options.job):
+        raise InputError(f"no command given; write: vramtop {_rehearsing(options.command)} -- python train.py ...")
+    return program_job(words)
+
+
+def program_job(words: Sequence[str]) -> LoadedJob:
+    """Return the job of a command that is to be rehearsed in the current folder."""
+    program = Program(command=shlex.join(words), folder=current_folder())
+    return LoadedJob(job=Job(program=program), place=_COMMAND_LINE)
+
+
+def _rehearsing(command: str | None) -> str:
+    """Return the command with which a program is rehearsed, instead of being read."""
+    flag = {"fit": " --rehearse", "wait": " --rehearse", "run": " --fit --rehearse"}.get(command or "")
+    return f"{command}{flag}" if flag else "rehearse"
+
+
 def load_changed(options: argparse.Namespace, loaded: LoadedJob, changes: Mapping[str, Any]) -> Job:
     """Return the job of the command line with the flags of some changes behind it.
 
@@ -192,8 +224,10 @@ def _load(
     changes: Mapping[str, Any],
     given: FlagSettings,
     gpus: int | None,
+    *,
+    command: str | None,
 ) -> LoadedJob:
-    """Load the file, the model or the launch line with these changes.
+    """Load the file, the model or the launch line with these changes, for a command of vramtop.
 
     Raises:
         InputError: there is none, it cannot be read, or a required setting is missing.
@@ -201,7 +235,7 @@ def _load(
     if launch is not None:
         if named:
             raise InputError(f"both a job ({named}) and a launch line after -- were given; give one")
-        loaded = _spread(_from_launch_line(launch, changes), changes, given, gpus)
+        loaded = _spread(_from_launch_line(launch, changes, command), changes, given, gpus)
         return _require_complete(loaded, "the launch line", "before the --, with")
     if not named:
         raise InputError("no job given: give a job file, a model, or a launch line after --")
@@ -209,7 +243,7 @@ def _load(
     if path.suffix in _JOB_SUFFIXES and _is_read(named):
         return _require_complete(_spread(_from_file(path, changes), changes, given, gpus), str(path), "with")
     if _is_read(named):
-        loaded = _spread(_from_launch_line(["python", named], changes), changes, given, gpus)
+        loaded = _spread(_from_launch_line(["python", named], changes, command), changes, given, gpus)
         return _require_complete(loaded, str(path), "with")
     try:
         return LoadedJob(job=with_changes(_from_model(named, changes), changes, where="the command line"))
@@ -469,21 +503,21 @@ def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
     return Job(model=spec)
 
 
-def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> LoadedJob:
+def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any], command: str | None = None) -> LoadedJob:
     from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 
     loaded = _from_reading(read_launch(launch, given=changes), changes, tool=tool_of_line(launch), place=_COMMAND_LINE)
-    return replace(loaded, notes=(*loaded.notes, *_offer_of_rehearsal(launch))) if loaded.notes else loaded
+    return replace(loaded, notes=(*loaded.notes, *_offer_of_rehearsal(launch, command))) if loaded.notes else loaded
 
 
-def _offer_of_rehearsal(launch: Sequence[str]) -> Iterator[str]:
+def _offer_of_rehearsal(launch: Sequence[str], command: str | None) -> Iterator[str]:
     """Yield how a program that was not wholly understood can be run without a GPU, if it can be."""
     from vramtop.estimator.trace.rehearsal import python_command
 
     with contextlib.suppress(InputError):
         python_command(launch, os.environ)
         line = displayed(shlex.join(launch))
-        yield f"The program was read, not run; vramtop rehearse -- {line} runs it without a GPU."
+        yield f"The program was read, not run; vramtop {_rehearsing(command)} -- {line} runs it without a GPU."
 
 
 def _from_reading(reading: JobReading, changes: Mapping[str, Any], *, tool: str | None, place: str) -> LoadedJob:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.sizes import format_gib
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
     from ..draw.text_output import TextOutput
 
 _MAX_TENSORS = 6
+_MAX_LINE, _MAX_MODULE = 26, 22
 _METHOD_TEXTS = {
     "formula": "closed form, parameters counted from the config",
     "exact": "closed form, parameters counted on the built model",
     "traced": "one training step traced",
+    "rehearsed": "the program rehearsed",
 }
 
 
@@ -190,6 +194,9 @@ def _gpu_name(devices: Sequence[DeviceCapacity]) -> str:
 def _job_line(budget: Budget) -> str:
     job = budget.job
     training, parallel = job.training, job.parallel
+    if job.program is not None:
+        ranks = f", one of {parallel.world_size:,} ranks" if parallel.world_size > 1 else ""
+        return f"{job.program.command}{ranks}"
     every = budget.model.trainable_parameters == budget.model.parameters
     tuning = "full fine-tuning" if every else "fine-tuning of a part"
     if training.mode == "inference":
@@ -237,8 +244,14 @@ def _tensor_table(budget: Budget, output: TextOutput) -> Iterator[str]:
     if not budget.largest:
         return
     yield f"largest at the peak ({budget.peak.phase}), GiB"
-    rows = tensor_rows(budget.largest[:_MAX_TENSORS])
-    yield from (output.text(line[: output.width]) for line in format_table(rows, "<><<<"))
+    largest = budget.largest[:_MAX_TENSORS]
+    rows = list[tuple[str, ...]](tensor_rows(largest))
+    if budget.rehearsal is not None:
+        rows = [
+            (letter, size, shortened(line_text(each.line), _MAX_LINE), shortened(module, _MAX_MODULE), *further)
+            for each, (letter, size, module, *further) in zip(largest, rows, strict=True)
+        ]
+    yield from (output.text(line[: output.width]) for line in format_table(rows, "<><<<<"[: len(rows[0])]))
     yield ""
 
 
@@ -255,6 +268,20 @@ def _phase_table(budget: Budget, output: TextOutput) -> Iterator[str]:
     rows.append(("  total", *(format_gib(phase.components.total_bytes, digits=2) for phase in budget.phases)))
     yield from (output.text(line) for line in format_table(rows, "<" + ">" * len(budget.phases)))
     yield ""
+
+
+def line_text(line: str) -> str:
+    """Return a file and line of a rehearsed program: its path below the current folder, else its last two parts."""
+    file, _, number = line.rpartition(":")
+    shown = PurePath(os.path.relpath(file)) if file else PurePath("?")
+    if ".." in shown.parts or "site-packages" in shown.parts:
+        shown = PurePath(*PurePath(file).parts[-2:])
+    return printable(f"{shown}:{number}")
+
+
+def shortened(text: str, width: int) -> str:
+    """Return the end of a text that is too long."""
+    return text if len(text) <= width else f"…{text[1 - width :]}"
 
 
 def tensor_rows(tensors: Sequence[LargeTensor]) -> list[tuple[str, str, str, str, str]]:
@@ -327,6 +354,8 @@ def assumed_lines(
 def _assumptions(budget: Budget) -> Iterator[tuple[str, ...]]:
     """Yield what may be assumed, the weightiest first: words, and the keys that decide it."""
     job, training = budget.job, budget.job.training
+    if job.program is not None:
+        return
     if training.mode == "train" and job.lora is None and training.trainable is None:
         yield "full fine-tuning", "lora"
     if job.model.task not in ("causal-lm", "seq2seq-lm"):

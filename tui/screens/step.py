@@ -188,9 +188,11 @@ def _place(runs: Sequence[_Run], labels: Sequence[str]) -> tuple[str, int, int] 
 
 STACK_ORDER: tuple[ComponentName, ...] = (
     "context",
+    "other_models",
     "weights",
     "optimizer",
     "gradients",
+    "inputs",
     "activations",
     "logits",
     "communication",

@@ -27,6 +27,7 @@ METHOD_LABELS: Mapping[Method, str] = {
     "formula": "closed form",
     "exact": "closed form, exact count",
     "traced": "traced step",
+    "rehearsed": "rehearsed program",
 }
 _GPU_LEGEND: tuple[MemoryKind, ...] = ("held", "committed", "slack")
 _EDGE = "│"

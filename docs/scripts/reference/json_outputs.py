@@ -6,7 +6,6 @@ from typing import Annotated, Any
 from vramtop.estimator.budget import BudgetJson, FieldsOf
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.learning.measurement import MeasurementJson
-from vramtop.estimator.trace.rehearsal import RehearsalJson
 from vramtop.monitor.fleet.fleet import HostReading
 from vramtop.monitor.snapshot.field_types import resolve_annotations
 from vramtop.monitor.snapshot.snapshot import Snapshot
@@ -60,7 +59,7 @@ OUTPUTS = {
     "estimate": Output(
         kind=Annotated[dict[str, Any], FieldsOf(BudgetJson, also=EstimateJson)],
         title="Predicted memory of a job",
-        commands=("vramtop estimate JOB --json",),
+        commands=("vramtop estimate JOB --json", "vramtop rehearse --json -- COMMAND"),
     ),
     "fit": Output(
         kind=FitJson,
@@ -104,11 +103,6 @@ OUTPUTS = {
         kind=ModelsJson,
         title="Models that are built in",
         commands=("vramtop models --json", "vramtop models WORD --json"),
-    ),
-    "rehearse": Output(
-        kind=RehearsalJson,
-        title="A rehearsed program",
-        commands=("vramtop rehearse --json -- COMMAND", "vramtop rehearse --out FILE -- COMMAND"),
     ),
     "measure": Output(
         kind=MeasureJson,

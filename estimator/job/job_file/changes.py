@@ -11,7 +11,7 @@ import msgspec
 from ...common.errors import InputError
 from ...common.untrusted_files import parse_toml
 from ..job import Job
-from ..settings import Run, Software, Uncertainties
+from ..settings import ModelSpec, Parallel, Run, Software, Target, Training, Uncertainties
 
 # The keys of the job file, their tables, and the words that they may have.
 
@@ -225,7 +225,8 @@ def job_to_mapping(job: Job) -> dict[str, Any]:
     tables: dict[str, Any] = {} if job.name is None else {"name": job.name}
     for table in _TABLES:
         value = getattr(job, table)
-        if value is not None and value not in (Software(), Run(), Uncertainties()):  # rarely set
+        described = (ModelSpec(), Training(), Parallel(), Target()) if job.program is not None else ()
+        if value is not None and value not in (Software(), Run(), Uncertainties(), *described):  # rarely set
             tables[table] = _fields(value)
     if job.other_models:
         tables["other_models"] = [_fields(model) for model in job.other_models]

@@ -69,8 +69,11 @@ def load_job(path: Path) -> Job:
     note_job_folder(path.parent)
     data = _read(path)
     job = job_from_mapping(data, where=str(path))
+    if job.program is not None:
+        folder = str((path.parent / (job.program.folder or "")).resolve())
+        return msgspec.structs.replace(job, program=msgspec.structs.replace(job.program, folder=folder))
     if job.model.id is None and job.model.config is None:
-        raise InputError(f"{path}: no model given; write [model] with an id, or [model.config]")
+        raise InputError(f"{path}: no model given; write [model] with an id, [model.config], or [program]")
     others = [msgspec.structs.replace(other, id=_id_beside(path, other.id)) for other in job.other_models]
     model = msgspec.structs.replace(job.model, id=_id_beside(path, job.model.id))
     job = msgspec.structs.replace(job, model=model, other_models=others)
@@ -277,6 +280,9 @@ def _edited(path: Path, job: Job) -> str | None:
 
 def _with_absolute_paths(job: Job) -> Job:
     """Return the job with paths that mean the same from any folder."""
+    if job.program is not None:
+        place = str(Path(job.program.folder or "").resolve())
+        return msgspec.structs.replace(job, program=msgspec.structs.replace(job.program, folder=place))
     model = msgspec.structs.replace(job.model, id=_absolute_id(job.model.id))
     if uses_user_code(job):
         model = msgspec.structs.replace(model, code_folder=str(Path(model.code_folder or "").resolve()))

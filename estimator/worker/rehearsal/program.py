@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 MANY_STEPS = 20
 """Steps of one optimizer, as a multiple of those asked for, after which one that never stepped is not waited for."""
 _MIN_VOCABULARY = 1000
+_TOLD_SECONDS, _TOLD_CHARACTERS = 0.3, 80
 _HOOKED = "_vramtop_labels_gradient"
 
 
@@ -36,7 +38,7 @@ class Rehearsal:
     """Follows a program through its steps.
 
     Args:
-        plan: ``steps``, ``gpus``, ``card`` (``Card``), ``conf``, ``answer`` (file), ``seconds``.
+        plan: ``steps``, ``gpus``, ``card`` (``Card``), ``conf``, ``answer`` (file), ``progress`` (file), ``seconds``.
     """
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -49,6 +51,9 @@ class Rehearsal:
         self._start = time.monotonic()
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._trained: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}
+        self._told = 0.0
+        self._progress = os.open(plan["progress"], os.O_WRONLY | os.O_CREAT) if "progress" in plan else -1
         self._begin("loading")
 
     def run(self, program: Callable[[], object]) -> None:
@@ -91,11 +96,24 @@ class Rehearsal:
 
     def _begin(self, phase: str) -> None:
         self.gpus.begin_phase(self._step, phase)
+        self._phase = phase
+        self._tell()
+
+    def _tell(self) -> None:
+        """Write where the program is, not more often than somebody reads it."""
+        if self._progress < 0 or time.monotonic() < self._told:
+            return
+        self._told = time.monotonic() + _TOLD_SECONDS
+        step = f"step {self._step}, " if self._step else ""
+        text = f"{step}{self._phase}, {len(self.gpus.history.events):,} allocations"
+        with contextlib.suppress(OSError):  # the program may have closed it
+            os.pwrite(self._progress, text.ljust(_TOLD_CHARACTERS).encode(), 0)
 
     def _before_forward(self, module: Any, _args: Any) -> None:
         if not self._step and torch.is_grad_enabled() and self._optimizers:
             self._step = 1
             self._begin("forward")
+        self._tell()
         if module in self._roots:
             return
         self._roots.add(module)
@@ -105,6 +123,7 @@ class Rehearsal:
                 self.gpus.add_vocabulary(each.num_embeddings)
         named = list(module.named_parameters())
         self._names.update((id(each), name) for name, each in named)
+        self._sizes.update((id(each), each.numel()) for _, each in named)
         self.gpus.label((each for _, each in named), "weights", (name for name, _ in named))
 
     def _before_backward(self) -> None:
@@ -147,6 +166,7 @@ class Rehearsal:
         """Write the answer and end the process, which other threads and cleaning up must not delay."""
         signal.alarm(0)
         self._begin("end")
+        self.gpus.history.phases.pop()  # a step has no such phase, and nothing comes after it
         answer = self._answer(ended, error)
         file = Path(self.plan["answer"])
         draft = file.with_suffix(".part")
@@ -165,6 +185,7 @@ class Rehearsal:
             "steps": [
                 {"optimizer": type(optimizer).__name__, "steps": count} for optimizer, count in self._steps.items()
             ],
+            "parameters": sum(self._sizes.values()),
             "trained": sum(self._trained.values()),
             "doubts": list(gpus.doubts.sentences),
             "seconds": time.monotonic() - self._start,

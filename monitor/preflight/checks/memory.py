@@ -20,7 +20,12 @@ from ..context import CheckContext, CheckResult, fails, inconclusive, passes, sk
 _QUANTIZED_BITS = {"nf4": 4, "nf4-double": 4, "int8": 8, "fp8": 8, "int4": 4}
 _QUANTIZED_EXTRA_BYTES = 0.1
 """Bytes per quantized weight for the constants of its block and for the weights that are not quantized."""
-_METHOD_TEXTS = {"formula": "closed form", "exact": "closed form on the built model", "traced": "traced"}
+_METHOD_TEXTS = {
+    "formula": "closed form",
+    "exact": "closed form on the built model",
+    "traced": "traced",
+    "rehearsed": "rehearsed",
+}
 
 
 def check_lower_bound(context: CheckContext) -> CheckResult:

@@ -32,7 +32,10 @@ id = "Qwen/Qwen2.5-0.5B"
 micro_batch = 2
 sequence_length = 512
 """
-COMPONENTS = {"weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication", "context"}
+COMPONENTS = {
+    *("weights", "other_models", "gradients", "optimizer", "activations"),
+    *("logits", "temporary", "inputs", "communication", "context"),
+}
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch and transformers")
 Vramtop = Callable[..., "subprocess.CompletedProcess[str]"]

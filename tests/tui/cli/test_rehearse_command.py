@@ -1,12 +1,14 @@
 """``vramtop rehearse``: the text, the JSON and the exit codes."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 from json_schemas import valid_json
 
+from vramtop.estimator.budget import Budget
 from vramtop.tui.cli.main import main
 
 pytest.importorskip("torch")
@@ -35,20 +37,30 @@ def test_a_program_is_rehearsed_for_a_card(tmp_path: Path, monkeypatch: pytest.M
     command = ["--", sys.executable, "train.py"]
     assert main(["rehearse", "--gpu-type", "4090", *command]) == 0
     out = capsys.readouterr().out
-    assert "train.py, GiB" in out
-    assert "fits on RTX 4090" in out
-    assert "1 (4096 x 8192)" in out
-    assert "train.py:6" in out
-    assert "assumed: Rehearsed with python" in out
-    assert "3 steps of Adam" in out
+    assert f"train.py: {sys.executable} train.py\n8,478,730 parameters" in out.replace("\n  ", " ")
+    assert "A  0.12  train.py:6  1         float32  4096 x 8192" in out
+    assert "vramtop fit --rehearse tells whether it fits" in out
+    assert "3 assumptions" in out
     assert main(["rehearse", "--json", "--out", "budget.json", "--steps", "2", *command]) == 0
-    found = valid_json("rehearse", capsys.readouterr().out)
+    found = valid_json("estimate", capsys.readouterr().out)
     assert json.loads(Path("budget.json").read_text())["peak"] == found["peak"]
     assert found["method"] == "rehearsed"
-    assert found["optimizer_steps"] == {"Adam": 2}
-    assert found["trainable_parameters"] == 1024 * 8192 + 8192 + 81930
+    assert found["job"] == {
+        "program": {
+            "command": shlex.join([sys.executable, "train.py"]),
+            "folder": str(tmp_path.resolve()),
+            "steps": 2,
+            "timeout": 600,
+        }
+    }
+    assert found["rehearsal"]["optimizer_steps"] == {"Adam": 2}
+    assert found["model"]["trainable_parameters"] == 1024 * 8192 + 8192 + 81930
+    assert found["largest"][0]["line"] == f"{tmp_path.resolve()}/train.py:6"
+    assert {"inputs", "other_models"} <= found["peak"]["components"].keys()
     backward = next(phase for phase in found["phases"] if phase["name"] == "backward")
-    assert sum(backward["components"].values()) == backward["allocated_bytes"]
+    assert sum(backward["components"].values()) - backward["components"]["context"] == backward["allocated_bytes"]
+    again = Budget.from_json(found).to_json()
+    assert json.loads(json.dumps({**again, "notes": []})) == found
     low, high = found["peak"]["low_bytes"], found["peak"]["high_bytes"]
     assert low < found["peak"]["device_bytes"] < high
 
@@ -82,10 +94,37 @@ for batch in DataLoader(data(), batch_size=8, {collate}):
     optimizer.step()
 """
     line = ["fit", "--gpu-type", "4090", "--seq", "128", "--method", "formula", "--", sys.executable, "train.py"]
-    said = f"The program was read, not run; vramtop rehearse -- {sys.executable} train.py runs it without a GPU."
+    said = f"The program was read, not run; vramtop fit --rehearse -- {sys.executable} train.py runs it without a GPU."
     Path("train.py").write_text(text.format(collate="collate_fn=collate"))
     assert main(line) == 0
     assert said in " ".join(capsys.readouterr().out.split())
     Path("train.py").write_text(text.format(collate=""))
     assert main(line) == 0
     assert said not in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_rehearsed_program_is_judged_as_a_job_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(PROGRAM)
+    command = ["--rehearse", "--", sys.executable, "train.py"]
+    assert main(["fit", "--gpu-type", "4090", *command]) == 0
+    assert "FITS  needs 1.2 GiB and fits on GPU 0" in capsys.readouterr().out
+    assert main(["fit", "--gpu-memory", "1GiB", "--json", *command]) == 1
+    found = valid_json("fit", capsys.readouterr().out)
+    assert found["verdict"] == "does_not_fit"
+    assert found["budget"]["method"] == "rehearsed"
+    assert found["suggestions"] == []
+    said = "No changes are suggested: train.py is rehearsed: change its flags and rehearse it again."
+    assert found["notes"] == [said]
+    assert main(["fit", "--rehearse", "--batch-size", "2", "--", "python", "train.py"]) == 2
+    assert "--batch-size describes a job; a program has its own flags, after --" in capsys.readouterr().err
+
+
+def test_a_job_file_may_name_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "job.toml").write_text(f'[program]\ncommand = "{sys.executable} train.py"\nsteps = 2\n')
+    monkeypatch.chdir("/")
+    assert main(["fit", f"{tmp_path}/job.toml", "--gpu-type", "4090", "--json"]) == 0
+    found = valid_json("fit", capsys.readouterr().out)["budget"]
+    assert found["rehearsal"]["optimizer_steps"] == {"Adam": 2}
+    assert found["largest"][0]["line"] == f"{tmp_path.resolve()}/train.py:6"

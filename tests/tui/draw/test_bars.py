@@ -86,8 +86,8 @@ def test_without_colour_lines_tell_segments_apart_in_plain_ascii() -> None:
 
 def test_components_differ_in_letter_and_colour() -> None:
     parts = component_segments(Components(weights=1, gradients=1, optimizer=1, activations=1, logits=1))
-    assert "".join(part.labels[-1] for part in parts) == "WGOALTMC"
-    assert len({part.colour for part in parts}) == 8
+    assert "".join(part.labels[-1] for part in parts) == "WEGOALTIMC"
+    assert len({part.colour for part in parts}) == 10
     (first, *_) = draw_bar(component_segments(FULL), scale_bytes=80 * GIB, width=40)
     weights = COMPONENTS["weights"].colour
     assert (first.colour, first.ground) == (ink_on(weights), weights)
@@ -97,7 +97,9 @@ def test_guessed_components_are_hatched_and_outlined_and_have_no_ground() -> Non
     cells = draw_bar(component_segments(FULL, uncertain=True), scale_bytes=80 * GIB, width=40)
     assert text(cells).startswith("│weights│grad ╱│optimizer 30.0│")
     assert {cell.ground for cell in cells} == {None}
-    assert {cell.colour for cell in cells} - {None} == {mark.colour for mark in list(COMPONENTS.values())[:3]}
+    assert {cell.colour for cell in cells} - {None} == {
+        COMPONENTS[name].colour for name in ("weights", "gradients", "optimizer")
+    }
 
 
 def test_the_range_is_marked_on_the_scale_and_hides_no_label() -> None:

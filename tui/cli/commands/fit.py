@@ -53,8 +53,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             if options.gpu is not None:
                 raise
             return report_without_gpus(options, loaded, estimate_job(options, job, None, None), error.message)
-    devices = described_devices(gpu, memory_bytes, options.gpus or job.parallel.world_size)
-    return report_fit(options, check_on(options, loaded, devices, described=(gpu, memory_bytes)))
+    budget = estimate_job(options, job, gpu, memory_bytes, here=False)
+    devices = described_devices(gpu, memory_bytes, options.gpus or budget.job.parallel.world_size)
+    return report_fit(options, check_on(options, loaded, devices, described=(gpu, memory_bytes), budget=budget))
 
 
 def _over_fleet(options: argparse.Namespace, launch: Sequence[str] | None) -> int:

@@ -46,7 +46,12 @@ def _require_no_fit_flags(options: argparse.Namespace) -> None:
     Raises:
         InputError: one is given.
     """
-    given = {"--strict": options.strict, "--gpu": options.gpu is not None, "--set": options.set}
+    given = {
+        "--strict": options.strict,
+        "--gpu": options.gpu is not None,
+        "--set": options.set,
+        "--rehearse": options.rehearse,
+    }
     flag = next((name for name, value in given.items() if value), None)
     if flag is not None:
         raise InputError(f"{flag} needs --fit")

@@ -22,7 +22,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, ExitCode, Verdict
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.common.untrusted_files import read_file
-from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
+from vramtop.estimator.estimation import REHEARSED, MethodChoice, estimate, quick_estimator
 from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.load_and_save import edit_job_file, unified_diff
@@ -297,7 +297,10 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
     """Print the verdict, what to change, and the budget; return the exit code."""
     budget, judge = check.budget, check.judge
     verdict = judge(budget)
-    loaded = replace(check.loaded, job=budget.job, notes=(*check.loaded.notes, *_cuda_visible_devices_note(verdict)))
+    notes = (*check.loaded.notes, *_cuda_visible_devices_note(verdict))
+    if budget.rehearsal is not None and verdict.verdict != "fits":
+        notes = (*notes, f"No changes are suggested: {budget.job.label} {REHEARSED}.")
+    loaded = replace(check.loaded, job=budget.job, notes=notes)
     with Progress(quiet=options.json) as progress:
         advice = advise(
             loaded.job,

@@ -12,6 +12,7 @@ from .parser import (
     add_host_memory_argument,
     add_method_argument,
     add_name_argument,
+    add_rehearse_argument,
     add_stream_arguments,
     add_verbose_argument,
     positive_seconds,
@@ -328,6 +329,7 @@ def _run(parser: "Parser") -> None:
     parser.add_argument("--gpu", metavar="INDEX[,INDEX]", help="With --fit: only these GPUs of this machine.")
     text = "With --fit: fill in or correct a setting, such as training.sequence_length=2048."
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+    add_rehearse_argument(parser, "With --fit: ")
     add_method_argument(parser)
     add_verbose_argument(parser)
 
@@ -368,13 +370,19 @@ def _rehearse(parser: "Parser") -> None:
         "have shapes only, until each optimizer has stepped. What it writes by Python's own means is thrown away, and "
         "loggers that upload are off; programs that it starts run as they would. One process on one GPU is rehearsed."
     )
-    text = "The GPU that the program finds (default: an H100), and whether it would fit there."
+    parser.set_defaults(
+        rehearse=True, set=[], flags=[], model_flag=None, job=None, gpu=None, gpu_memory=None, method="auto"
+    )
+    text = "The GPU that the program finds (default: an H100); vramtop fit --rehearse says whether it fits."
     parser.add_argument("--gpu-type", metavar="NAME", help=text)
     text = "Steps of each optimizer, the first included (default: 3)."
-    parser.add_argument("--steps", type=step_count, default=3, metavar="N", help=text)
+    parser.add_argument("--steps", action="append", dest="set", type="program.steps={}".format, metavar="N", help=text)
     text = "Give up after this time (default: 600)."
-    parser.add_argument("--timeout", type=positive_seconds, default=600.0, metavar="SECONDS", help=text)
+    parser.add_argument(
+        *("--timeout",), action="append", dest="set", type="program.timeout={}".format, metavar="SECONDS", help=text
+    )
     parser.add_argument("--out", metavar="FILE", help="Write the JSON into a file as well.")
+    add_verbose_argument(parser)
 
 
 def _measure(parser: "Parser") -> None:

@@ -202,6 +202,13 @@ def add_estimate_arguments(parser: argparse.ArgumentParser) -> None:
     _add_machine_arguments(parser)
     add_job_arguments(parser)
     add_method_argument(parser)
+    add_rehearse_argument(parser)
+
+
+def add_rehearse_argument(parser: argparse.ArgumentParser, when: str = "") -> None:
+    """Add ``--rehearse``."""
+    text = "Run the program after -- without a GPU."
+    parser.add_argument("--rehearse", action="store_true", help=f"{when}{text}")
 
 
 def add_method_argument(parser: argparse.ArgumentParser) -> None:

@@ -34,7 +34,9 @@ def test_every_key_of_the_job_file_has_a_field_with_known_exceptions():
     assert {
         key
         for key in without
-        if not key.startswith(("software.", "inference.", "rollout.", "saving.", "run.", "unsure.", "zero."))
+        if not key.startswith(
+            ("software.", "inference.", "rollout.", "saving.", "run.", "unsure.", "zero.", "program.")
+        )
     } == {
         "name",
         "model.config",
