@@ -16,7 +16,7 @@ from .formula.assumptions import card_warnings
 from .formula.rank_memory import free_for_modules, host_need
 from .formula.unstated_settings import UnstatedSettings, find_unstated, with_unstated_settings
 from .job.gpu_catalogue import Gpu, find_gpu
-from .job.job import Job
+from .job.job import REHEARSED, Job
 from .job.job_file.changes import check_job
 from .job.resolved_job import resolve_job
 from .job.rules.frameworks import FRAMEWORKS
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 UNTRACED = "The step was not traced: "
 """Before the reason, in the assumptions of a budget whose step was to be traced."""
-REHEARSED = "is rehearsed: change its flags and rehearse it again"
-"""What is said of a program where a model's settings would be changed."""
 _TRACE_HINT = "--method traced runs the model itself"
 _LOADED = time.time()
 MethodChoice = Literal["auto", "formula", "exact", "traced"]

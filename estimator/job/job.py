@@ -27,6 +27,8 @@ from .settings import (
     Zero,
 )
 
+REHEARSED = "is rehearsed: change its flags and rehearse it again"
+"""What is said of a program where a model's settings would be changed."""
 _ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 """Names of the engines that fill a share of the GPU with their cache."""
 

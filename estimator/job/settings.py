@@ -247,6 +247,8 @@ class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     """Steps of each optimizer, the first included."""
     timeout: Annotated[float, Meta(gt=0)] = 600
     """Seconds after which it is ended."""
+    kept: str | None = None
+    """Name of a kept rehearsal, which is taken without running the program; absent: it is run unless it was."""
 
     @property
     def words(self) -> list[str]:

@@ -29,9 +29,10 @@ from ..formula.ranges import Doubts, StepDoubt
 from ..job.job import Job
 from ..job.resolved_job import resolve_job
 from ..job.settings import Parallel, Program
+from . import kept_rehearsals
 from .allocator_report import allocator_settings
+from .kept_rehearsals import KeptRehearsal, RehearsalAnswer
 from .traced_budget import Overhead, overhead_of, peak_of, phases_of, timeline_of
-from .traced_step import StepSummary
 from .worker_pool import resident_bytes
 
 if TYPE_CHECKING:
@@ -71,34 +72,6 @@ _SILENT = {
 }
 """Loggers that upload are off, and no CUDA context is made."""
 _MEGABYTE = 1 << 20
-
-
-class OptimizerSteps(msgspec.Struct, frozen=True):
-    """How often an optimizer has stepped."""
-
-    optimizer: str
-    steps: int
-
-
-class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
-    """What the program in the other interpreter has written."""
-
-    ended: str
-    line: str
-    steps: list[OptimizerSteps]
-    trained: int
-    doubts: list[str]
-    seconds: float
-    host_bytes: int
-    versions: dict[str, str]
-    parameters: int = 0
-    world_size: int = 1
-    """Ranks of the program; what is told is of one of them."""
-    error: str | None = None
-    reserved: tuple[int, ...] = ()
-    """Bytes that the allocator holds at each moment of the timeline."""
-    peak_reserved: int = 0
-    step: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +118,7 @@ def rehearse(
         environ: its environment; None: this process's.
     """
     program = Program(command=shlex.join(command), folder=str(Path.cwd()), python=python, steps=steps, timeout=timeout)
-    return rehearse_job(Job(program=program), gpu=gpu, environ=environ)
+    return rehearse_job(Job(program=program), gpu=gpu, environ=environ, kept=False)
 
 
 def rehearse_job(
@@ -155,8 +128,9 @@ def rehearse_job(
     memory_bytes: int | None = None,
     environ: Mapping[str, str] | None = None,
     progress: Callable[[str], None] | None = None,
+    kept: bool = True,
 ) -> Rehearsed:
-    """Run a job's program without a GPU until its optimizers have stepped.
+    """Run a job's program without a GPU until its optimizers have stepped, unless that was done and is kept.
 
     Args:
         job: with a program.
@@ -164,6 +138,7 @@ def rehearse_job(
         memory_bytes: total memory of a GPU that is not in the catalogue.
         environ: the program's environment; None: this process's.
         progress: called with a few words about what is being done.
+        kept: take a rehearsal that is kept, if there is one.
 
     Raises:
         InputError: it is no command of Python's, or cannot be started.
@@ -171,38 +146,49 @@ def rehearse_job(
     """
     variables = dict(os.environ if environ is None else environ)
     program = job.program or Program()
+    if program.kept is not None:
+        found = kept_rehearsals.find(program.kept)
+        if found is None:
+            raise CannotTellError(f"{job.label} has changed since it was rehearsed")
+        return _rehearsed(job, found, gpu, variables)
     interpreter, words, given = python_command(program.words, variables, program.python, folder=program.folder)
     _, conf = allocator_settings(variables) or (None, None)
-    with tempfile.TemporaryDirectory(prefix="vramtop-rehearsal-", ignore_cleanup_errors=True) as folder:
-        plan: dict[str, Any] = {
-            "steps": program.steps,
-            "gpus": 1,
-            "seconds": program.timeout,
-            "conf": conf,
-            "card": _card(gpu, memory_bytes),
-            "answer": f"{folder}/answer.json",
-            "progress": f"{folder}/progress",
-            "scratch": folder,
-        }
-        file = Path(folder) / "plan.json"
+    folder = str(Path(program.folder or "").resolve())
+    settings = {"steps": program.steps, "gpus": 1, "conf": conf, "card": _card(gpu, memory_bytes)}
+    name = kept_rehearsals.key_of(interpreter, words, folder, settings, {**variables, **given})
+    found = kept_rehearsals.find(name) if kept else None
+    if found is not None:
+        return _rehearsed(job, found, gpu, variables)
+    with tempfile.TemporaryDirectory(prefix="vramtop-rehearsal-", ignore_cleanup_errors=True) as scratch:
+        files = {"answer": f"{scratch}/answer.json", "progress": f"{scratch}/progress", "scratch": scratch}
+        plan = {**settings, **files, "seconds": program.timeout}
+        file = Path(scratch) / "plan.json"
         file.write_bytes(msgspec.json.encode(plan))
         started = [str(interpreter), str(PROGRAM), str(file), *words]
-        run = _Run(started, {**variables, **given, **_SILENT}, folder, program.folder)
-        run.wait(program.timeout, lambda: _tell(progress, job.label, run.pid, Path(plan["progress"])))
-        answer = _read(Path(plan["answer"]))
+        run = _Run(started, {**variables, **given, **_SILENT}, scratch, folder)
+        run.wait(program.timeout, lambda: _tell(progress, job.label, run.pid, Path(files["progress"])))
+        answer = _read(Path(files["answer"]))
     if answer is None or not answer.phases or answer.ended in ("error", "exit"):
         error = CannotTellError(_failure(answer, run, program.timeout))
         error.output = "" if NO_TORCH in run.last_line else run.output
         raise error
+    found = kept_rehearsals.of_answer(interpreter, words, folder, answer)
+    if answer.ended != "time":
+        kept_rehearsals.keep(name, found)
+    return _rehearsed(job, found, gpu, variables)
+
+
+def _rehearsed(job: Job, found: KeptRehearsal, gpu: Gpu | None, environ: Mapping[str, str]) -> Rehearsed:
+    answer = found.answer
     if answer.world_size > 1:
         job = msgspec.structs.replace(job, parallel=Parallel(strategy="ddp", data_replicate=answer.world_size))
-    overhead = overhead_of(resolve_job(job), gpu, workspace=variables.get("CUBLAS_WORKSPACE_CONFIG"))
-    budget = _budget(job, answer, overhead, interpreter, gpu)
-    return Rehearsed(answer=answer, budget=budget, workspace_bytes=overhead.workspace)
+    overhead = overhead_of(resolve_job(job), gpu, workspace=environ.get("CUBLAS_WORKSPACE_CONFIG"))
+    return Rehearsed(answer=answer, budget=_budget(job, found, overhead, gpu), workspace_bytes=overhead.workspace)
 
 
-def _budget(job: Job, answer: RehearsalAnswer, overhead: Overhead, python: Path, gpu: Gpu | None) -> Budget:
+def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None) -> Budget:
     """Return the budget of what was rehearsed; the shares of its ranges are those of traced steps."""
+    answer = found.answer
     phases = phases_of(answer.phases, overhead)
     highest = max(phases, key=lambda phase: phase.components.total_bytes)
     parts = highest.components
@@ -228,26 +214,26 @@ def _budget(job: Job, answer: RehearsalAnswer, overhead: Overhead, python: Path,
         phases=phases,
         peak=peak,
         steady_device_bytes=peak.device_bytes,
-        assumptions=tuple(_assumptions(answer, gpu)),
+        assumptions=tuple(_assumptions(found, gpu)),
         warnings=tuple(_warnings(answer)),
-        largest=tuple(replace(each, line=_absolute(each.line, job)) for each in answer.peak_tensors),
+        largest=tuple(replace(each, line=_absolute(each.line, found.folder)) for each in answer.peak_tensors),
         timeline=timeline,
         rehearsal=RehearsalFacts(
-            python=str(python),
+            python=found.python,
             versions=answer.versions,
             optimizer_steps={each.optimizer: each.steps for each in answer.steps},
             step=answer.step,
             seconds=answer.seconds,
             host_bytes=answer.host_bytes,
-            time=time.time(),
+            time=found.time,
         ),
     )
 
 
-def _absolute(line: str, job: Job) -> str:
+def _absolute(line: str, folder: str) -> str:
     """Return a file and line with the file's full path."""
-    file = Path(job.program.folder or "" if job.program else "", line.rpartition(":")[0])
-    return line if not line or line.startswith("<") else f"{file.absolute()}:{line.rpartition(':')[2]}"
+    file, _, number = line.rpartition(":")
+    return line if not line or line.startswith("<") else f"{Path(folder, file)}:{number}"
 
 
 def _step_doubt(answer: RehearsalAnswer) -> StepDoubt:
@@ -264,10 +250,11 @@ def _warnings(answer: RehearsalAnswer) -> Iterator[str]:
         yield "The program ended by itself after its first optimizer step: later ones may need more."
 
 
-def _assumptions(answer: RehearsalAnswer, gpu: Gpu | None) -> Iterator[str]:
+def _assumptions(found: KeptRehearsal, gpu: Gpu | None) -> Iterator[str]:
+    answer = found.answer
     versions = ", ".join(f"{name} {number}" for name, number in answer.versions.items())
     host = f"{answer.seconds:.1f} s and {format_gib(answer.host_bytes)} GiB of host memory"
-    yield f"Rehearsed with {versions}, through {_steps(answer)}, in {host}."
+    yield f"Rehearsed on {found.date} with {versions}, through {_steps(answer)}, in {host}."
     card = gpu.label if gpu else "a Hopper GPU of 80 GiB"
     yield f"The program found {card}; CUDA context and cuBLAS workspaces are those of its generation."
     yield "Workspaces of cuDNN are not counted."
@@ -436,7 +423,7 @@ def python_command(
     path = environ.get("PATH", os.defpath)
     if name.startswith(("python", "pypy")):
         program = python or words[0]
-        rest = _without_flags(words[1:])
+        rest = without_flags(words[1:])
     else:
         file = words[0] if Path(folder or "", words[0]).is_file() else str(find_program(words[0], path) or "")
         if not file:
@@ -471,7 +458,7 @@ def _without_variables(command: Sequence[str]) -> tuple[list[str], dict[str, str
     return words[2:] if words[:2] == ["uv", "run"] else words, given
 
 
-def _without_flags(words: list[str]) -> list[str]:
+def without_flags(words: list[str]) -> list[str]:
     """Return Python's words from the program on."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c"):

@@ -229,7 +229,7 @@ def kept_result(
     Raises:
         VramtopError: as ``compute`` does.
     """
-    digest = _code_digest(*code)
+    digest = code_digest(*code)
     if digest is None:
         return compute()
     file = cache_file(kind, [key, digest])
@@ -240,7 +240,7 @@ def kept_result(
     return result
 
 
-def _code_digest(files: Iterable[Path], loaded: float) -> str | None:
+def code_digest(files: Iterable[Path], loaded: float) -> str | None:
     """Return a digest of what files contain, for the key of what their code computes.
 
     None if one cannot be read, or has changed since the process loaded it: then it is not known what the process runs.

@@ -5,8 +5,9 @@ name); nothing is injected, traced or executed.
 """
 
 import os
+import shlex
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -295,7 +296,8 @@ def read_run(
         note_job_folder(cwd)
     sample = ProbeReader(run.reporting_process.pid).read()
     command, unknown_notebook = readable_command(program, root)
-    reading = read_launch(
+    kept = None if given or root is not None or cwd is None else kept_rehearsal(program.argv, cwd)
+    reading = kept or read_launch(
         command,
         environ=environ,
         cwd=cwd or Path(f"/proc/{program.pid}/cwd"),
@@ -308,7 +310,7 @@ def read_run(
         self_started_ranks=len(run.ranks) if run.self_started else None,
         given=given,
     )
-    if not replaces_model(given or {}):
+    if kept is None and not replaces_model(given or {}):
         reading = with_live_facts(reading, sample)
         reading = _with_model_config(reading, environ, pid=program.pid, root=root)
     reading = _with_configs_of_others(reading, environ, pid=program.pid, root=root)
@@ -330,6 +332,29 @@ def read_run(
         probe=sample,
         warnings=(*_warnings(run), *([unknown_notebook] if unknown_notebook else []), *reading.warnings),
     )
+
+
+def kept_rehearsal(argv: Sequence[str], cwd: Path) -> JobReading | None:
+    """Return the job of a program that the user has rehearsed: the same script, arguments and folder; None: nobody has.
+
+    Args:
+        argv: of the process.
+        cwd: its folder.
+    """
+    if len(argv) < 2 or not Path(argv[0]).name.startswith("python"):
+        return None
+    from vramtop.estimator.trace.kept_rehearsals import of_run
+    from vramtop.estimator.trace.rehearsal import without_flags
+
+    words, folder = without_flags([*argv[1:]]), str(cwd.resolve())
+    found = of_run(words, folder) if words else None
+    if found is None:
+        return None
+    name, kept = found
+    values = {"command": shlex.join([kept.python, *kept.words]), "folder": folder, "kept": name}
+    said = f"rehearsed on {kept.date}"
+    findings = (Finding(key=f"program.{key}", value=text, origin=said, written=True) for key, text in values.items())
+    return JobReading(findings=tuple(findings), missing=(), warnings=())
 
 
 def require_running(pid: int, start_time: float) -> None:

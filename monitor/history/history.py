@@ -785,7 +785,7 @@ class RunRecorder:
         followed.grew = followed.grew or row.comparison.status == "growing"
         followed.was_steady = followed.was_steady or row.comparison.phase == "steady"
         state = _state(run, row, followed)
-        if state is None:
+        if state is None or run.job.program is not None:  # a program has no settings that other jobs share
             return
         now = board.snapshot.time
         found = _Kept(time=now, peak_bytes=_peak_bytes(row), state=state, method=budget.method)

@@ -93,7 +93,7 @@ def keep_reading(
     first = min((rank.pid for rank in attachment.ranks), default=attachment.pid)
     identity = run_identity(first)
     own = all(is_own(rank.pid) for rank in attachment.ranks)
-    if comparison.phase != "steady" or identity is None or not own:
+    if budget.job.program is not None or comparison.phase != "steady" or identity is None or not own:
         return
     try:
         measurement = measurement_of_run(

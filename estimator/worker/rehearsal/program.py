@@ -190,7 +190,7 @@ class Rehearsal:
             "doubts": list(gpus.doubts.sentences),
             "seconds": time.monotonic() - self._start,
             "host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "versions": _versions(),
+            **_versions(),
             "events": len(history.events),
         }
         spans = phase_spans(history)
@@ -220,15 +220,23 @@ def _last_line(error: BaseException) -> str:
     return f"{here[-1].filename}:{here[-1].lineno}" if here else ""
 
 
-def _versions() -> dict[str, str]:
+def _versions() -> dict[str, Any]:
+    """Return the versions of the libraries, and the files that tell those and the program's own code."""
     import platform
-    from importlib.metadata import PackageNotFoundError, version
+    import sysconfig
+    from importlib.metadata import PackageNotFoundError, distribution
 
     found = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    for name in ("transformers", "peft", "accelerate", "trl", "diffusers", "timm", "lightning", "deepspeed"):
+    foreign = (sysconfig.get_paths()["stdlib"], str(Path(__file__).resolve().parents[1]))
+    names = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+    files = [each for each in names if each.endswith(".py") and each.startswith("/") and "-packages" not in each]
+    files = [each for each in files if not os.path.realpath(each).startswith(foreign)]
+    for name in ("torch", "transformers", "peft", "accelerate", "trl", "diffusers", "timm", "lightning", "deepspeed"):
         if name in sys.modules:
             try:
-                found[name] = version(name)
+                read = distribution(name)
             except PackageNotFoundError:
                 continue
-    return found
+            found.setdefault(name, read.version)
+            files.append(str(read.locate_file(f"{name}-{read.version}.dist-info/METADATA")))
+    return {"versions": found, "files": files}

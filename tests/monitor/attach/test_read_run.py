@@ -9,6 +9,9 @@ import pytest
 from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.trace.kept_rehearsals import RehearsalAnswer, keep, of_answer
+from vramtop.estimator.trace.traced_step import TracedPhase
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.probe.launch import probed_environment
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
@@ -356,3 +359,34 @@ def test_ranks_started_by_the_program_itself_are_found(start: Start, script: Scr
         assert attached.reading.evidence()["parallel.data_replicate"] == "2 processes that it started hold GPU memory"
     assert [rank.pid for rank in read_run(program, on_gpu={program, *pids}).ranks] == [program]
     assert read_run(program).reading.job().parallel.world_size == 1
+
+
+def test_a_run_of_a_program_that_was_rehearsed_has_the_budget_of_its_rehearsal(
+    start: Start, script: Script, tmp_path: Path
+) -> None:
+    parts = {"weights": 3 << 30, "activations": 2 << 30}
+    answer = RehearsalAnswer(
+        ended="steps",
+        line="",
+        steps=[],
+        trained=7,
+        doubts=[],
+        seconds=1,
+        host_bytes=1,
+        versions={"torch": "2.13.0"},
+        phases={"backward": TracedPhase(allocated=5 << 30, components=parts)},
+        peak_reserved=6 << 30,
+    )
+    kept = of_answer(Path(sys.executable), [script(SLEEPS), "--lr", "1"], str(tmp_path), answer)
+    keep("name", kept)
+    pid = start([sys.executable, "-u", "train.py", "--lr", "1"])
+    attached = read_run(pid)
+    assert set(attached.reading.evidence().values()) == {f"rehearsed on {kept.date}"}
+    budget = estimate(attached.reading.job(), environ=attached.estimate_environ)
+    assert (budget.method, budget.peak.components.activations) == ("rehearsed", 2 << 30)
+    other = start([sys.executable, "train.py", "--lr", "2"])
+    assert "program.kept" not in read_run(other).reading.evidence()
+    (tmp_path / "train.py").write_text(f"{SLEEPS}# changed")
+    assert "program.kept" not in read_run(pid).reading.evidence()
+    with pytest.raises(CannotTellError, match=r"train\.py has changed since it was rehearsed"):
+        estimate(attached.reading.job())

@@ -9,6 +9,7 @@ import pytest
 from json_schemas import valid_json
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.trace.worker_pool import cache_file
 from vramtop.tui.cli.main import main
 
 pytest.importorskip("torch")
@@ -128,3 +129,32 @@ def test_a_job_file_may_name_a_program(tmp_path: Path, monkeypatch: pytest.Monke
     found = valid_json("fit", capsys.readouterr().out)["budget"]
     assert found["rehearsal"]["optimizer_steps"] == {"Adam": 2}
     assert found["largest"][0]["line"] == f"{tmp_path.resolve()}/train.py:6"
+
+
+def test_a_rehearsal_is_kept_until_the_program_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sizes.py").write_text("WIDE = 8192")
+    Path("train.py").write_text(PROGRAM.replace("import torch", "import torch; from sizes import WIDE"))
+    line = ["rehearse", "--json", "--", sys.executable, "train.py"]
+
+    def rehearsed(words: list[str]) -> tuple[float, list[str]]:
+        assert main(words) == 0
+        found = json.loads(capsys.readouterr().out)
+        return found["rehearsal"]["time"], found["notes"]
+
+    first, notes = rehearsed(line)
+    assert notes == []
+    again, notes = rehearsed(line)
+    assert again == first
+    assert notes == ["Rehearsed 0 s ago; --again rehearses it now."]
+    anew, notes = rehearsed(["rehearse", "--again", *line[1:]])
+    assert anew > first
+    assert notes == []
+    Path("sizes.py").write_text("WIDE = 4096")
+    changed, notes = rehearsed(line)
+    assert changed > anew
+    assert notes == []
+    other, _ = rehearsed([*line, "--lr", "1"])
+    assert other > changed
+    (file,) = {each.parent for each in cache_file("rehearsals", 0).parent.glob("*.json")}
+    assert file.stat().st_mode & 0o77 == 0

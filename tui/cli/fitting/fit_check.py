@@ -22,9 +22,9 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, ExitCode, Verdict
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.common.untrusted_files import read_file
-from vramtop.estimator.estimation import REHEARSED, MethodChoice, estimate, quick_estimator
+from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
 from vramtop.estimator.job.gpu_catalogue import Gpu
-from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job import REHEARSED, Job
 from vramtop.estimator.job.job_file.load_and_save import edit_job_file, unified_diff
 from vramtop.estimator.learning.correction import carried, uncorrected
 from vramtop.monitor.board.fit import DeviceCapacity, FitResult, check_fit, count_devices, with_host_memory

@@ -381,6 +381,8 @@ def _rehearse(parser: "Parser") -> None:
     parser.add_argument(
         *("--timeout",), action="append", dest="set", type="program.timeout={}".format, metavar="SECONDS", help=text
     )
+    text = "Rehearse it also if that was done before, with the same files, arguments and versions."
+    parser.add_argument("--again", action="store_true", help=text)
     parser.add_argument("--out", metavar="FILE", help="Write the JSON into a file as well.")
     add_verbose_argument(parser)
 
