@@ -1,22 +1,19 @@
 """Rehearsals that are kept: a program whose files, arguments and libraries are the same is not run again."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import math
 import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from ..budget import ComponentName
 from .traced_step import StepSummary
 from .worker_pool import cache_file, code_digest, read_cached, write_cached
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 MOST_KEPT = 50
 """Of more, the oldest are removed."""
@@ -56,6 +53,8 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     reserved: tuple[int, ...] = ()
     """Bytes that the allocator holds at each moment of the timeline."""
     peak_reserved: int = 0
+    made: tuple[tuple[ComponentName, str, str, int], ...] = ()
+    """Component, module and line of what is allocated at the peak, with its bytes, the largest first."""
     step: int = 0
 
 

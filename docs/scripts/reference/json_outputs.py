@@ -39,6 +39,7 @@ from vramtop.tui.cli.json_types import (
     StreamLineJson,
 )
 from vramtop.tui.cli.measuring.suite_results import SuiteResults
+from vramtop.tui.reports.rehearsal_difference import ComparisonJson
 
 resolve_annotations()  # of the records that recordings consist of
 
@@ -103,6 +104,14 @@ OUTPUTS = {
         kind=ModelsJson,
         title="Models that are built in",
         commands=("vramtop models --json", "vramtop models WORD --json"),
+    ),
+    "rehearse-compare": Output(
+        kind=ComparisonJson,
+        title="Two rehearsals and what differs",
+        commands=(
+            "vramtop rehearse --compare ARGUMENTS --json -- COMMAND",
+            "vramtop rehearse --python OLD --python NEW --json -- COMMAND",
+        ),
     ),
     "measure": Output(
         kind=MeasureJson,

@@ -681,7 +681,7 @@ if TYPE_CHECKING:
     _Level = tuple[int, int, tuple[int, ...]]
     """Index of an event, the bytes allocated after it, and those bytes by component."""
 
-MAX_PEAK_TENSORS = 20
+MAX_PEAK_TENSORS, MAX_PLACES = 20, 2000
 MAX_TIMELINE_POINTS = 500
 MEASURED_STEP = 2
 """The first step also creates the optimizer's states; from the second on, steps repeat."""
@@ -707,7 +707,8 @@ def summarize(history: AllocationHistory, step: int = MEASURED_STEP) -> dict[str
     points, peak_event = _measure_phases(history, spans, allocated, phases)
     return {
         "phases": phases,
-        "peak_tensors": _largest_tensors(history, peak_event),
+        "peak_tensors": [_described(record) for record in _held_at(history, peak_event)[:MAX_PEAK_TENSORS]],
+        "peak_event": peak_event,
         "timeline": [(index, total) for index, total, _ in points],
         "timeline_components": {name: [parts[i] for _, _, parts in points] for i, name in enumerate(allocated)},
         "timeline_phases": [[span.name, span.start] for span in spans],
@@ -774,8 +775,17 @@ def _apply_event(allocated: dict[str, int], records: list[StorageRecord], event:
     return change
 
 
-def _largest_tensors(history: AllocationHistory, index: int) -> list[dict[str, Any]]:
-    """Return the largest tensors that are allocated after an event."""
+def made_at(history: AllocationHistory, index: int) -> list[tuple[str, str, str, int]]:
+    """Return component, module and line of what is allocated after an event, with its bytes, the largest first."""
+    sizes: dict[tuple[str, str, str], int] = {}
+    for record in _held_at(history, index):
+        place = record.component or "temporary", record.module, record.line
+        sizes[place] = sizes.get(place, 0) + record.size
+    return [(*place, size) for place, size in sorted(sizes.items(), key=lambda item: -item[1])][:MAX_PLACES]
+
+
+def _held_at(history: AllocationHistory, index: int) -> list[StorageRecord]:
+    """Return what is allocated after an event, the largest first."""
     live: set[int] = set()
     for event in history.events[: index + 1]:
         if event > 0:
@@ -783,15 +793,15 @@ def _largest_tensors(history: AllocationHistory, index: int) -> list[dict[str, A
         else:
             live.discard(-event - 1)
     records = [history.records[number] for number in live if not history.records[number].host]
-    records.sort(key=lambda record: (-record.size, record.number))
-    return [
-        {
-            "module": record.module,
-            "shape": record.shape,
-            "dtype": record.dtype,
-            "bytes": record.size,
-            "component": record.component or "temporary",
-            "line": record.line,
-        }
-        for record in records[:MAX_PEAK_TENSORS]
-    ]
+    return sorted(records, key=lambda record: (-record.size, record.number))
+
+
+def _described(record: StorageRecord) -> dict[str, Any]:
+    return {
+        "module": record.module,
+        "shape": record.shape,
+        "dtype": record.dtype,
+        "bytes": record.size,
+        "component": record.component or "temporary",
+        "line": record.line,
+    }

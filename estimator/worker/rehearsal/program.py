@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
-from ..memory.tracker import phase_spans, summarize
+from ..memory.tracker import made_at, phase_spans, summarize
 from .fake_gpu import FakeGpus, program_line
 from .libraries import build_without_weights
 from .stand_ins import Card, cuda_without_gpu
@@ -204,6 +204,7 @@ class Rehearsal:
         return {
             **answer,
             **summary,
+            "made": made_at(history, summary["peak_event"]),
             "step": highest,
             "reserved": [gpus.reserved[event] for event in events],
             "peak_reserved": max(gpus.reserved, default=0),

@@ -4,13 +4,18 @@ import json
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from json_schemas import valid_json
 
-from vramtop.estimator.budget import Budget
+from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import Program
 from vramtop.estimator.trace.worker_pool import cache_file
 from vramtop.tui.cli.main import main
+from vramtop.tui.draw.text_output import detect_output
+from vramtop.tui.reports.rehearsal_difference import comparison_json, comparison_lines
 
 pytest.importorskip("torch")
 
@@ -158,3 +163,61 @@ def test_a_rehearsal_is_kept_until_the_program_changes(tmp_path: Path, monkeypat
     assert other > changed
     (file,) = {each.parent for each in cache_file("rehearsals", 0).parent.glob("*.json")}
     assert file.stat().st_mode & 0o77 == 0
+
+
+def test_two_rehearsals_are_compared_by_component_module_line_and_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = PROGRAM.replace("import torch", "import sys, torch").replace("4096", "int(sys.argv[-1])")
+    Path("train.py").write_text(text)
+    line = ["rehearse", "--compare", "8192", "--", sys.executable, "train.py", "4096"]
+    assert main(line) == 0
+    out = capsys.readouterr().out
+    assert "inputs           0.02  0.03       +0.02" in out
+    assert "+0.12  activations  1            train.py:6" in out
+    assert max(len(each) for each in out.splitlines() if "train.py" not in each) <= 80
+    assert main(["rehearse", "--json", *line[1:]]) == 0
+    found = valid_json("rehearse-compare", capsys.readouterr().out)
+    assert found["components"]["activations"] == 4096 * 8192 * 4
+    place = next(each for each in found["places"] if each["component"] == "activations")
+    assert (place["module"], place["bytes"]) == ("1", [4096 * 8192 * 4, 8192 * 8192 * 4])
+    assert found["versions"] == {}
+    assert main(["rehearse", *(["--python", sys.executable] * 3), "--", "python", "train.py"]) == 2
+    assert "one of the two is compared" in capsys.readouterr().err
+
+
+def test_versions_that_differ_stand_beside_the_difference() -> None:
+    def rehearsed(torch: str, line: str, size: int) -> SimpleNamespace:
+        answer = SimpleNamespace(versions={"torch": torch}, made=(("logits", "lm_head", line, size),))
+        return SimpleNamespace(answer=answer, budget=budget_of(size))
+
+    first = rehearsed("2.4", "/old/site-packages/transformers/trainer.py:3080", 2 << 30)
+    second = rehearsed("2.13", "/new/site-packages/transformers/trainer.py:3120", 6 << 30)
+    found = comparison_json(first, second)
+    assert found["versions"] == {"torch": ["2.4", "2.13"]}
+    lines = list(comparison_lines(found, ("old", "new"), detect_output(ascii_only=True)))
+    assert "torch 2.4 -> 2.13" in lines
+    assert "+4.00  logits and loss  lm_head  transformers/trainer.py:3120" in lines
+
+
+def budget_of(size: int) -> Budget:
+    peak = Peak(
+        phase="backward",
+        components=Components(logits=size),
+        allocated_bytes=size,
+        reserved_bytes=size,
+        device_bytes=size,
+        low_bytes=size,
+        high_bytes=size,
+    )
+    return Budget(
+        job=Job(program=Program(command="python train.py")),
+        model=ModelFacts(parameters=1, trainable_parameters=1, count="exact"),
+        method="rehearsed",
+        phases=(),
+        peak=peak,
+        steady_device_bytes=size,
+        assumptions=(),
+        warnings=(),
+    )

@@ -2,16 +2,21 @@
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from vramtop.estimator.common.errors import ExitCode, InputError
 from vramtop.estimator.common.private_files import write_private
+from vramtop.estimator.job.gpu_catalogue import Gpu
+from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.trace.rehearsal import rehearse_job
 
 from ...draw.labels import format_duration
-from ...job.load_job import load_from_options
+from ...draw.text_output import detect_output
+from ...job.load_job import LoadedJob, load_from_options
+from ...reports.rehearsal_difference import comparison_json, comparison_lines
 from ..json_text import json_text
 from ..measured_runs import estimate_job
 from ..option_values import described_gpu
@@ -28,6 +33,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """
     loaded = load_from_options(options, launch)
     gpu, memory_bytes = described_gpu(options, loaded.job)
+    pythons = getattr(options, "pythons", ())
+    if options.compare is not None or len(pythons) > 1:
+        return _compare(options, loaded, gpu, pythons)
     started = time.time()
     if options.again:
         with Progress(quiet=options.json) as progress:
@@ -36,10 +44,41 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if budget.rehearsal is not None and budget.rehearsal.time < started:
         ago = format_duration(started - budget.rehearsal.time)
         loaded = replace(loaded, notes=(*loaded.notes, f"Rehearsed {ago} ago; --again rehearses it now."))
-    if options.out:
-        try:
-            write_private(Path(options.out), f"{json_text(budget.to_json())}\n".encode())
-        except OSError as error:
-            raise InputError(f"--out {options.out}: {error.strerror}") from None
+    _write(options, budget.to_json())
     print_budget(options, loaded, budget, gpu, memory_bytes)
     return ExitCode.DONE
+
+
+def _compare(options: argparse.Namespace, loaded: LoadedJob, gpu: Gpu | None, pythons: Sequence[str]) -> int:
+    """Print what differs between two rehearsals: by two interpreters, or with more arguments."""
+    if len(pythons) > 2 or (options.compare is not None and len(pythons) > 1):
+        raise InputError("--python OLD --python NEW or --compare ARGUMENTS: one of the two is compared")
+    command = loaded.job.program.command if loaded.job.program else ""
+    changes: list[dict[str, Any]] = [{"program.python": python} for python in pythons]
+    names = tuple(pythons)
+    if options.compare is not None:
+        names = (command, f"{command} {options.compare}")
+        changes = [{"program.command": name} for name in names]
+    with Progress(quiet=options.json) as progress:
+        first, second = (
+            rehearse_job(with_changes(loaded.job, each), gpu=gpu, progress=progress, kept=not options.again)
+            for each in changes
+        )
+    found = comparison_json(first, second)
+    _write(options, found)
+    if options.json:
+        print(json_text(found), flush=True)
+    else:
+        lines = comparison_lines(found, (names[0], names[1]), detect_output(ascii_only=options.ascii))
+        print("\n".join(lines), flush=True)
+    return ExitCode.DONE
+
+
+def _write(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
+    """Write what is printed with ``--json`` into the file of ``--out``."""
+    if not options.out:
+        return
+    try:
+        write_private(Path(options.out), f"{json_text(found)}\n".encode())
+    except OSError as error:
+        raise InputError(f"--out {options.out}: {error.strerror}") from None

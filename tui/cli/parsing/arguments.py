@@ -364,6 +364,8 @@ def _rehearse(parser: "Parser") -> None:
   vramtop rehearse -- python train.py --batch-size 8
   vramtop rehearse --gpu-type 4090 -- accelerate launch train.py
   vramtop rehearse --json -- .venv/bin/python -m mypackage.train
+  vramtop rehearse --compare "--lora_r 64" -- python train.py
+  vramtop rehearse --python old/bin/python --python python3 -- python train.py
 """
     parser.epilog = (
         "The program runs in its own interpreter, with tensors on the host that are real and tensors on the GPU that "
@@ -381,6 +383,8 @@ def _rehearse(parser: "Parser") -> None:
     parser.add_argument(
         *("--timeout",), action="append", dest="set", type="program.timeout={}".format, metavar="SECONDS", help=text
     )
+    text = "Compare with a second rehearsal, with these arguments behind the others; --python given twice: with that."
+    parser.add_argument("--compare", metavar="ARGUMENTS", help=text)
     text = "Rehearse it also if that was done before, with the same files, arguments and versions."
     parser.add_argument("--again", action="store_true", help=text)
     parser.add_argument("--out", metavar="FILE", help="Write the JSON into a file as well.")
