@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-from vramtop.estimator.budget import BudgetJson, ComponentName, FieldsOf
 from vramtop.estimator.common.sizes import format_gib
 
 from ..draw.palette import COMPONENTS
@@ -14,6 +13,7 @@ from .budget_text import line_text, shortened
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from vramtop.estimator.budget import ComponentName, PlainBudget
     from vramtop.estimator.trace.rehearsal import Rehearsed
 
     from ..draw.text_output import TextOutput
@@ -41,7 +41,7 @@ class ComparisonJson(TypedDict):
 
     schema: int
     """Version of this format: 1."""
-    budgets: Annotated[list[dict[str, Any]], FieldsOf(BudgetJson)]
+    budgets: list[PlainBudget]
     """The first and the second budget."""
     device_bytes: int
     """By how much the second peak is higher on the device."""
@@ -118,7 +118,7 @@ def comparison_lines(found: ComparisonJson, names: tuple[str, str], output: Text
         *_, difference = _figures(*place["bytes"])
         line = line_text(place["lines"][1] or place["lines"][0])
         module = printable(place["module"]) or "(no module)"
-        rows.append((difference, COMPONENTS[place["component"]].word, shortened(module, 24), shortened(line, 26)))
+        rows.append((difference, COMPONENTS[place["component"]].word, shortened(module, 22), shortened(line, 30)))
     yield from (output.text(line[: output.width]) for line in format_table(rows, "><<<"))
 
 
