@@ -1,22 +1,15 @@
 """Two rehearsals side by side: what differs by component, by module and line, and in the libraries' versions."""
 
-from __future__ import annotations
+from collections.abc import Iterator
+from typing import TypedDict
 
-from typing import TYPE_CHECKING, TypedDict
-
+from vramtop.estimator.budget import ComponentName, PlainBudget
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.trace.rehearsal import Rehearsed
 
 from ..draw.palette import COMPONENTS
-from ..draw.text_output import format_table, printable
+from ..draw.text_output import TextOutput, format_table, printable
 from .budget_text import line_text, shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from vramtop.estimator.budget import ComponentName, PlainBudget
-    from vramtop.estimator.trace.rehearsal import Rehearsed
-
-    from ..draw.text_output import TextOutput
 
 _MOST_PLACES = 12
 _LEAST_SHARE = 0.001
