@@ -30,7 +30,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 def file() -> Path:
     """The settings file, with its folder."""
     path = Path(os.environ["XDG_CONFIG_HOME"]) / "vramtop" / "config.toml"
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True)
     return path
 
 
