@@ -302,6 +302,7 @@ DASHBOARD_KEYS = {
     "settings.edit": Key("enter", "change the setting under the cursor; of a key: press the new one"),
     "settings.type": Key("e", "type the value, such as several keys: f2, ctrl+b"),
     "settings.reset": Key("d", "back to the default: it is removed from the file"),
+    "step.lines": Key("enter", "show the lines of the program around the one that made the marked tensor"),
     "step.open_snapshot": Key("o", "draw a memory snapshot of torch beside it, on one scale"),
 }
 

@@ -36,12 +36,19 @@ class Estimators:
         self._corrections = Corrections(notify=notify) if corrects else None
         self.watchlist = Watchlist(self.quick, reserved_bytes=_reserved_bytes, host_memory=_host_memory)
 
-    def quick(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
-        """Estimate by the closed form."""
+    def quick(
+        self,
+        job: Job,
+        *,
+        environ: Mapping[str, str] | None = None,
+        python: str | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> Budget:
+        """Estimate by the closed form; rehearse a program."""
         from vramtop.estimator.estimation import estimate
 
         del python
-        return self._corrected(estimate(job, gpu=self._gpu_type(job), environ=environ), environ)
+        return self._corrected(estimate(job, gpu=self._gpu_type(job), environ=environ, progress=progress), environ)
 
     def accurate(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
         """Estimate by the most accurate method that is available; this may take seconds."""

@@ -491,13 +491,29 @@ def _with_end_label(cells: list[Cell], words: str, colour: str | None) -> list[C
 _BAR_SIGNS: tuple[MemoryKind, ...] = ("slack", "unattributed", "reserved")
 
 
-def legend_line(width: int, *, bars: bool = True) -> Content:
-    """Return the legend, with short words if there is little space; ``bars``: with the signs that only bars have."""
+_OF_PROGRAMS = ("other_models", "inputs")
+"""Components that only rehearsed programs have."""
+
+
+def legend_line(width: int, *, bars: bool = True, budget: Budget | None = None) -> Content:
+    """Return the legend, with short words if there is little space.
+
+    Args:
+        width: in cells.
+        bars: with the signs that only bars have.
+        budget: of a rehearsed program, whose own components are named; None: of described jobs.
+    """
+    phases = budget.phases if budget is not None else ()
+    marks = [
+        mark
+        for name, mark in COMPONENTS.items()
+        if name not in _OF_PROGRAMS or any(getattr(phase.components, name) for phase in phases)
+    ]
     slack, unattributed, reserved = (f"{mark.letter} {mark.word}" for mark in map(OTHER_MEMORY.__getitem__, _BAR_SIGNS))
     signs = f"  {slack}  ├─┤ range  {unattributed}  {reserved}" if bars else ""
     for short, extra in ((False, signs), (False, ""), (True, "")):
         parts = []
-        for mark in COMPONENTS.values():
+        for mark in marks:
             word = mark.short_word if short else mark.word
             parts.append(Content.assemble((mark.letter, on_colour(mark.colour)), (f" {word}", MUTED)))
         line = Content.assemble(Content("  ").join(parts), (extra, MUTED))

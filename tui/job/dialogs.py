@@ -27,7 +27,8 @@ Result = TypeVar("Result")
 
 _JOB_HINT = (
     "a job file (.toml), a configuration of axolotl, LLaMA-Factory, torchtune, TRL, ... (.yaml, .json), a model, "
-    "or a whole launch line such as: torchrun --nproc-per-node 8 train.py --model_name_or_path ..."
+    "or a whole launch line such as: torchrun --nproc-per-node 8 train.py --model_name_or_path ...; rehearse python "
+    "train.py ... runs a program of your own without a GPU"
 )
 _CLIPBOARD_HELP = (
     "Sent to the terminal's clipboard (OSC 52). If nothing arrives there, hold Shift (Option on a Mac) and select "

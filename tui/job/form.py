@@ -27,8 +27,14 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.paths import expand_user
 from vramtop.estimator.job.field_help import field_help
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file.changes import ABOUT_THE_MODEL, choices_of, with_changes, with_old_model_removed
-from vramtop.estimator.job.settings import Inference, Lora, ModelSpec, Parallel, Training
+from vramtop.estimator.job.job_file.changes import (
+    ABOUT_THE_MODEL,
+    choices_of,
+    field_of,
+    with_changes,
+    with_old_model_removed,
+)
+from vramtop.estimator.job.settings import Inference, Lora, ModelSpec, Parallel, Program, Training
 
 from ..keys import ALT_DIGIT_CHARACTERS, bind
 from ..widgets.choice import Choice
@@ -45,6 +51,8 @@ TUNING = "lora"
 MODEL = "model.id"
 FULL, LORA, QLORA = "full", "LoRA", "QLoRA"
 SERVING, ENGINE = "inference", "inference.engine"
+PROGRAM = ("program.command", "program.python", "program.steps")
+"""The fields of a program that is rehearsed, which has no others."""
 _MODE = "training.mode"
 _TRAINABLE = "training.trainable"
 FIELDS_THAT_HIDE_OTHERS = (TUNING, _MODE, ENGINE)
@@ -56,7 +64,7 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("inference", Inference),
     ("parallel", Parallel),
 )
-_DEFAULT_TABLES: Mapping[str, msgspec.Struct] = {"lora": Lora(), "inference": Inference()}
+_DEFAULT_TABLES: Mapping[str, msgspec.Struct] = {"lora": Lora(), "inference": Inference(), "program": Program()}
 """The defaults of tables that a job may lack."""
 _KEYS_WITHOUT_FIELD = (
     *("model.config", "model.code_folder", "parallel.tensor_plan", "parallel.device_map", "parallel.max_memory"),
@@ -153,6 +161,8 @@ def build_job(base: Job, values: Mapping[str, Any]) -> Job:
     Raises:
         InputError: the values do not make a valid job.
     """
+    if base.program is not None:
+        return with_changes(base, {key: values[key] for key in PROGRAM if key in values}, where="the form")
     serves = values.get(_MODE, base.training.mode) == "inference"
     unused_tables = {TUNING, *([] if serves else [SERVING])}  # they are kept as they are in the base
     changes = {key: value for key, value in values.items() if key.partition(".")[0] not in unused_tables}
@@ -594,7 +604,9 @@ class FormState:
         """The model with which the values were read."""
         self.edited: frozenset[str] = frozenset()
         """Keys of the fields that the user has edited."""
-        self.fields = job_fields()
+        kinds = {key: field.type for key in PROGRAM if (field := field_of(key)) is not None}
+        program = tuple(_field(key, kind) for key, kind in kinds.items()) if base.program is not None else ()
+        self.fields = (*program, *job_fields())
         self._states = {field.key: FieldState(field, None) for field in self.fields}
         for key, state in self._states.items():
             state.set(None if key in missing else field_value(base, key))
@@ -742,6 +754,8 @@ class FormState:
 
     def shown_keys(self) -> set[str]:
         """Return the fields that have a meaning with these values."""
+        if self._base.program is not None:
+            return set(PROGRAM)
         shown = shown_fields({key: self._states[key].value for key in FIELDS_THAT_HIDE_OTHERS}, self.fields)
         return shown | {SHARDING, GPUS}
 
@@ -1021,6 +1035,7 @@ class GroupHeading(Widget, can_focus=True):
 
 
 BASIC = (
+    *PROGRAM,
     MODEL,
     TUNING,
     "training.sequence_length",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shlex
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 _JOB_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 _PROGRAM_SUFFIXES = (".py", ".ipynb")
 """Files that are read as if Python ran them without arguments."""
+_REHEARSAL = re.compile(r"(?:vramtop )?(?:rehearse|(?:fit|wait|run --fit) --rehearse) (?:-- )?")
+"""The beginning of a line that rehearses a program."""
 _MODEL_CONFIG_KEYS = {"model_type", "hidden_size", "n_embd", "d_model"}
 _COMMAND_LINE = "command line"
 _GIVEN = "you"
@@ -194,7 +197,7 @@ def _program(options: argparse.Namespace, launch: Sequence[str] | None) -> Loade
 def program_job(words: Sequence[str]) -> LoadedJob:
     """Return the job of a command that is to be rehearsed in the current folder."""
     program = Program(command=shlex.join(words), folder=current_folder())
-    return LoadedJob(job=Job(program=program), place=_COMMAND_LINE)
+    return LoadedJob(job=Job(program=program), place=_COMMAND_LINE, origins={"program.command": "as you gave it"})
 
 
 def _rehearsing(command: str | None) -> str:
@@ -318,7 +321,7 @@ def _as_prepared(loaded: LoadedJob) -> LoadedJob:
 
 def _with_sizes(loaded: LoadedJob) -> LoadedJob:
     """Return the job with the length of its sequences, and its engine's own sizes, where nothing states them."""
-    if loaded.reading is not None:
+    if loaded.reading is not None or loaded.job.program is not None:
         return loaded
     wanted = usual_sizes(loaded.job) if loaded.is_typed else {_LENGTH: usual_length(loaded.job.model)}
     changes = {key: value for key, value in wanted.items() if key not in loaded.stated}
@@ -422,16 +425,37 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     text = text.strip().removeprefix("$ ").strip()
     unquoted = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
     path = expand_user(unquoted)
+    if (found := _REHEARSAL.match(text)) is not None:
+        return program_job(shlex.split(text[found.end() :]))
     if path.suffix in _JOB_SUFFIXES and (is_file(path) or len(text.split()) == 1):
         return _with_sizes(_from_file(path, changes))
     if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
-        return _from_launch_line(["python", unquoted], changes)
+        return _read_or_rehearsed(shlex.join(["python", unquoted]), changes)
     if len(text.split()) > 1 and not is_folder(path):
-        return _from_launch_line([text], changes)
+        return _read_or_rehearsed(text, changes)
     if not unquoted:
         raise InputError("nothing given: enter a job file, a tool's configuration, a launch line, or a model")
     job = with_changes(_from_model(unquoted, changes), changes, where="what you give")
     return _with_sizes(LoadedJob(job=job, origins={"model.id": "as you gave it"}, typed=frozenset(changes)))
+
+
+def _read_or_rehearsed(text: str, changes: Mapping[str, Any]) -> LoadedJob:
+    """Return the job of a launch line; of one whose model cannot be read, the program's rehearsal if it is Python's."""
+    from vramtop.estimator.trace.rehearsal import python_command
+
+    read: LoadedJob | InputError
+    try:
+        read = _from_launch_line([text], changes)
+    except InputError as error:
+        read = error
+    if isinstance(read, InputError) or "model.id" in read.missing:
+        with contextlib.suppress(InputError, ValueError):
+            words = shlex.split(text)
+            python_command(words, os.environ)
+            return program_job(words)
+    if isinstance(read, InputError):
+        raise read
+    return read
 
 
 def load_again(text: str, first: LoadedJob, edits: Mapping[str, Any]) -> LoadedJob:

@@ -1373,6 +1373,10 @@ class FitCheckScreen(Screen[None]):
         self.query_one(PreflightMark).show_job(job)
         if job is None:
             self._view.show_problem(self._pane.form.problem or "")
+        elif job.program is not None:
+            self._view.show_problem(f"rehearsing {job.label}", mark="…")
+            tell = partial(self.call_later, self._show_progress, job)
+            self._delay(_REFINE_DELAY_SECONDS, partial(self._estimates.estimate, job, progress=tell))
         elif not _has_model(job):
             self._view.show_problem(_no_model())
         else:
@@ -1417,6 +1421,11 @@ class FitCheckScreen(Screen[None]):
         if self._step is not None:
             self._step.update(self._view.budget or budget, self._estimates)
         self._compare(is_new_budget=True)
+
+    def _show_progress(self, job: Job, text: str) -> None:
+        """Show how far the rehearsal is, unless its job has changed."""
+        if self._view.is_invalid and job == self.job:
+            self._view.show_problem(text, mark="…")
 
     def _show_not_refined(self, reason: str) -> None:
         self._view.keep_quick_budget(reason)
@@ -1522,7 +1531,7 @@ class FitCheckScreen(Screen[None]):
 
 
 def _has_model(job: Job) -> bool:
-    return job.model.id is not None or job.model.config is not None
+    return job.model.id is not None or job.model.config is not None or job.program is not None
 
 
 def _no_model() -> str:

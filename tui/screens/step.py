@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Container, VerticalScroll
 from textual.content import Content
 from textual.events import Resize
@@ -15,6 +16,7 @@ from textual.screen import Screen
 from vramtop.estimator.budget import Budget, ComponentName, Components, LargeTensor, PhaseMark, Timeline
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.common.untrusted_files import read_file
 from vramtop.estimator.crash.crash_file import read_crash_file
 from vramtop.estimator.crash.explanation import size_text
 from vramtop.estimator.crash.records import CrashLog
@@ -29,7 +31,7 @@ from ..draw.palette import COMPONENTS, Mark, colour_of, component_mark, ink_on, 
 from ..draw.text_output import printable
 from ..job.dialogs import AskScreen
 from ..keys import bind
-from ..reports.budget_text import tensor_rows
+from ..reports.budget_text import line_text, shortened, tensor_rows
 from ..widgets.budget_view import peak_line
 from ..widgets.cell_rows import AxesGraph
 from ..widgets.keys_line import KeysLine
@@ -414,6 +416,9 @@ STEP_KEYS: list[BindingType] = [
     bind("app.back", "dismiss", "Back"),
     bind("dashboard.step", "dismiss", help_text=""),
     bind("step.open_snapshot", "open_snapshot", "Snapshot"),
+    bind("step.lines", "lines", "Lines", show=False),
+    Binding("up", "mark(-1)", show=False, priority=True),
+    Binding("down", "mark(1)", show=False, priority=True),
 ]
 
 
@@ -509,18 +514,32 @@ class StepGraph(AxesGraph):
 # The largest tensors at a budget's peak, by module, as text.
 
 
+_MAX_SOURCE_BYTES, _LINES_AROUND = 1 << 22, 3
 _TENSOR_TABLE_WIDE_COLUMNS = 100
 """From this width on the component is written in full."""
 
 
-def tensor_lines(budget: Budget, *, width: int) -> list[Content]:
-    """Return a line per tensor: component, GiB, module (shortened at its start), dtype and shape."""
+def tensor_lines(budget: Budget, *, width: int, marked: int = 0, opened: bool = False) -> list[Content]:
+    """Return a line per tensor: component, GiB, module (shortened at its start), line of the program, dtype and shape.
+
+    Args:
+        budget: its largest tensors.
+        width: of a line.
+        marked: index of the tensor with the mark, where a program's lines are known.
+        opened: below it stand the lines around the one that made it.
+    """
     if not budget.largest:
         return []
     share = sum(tensor.bytes for tensor in budget.largest) / max(1, budget.peak.allocated_bytes)
     percent = f"{100 * share:.0f} %"
     head = f"The {len(budget.largest)} largest tensors at the peak, in the {budget.peak.phase}: {percent} of it"
-    return [Content.styled(head, "bold"), *(_line(tensor, width) for tensor in budget.largest)]
+    lines = [Content.styled(head, "bold")]
+    for at, tensor in enumerate(budget.largest):
+        mark = "" if not tensor.line else "▸ " if at == marked else "  "
+        lines.append(Content.assemble(mark, _line(tensor, width - len(mark))))
+        if opened and at == marked:
+            lines += _source_lines(tensor.line, width)
+    return lines
 
 
 def _line(tensor: LargeTensor, width: int) -> Content:
@@ -529,8 +548,30 @@ def _line(tensor: LargeTensor, width: int) -> Content:
     word = f"{mark.word:<16}" if width >= _TENSOR_TABLE_WIDE_COLUMNS else ""
     tail = f"{dtype:<9} {shape}"
     room = max(12, width - 11 - len(word) - 30)
-    module = module if len(module) <= room else f"…{module[1 - room :]}"
-    return Content.assemble((letter, on_colour(mark.colour)), f" {word}{size:>7}  {module:<{room}}  ", (tail, "dim"))
+    if not tensor.line:
+        return Content.assemble(
+            (letter, on_colour(mark.colour)), f" {word}{size:>7}  {shortened(module, room):<{room}}  ", (tail, "dim")
+        )
+    half = (room - 2) // 2
+    places = f"{shortened(line_text(tensor.line), half):<{half}}  {shortened(module, half):<{half}}"
+    line = Content.assemble((letter, on_colour(mark.colour)), f" {word}{size:>7}  {places}  ", (tail, "dim"))
+    return line.truncate(width, ellipsis=True)
+
+
+def _source_lines(line: str, width: int) -> list[Content]:
+    """Return the lines of the program around one of them, or why they cannot be shown."""
+    name, _, number = line.rpartition(":")
+    try:
+        text = read_file(Path(name), _MAX_SOURCE_BYTES).decode(errors="replace").splitlines()
+    except OSError as error:
+        return [Content.styled(f"    {printable(name)}: {error.strerror}", "dim")]
+    at = int(number) - 1
+    first = max(0, at - _LINES_AROUND)
+    found = [Content.styled(f"    {printable(name)}", "dim")]
+    for index, each in enumerate(text[first : at + _LINES_AROUND + 1], first):
+        style = "bold" if index == at else "dim"
+        found.append(Content.styled(f"    {index + 1:>5}  {printable(each)}", style).truncate(width, ellipsis=True))
+    return found
 
 
 # The step screen: memory of one training step by component, and the largest tensors at its peak.
@@ -585,6 +626,7 @@ class StepScreen(Screen[None]):
     ) -> None:
         super().__init__()
         self._observed = observed
+        self._marked, self._opened = 0, False
         self.budget = budget
         """The budget that is drawn."""
         self._gpu_bytes = gpu_bytes
@@ -633,6 +675,21 @@ class StepScreen(Screen[None]):
         self._state = f"{_NO_TRACE} {sentence}"
         self._draw()
 
+    def action_mark(self, by: int) -> None:
+        """Mark another tensor of a rehearsed program, or scroll a traced step's."""
+        tensors, count = self.query_one("#tensors", VerticalScroll), len(self.budget.largest)
+        if self.budget.rehearsal is None or not count:
+            tensors.scroll_relative(y=by, animate=False)
+            return
+        self._marked = min(max(0, self._marked + by), count - 1)
+        self._draw()
+        self.call_after_refresh(tensors.scroll_to, y=self._marked - 1, animate=False)
+
+    def action_lines(self) -> None:
+        """Show the lines around the one that made the marked tensor, or hide them."""
+        self._opened = not self._opened and self.budget.rehearsal is not None
+        self._draw()
+
     def action_open_snapshot(self) -> None:
         """Ask for a memory snapshot to draw beside the budget."""
         name = self._observed.name if self._observed else ""
@@ -657,8 +714,8 @@ class StepScreen(Screen[None]):
         self.query_one("#lines", StaticLines).show(
             Content.styled(self._line_words(), "dim").truncate(width, ellipsis=True)
         )
-        self.query_one("#letters", StaticLines).show(legend_line(width, bars=False))
-        table = tensor_lines(budget, width=width - 1)
+        self.query_one("#letters", StaticLines).show(legend_line(width, bars=False, budget=budget))
+        table = tensor_lines(budget, width=width - 1, marked=self._marked, opened=self._opened)
         self.query_one("#table", StaticLines).show(Content("\n").join(table), layout=True)
         self.query_one("#tensors").display = bool(table)
 

@@ -67,3 +67,14 @@ def test_defaults_of_the_tool_are_named_as_assumed(capsys):
     (note,) = [each for each in json.loads(capsys.readouterr().out)["notes"] if "training.optimizer" in each]
     assert note.startswith("Not set where the job was read from, so assumed: ")
     assert "training.micro_batch" not in note
+
+
+def test_a_program_without_a_model_that_can_be_read_is_one_to_rehearse(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import torch\ntorch.nn.Linear(2, 2).cuda()\n")
+    for text in ("train.py", "python train.py", "vramtop rehearse -- python train.py", "rehearse python train.py"):
+        job = load_from_text(text).job
+        assert (job.program.command, job.program.folder) == ("python train.py", str(tmp_path.resolve()))
+    (tmp_path / "train.sh").write_text("echo")
+    with pytest.raises(InputError):
+        load_from_text("./train.sh --batch 3")

@@ -364,7 +364,7 @@ def _rehearse(parser: "Parser") -> None:
   vramtop rehearse -- python train.py --batch-size 8
   vramtop rehearse --gpu-type 4090 -- accelerate launch train.py
   vramtop rehearse --json -- .venv/bin/python -m mypackage.train
-  vramtop rehearse --compare "--lora_r 64" -- python train.py
+  vramtop rehearse --compare=--gradient_checkpointing -- python train.py
   vramtop rehearse --python old/bin/python --python python3 -- python train.py
 """
     parser.epilog = (
