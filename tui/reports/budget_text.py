@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..draw.text_output import TextOutput
 
 _MAX_TENSORS = 6
-_MAX_LINE, _MAX_MODULE = 26, 22
+_MAX_LINE, _MAX_MODULE = 24, 20
 _METHOD_TEXTS = {
     "formula": "closed form, parameters counted from the config",
     "exact": "closed form, parameters counted on the built model",

@@ -17,7 +17,7 @@ _LEAST_SHARE = 0.001
 
 
 class PlaceJson(TypedDict):
-    """Tensors of one component that one module made in one file, at the two peaks."""
+    """Tensors of one component that one module made, or one file outside of all modules, at the two peaks."""
 
     component: ComponentName
     """Component that they are counted as."""
@@ -66,7 +66,7 @@ def _places(first: Rehearsed, second: Rehearsed) -> list[PlaceJson]:
     found: dict[tuple[str, str, str], PlaceJson] = {}
     for at, rehearsed in enumerate((first, second)):
         for component, module, line, size in rehearsed.answer.made:  # the largest first
-            file = line.rpartition(":")[0].rpartition("site-packages/")[2]
+            file = "" if module else "/".join(line.rpartition(":")[0].split("/")[-2:])  # a module's may have moved
             empty: PlaceJson = {"component": component, "module": module, "lines": ["", ""], "bytes": [0, 0]}
             place = found.setdefault((component, module, file), empty)
             place["lines"][at] = place["lines"][at] or line
