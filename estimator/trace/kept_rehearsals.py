@@ -20,7 +20,8 @@ MOST_KEPT = 50
 _KIND, _VERSION = "rehearsals", 1
 _WHOLE_BYTES = 1 << 24
 """Files up to this size are compared by what they contain, larger ones by size and time of change."""
-_MOST_FILES = 2000
+MOST_FILES = 2000
+"""A program that reads more is not kept."""
 _VARIABLES = ("CUBLAS_", "CUDA_", "HF_", "PYTHONPATH", "PYTORCH_", "TORCH", "TRANSFORMERS_", "VIRTUAL_ENV")
 """Beginnings of the variables that decide what a program does, beside those on its own line."""
 _WORKER = Path(__file__).parents[1] / "worker"
@@ -106,7 +107,7 @@ def find(name: str) -> KeptRehearsal | None:
 def of_answer(python: Path, words: Sequence[str], folder: str, answer: RehearsalAnswer) -> KeptRehearsal:
     """Return the rehearsal that was just made; the files on its command line count as the program's, too."""
     named = [Path(folder, word) for word in words if not word.startswith("-")]
-    own = {*(Path(folder, file) for file in answer.files[:_MOST_FILES]), *(each for each in named if each.is_file())}
+    own = {*(Path(folder, file) for file in answer.files), *(each for each in named if each.is_file())}
     files = {str(each): _digest(each) for each in sorted(own)}
     return KeptRehearsal(
         words=[*words], folder=folder, python=str(python), time=time.time(), files=files, answer=answer

@@ -41,7 +41,9 @@ def main(arguments: list[str]) -> None:
     if plan.get("scratch"):
         from .scratch import Scratch
 
-        Scratch(Path(plan["scratch"])).install()
+        scratch = Scratch(Path(plan["scratch"]))
+        scratch.install()
+        rehearsal.files_read = scratch.files_read
 
     def program() -> None:
         if words[0] == "-m":

@@ -25,7 +25,7 @@ from .libraries import build_without_weights
 from .stand_ins import Card, cuda_without_gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 MANY_STEPS = 20
 """Steps of one optimizer, as a multiple of those asked for, after which one that never stepped is not waited for."""
@@ -51,6 +51,8 @@ class Rehearsal:
         self._start = time.monotonic()
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._trained: dict[int, int] = {}
+        self.files_read: dict[str, None] = {}
+        """Files that the program has read."""
         self._sizes: dict[int, int] = {}
         self._told = 0.0
         self._progress = os.open(plan["progress"], os.O_WRONLY | os.O_CREAT) if "progress" in plan else -1
@@ -146,7 +148,7 @@ class Rehearsal:
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._step = max(self._step, 1)
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        self._trained.update((id(each), each.numel()) for each in parameters)
+        self._trained.update((id(each), each.numel()) for each in parameters if each.requires_grad)
         self.gpus.label((each.grad for each in parameters if each.grad is not None), "gradients")
         self._begin("optimizer step")
 
@@ -190,7 +192,7 @@ class Rehearsal:
             "doubts": list(gpus.doubts.sentences),
             "seconds": time.monotonic() - self._start,
             "host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            **_versions(),
+            **_versions(self.files_read),
             "events": len(history.events),
         }
         spans = phase_spans(history)
@@ -221,8 +223,8 @@ def _last_line(error: BaseException) -> str:
     return f"{here[-1].filename}:{here[-1].lineno}" if here else ""
 
 
-def _versions() -> dict[str, Any]:
-    """Return the versions of the libraries, and the files that tell those and the program's own code."""
+def _versions(files_read: Iterable[str]) -> dict[str, Any]:
+    """Return the versions of the libraries, and the files that tell those, the program's own code, and what it read."""
     import platform
     import sysconfig
     from importlib.metadata import PackageNotFoundError, distribution
@@ -240,4 +242,4 @@ def _versions() -> dict[str, Any]:
                 continue
             found.setdefault(name, read.version)
             files.append(str(read.locate_file(f"{name}-{read.version}.dist-info/METADATA")))
-    return {"versions": found, "files": files}
+    return {"versions": found, "files": [*dict.fromkeys([*files, *files_read])]}

@@ -136,31 +136,32 @@ def test_a_job_file_may_name_a_program(tmp_path: Path, monkeypatch: pytest.Monke
     assert found["largest"][0]["line"] == f"{tmp_path.resolve()}/train.py:6"
 
 
-def test_a_rehearsal_is_kept_until_the_program_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_rehearsal_is_kept_until_what_the_program_reads_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("sizes.py").write_text("WIDE = 8192")
-    Path("train.py").write_text(PROGRAM.replace("import torch", "import torch; from sizes import WIDE"))
-    line = ["rehearse", "--json", "--", sys.executable, "train.py"]
+    Path("data.txt").write_text("1")
+    read = "import torch; from sizes import WIDE; open('data.txt').read()"
+    Path("train.py").write_text(PROGRAM.replace("import torch", read))
+    line = ["--json", "--gpu-type", "4090", "--", sys.executable, "train.py"]
 
-    def rehearsed(words: list[str]) -> tuple[float, list[str]]:
-        assert main(words) == 0
+    def rehearsed(*words: str) -> float:
+        assert main([*words, *line]) == 0
         found = json.loads(capsys.readouterr().out)
-        return found["rehearsal"]["time"], found["notes"]
+        return found.get("budget", found)["rehearsal"]["time"]
 
-    first, notes = rehearsed(line)
-    assert notes == []
-    again, notes = rehearsed(line)
-    assert again == first
-    assert notes == ["Rehearsed 0 s ago; --again rehearses it now."]
-    anew, notes = rehearsed(["rehearse", "--again", *line[1:]])
-    assert anew > first
-    assert notes == []
-    Path("sizes.py").write_text("WIDE = 4096")
-    changed, notes = rehearsed(line)
-    assert changed > anew
-    assert notes == []
-    other, _ = rehearsed([*line, "--lr", "1"])
-    assert other > changed
+    first = rehearsed("rehearse")
+    anew = rehearsed("rehearse")
+    assert anew > first  # who asks for a rehearsal gets one
+    assert rehearsed("fit", "--rehearse") == anew
+    for file, text in (("sizes.py", "WIDE = 4096"), ("data.txt", "2")):
+        Path(file).write_text(text)
+        changed = rehearsed("fit", "--rehearse")
+        assert changed > anew
+        anew = changed
+    line.append("--lr=1")
+    assert rehearsed("fit", "--rehearse") > anew
     (file,) = {each.parent for each in cache_file("rehearsals", 0).parent.glob("*.json")}
     assert file.stat().st_mode & 0o77 == 0
 

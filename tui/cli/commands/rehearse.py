@@ -1,9 +1,7 @@
 """``vramtop rehearse -- COMMAND``: run the user's program without a GPU, and print the memory that it would take."""
 
 import argparse
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.trace.rehearsal import rehearse_job
 
-from ...draw.labels import format_duration
 from ...draw.text_output import detect_output
 from ...job.load_job import LoadedJob, load_from_options
 from ...reports.rehearsal_difference import comparison_json, comparison_lines
@@ -36,14 +33,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     pythons = getattr(options, "pythons", ())
     if options.compare is not None or len(pythons) > 1:
         return _compare(options, loaded, gpu, pythons)
-    started = time.time()
-    if options.again:
-        with Progress(quiet=options.json) as progress:
-            rehearse_job(loaded.job, gpu=gpu, memory_bytes=memory_bytes, progress=progress, kept=False)
+    with Progress(quiet=options.json) as progress:
+        rehearse_job(loaded.job, gpu=gpu, memory_bytes=memory_bytes, progress=progress, kept=False)
     budget = estimate_job(options, loaded.job, gpu, memory_bytes, here=False)
-    if budget.rehearsal is not None and budget.rehearsal.time < started:
-        ago = format_duration(started - budget.rehearsal.time)
-        loaded = replace(loaded, notes=(*loaded.notes, f"Rehearsed {ago} ago; --again rehearses it now."))
     _write(options, budget.to_json())
     print_budget(options, loaded, budget, gpu, memory_bytes)
     return ExitCode.DONE
@@ -61,8 +53,7 @@ def _compare(options: argparse.Namespace, loaded: LoadedJob, gpu: Gpu | None, py
         changes = [{"program.command": name} for name in names]
     with Progress(quiet=options.json) as progress:
         first, second = (
-            rehearse_job(with_changes(loaded.job, each), gpu=gpu, progress=progress, kept=not options.again)
-            for each in changes
+            rehearse_job(with_changes(loaded.job, each), gpu=gpu, progress=progress, kept=False) for each in changes
         )
     found = comparison_json(first, second)
     _write(options, found)

@@ -385,8 +385,6 @@ def _rehearse(parser: "Parser") -> None:
     )
     text = "Compare with a second rehearsal, with these arguments behind the others; --python given twice: with that."
     parser.add_argument("--compare", metavar="ARGUMENTS", help=text)
-    text = "Rehearse it also if that was done before, with the same files, arguments and versions."
-    parser.add_argument("--again", action="store_true", help=text)
     parser.add_argument("--out", metavar="FILE", help="Write the JSON into a file as well.")
     add_verbose_argument(parser)
 

@@ -829,7 +829,6 @@ complete -c vramtop -n '_shtab_vramtop_using rehearse' -l gpu-type -xka "b300 gb
 complete -c vramtop -n '_shtab_vramtop_using rehearse' -l steps -x -d 'Steps of each optimizer, the first included'
 complete -c vramtop -n '_shtab_vramtop_using rehearse' -l timeout -x -d 'Give up after this time'
 complete -c vramtop -n '_shtab_vramtop_using rehearse' -l compare -x -d 'Compare with a second rehearsal, with these arguments behind the others'
-complete -c vramtop -n '_shtab_vramtop_using rehearse' -l again -d 'Rehearse it also if that was done before, with the same files, arguments and versions'
 complete -c vramtop -n '_shtab_vramtop_using rehearse' -l out -xka "(__fish_complete_path (commandline -ct))" -d 'Write the JSON into a file as well'
 complete -c vramtop -n '_shtab_vramtop_using rehearse' -s v -l verbose -d 'List the assumptions of the estimate'
 complete -c vramtop -n '_shtab_vramtop_using rehearse' -l json -d 'Print JSON'
