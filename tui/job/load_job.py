@@ -620,9 +620,14 @@ def changed_settings_text(job: Job, loaded: LoadedJob | None, text: str, *, gpus
 
 
 def _command(job: Job, loaded: LoadedJob | None, text: str, gpus: int | None) -> Iterator[str]:
-    yield "vramtop fit"
+    program = job.program
+    yield "vramtop fit" if program is None else "vramtop fit --rehearse"
     is_launch_line = loaded is not None and loaded.is_launch_line
-    if loaded is None:
+    if program is not None:
+        text = program.command
+        changes = job_differences(program_job([]).job, job)
+        changes = {key: value for key, value in changes.items() if key not in ("program.command", "program.folder")}
+    elif loaded is None:
         model = ModelSpec(id=job.model.id, config=job.model.config)
         base = Job(name=job.name, model=model)
         if model.id:
@@ -636,7 +641,7 @@ def _command(job: Job, loaded: LoadedJob | None, text: str, gpus: int | None) ->
     yield from _flags(changes)
     if job.target.gpu and gpus is not None:
         yield f"--gpus {gpus}"
-    if is_launch_line:
+    if is_launch_line or program is not None:
         yield f"-- {displayed(text)}"
 
 

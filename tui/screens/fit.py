@@ -28,7 +28,7 @@ from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import CancelledError, InputError, Verdict, VramtopError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.gpu_catalogue import catalogue, find_gpu
-from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job import REHEARSED, Job
 from vramtop.estimator.job.job_file.changes import job_differences, with_changes
 from vramtop.estimator.job.resolved_job import settles
 from vramtop.estimator.job.settings import ModelSpec, Target
@@ -1331,7 +1331,8 @@ class FitCheckScreen(Screen[None]):
             return
         known = advice if advice is not None and advice.budget.job == budget.job else None
         if known is not None and not known.can_plot:
-            self.notify(_NO_PLOT, severity="warning")
+            program = f"There is no plot: {budget.job.label} {REHEARSED}."
+            self.notify(_NO_PLOT if budget.job.program is None else program, severity="warning", markup=False)
             return
         self._what_if = WhatIfScreen(known.sweeps if known else (), label=budget.job.label)
         self.app.push_screen(self._what_if, self._apply_value)
@@ -1492,7 +1493,8 @@ class FitCheckScreen(Screen[None]):
 
     def _show_name_and_notes(self, loaded: "LoadedJob") -> None:
         self.query_one("#title", Label).update(f"Fit check: would {loaded.job.label} fit?")
-        self._view.set_notes(loaded.notes)
+        program = () if loaded.job.program is None else (f"{loaded.job.label} {REHEARSED}.",)
+        self._view.set_notes((*program, *loaded.notes))
 
     def _apply_value(self, chosen: "tuple[Axis, int] | None") -> None:
         self._what_if = None

@@ -4,8 +4,9 @@ import pytest
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec, Training
+from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.tui.cli.main import main
-from vramtop.tui.job.load_job import load_from_text
+from vramtop.tui.job.load_job import changed_settings_text, load_from_text
 
 LINE = (
     "torchrun --nproc_per_node 2 train.py --model_name_or_path meta-llama/Llama-3.1-8B "
@@ -78,3 +79,13 @@ def test_a_program_without_a_model_that_can_be_read_is_one_to_rehearse(tmp_path,
     (tmp_path / "train.sh").write_text("echo")
     with pytest.raises(InputError):
         load_from_text("./train.sh --batch 3")
+
+
+def test_a_rehearsed_program_is_copied_as_the_command_that_judges_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loaded = load_from_text("rehearse python train.py --lr 1")
+    changes = {"program.steps": 2, "target.gpu": "rtx-4090", "program.command": "python train.py --lr 2"}
+    job = with_changes(loaded.job, changes)
+    text = changed_settings_text(job, loaded, "rehearse python train.py --lr 1", gpus=2)
+    wanted = "vramtop fit --rehearse --set program.steps=2 --gpu-type rtx-4090 --gpus 2 -- python train.py --lr 2"
+    assert text.splitlines()[0] == wanted

@@ -15,6 +15,7 @@ from vramtop.estimator.job.job_file.changes import (
 )
 from vramtop.estimator.job.job_file.load_and_save import load_job, save_job
 from vramtop.estimator.job.resolved_job import resolve_job
+from vramtop.estimator.job.settings import Program
 
 GOOD = """
 name = "sft"
@@ -239,3 +240,13 @@ def test_a_device_map_is_a_rule_or_a_table(tmp_path):
     assert with_changes(job, {"parallel.device_map": "auto"}).parallel.device_map == "auto"
     with pytest.raises(InputError, match="one process"):
         with_changes(job, {"parallel.tensor": 2})
+
+
+def test_a_program_is_saved_with_its_folder_and_read_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    job = Job(program=Program(command="python train.py --lr 1", steps=2))
+    save_job(job, tmp_path / "job.toml")
+    found = load_job(tmp_path / "job.toml")
+    assert found.program == Program(command="python train.py --lr 1", folder=str(tmp_path.resolve()), steps=2)
+    assert "[training]" not in (tmp_path / "job.toml").read_text()
+    assert found.label == "train.py"
