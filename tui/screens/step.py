@@ -416,7 +416,7 @@ STEP_KEYS: list[BindingType] = [
     bind("app.back", "dismiss", "Back"),
     bind("dashboard.step", "dismiss", help_text=""),
     bind("step.open_snapshot", "open_snapshot", "Snapshot"),
-    bind("step.lines", "lines", "Lines", show=False),
+    bind("step.lines", "lines", "Lines"),
     Binding("up", "mark(-1)", show=False, priority=True),
     Binding("down", "mark(1)", show=False, priority=True),
 ]
@@ -674,6 +674,10 @@ class StepScreen(Screen[None]):
         """Say why there is no refined budget."""
         self._state = f"{_NO_TRACE} {sentence}"
         self._draw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        """Offer the lines of a rehearsed program alone."""
+        return action != "lines" or self.budget.rehearsal is not None
 
     def action_mark(self, by: int) -> None:
         """Mark another tensor of a rehearsed program, or scroll a traced step's."""
