@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 512
 """CUDA's allocator rounds sizes up to whole blocks."""
 COMPONENTS = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
-INPUTS = "inputs"
-"""The component of what a rehearsed program copies to the GPU; a traced step makes its inputs there."""
+REHEARSED = ("inputs", "other_models")
+"""Components of what a rehearsed program copies to the GPU, and of models that it does not train; a traced step makes
+its inputs there, and other models are added to it."""
 
 
 @dataclass(eq=False)
@@ -451,6 +452,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
                 _claim(record, component)
                 record.module = name or record.module
 
+    def keep_component(self, component: str, tensors: Iterable[Any], other: str) -> None:
+        """Give what has a component and is none of these tensors another one."""
+        kept = {getattr(each, "_local_tensor", each).untyped_storage()._cdata for each in tensors}
+        for key, record in self._live.items():
+            if record.component == component and key not in kept:
+                record.component = other
+
     def mark_on_host(self, tensors: Iterable[Any]) -> None:
         """Record that these tensors are in host memory in a real run."""
         for tensor in tensors:
@@ -695,8 +703,8 @@ def summarize(history: AllocationHistory, step: int = MEASURED_STEP) -> dict[str
     all_spans = phase_spans(history)
     spans = [span for span in all_spans if span.step == step]
     loading_end = next(span.start for span in all_spans if span.step > 0)
-    has_inputs = any(record.component == INPUTS for record in history.records)
-    allocated = dict.fromkeys((*COMPONENTS, INPUTS) if has_inputs else COMPONENTS, 0)
+    present = {record.component for record in history.records}
+    allocated = dict.fromkeys((*COMPONENTS, *(each for each in REHEARSED if each in present)), 0)
     for event in history.events[:loading_end]:
         _apply_event(allocated, history.records, event)
     phases: dict[str, dict[str, Any]] = {

@@ -31,10 +31,12 @@ HOST = -1
 """Number of the host among the GPUs of a process."""
 MAX_KNOWN_VALUES = 1 << 20
 """Largest number of integers of which a fake tensor keeps the values: token ids, masks and lengths decide shapes."""
+MAX_KNOWN_FRACTIONS = 1 << 12
+"""The same of other numbers: the times of a noise schedule, weights of classes."""
 _CPU = torch.device("cpu")
 _ATEN = torch.ops.aten
 _COPIES = {_ATEN._to_copy.default, _ATEN.clone.default}
-_READ = {_ATEN._local_scalar_dense.default, _ATEN.equal.default, _ATEN.is_nonzero.default}
+_READ = {_ATEN._local_scalar_dense.default, _ATEN.item.default, _ATEN.equal.default, _ATEN.is_nonzero.default}
 _ASKS_FOR_OVERFLOW = re.compile(r"isnan|isinf|isfinite|inf_or_nan|overflow|found_inf")
 """A line that looks for overflows, which are assumed not to happen."""
 _FOLDER = __file__.rpartition("/rehearsal/")[0]
@@ -125,11 +127,19 @@ class FakeGpus(StorageTracker):
     def _seen(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func in _READ:
             return self._value(func, args)
+        if not func._schema.is_mutable:
+            args = [self._with_values(each) for each in args]
         self.gpu = self._placed
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
         except (fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException):
             return self._largest(func, args)
+
+    def _with_values(self, value: Any) -> Any:
+        """Return an argument with fake tensors for real ones, whose values FakeTensorMode does not keep."""
+        if type(value) is torch.Tensor:
+            return self.fake_of(value)
+        return [self._with_values(each) for each in value] if isinstance(value, (list, tuple)) else value
 
     def _copy(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Copy a tensor to another device or dtype."""
@@ -144,21 +154,22 @@ class FakeGpus(StorageTracker):
         self._track(fake, "inputs")
         return fake
 
-    def fake_of(self, real: Any, dtype: Any = None) -> Any:
-        """Return a fake tensor like a real one; of few integers it keeps the values."""
+    def fake_of(self, real: Any, dtype: Any = None, *, is_parameter: bool = False) -> Any:
+        """Return a fake tensor like a real one; few values are kept, those of parameters are not."""
         dtype = dtype or real.dtype
         with self.mode, torch._C._DisableTorchDispatch():
             shape = torch.empty_strided(real.shape, _dense_stride(real), dtype=dtype, device="meta")
         fake = FakeTensor(self.mode, shape, _CPU)
-        is_number = not real.dtype.is_floating_point and not real.dtype.is_complex
-        if is_number and real.numel() <= MAX_KNOWN_VALUES and real.device.type == "cpu":
+        most = MAX_KNOWN_FRACTIONS if real.dtype.is_floating_point or real.dtype.is_complex else MAX_KNOWN_VALUES
+        is_stored = type(real) is torch.Tensor and real.device.type == "cpu"
+        if is_stored and not is_parameter and real.numel() <= most:
             fake.constant = real.detach().to(dtype, copy=True)
             self.mode.fake_tensor_converter.add_constant_storage_mapping(fake)
         return fake
 
     def on_host(self, real: Any) -> Any:
         """Return a fake tensor like a real one, on the host."""
-        fake = self.fake_of(real)
+        fake = self.fake_of(real, is_parameter=True)
         self.gpu = HOST
         self._track(fake, None)
         return fake
@@ -233,7 +244,7 @@ class FakeGpus(StorageTracker):
         if constant is not None:
             return func(constant)
         if args[0].dtype.is_floating_point:
-            return 1.0  # a loss or a norm
+            return 1.5  # a loss or a norm, between 1 and 2 as those of trained models are
         if args[0].dtype == torch.bool:
             line = program_line()
             if self._is_told(args[0]) and not _asks_for_overflow(line):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.util
+import math
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from .fake_gpu import FakeGpus
+
 _HUB = ("revision", "token", "cache_dir", "trust_remote_code", "subfolder", "local_files_only", "proxies")
+_LOADING = (
+    "device_map", "low_cpu_mem_usage", "variant", "use_safetensors", "max_memory", "offload_folder", "from_flax",
+    "offload_state_dict", "output_loading_info", "quantization_config", "disable_mmap", "ignore_mismatched_sizes",
+)  # fmt: skip
+"""What diffusers takes about how weights are read."""
 _FLASH = ("flash_attention_2", "flash_attention_3")
 
 
@@ -38,12 +48,173 @@ class _After(importlib.abc.MetaPathFinder):
         return spec
 
 
-def build_without_weights() -> None:
-    """Let ``from_pretrained`` of transformers' models build them from their configs, from now on."""
-    sys.meta_path.insert(0, _After({"transformers.modeling_utils": _change_models}))
+_AFTER = _After({})
 
 
-def _change_models(module: ModuleType) -> None:
+def after_import(name: str, change: Callable[[ModuleType], None]) -> None:
+    """Change a module once it is imported, or now if it is."""
+    if name in sys.modules:
+        change(sys.modules[name])
+        return
+    if _AFTER not in sys.meta_path:
+        sys.meta_path.insert(0, _AFTER)
+    _AFTER.changes[name] = change
+
+
+class Unread(dict[str, Any]):
+    """State dict of weights that are not read; modules take it for all that they have."""
+
+
+def build_without_weights(gpus: FakeGpus) -> None:
+    """Let libraries build pretrained models from their configs, from now on."""
+    changes: dict[str, Callable[[ModuleType], None]] = {
+        "transformers.modeling_utils": _change_transformers,
+        "transformers.utils.import_utils": _is_no_trace,
+        "diffusers.models.modeling_utils": _change_diffusers,
+        "timm.models._builder": _change_timm,
+        "torchvision.extension": _define_torchvision,
+        "peft.peft_model": _change_peft,
+        "safetensors.torch": lambda module: _read_shapes(module, gpus),
+    }
+    for name, change in changes.items():
+        after_import(name, change)
+    torch.hub.load_state_dict_from_url = lambda *_, **__: Unread()
+    load = torch.nn.Module.load_state_dict
+
+    @functools.wraps(load)
+    def load_state_dict(self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(state_dict, Unread):
+            return torch.nn.modules.module._IncompatibleKeys([], [])
+        return load(self, state_dict, *args, **kwargs)
+
+    torch.nn.Module.load_state_dict = load_state_dict
+
+
+_MAX_READ = 1 << 20
+"""Bytes of a tensor in a file above which its values are not read."""
+
+
+def _read_shapes(module: ModuleType, gpus: FakeGpus) -> None:
+    """Let ``safetensors.torch.load_file`` read small tensors, and the shapes of others."""
+
+    def load_file(filename: Any, device: Any = "cpu") -> dict[str, Any]:
+        read = {}
+        with module.safe_open(filename, framework="pt") as file:  # type: ignore[attr-defined]
+            for name in file.keys():  # noqa: SIM118 - no dict
+                part = file.get_slice(name)
+                dtype = module._TYPES[part.get_dtype()]  # type: ignore[attr-defined]
+                shape = part.get_shape()
+                if math.prod(shape) * dtype.itemsize <= _MAX_READ:
+                    read[name] = file.get_tensor(name)
+                else:
+                    read[name] = gpus.on_host(torch.empty(shape, dtype=dtype))
+        return read if str(device) == "cpu" else {name: each.to(device) for name, each in read.items()}
+
+    module.load_file = load_file  # type: ignore[attr-defined]
+
+
+def _change_peft(module: ModuleType) -> None:
+    """Give an adapter whose weights are not there those that its config makes."""
+    load = module.load_peft_weights  # type: ignore[attr-defined]
+
+    def load_peft_weights(model_id: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        has_file = any(os.path.exists(os.path.join(model_id, f"adapter_model.{end}")) for end in ("safetensors", "bin"))
+        return load(model_id, *args, **kwargs) if has_file else {}
+
+    module.load_peft_weights = load_peft_weights  # type: ignore[attr-defined]
+
+
+def _change_timm(module: ModuleType) -> None:
+    module.load_pretrained = lambda *_, **__: None  # type: ignore[attr-defined]
+
+
+def _change_diffusers(module: ModuleType) -> None:
+    """Build diffusers' models as ``ModelMixin.from_pretrained`` does, from their configs."""
+
+    def from_pretrained(cls: Any, name: Any, **kwargs: Any) -> Any:
+        dtype = kwargs.pop("torch_dtype", kwargs.pop("dtype", None))
+        if kwargs.get("quantization_config") is not None:
+            raise NotImplementedError("weights that are quantized while they are loaded are not rehearsed yet")
+        hub = {key: value for key, value in kwargs.items() if key in (*_HUB, "force_download")}
+        rest = {key: value for key, value in kwargs.items() if key not in (*hub, *_LOADING)}
+        config, unused = cls.load_config(name, return_unused_kwargs=True, **hub, **rest)
+        model = cls.from_config(config, **unused)
+        if isinstance(dtype, torch.dtype):
+            model = model.to(dtype)
+        model.register_to_config(_name_or_path=name)
+        model.eval()
+        device_map = kwargs.get("device_map")
+        return model if device_map in (None, "cpu") else model.to("cuda")
+
+    module.ModelMixin.from_pretrained = classmethod(from_pretrained)  # type: ignore[arg-type, attr-defined]
+
+
+_ROIS = "Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width"
+_ROIS_BACK = _ROIS.replace("Tensor input", "Tensor grad")
+_SIZES = "SymInt batch_size, SymInt channels, SymInt height, SymInt width"
+_STEPS = ", ".join(f"SymInt {name}_{side}" for name in ("stride", "pad", "dilation") for side in "hw")
+_DEFORM = "Tensor weight, Tensor offset, Tensor mask, Tensor bias, {}, SymInt groups, SymInt offset_groups, bool use_mask"
+_MAPPED = _ROIS_BACK.replace("rois,", "rois, Tensor {},")
+_TORCHVISION = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qroi_align(Tensor input, Tensor rois, float input_scale, int input_zero_point, float rois_scale,"
+    " int rois_zero_point, float spatial_scale, SymInt pooled_height, SymInt pooled_width, int sampling_ratio,"
+    " bool aligned) -> Tensor",
+    f"roi_align({_ROIS}, int sampling_ratio, bool aligned) -> Tensor",
+    f"_roi_align_backward({_ROIS_BACK}, {_SIZES}, int sampling_ratio, bool aligned) -> Tensor",
+    f"ps_roi_align({_ROIS}, int sampling_ratio) -> (Tensor, Tensor)",
+    f"_ps_roi_align_backward({_MAPPED.format('channel_mapping')}, int sampling_ratio, {_SIZES}) -> Tensor",
+    f"roi_pool({_ROIS}) -> (Tensor, Tensor)",
+    f"_roi_pool_backward({_MAPPED.format('argmax')}, {_SIZES}) -> Tensor",
+    f"ps_roi_pool({_ROIS}) -> (Tensor, Tensor)",
+    f"_ps_roi_pool_backward({_MAPPED.format('channel_mapping')}, {_SIZES}) -> Tensor",
+    f"deform_conv2d(Tensor input, {_DEFORM.format(_STEPS)}) -> Tensor",
+    f"_deform_conv2d_backward(Tensor grad, Tensor input, {_DEFORM.format(_STEPS)})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+"""Operators of torchvision 0.28 (``torchvision/csrc/ops``), whose library for CUDA needs one."""
+
+
+def _define_torchvision(module: ModuleType) -> None:
+    """Define torchvision's operators where its library cannot be loaded; its own meta functions tell their shapes.
+
+    A backward pass saves the inputs and makes a gradient of each that needs one.
+    """
+    if module._has_ops():
+        return
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for schema in _TORCHVISION:
+        library.define(schema)
+        name = schema.partition("(")[0]
+        if not name.startswith("_") and "nms" not in name:
+            torch.library.register_autograd(
+                f"torchvision::{name}", _gradients, setup_context=_save_inputs, lib=library
+            )
+    module._has_ops = lambda: True  # type: ignore[attr-defined]
+    module._check_cuda_version = lambda: -1  # type: ignore[attr-defined] # it is built without CUDA
+    module._library = library  # type: ignore[attr-defined] # its operators live as long
+
+
+def _save_inputs(context: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    context.save_for_backward(*(each for each in inputs if isinstance(each, torch.Tensor)))
+    context.tensors = [isinstance(each, torch.Tensor) for each in inputs]
+
+
+def _gradients(context: Any, *_: Any) -> tuple[Any, ...]:
+    saved = iter(context.saved_tensors)
+    inputs = [next(saved) if is_tensor else None for is_tensor in context.tensors]
+    needed = context.needs_input_grad
+    return tuple(torch.empty_like(each) if need else None for each, need in zip(inputs, needed))  # noqa: B905 - 3.9
+
+
+def _is_no_trace(module: ModuleType) -> None:
+    """Let transformers read masks, which it does not do of fake tensors: an attention mask of ones only is left out."""
+    if hasattr(module, "is_fake_tensor"):
+        module.is_fake_tensor = lambda _: False
+
+
+def _change_transformers(module: ModuleType) -> None:
     def from_pretrained(cls: Any, name: Any, *_: Any, config: Any = None, **kwargs: Any) -> Any:
         return _model(cls, name, config, kwargs)
 

@@ -50,10 +50,13 @@ class Rehearsal:
         self._step = 0
         self._start = time.monotonic()
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._called: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Modules that the program calls itself, not through others."""
         self._trained: dict[int, int] = {}
         self.files_read: dict[str, None] = {}
         """Files that the program has read."""
         self._sizes: dict[int, int] = {}
+        self._own_sizes: dict[int, int] = {}
         self._told = 0.0
         self._progress = os.open(plan["progress"], os.O_WRONLY | os.O_CREAT) if "progress" in plan else -1
         self._begin("loading")
@@ -82,7 +85,7 @@ class Rehearsal:
         torch.optim.Optimizer.__init__ = made
         torch.autograd.backward = run_backward
         card = Card(**self.plan["card"])
-        build_without_weights()
+        build_without_weights(self.gpus)
         with cuda_without_gpu(self.gpus, card), self.gpus.tracking_resize(), self.gpus.naming_modules():
             try:
                 program()
@@ -118,6 +121,7 @@ class Rehearsal:
         self._tell()
         if module in self._roots:
             return
+        self._called.add(module)
         self._roots.add(module)
         for each in module.modules():
             self._roots.add(each)
@@ -157,12 +161,24 @@ class Rehearsal:
             made = [leaf for leaf in tree_leaves(state) if isinstance(leaf, FakeTensor)]
             self.gpus.label(made, "optimizer", [self._names.get(id(parameter), "")] * len(made))
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
+        self._tell_models_apart()
         wanted = self.plan["steps"]
         waiting = any(self._steps.get(each, 0) < wanted for each in self._optimizers)
         if not waiting or max(self._steps.values()) >= MANY_STEPS * wanted:
             self._finish("steps")
         self._step = min(max(self._steps.values()), wanted - 1) + 1
         self._begin("forward")
+
+    def _tell_models_apart(self) -> None:
+        """Count the weights of models that no optimizer trains as other models': references, averages, encoders."""
+        own: list[Any] = [each for one in self._optimizers for group in one.param_groups for each in group["params"]]
+        trained = {id(each) for each in own}
+        for module in self._called:
+            parameters = list(module.parameters())
+            if any(each.requires_grad and id(each) in trained for each in parameters):
+                own += [*parameters, *module.buffers()]
+        self._own_sizes = {id(each): each.numel() for each in own if id(each) in self._sizes}
+        self.gpus.keep_component("weights", own, "other_models")
 
     def _finish(self, ended: str, error: BaseException | None = None) -> None:
         """Write the answer and end the process, which other threads and cleaning up must not delay."""
@@ -187,7 +203,7 @@ class Rehearsal:
             "steps": [
                 {"optimizer": type(optimizer).__name__, "steps": count} for optimizer, count in self._steps.items()
             ],
-            "parameters": sum(self._sizes.values()),
+            "parameters": sum((self._own_sizes or self._sizes).values()),
             "trained": sum(self._trained.values()),
             "doubts": list(gpus.doubts.sentences),
             "seconds": time.monotonic() - self._start,

@@ -15,11 +15,13 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .libraries import after_import
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-_READS = ("stat", "lstat", "access", "readlink", "listdir", "scandir", "chdir")
+_READS = ("stat", "lstat", "statvfs", "access", "readlink", "listdir", "scandir", "chdir")
 _WRITES = ("mkdir", "truncate", "chmod", "chown", "utime", "mkfifo", "setxattr")
 _REMOVES = ("remove", "unlink", "rmdir")
 _MOVES = ("rename", "replace", "link")
@@ -54,7 +56,19 @@ class Scratch:
         for module in (builtins, io):
             module.open = self._open_file  # type: ignore[attr-defined]
         shutil.rmtree = self._remove_tree  # type: ignore[assignment]
+        after_import("pyarrow", self._redirect_arrow)
         sys.addaudithook(self._refuse)
+
+    def _redirect_arrow(self, arrow: Any) -> None:
+        """Redirect the files of pyarrow, which opens them below Python; data sets are kept in such."""
+        for name in ("OSFile", "memory_map"):
+            plain = getattr(arrow, name)
+
+            def run(path: Any, mode: str = "r", *args: Any, plain: Any = plain, **kwargs: Any) -> Any:
+                text = self._absolute(path) or ""
+                return plain(self._write(text) if set(mode) & set("wa+") else self._read(text), mode, *args, **kwargs)
+
+            setattr(arrow, name, run)
 
     def _is_free(self, path: str) -> bool:
         return path.startswith((f"{self.folder}/", *_FREE)) or path == self.folder

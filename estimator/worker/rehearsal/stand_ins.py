@@ -222,6 +222,8 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "empty_cache",
                  "memory_stats", "mem_get_info", "reset_peak_memory_stats"):  # fmt: skip
         yield torch.cuda.memory, name, answers[name]
+    if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # torch is built without CUDA; kernels ask for it
+        torch._C._cuda_getCurrentRawStream = lambda device=None: 0
     yield torch.backends.cuda, "is_built", lambda: True
     yield torch.backends.cudnn, "is_available", lambda: True
     yield torch.version, "cuda", torch.version.cuda or "12.8"
@@ -289,7 +291,13 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
             return numbered_to(cuda(self), kind)
         return plain_type(self, dtype, non_blocking, **kwargs)
 
-    plain_type = tensor.type
+    plain_type, plain_copy = tensor.type, tensor.__deepcopy__
+
+    def copied(self: Any, memo: Any) -> Any:
+        made = plain_copy(self, memo)
+        if isinstance(self, torch.nn.Parameter):
+            gpus.label((made,), "weights")
+        return made
 
     yield tensor, "to", numbered_to
     yield tensor, "cuda", cuda
@@ -303,6 +311,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield torch, "Generator", _Generator
     yield torch.nn.Parameter, "__new__", staticmethod(parameters.new)
     yield torch.nn.Module, "_apply", lambda self, fn, recurse=True: parameters.apply(self, fn, recurse)
+    yield FakeTensor, "__deepcopy__", copied
     yield FakeTensor, "device", property(gpus.device_of)
     yield FakeTensor, "is_cuda", property(lambda self: self.device.type == "cuda")
     yield FakeTensor, "is_cpu", property(lambda self: self.device.type == "cpu")

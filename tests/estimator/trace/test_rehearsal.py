@@ -369,3 +369,137 @@ def test_commands_of_python_are_understood(tmp_path: Path, monkeypatch: pytest.M
     ):
         with pytest.raises(InputError, match=sentence):
             python_command(line.split(), environ)
+
+
+def test_models_that_are_not_trained_are_told_apart(program) -> None:
+    text = """
+import copy, torch, torch.nn as nn
+teacher = nn.Linear(1024, 2048, bias=False).cuda()
+net = nn.Sequential(nn.Linear(1024, 512, bias=False), nn.Linear(512, 2048, bias=False)).cuda()
+net[0].requires_grad_(False)
+average = copy.deepcopy(net)
+optimizer = torch.optim.SGD(net[1].parameters(), 0.1)
+for _ in range(3):
+    x = torch.randn(8, 1024, device="cuda")
+    with torch.no_grad():
+        y = teacher(x)
+    (net(x) - y).pow(2).mean().backward()
+    optimizer.step()
+"""
+    found = rehearse([sys.executable, program(text)])
+    parts = found.answer.phases["backward"].components
+    own, teacher = 4 * (1024 * 512 + 512 * 2048), 4 * 1024 * 2048
+    assert (parts["weights"], parts["other_models"]) == (own, teacher + own)
+    assert (found.budget.model.parameters, found.answer.trained) == (own // 4, 512 * 2048)
+
+
+def test_few_numbers_of_the_host_are_known_on_the_gpu(program) -> None:
+    text = """
+import torch
+net = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+times = torch.linspace(0, 1, 1000).cuda()
+assert [(times == t).nonzero().item() for t in times[[3, 500]]] == [3, 500]
+assert torch.tensor([0.25], device="cuda").item() == 0.25 and 1 < net(torch.ones(1, 4).cuda()).sum().item() < 2
+for _ in range(3):
+    net(torch.ones(1, 4).cuda()).sum().backward()
+    optimizer.step()
+"""
+    assert not rehearse([sys.executable, program(text)]).warnings
+
+
+LIBRARIES = {
+    "diffusers/__init__.py": "",
+    "diffusers/models/__init__.py": "",
+    "diffusers/models/modeling_utils.py": """
+import json, torch
+class ModelMixin(torch.nn.Module):
+    @classmethod
+    def load_config(cls, name, return_unused_kwargs=False, subfolder="", **kwargs):
+        return json.load(open(f"{name}/{subfolder}/config.json")), kwargs
+    @classmethod
+    def from_config(cls, config, **kwargs):
+        return cls(**config)
+    def register_to_config(self, **kwargs):
+        pass
+    def from_pretrained(self, name):
+        raise OSError("reads weights")
+""",
+    "timm/__init__.py": "",
+    "timm/models/__init__.py": "",
+    "timm/models/_builder.py": "def load_pretrained(model):\n    raise OSError('reads weights')\n",
+    "torchvision/__init__.py": "",
+    "torchvision/extension.py": "def _has_ops():\n    return False\n",
+    "models/unet/config.json": '{"width": 64}',
+}
+
+
+def test_libraries_of_images_build_models_without_weights(program) -> None:
+    for name, text in LIBRARIES.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
+    text = """
+import torch
+from safetensors.torch import load_file, save_file
+from diffusers.models.modeling_utils import ModelMixin
+from timm.models import _builder
+import torchvision.extension
+class Net(ModelMixin):
+    def __init__(self, width):
+        super().__init__()
+        self.a = torch.nn.Conv2d(3, width, 3)
+net = Net.from_pretrained("models", subfolder="unet", torch_dtype=torch.bfloat16, variant="fp16").to("cuda")
+assert net.a.weight.dtype == torch.bfloat16 and not net.training and torchvision.extension._has_ops()
+_builder.load_pretrained(net)
+net.load_state_dict(torch.hub.load_state_dict_from_url("https://nowhere.example/weights.pth"))
+state = load_file("weights.safetensors")
+assert state["large"].shape == (1024, 1024) and state["small"].tolist() == [1.0, 2.0]
+boxes = torch.tensor([[0.0, 0, 4, 4]], device="cuda")
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    net.a(torch.ones(2, 3, 8, 8, device="cuda", dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+"""
+    import torch
+    from safetensors.torch import save_file
+
+    save_file({"large": torch.zeros(1024, 1024), "small": torch.tensor([1.0, 2.0])}, "weights.safetensors")
+    found = rehearse([sys.executable, program(text)])
+    assert found.answer.trained == 64 * 3 * 9 + 64
+
+
+def test_masks_of_ones_are_left_out_and_adapters_need_no_weights(program) -> None:
+    Path("model").mkdir()
+    Path("model/config.json").write_text(
+        '{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 64,'
+        ' "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 100}'
+    )
+    Path("adapter").mkdir()
+    Path("adapter/adapter_config.json").write_text(
+        '{"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "target_modules": ["q_proj"],'
+        ' "base_model_name_or_path": "model"}'
+    )
+    text = """
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+from transformers.integrations import sdpa_attention
+seen = []
+attention = torch.nn.functional.scaled_dot_product_attention
+def watched(*args, attn_mask=None, **kwargs):
+    seen.append(attn_mask is not None)
+    return attention(*args, attn_mask=attn_mask, **kwargs)
+torch.nn.functional.scaled_dot_product_attention = watched
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("model"), "adapter", is_trainable=True).cuda()
+optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], 0.1)
+ids = torch.ones(2, 16, dtype=torch.long)
+for masked in (False, True):
+    mask = torch.ones_like(ids)
+    mask[0, 8:] = 1 - masked
+    model(ids.cuda(), attention_mask=mask.cuda(), labels=ids.cuda()).loss.backward()
+    optimizer.step()
+assert seen == [False, True], seen
+raise KeyError("reached")
+"""
+    with pytest.raises(CannotTellError, match="KeyError: 'reached'"):
+        rehearse([sys.executable, program(text)])
