@@ -6,8 +6,8 @@ import functools
 import importlib.abc
 import importlib.util
 import math
-import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -99,10 +99,10 @@ def _read_shapes(module: ModuleType, gpus: FakeGpus) -> None:
 
     def load_file(filename: Any, device: Any = "cpu") -> dict[str, Any]:
         read = {}
-        with module.safe_open(filename, framework="pt") as file:  # type: ignore[attr-defined]
+        with module.safe_open(filename, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - no dict
                 part = file.get_slice(name)
-                dtype = module._TYPES[part.get_dtype()]  # type: ignore[attr-defined]
+                dtype = module._TYPES[part.get_dtype()]
                 shape = part.get_shape()
                 if math.prod(shape) * dtype.itemsize <= _MAX_READ:
                     read[name] = file.get_tensor(name)
@@ -115,10 +115,10 @@ def _read_shapes(module: ModuleType, gpus: FakeGpus) -> None:
 
 def _change_peft(module: ModuleType) -> None:
     """Give an adapter whose weights are not there those that its config makes."""
-    load = module.load_peft_weights  # type: ignore[attr-defined]
+    load = module.load_peft_weights
 
     def load_peft_weights(model_id: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        has_file = any(os.path.exists(os.path.join(model_id, f"adapter_model.{end}")) for end in ("safetensors", "bin"))
+        has_file = any(Path(model_id, f"adapter_model.{end}").exists() for end in ("safetensors", "bin"))
         return load(model_id, *args, **kwargs) if has_file else {}
 
     module.load_peft_weights = load_peft_weights  # type: ignore[attr-defined]
@@ -146,14 +146,16 @@ def _change_diffusers(module: ModuleType) -> None:
         device_map = kwargs.get("device_map")
         return model if device_map in (None, "cpu") else model.to("cuda")
 
-    module.ModelMixin.from_pretrained = classmethod(from_pretrained)  # type: ignore[arg-type, attr-defined]
+    module.ModelMixin.from_pretrained = classmethod(from_pretrained)
 
 
 _ROIS = "Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width"
 _ROIS_BACK = _ROIS.replace("Tensor input", "Tensor grad")
 _SIZES = "SymInt batch_size, SymInt channels, SymInt height, SymInt width"
 _STEPS = ", ".join(f"SymInt {name}_{side}" for name in ("stride", "pad", "dilation") for side in "hw")
-_DEFORM = "Tensor weight, Tensor offset, Tensor mask, Tensor bias, {}, SymInt groups, SymInt offset_groups, bool use_mask"
+_DEFORM = (
+    "Tensor weight, Tensor offset, Tensor mask, Tensor bias, {}, SymInt groups, SymInt offset_groups, bool use_mask"
+)
 _MAPPED = _ROIS_BACK.replace("rois,", "rois, Tensor {},")
 _TORCHVISION = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -188,9 +190,7 @@ def _define_torchvision(module: ModuleType) -> None:
         library.define(schema)
         name = schema.partition("(")[0]
         if not name.startswith("_") and "nms" not in name:
-            torch.library.register_autograd(
-                f"torchvision::{name}", _gradients, setup_context=_save_inputs, lib=library
-            )
+            torch.library.register_autograd(f"torchvision::{name}", _gradients, setup_context=_save_inputs, lib=library)
     module._has_ops = lambda: True  # type: ignore[attr-defined]
     module._check_cuda_version = lambda: -1  # type: ignore[attr-defined] # it is built without CUDA
     module._library = library  # type: ignore[attr-defined] # its operators live as long
@@ -211,7 +211,7 @@ def _gradients(context: Any, *_: Any) -> tuple[Any, ...]:
 def _is_no_trace(module: ModuleType) -> None:
     """Let transformers read masks, which it does not do of fake tensors: an attention mask of ones only is left out."""
     if hasattr(module, "is_fake_tensor"):
-        module.is_fake_tensor = lambda _: False
+        module.is_fake_tensor = lambda _: False  # type: ignore[attr-defined]
 
 
 def _change_transformers(module: ModuleType) -> None:
