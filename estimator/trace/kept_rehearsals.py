@@ -16,7 +16,7 @@ from .traced_step import StepSummary
 from .worker_pool import cache_file, code_digest, read_cached, write_cached
 
 MOST_KEPT = 50
-"""Of more, the oldest are removed."""
+"""Rehearsals that are kept; the oldest are removed."""
 _KIND, _VERSION = "rehearsals", 1
 _WHOLE_BYTES = 1 << 24
 """Files up to this size are compared by what they contain, larger ones by size and time of change."""

@@ -32,7 +32,7 @@ HOST = -1
 MAX_KNOWN_VALUES = 1 << 20
 """Largest number of integers of which a fake tensor keeps the values: token ids, masks and lengths decide shapes."""
 MAX_KNOWN_FRACTIONS = 1 << 12
-"""The same of other numbers: the times of a noise schedule, weights of classes."""
+"""Largest number of fractions of which it keeps the values: the times of a noise schedule, weights of classes."""
 _CPU = torch.device("cpu")
 _ATEN = torch.ops.aten
 _COPIES = {_ATEN._to_copy.default, _ATEN.clone.default}

@@ -146,7 +146,7 @@ def _change_diffusers(module: ModuleType) -> None:
         device_map = kwargs.get("device_map")
         return model if device_map in (None, "cpu") else model.to("cuda")
 
-    module.ModelMixin.from_pretrained = classmethod(from_pretrained)
+    module.ModelMixin.from_pretrained = classmethod(from_pretrained)  # type: ignore[arg-type]
 
 
 _ROIS = "Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width"

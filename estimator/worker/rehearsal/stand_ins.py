@@ -210,7 +210,7 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "set_rng_state_all": nothing,
         "Stream": _Stream,
         "Event": _Event,
-        "stream": lambda chosen: chosen or stream,
+        "stream": lambda stream=None, here=stream: stream or here,
         "current_stream": lambda device=None: stream,
         "default_stream": lambda device=None: stream,
         "set_stream": nothing,

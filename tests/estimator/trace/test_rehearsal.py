@@ -401,9 +401,10 @@ optimizer = torch.optim.SGD(net.parameters(), 0.1)
 times = torch.linspace(0, 1, 1000).cuda()
 assert [(times == t).nonzero().item() for t in times[[3, 500]]] == [3, 500]
 assert torch.tensor([0.25], device="cuda").item() == 0.25 and 1 < net(torch.ones(1, 4).cuda()).sum().item() < 2
-for _ in range(3):
-    net(torch.ones(1, 4).cuda()).sum().backward()
-    optimizer.step()
+with torch.cuda.stream(stream=torch.cuda.Stream()):
+    for _ in range(3):
+        net(torch.ones(1, 4).cuda()).sum().backward()
+        optimizer.step()
 """
     assert not rehearse([sys.executable, program(text)]).warnings
 
