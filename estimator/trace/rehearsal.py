@@ -57,7 +57,8 @@ _MAX_SHOWN = 300
 """Characters of a line of the program's output."""
 _POLL_SECONDS = 0.2
 _PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
-_LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "horovodrun", "ray")
+_LAUNCHING_MODULES = {"torchrun": "torch.distributed.run", "accelerate": "accelerate.commands.accelerate_cli"}
+_LAUNCHERS = ("deepspeed", "srun", "mpirun", "horovodrun", "ray")
 _SILENT = {
     "CUDA_VISIBLE_DEVICES": "",
     "WANDB_MODE": "disabled",
@@ -403,7 +404,7 @@ def python_command(
 
     Args:
         command: ``[NAME=VALUE ...] python [FLAG ...] FILE|-m MODULE|-c CODE ARGUMENT...``, an executable file of
-            Python's (a console script), or ``accelerate launch`` or ``torchrun`` with one process.
+            Python's (a console script), or ``accelerate launch`` or ``torchrun``, which start rank 0 in it.
         environ: the environment; ``PATH`` counts.
         python: the interpreter, instead of the command's.
         folder: that it is started in; None: the current one.
@@ -415,8 +416,8 @@ def python_command(
     if not words:
         raise InputError("no command given; write: vramtop rehearse -- python train.py ...")
     name = Path(words[0]).name
-    if name in ("accelerate", "torchrun"):
-        words = _of_one_process(name, words)
+    if name in _LAUNCHING_MODULES:
+        words = ["python", "-m", _LAUNCHING_MODULES[name], *words[1:]]
         name = "python"
     elif name in _LAUNCHERS:
         raise InputError(f"{name} starts several processes, of which a rehearsal runs one: write python SCRIPT ARGS")
@@ -464,28 +465,6 @@ def without_flags(words: list[str]) -> list[str]:
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c"):
         at += 2 if words[at] in _PYTHON_FLAGS_WITH_VALUE else 1
     return words[at:]
-
-
-def _of_one_process(launcher: str, words: list[str]) -> list[str]:
-    """Return the command of Python's that a launcher runs, if it starts one process."""
-    rest = words[2:] if words[1:2] == ["launch"] else words[1:]
-    at = next((at for at, word in enumerate(rest) if word.endswith(".py") or word in ("-m", "--module")), None)
-    if at is None:
-        raise InputError(f"{shlex.join(words)} names no script; write: vramtop rehearse -- python train.py ...")
-    flags = " ".join(rest[:at]).replace("=", " ").replace("_", "-").split()
-    counts = [
-        flags[i + 1]
-        for i, word in enumerate(flags[:-1])
-        if word in ("--num-processes", "--nproc-per-node", "--nnodes", "--num-machines")
-    ]
-    if any(count != "1" for count in counts) or {"--multi-gpu", "--use-fsdp", "--use-deepspeed", "--config-file"} & {
-        *flags
-    }:
-        raise InputError(
-            f"{launcher} starts several processes here, of which a rehearsal runs one without sharding: write python "
-            f"{shlex.join(rest[at:])}"
-        )
-    return ["python", *(["-m", *rest[at + 1 :]] if not rest[at].endswith(".py") else rest[at:])]
 
 
 def _interpreter(file: Path) -> str | None:

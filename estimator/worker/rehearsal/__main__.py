@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -35,6 +34,7 @@ def main(arguments: list[str]) -> None:
     plan = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     os.environ.update(plan.get("environ") or {})
     from .program import Rehearsal
+    from .ranks import start
 
     words = arguments[1:]
     rehearsal = Rehearsal(plan)  # reads the allocator's settings; what it imports is not redirected
@@ -45,21 +45,7 @@ def main(arguments: list[str]) -> None:
         scratch.install()
         rehearsal.files_read = scratch.files_read
 
-    def program() -> None:
-        if words[0] == "-m":
-            sys.argv = words[1:]
-            sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python does
-            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-        elif words[0] == "-c":
-            sys.argv = ["-c", *words[2:]]
-            sys.path.insert(0, "")
-            exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - the user's own program
-        else:
-            sys.argv = words
-            sys.path.insert(0, str(Path(words[0]).resolve().parent))
-            runpy.run_path(words[0], run_name="__main__")
-
-    rehearsal.run(program)
+    rehearsal.run(lambda: start(words))
 
 
 if __name__ == "__main__":

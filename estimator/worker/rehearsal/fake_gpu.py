@@ -36,6 +36,7 @@ MAX_KNOWN_FRACTIONS = 1 << 12
 _CPU = torch.device("cpu")
 _ATEN = torch.ops.aten
 _COPIES = {_ATEN._to_copy.default, _ATEN.clone.default}
+_EMPTY = {_ATEN.empty.memory_format, _ATEN.empty_strided.default}
 _READ = {_ATEN._local_scalar_dense.default, _ATEN.item.default, _ATEN.equal.default, _ATEN.is_nonzero.default}
 _ASKS_FOR_OVERFLOW = re.compile(r"isnan|isinf|isfinite|inf_or_nan|overflow|found_inf")
 """A line that looks for overflows, which are assumed not to happen."""
@@ -88,16 +89,19 @@ class FakeGpus(StorageTracker):
         self.count = count
         self.current = 0
         """GPU that ``cuda`` without a number means."""
+        self.ranks = 1
+        """Ranks of the program, of which this process is one."""
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.doubts = Doubts()
         self._depth = threading.local()
         self._placed = HOST
         self._copies_to: int | None = None
+        self._makes_buckets = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         device = kwargs.get("device")
-        is_placed = device is not None and device.type == "cuda"
+        is_placed = device is not None and (device.type == "cuda" or self._is_bucket(func, kwargs))
         if not is_placed and FakeTensor not in types:
             if kwargs.get("pin_memory"):
                 kwargs = {**kwargs, "pin_memory": False}
@@ -140,6 +144,18 @@ class FakeGpus(StorageTracker):
         if type(value) is torch.Tensor:
             return self.fake_of(value)
         return [self._with_values(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+    def making_buckets(self, function: Any) -> Any:
+        """Return a function in which C++ makes buckets of gradients, on the device that it thinks GPUs are."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with replaced((self, "_makes_buckets", True), (self, "_component", "communication")):
+                return function(*args, **kwargs)
+
+        return run
+
+    def _is_bucket(self, func: Any, kwargs: Any) -> bool:
+        return self._makes_buckets and func in _EMPTY and kwargs["dtype"].is_floating_point
 
     def _copy(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Copy a tensor to another device or dtype."""

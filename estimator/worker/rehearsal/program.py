@@ -209,6 +209,7 @@ class Rehearsal:
             "seconds": time.monotonic() - self._start,
             "host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             **_versions(self.files_read),
+            "world_size": gpus.ranks,
             "events": len(history.events),
         }
         spans = phase_spans(history)

@@ -17,6 +17,7 @@ from ..replaced import replaced
 from ..step.cuda_autocast import cuda_autocast
 from ..step.forward_pass import cuda_kernels
 from .fake_gpu import MAX_KNOWN_VALUES, Parameters
+from .ranks import many_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ def cuda_without_gpu(gpus: FakeGpus, card: Card) -> Iterator[None]:
         stack.enter_context(cuda_autocast())
         stack.enter_context(cuda_kernels())
         stack.enter_context(_host_attention())
-        stack.enter_context(replaced(*_cuda(gpus, card), *_tensors(gpus), *_autocast(), *_others(gpus)))
+        stack.enter_context(replaced(*_cuda(gpus, card), *_tensors(gpus), *_autocast(), *_others(gpus), *many_ranks(gpus)))
         stack.enter_context(gpus)
         yield
 
@@ -299,6 +300,14 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
             gpus.label((made,), "weights")
         return made
 
+    parse = torch._C._nn._parse_to
+
+    def parse_to(*args: Any, **kwargs: Any) -> Any:
+        """Read the arguments of ``Module.to``."""
+        args = tuple(_numbered(each, gpus) for each in args)
+        return parse(*args, **{name: _numbered(each, gpus) if name == "device" else each for name, each in kwargs.items()})
+
+    yield torch._C._nn, "_parse_to", parse_to
     yield tensor, "to", numbered_to
     yield tensor, "cuda", cuda
     yield tensor, "cpu", lambda self, **kwargs: numbered_to(self, torch.device("cpu"), **kwargs)

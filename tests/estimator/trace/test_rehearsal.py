@@ -320,6 +320,48 @@ for _ in range(3):
     assert not Path("deep").exists()
 
 
+@pytest.mark.parametrize("views", [False, True])
+def test_torchrun_starts_one_of_many_ranks_whose_replica_has_buckets(program, views: bool) -> None:
+    text = """
+import os, sys, torch, torch.nn as nn, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+assert dist.get_rank() == rank == 0 and dist.get_world_size() == 16 and torch.cuda.device_count() == 8
+assert os.environ["LOCAL_WORLD_SIZE"] == "8"
+dist.barrier()
+x = torch.ones(4, device="cuda")
+dist.all_reduce(x), dist.broadcast(x, 0), dist.all_gather([torch.empty_like(x) for _ in range(16)], x)
+whole = torch.empty(64, device="cuda")
+dist.all_gather_into_tensor(whole, x), dist.reduce_scatter_tensor(x, whole)
+found, host = [None] * 16, dist.new_group(backend="gloo")
+dist.all_gather_object(found, {"own": 1}, group=host)
+assert found == [{"own": 1}] * 16
+dist.broadcast_object_list(found)
+net = nn.Sequential(nn.Linear(1024, 512, bias=False), nn.Linear(512, 1024, bias=False)).to(rank)
+net = DistributedDataParallel(net, device_ids=[rank], gradient_as_bucket_view=sys.argv[1] == "True")
+optimizer = torch.optim.AdamW(net.parameters())
+for step in range(6):
+    loss = net(torch.randn(2, 1024).to(rank)).mean()
+    if step % 2:
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    else:
+        with net.no_sync():
+            loss.backward()
+"""
+    line = f"torchrun --nnodes=2 --nproc-per-node 8 {program(text)} {views}"
+    found = rehearse(line.split(), python=sys.executable)
+    peak = next(each for each in found.budget.phases if each.name == "optimizer step").components
+    size = 2 * 1024 * 512 * 4
+    assert (peak.weights, peak.gradients, peak.optimizer) == (size, size, 2 * size)
+    assert peak.communication - (0 if views else size) == 688 << 20  # of NCCL
+    assert found.answer.world_size == 16
+    assert not found.warnings
+
+
 def test_the_program_finds_the_gpu_that_is_asked_for_and_its_own_memory(program) -> None:
     text = """
 import torch
@@ -350,8 +392,7 @@ def test_commands_of_python_are_understood(tmp_path: Path, monkeypatch: pytest.M
         (f"{here} -u -W ignore -m a.b x", ["-m", "a.b", "x"], {}),
         (f"A=1 B=2 {here} -c pass", ["-c", "pass"], {"A": "1", "B": "2"}),
         ("./tool x", ["./tool", "x"], {}),
-        ("accelerate launch --mixed_precision bf16 train.py x", ["train.py", "x"], {}),
-        ("torchrun --nproc_per_node=1 train.py", ["train.py"], {}),
+        ("torchrun --nproc_per_node=2 train.py", ["-m", "torch.distributed.run", "--nproc_per_node=2", "train.py"], {}),
     ):
         assert python_command(line.split(), environ, None if here in line or "tool" in line else here)[1:] == (
             words,
@@ -363,7 +404,6 @@ def test_commands_of_python_are_understood(tmp_path: Path, monkeypatch: pytest.M
         (f"{here} nope.py", r"nope\.py: there is no such file"),
         ("./ls", "is no program of Python's"),
         ("nothing-there x", "there is no nothing-there in PATH"),
-        ("torchrun --nproc_per_node 2 train.py", "starts several processes here"),
         ("deepspeed train.py", "starts several processes"),
         ("./nopython train.py", r"there is no \./nopython"),
     ):

@@ -1,0 +1,162 @@
+"""One rank of a program that runs on several GPUs: launchers, process groups, DistributedDataParallel.
+
+A launcher (``torchrun``, ``accelerate launch``) runs itself and starts rank 0 in this process. Process groups have all
+ranks and no peers (``torch.testing._internal.distributed.fake_pg``): collectives do nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..replaced import replaced
+from .fake_gpu import program_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .fake_gpu import FakeGpus
+
+_ACCELERATE = ("accelerate.commands.accelerate_cli", "accelerate.commands.launch")
+
+
+def start(words: Sequence[str]) -> None:
+    """Run a program as Python does: ``FILE ARGS``, ``-m MODULE ARGS`` or ``-c CODE ARGS``."""
+    if words[0] == "-m" and words[1] in _ACCELERATE:
+        _launch_with_accelerate(list(words[1:]))
+    elif words[0] == "-m":
+        sys.argv = list(words[1:])
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python does
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        sys.path.insert(0, "")
+        exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - the user's own program
+    else:
+        sys.argv = list(words)
+        sys.path.insert(0, str(Path(words[0]).resolve().parent))
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def _launch_with_accelerate(words: list[str]) -> None:
+    """Run ``accelerate launch`` until it would start processes: several ones are torch's launcher's."""
+    from accelerate.commands import launch
+    from accelerate.utils.launch import prepare_simple_launcher_cmd_env
+
+    def one_process(args: Any) -> None:
+        command, variables = prepare_simple_launcher_cmd_env(args)
+        os.environ.update(variables)
+        _start_rank(command[1:])
+
+    def deepspeed(_: Any) -> None:
+        raise NotImplementedError("DeepSpeed's ZeRO is not rehearsed yet")
+
+    sys.argv = [words[0], *words[2 if words[1:2] == ["launch"] else 1 :]]
+    with replaced((launch, "simple_launcher", one_process), (launch, "deepspeed_launcher", deepspeed)):
+        launch.main()
+
+
+def _start_rank(words: Sequence[str]) -> None:
+    """Start what a launcher gives Python."""
+    start([word for at, word in enumerate(words) if at or word != "-u"])
+
+
+def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
+    """Yield stand-ins for what needs other ranks."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    from torch.distributed import device_mesh
+    from torch.distributed import distributed_c10d as c10d
+    from torch.distributed.launcher.api import elastic_launch
+    from torch.nn.parallel import distributed as ddp
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    def launched(self: Any, *words: str) -> None:
+        ranks, machines = self._config.nproc_per_node, self._config.max_nodes
+        gpus.count = max(gpus.count, ranks)
+        os.environ.update(_environment_of_rank_0(ranks, machines))
+        _start_rank(words)
+
+    def rendezvous(_url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Iterator[Any]:
+        ranks = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
+        yield FakeStore(), rank if rank >= 0 else int(os.environ.get("RANK", "0")), ranks
+
+    open_groups, make_group = c10d.init_process_group, c10d._new_process_group_helper
+
+    def opened(*args: Any, device_id: Any = None, **kwargs: Any) -> None:
+        open_groups(*args, **kwargs)
+
+    def group(size: int, rank: int, ranks: Any, _backend: Any, store: Any, *args: Any, **kwargs: Any) -> Any:
+        if not ranks:
+            gpus.ranks = size
+        kwargs.pop("backend_options", None)
+        return make_group(size, rank, ranks, "fake", store, *args, **kwargs)
+
+    def gather_objects(found: list[Any] | None, own: Any, *_: Any, **__: Any) -> None:
+        if found is not None:
+            found[:] = [own] * len(found)
+
+    def gather_object(own: Any, found: list[Any] | None = None, *_: Any, **__: Any) -> None:
+        gather_objects(found, own)
+
+    def scatter_objects(found: list[Any], given: list[Any] | None, *_: Any, **__: Any) -> None:
+        found[0] = given[0] if given else None
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    yield elastic_launch, "__call__", launched
+    yield c10d, "rendezvous", rendezvous
+    yield c10d, "_new_process_group_helper", group
+    yield device_mesh, "init_process_group", opened
+    for module in (dist, c10d):
+        yield module, "init_process_group", opened
+        yield module, "all_gather_object", gather_objects
+        yield module, "gather_object", gather_object
+        yield module, "scatter_object_list", scatter_objects
+        yield module, "broadcast_object_list", nothing
+        yield module, "monitored_barrier", nothing
+    replica = ddp.DistributedDataParallel
+    yield ddp, "_verify_param_shape_across_processes", nothing
+    start_replica = replica._ddp_init_helper
+
+    def init_replica(self: Any, *args: Any, **kwargs: Any) -> None:
+        start_replica(self, *args, **kwargs)
+        dist._register_comm_hook(self.reducer, None, _reduced)
+
+    def own_hook(_self: Any, _state: Any, hook: Any) -> None:
+        gpus.doubts.add(f"{program_line()} reduces gradients in its own way, which is not followed")
+
+    # C++ makes buckets when a replica is made, and again after the first step
+    yield replica, "_ddp_init_helper", gpus.making_buckets(init_replica)
+    yield replica, "_pre_forward", gpus.making_buckets(replica._pre_forward)
+    yield replica, "register_comm_hook", own_hook
+
+
+def _reduced(_state: Any, bucket: Any) -> Any:
+    """Return a bucket as it is: a reduction without peers has no result."""
+    future: Any = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def _environment_of_rank_0(ranks: int, machines: int) -> dict[str, str]:
+    """Return the variables that torchrun gives rank 0."""
+    return {
+        **dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "TORCHELASTIC_RESTART_COUNT"), "0"),
+        **dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), str(ranks * machines)),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_WORLD_SIZE": str(machines),
+        "MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        "MASTER_PORT": os.environ.get("MASTER_PORT", "29500"),
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "ROLE_NAME": "default",
+    }
