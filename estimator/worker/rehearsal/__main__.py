@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
         scratch.install()
         rehearsal.files_read = scratch.files_read
 
-    rehearsal.run(lambda: start(words))
+    rehearsal.run(lambda: start(words, rehearsal.gpus))
 
 
 if __name__ == "__main__":

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _ACCELERATE = ("accelerate.commands.accelerate_cli", "accelerate.commands.launch")
 
 
-def start(words: Sequence[str]) -> None:
+def start(words: Sequence[str], gpus: FakeGpus) -> None:
     """Run a program as Python does: ``FILE ARGS``, ``-m MODULE ARGS`` or ``-c CODE ARGS``."""
     if words[0] == "-m" and words[1] in _ACCELERATE:
-        _launch_with_accelerate(list(words[1:]))
+        _launch_with_accelerate(words[3:] if words[2:3] == ["launch"] else words[2:], gpus)
     elif words[0] == "-m":
         sys.argv = list(words[1:])
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python does
@@ -43,7 +43,7 @@ def start(words: Sequence[str]) -> None:
         runpy.run_path(words[0], run_name="__main__")
 
 
-def _launch_with_accelerate(words: list[str]) -> None:
+def _launch_with_accelerate(words: Sequence[str], gpus: FakeGpus) -> None:
     """Run ``accelerate launch`` until it would start processes: several ones are torch's launcher's."""
     from accelerate.commands import launch
     from accelerate.utils.launch import prepare_simple_launcher_cmd_env
@@ -51,19 +51,20 @@ def _launch_with_accelerate(words: list[str]) -> None:
     def one_process(args: Any) -> None:
         command, variables = prepare_simple_launcher_cmd_env(args)
         os.environ.update(variables)
-        _start_rank(command[1:])
+        _start_rank(command[1:], gpus)
 
     def deepspeed(_: Any) -> None:
         raise NotImplementedError("DeepSpeed's ZeRO is not rehearsed yet")
 
-    sys.argv = [words[0], *words[2 if words[1:2] == ["launch"] else 1 :]]
+    args = launch.launch_command_parser().parse_args(words)
+    gpus.count = max(gpus.count, (args.num_processes or 1) // (args.num_machines or 1))  # else it starts one process
     with replaced((launch, "simple_launcher", one_process), (launch, "deepspeed_launcher", deepspeed)):
-        launch.main()
+        launch.launch_command(args)
 
 
-def _start_rank(words: Sequence[str]) -> None:
+def _start_rank(words: Sequence[str], gpus: FakeGpus) -> None:
     """Start what a launcher gives Python."""
-    start([word for at, word in enumerate(words) if at or word != "-u"])
+    start([word for at, word in enumerate(words) if at or word != "-u"], gpus)
 
 
 def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
@@ -82,7 +83,7 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         ranks, machines = self._config.nproc_per_node, self._config.max_nodes
         gpus.count = max(gpus.count, ranks)
         os.environ.update(_environment_of_rank_0(ranks, machines))
-        _start_rank(words)
+        _start_rank(words, gpus)
 
     def rendezvous(_url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Iterator[Any]:
         ranks = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
