@@ -304,8 +304,9 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
 
     def parse_to(*args: Any, **kwargs: Any) -> Any:
         """Read the arguments of ``Module.to``."""
-        args = tuple(_numbered(each, gpus) for each in args)
-        return parse(*args, **{name: _numbered(each, gpus) if name == "device" else each for name, each in kwargs.items()})
+        if "device" in kwargs:
+            kwargs["device"] = _numbered(kwargs["device"], gpus)
+        return parse(*(_numbered(each, gpus) for each in args), **kwargs)
 
     yield torch._C._nn, "_parse_to", parse_to
     yield tensor, "to", numbered_to
