@@ -35,7 +35,8 @@ def cuda_without_gpu(gpus: FakeGpus, card: Card) -> Iterator[None]:
         stack.enter_context(cuda_autocast())
         stack.enter_context(cuda_kernels())
         stack.enter_context(_host_attention())
-        stack.enter_context(replaced(*_cuda(gpus, card), *_tensors(gpus), *_autocast(), *_others(gpus), *many_ranks(gpus)))
+        stack.enter_context(replaced(*_cuda(gpus, card), *_tensors(gpus), *_autocast(), *_others(gpus)))
+        stack.enter_context(replaced(*many_ranks(gpus)))
         stack.enter_context(gpus)
         yield
 
