@@ -73,10 +73,8 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
 
     if not dist.is_available():
         return
-    from torch.distributed import device_mesh
-    from torch.distributed import distributed_c10d as c10d
+    from torch.distributed import device_mesh, distributed_c10d as c10d
     from torch.distributed.launcher.api import elastic_launch
-    from torch.nn.parallel import distributed as ddp
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     def launched(self: Any, *words: str) -> None:
@@ -91,7 +89,8 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
 
     open_groups, make_group = c10d.init_process_group, c10d._new_process_group_helper
 
-    def opened(*args: Any, device_id: Any = None, **kwargs: Any) -> None:
+    def opened(*args: Any, **kwargs: Any) -> None:
+        kwargs.pop("device_id", None)
         open_groups(*args, **kwargs)
 
     def group(size: int, rank: int, ranks: Any, _backend: Any, store: Any, *args: Any, **kwargs: Any) -> Any:
@@ -124,15 +123,27 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         yield module, "scatter_object_list", scatter_objects
         yield module, "broadcast_object_list", nothing
         yield module, "monitored_barrier", nothing
+    yield from _replicas(gpus)
+
+
+def _replicas(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
+    """Yield stand-ins for ``DistributedDataParallel``, which is torch's own otherwise."""
+    from torch.distributed import _register_comm_hook
+    from torch.nn.parallel import distributed as ddp
+
     replica = ddp.DistributedDataParallel
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
     yield ddp, "_verify_param_shape_across_processes", nothing
     start_replica = replica._ddp_init_helper
 
     def init_replica(self: Any, *args: Any, **kwargs: Any) -> None:
         start_replica(self, *args, **kwargs)
-        dist._register_comm_hook(self.reducer, None, _reduced)
+        _register_comm_hook(self.reducer, None, _reduced)
 
-    def own_hook(_self: Any, _state: Any, hook: Any) -> None:
+    def own_hook(*_: Any) -> None:
         gpus.doubts.add(f"{program_line()} reduces gradients in its own way, which is not followed")
 
     # C++ makes buckets when a replica is made, and again after the first step
