@@ -96,6 +96,7 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     def group(size: int, rank: int, ranks: Any, _backend: Any, store: Any, *args: Any, **kwargs: Any) -> Any:
         if not ranks:
             gpus.ranks = size
+            _refuse_sharding()
         kwargs.pop("backend_options", None)
         return make_group(size, rank, ranks, "fake", store, *args, **kwargs)
 
@@ -150,6 +151,21 @@ def _replicas(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield replica, "_ddp_init_helper", gpus.making_buckets(init_replica)
     yield replica, "_pre_forward", gpus.making_buckets(replica._pre_forward)
     yield replica, "register_comm_hook", own_hook
+
+
+def _refuse_sharding() -> None:
+    """Let what shards tensors end with a sentence: C++ compares the devices of DTensors' storages."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.tensor import DTensor
+
+    def refusing(what: str) -> Any:
+        def refuse(*_: Any, **__: Any) -> None:
+            raise NotImplementedError(f"{what} is not rehearsed yet")
+
+        return refuse
+
+    DTensor.__new__ = staticmethod(refusing("a DTensor (FSDP2's fully_shard, tensor parallelism)"))
+    FullyShardedDataParallel.__init__ = refusing("FullyShardedDataParallel (FSDP1)")
 
 
 def _reduced(_state: Any, bucket: Any) -> Any:

@@ -362,6 +362,22 @@ for step in range(6):
     assert not found.warnings
 
 
+@pytest.mark.parametrize(
+    ("sharding", "sentence"),
+    [("fully_shard(net)", "fully_shard, tensor"), ("FullyShardedDataParallel(net)", r"\(FSDP1\)")],
+)
+def test_what_shards_tensors_is_refused_in_a_sentence(program, sharding: str, sentence: str) -> None:
+    text = f"""
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+torch.distributed.init_process_group("nccl")
+net = torch.nn.Linear(8, 8).cuda()
+{sharding}
+"""
+    with pytest.raises(CannotTellError, match=f"{sentence}.* is not rehearsed yet"):
+        rehearse(["torchrun", "--nproc-per-node=4", program(text)], python=sys.executable)
+
+
 def test_the_program_finds_the_gpu_that_is_asked_for_and_its_own_memory(program) -> None:
     text = """
 import torch
