@@ -59,6 +59,7 @@ class Rehearsal:
         self._own_sizes: dict[int, int] = {}
         self._told = 0.0
         self._progress = os.open(plan["progress"], os.O_WRONLY | os.O_CREAT) if "progress" in plan else -1
+        self._backward_passes = 0
         self._begin("loading")
 
     def run(self, program: Callable[[], object]) -> None:
@@ -132,14 +133,17 @@ class Rehearsal:
         self._sizes.update((id(each), each.numel()) for _, each in named)
         self.gpus.label((each for _, each in named), "weights", (name for name, _ in named))
 
+    def _optimized(self) -> list[Any]:
+        """Return the parameters that the optimizers have."""
+        return [each for one in self._optimizers for group in one.param_groups for each in group["params"]]
+
     def _before_backward(self) -> None:
         if not self._step:
             self._step = 1
-        for group in (group for optimizer in self._optimizers for group in optimizer.param_groups):
-            for parameter in group["params"]:
-                if parameter.requires_grad and parameter.is_leaf and not hasattr(parameter, _HOOKED):
-                    setattr(parameter, _HOOKED, True)
-                    parameter.register_post_accumulate_grad_hook(self._label_gradient)
+        for parameter in self._optimized() or [each for module in self._called for each in module.parameters()]:
+            if parameter.requires_grad and parameter.is_leaf and not hasattr(parameter, _HOOKED):
+                setattr(parameter, _HOOKED, True)
+                parameter.register_post_accumulate_grad_hook(self._label_gradient)
         self._begin("backward")
 
     def _label_gradient(self, parameter: Any) -> None:
@@ -148,6 +152,9 @@ class Rehearsal:
 
     def _after_backward(self) -> None:
         self._begin("forward")
+        self._backward_passes += 1
+        if not self._optimizers and self._backward_passes >= MANY_STEPS * self.plan["steps"]:
+            self._finish("steps")  # the program changes its parameters itself
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._step = max(self._step, 1)
@@ -171,7 +178,7 @@ class Rehearsal:
 
     def _tell_models_apart(self) -> None:
         """Count the weights of models that no optimizer trains as other models': references, averages, encoders."""
-        own: list[Any] = [each for one in self._optimizers for group in one.param_groups for each in group["params"]]
+        own = self._optimized()
         trained = {id(each) for each in own}
         for module in self._called:
             parameters = list(module.parameters())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -358,7 +360,12 @@ def _autocast() -> Iterator[tuple[Any, str, Any]]:
 
 def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     """Yield what else depends on a device or on values."""
-    scaler = torch.amp.GradScaler
+    scaler, is_all_true = torch.amp.GradScaler, torch._is_all_true
+
+    def is_valid(values: Any) -> Any:
+        """Take values that only a real run knows for valid: distributions ask that of their parameters."""
+        is_known = not isinstance(values, FakeTensor) or values.constant is not None
+        return is_all_true(values) if is_known else torch.tensor(True)
 
     def step(_self: Any, optimizer: Any, _state: Any, *args: Any, **kwargs: Any) -> Any:
         return optimizer.step(*args, **kwargs)  # no gradient overflows
@@ -380,19 +387,34 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         yield torch._VF, name, recurrent(getattr(torch._VF, name))
     load = torch.load
 
-    def load_on_host(file: Any, map_location: Any = None, **kwargs: Any) -> Any:
-        return load(file, map_location="cpu", **kwargs)
+    saved: dict[tuple[str, ...], Any] = {}
 
-    def save(_values: Any, file: Any, *_: Any, **__: Any) -> None:
+    def name_of(file: Any) -> tuple[str, ...]:
+        return Path(os.path.abspath(getattr(file, "name", file))).parts[-3:]  # noqa: PTH100 - a redirected one, too
+
+    def load_on_host(file: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        is_named = isinstance(getattr(file, "name", file), (str, os.PathLike))
+        known = saved.get(name_of(file)) if is_named else None
+        loaded = load(file, map_location="cpu", **kwargs) if known is None else copy.deepcopy(known)
+        if isinstance(map_location, (str, torch.device)) and torch.device(map_location).type == "cuda":
+            return tree_map(lambda each: each.to(map_location) if isinstance(each, torch.Tensor) else each, loaded)
+        return loaded
+
+    def save(values: Any, file: Any, *_: Any, **__: Any) -> None:
+        """Keep what is saved under its file's name, on the host; the file stays empty."""
         if isinstance(file, (str, os.PathLike)):
             with open(file, "wb"):  # noqa: PTH123 - the redirected one
                 pass
+        if isinstance(getattr(file, "name", file), (str, os.PathLike)):
+            on_host = tree_map(lambda each: each.detach().cpu() if isinstance(each, FakeTensor) else each, values)
+            saved[name_of(file)] = on_host
 
     with contextlib.suppress(ImportError):
         import safetensors.torch
 
         yield safetensors.torch, "save_file", save
     yield torch, "save", save
+    yield torch, "_is_all_true", is_valid
 
     def on_one_gpu(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the module of a ``DataParallel``, which has one GPU here."""

@@ -560,3 +560,27 @@ raise KeyError("reached")
 """
     with pytest.raises(CannotTellError, match="KeyError: 'reached'"):
         rehearse([sys.executable, program(text)])
+
+
+def test_a_program_that_changes_its_parameters_itself_and_loads_what_it_saved(program) -> None:
+    text = """
+import torch
+net = torch.nn.Linear(64, 64).cuda()
+torch.save(net.state_dict(), "b.pt")
+with open("b.pt", "rb") as file:
+    before = torch.cuda.memory_allocated()
+    net.load_state_dict(torch.load(file))
+    assert torch.cuda.memory_allocated() == before
+assert torch.load("b.pt", map_location="cuda")["weight"].is_cuda
+for _ in range(1000):
+    action = torch.distributions.Categorical(logits=net(torch.randn(8, 64, device="cuda")))
+    action.log_prob(action.sample()).sum().backward()
+    with torch.no_grad():
+        for each in net.parameters():
+            each.add_(each.grad, alpha=-0.1)
+            each.grad = None
+raise KeyError("too late")
+"""
+    found = rehearse([sys.executable, program(text)])
+    assert not found.answer.steps
+    assert found.answer.phases["backward"].components["gradients"] >= 64 * 64 * 4
