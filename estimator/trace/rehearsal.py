@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -315,6 +316,7 @@ class _Run:
         self.stopped: str | None = None
         """Why it was ended from outside."""
         self._kept = bytearray()
+        self._scratch = scratch
         try:
             self._process = subprocess.Popen(
                 words,
@@ -355,7 +357,8 @@ class _Run:
     def wait(self, timeout: float, tell: Callable[[], None]) -> None:
         """Wait for its end; it is ended when the time is up, or the host's memory, or it is no longer wanted."""
         deadline = time.monotonic() + timeout + _START_SECONDS
-        limit = int(_MAX_HOST_SHARE * _free_host_bytes())
+        free_bytes, free_disk_bytes = _free_host_bytes(), shutil.disk_usage(self._scratch).free
+        limit = int(_MAX_HOST_SHARE * free_bytes)
         try:
             while not self._has_ended():
                 if current_token().cancelled:
@@ -369,6 +372,18 @@ class _Run:
                     self.stopped = (
                         f"the rehearsal took {format_gib(held)} GiB of this host's memory and was ended: the program"
                         " makes large tensors on the host"
+                    )
+                    return
+                if _free_host_bytes() < free_bytes - limit:
+                    self.stopped = (
+                        "this host's memory went out, and the rehearsal was ended: the program or what it starts takes"
+                        " more than there is"
+                    )
+                    return
+                if shutil.disk_usage(self._scratch).free < free_disk_bytes / 2:
+                    self.stopped = (
+                        f"the disk of {tempfile.gettempdir()} went full, and the rehearsal was ended: the program"
+                        " writes more than there is room for"
                     )
                     return
         finally:

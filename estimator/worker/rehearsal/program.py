@@ -221,8 +221,8 @@ class Rehearsal:
         }
         spans = phase_spans(history)
         steps = sorted({span.step for span in spans if span.step})
-        if not steps:
-            return answer
+        if not steps or (ended == "time" and not self._steps):
+            return answer  # what optimizers keep is not known
         summaries = {step: summarize(history, step) for step in steps}
         highest = max(summaries, key=lambda step: max(_peaks(summaries[step])))
         summary = summaries[highest]

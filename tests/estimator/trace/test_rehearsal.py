@@ -9,6 +9,7 @@ import pytest
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.trace import rehearsal
 from vramtop.estimator.trace.rehearsal import python_command, rehearse
 
 pytest.importorskip("torch")
@@ -255,6 +256,11 @@ def test_what_a_program_writes_is_thrown_away(program) -> None:
         ("raise SystemExit('usage: train.py')", "ended with an error before an optimizer had stepped"),
         ("input()", r"EOFError"),
         ("import time\ntime.sleep(60)", r"no optimizer has stepped within 2 s; the program was at train\.py:2"),
+        (
+            "import torch\nnet = torch.nn.Linear(2, 2).cuda()\nx = torch.ones(1, 2, device='cuda')\n"
+            "opt = torch.optim.Adam(net.parameters())\nwhile len('sleep'): net(x).sum().backward()",
+            r"no optimizer has stepped within 2 s; the program was at train\.py:5",
+        ),
         ("import os\nos._exit(7)", r"without an answer \(exit code 7\)"),
         ("print('x' * 10**8)\nraise KeyError('a')", "KeyError"),
         (
@@ -267,6 +273,16 @@ def test_a_program_that_does_not_train_is_told_in_a_sentence(program, text: str,
     with pytest.raises(CannotTellError, match=sentence) as raised:
         rehearse([sys.executable, program(text)], timeout=2 if "sleep" in text else 100)
     assert len(raised.value.output) <= 1 << 16
+
+
+@pytest.mark.parametrize("where", ["if True:", "if os.fork() == 0:"])
+def test_a_program_that_takes_the_host_s_memory_is_ended_with_all_that_it_started(
+    program, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(rehearsal, "_MAX_HOST_SHARE", 2**30 / rehearsal._free_host_bytes())
+    text = f"import os, time\n{where}\n    kept = b'x' * 1_500_000_000\ntime.sleep(99)"
+    with pytest.raises(CannotTellError, match="this host's memory"):
+        rehearse([sys.executable, program(text)], timeout=60)
 
 
 def test_a_python_without_torch_is_one_sentence(program, tmp_path: Path) -> None:
