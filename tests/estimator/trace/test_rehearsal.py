@@ -1,11 +1,11 @@
 """Rehearsals of real programs: against the same programs run for real on the CPU, and of programs that misbehave."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from real_run import real_peak
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.gpu_catalogue import find_gpu
@@ -90,32 +90,6 @@ for step, (ids,) in enumerate(DataLoader(data, 8, pin_memory=True, num_workers=1
         optimizer.step()
         optimizer.zero_grad()
 """
-REAL = """
-import runpy, sys, torch, weakref
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-live, now, peak = {}, 0, 0
-class Count(TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        global now, peak
-        result = func(*args, **(kwargs or {}))
-        for each in tree_leaves(result):
-            if isinstance(each, torch.Tensor) and each.untyped_storage()._cdata not in live:
-                storage = each.untyped_storage()
-                key, size = storage._cdata, -(-storage.nbytes() // 512) * 512
-                live[key] = size
-                now += size
-                peak = max(peak, now)
-                weakref.finalize(storage, free, key)
-        return result
-def free(key):
-    global now
-    now -= live.pop(key, 0)
-sys.argv = sys.argv[1:]
-with Count():
-    runpy.run_path(sys.argv[0], run_name="__main__")
-print(peak)
-"""
 
 
 @pytest.fixture
@@ -133,17 +107,10 @@ def program(tmp_path, monkeypatch, python_with_torch: str):
 
 @pytest.mark.parametrize("text", [GAN, UNET], ids=["gan", "unet"])
 def test_what_is_allocated_is_what_the_same_program_takes_on_the_cpu(program, text: str) -> None:
-    name, counter = program(text), program(REAL, "real.py")
-    real = subprocess.run(
-        [sys.executable, counter, name, "cpu"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    name = program(text)
     found = rehearse([sys.executable, name, "cuda"])
     taken = found.allocated_bytes - found.workspace_bytes
-    assert taken == pytest.approx(int(real.stdout.split()[-1]), rel=0.01)
+    assert taken == pytest.approx(real_peak(name), rel=0.01)
     assert not found.warnings
     assert {each.steps for each in found.answer.steps} == {3}
 

@@ -1,0 +1,31 @@
+"""Rehearsals of random programs against the same programs run for real on the CPU, with all tensors counted."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from random_programs import random_program
+from real_run import real_peak
+
+from vramtop.estimator.trace.rehearsal import rehearse
+
+pytest.importorskip("torch")
+
+PROGRAMS = 300
+SAMPLE = (0, 1, 5, 13, 21, 30, 42, 50, 64, 77, 90, 101, 118, 131, 149)
+SMALL_BYTES = 4096
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [*SAMPLE, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(PROGRAMS) if seed not in SAMPLE)],
+)
+def test_a_random_program_takes_what_it_takes_for_real(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python_with_torch: str, seed: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", python_with_torch)
+    Path("train.py").write_text(random_program(seed), encoding="utf-8")
+    found = rehearse([sys.executable, "train.py", "cuda"])
+    taken = found.allocated_bytes - found.workspace_bytes
+    assert taken == pytest.approx(real_peak("train.py"), rel=0.01, abs=SMALL_BYTES)

@@ -1,0 +1,59 @@
+"""The real run of a program on the CPU, with all tensors counted: what its rehearsal for a GPU is compared with."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REAL = """
+import runpy, sys, torch, weakref
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from vramtop.estimator.worker.step.forward_pass import cuda_kernels
+live, now, peak, stepping = {}, 0, 0, 0
+HOST = {torch.ops.aten.zeros.default, torch.ops.aten.ones.default, torch.ops.aten.lift_fresh.default}
+class Count(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        global now, peak
+        result = func(*args, **(kwargs or {}))
+        for each in tree_leaves(result):
+            if isinstance(each, torch.Tensor) and each.untyped_storage()._cdata not in live:
+                storage = each.untyped_storage()
+                key, size = storage._cdata, -(-storage.nbytes() // 512) * 512
+                if stepping and func in HOST and not each.dim():
+                    size = 0  # an optimizer counts its steps on the host
+                live[key] = size
+                now += size
+                peak = max(peak, now)
+                weakref.finalize(storage, free, key)
+        return result
+def free(key):
+    global now
+    now -= live.pop(key, 0)
+def step(by):
+    global stepping
+    stepping += by
+register_optimizer_step_pre_hook(lambda *_: step(1))
+register_optimizer_step_post_hook(lambda *_: step(-1))
+sys.argv = sys.argv[1:]
+with cuda_kernels(), torch.backends.mkldnn.flags(enabled=False), Count():
+    runpy.run_path(sys.argv[0], run_name="__main__")
+print(peak)
+"""
+"""Runs a program with the kernels whose memory differs on CUDA by design imitated (attention, dropout, embeddings),
+without oneDNN's workspaces, and with the numbers in which optimizers count their steps on the host, as on CUDA."""
+
+
+def real_peak(name: str) -> int:
+    """Return the bytes that a program's tensors take at most, in whole blocks of CUDA's allocator."""
+    counter = Path("real.py")
+    counter.write_text(REAL, encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, str(counter), name, "cpu"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    return int(run.stdout.split()[-1])
