@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from random import Random
 
-ACTIVATIONS = (
-    "ReLU ReLU6 LeakyReLU(0.2) ELU CELU SELU SiLU Hardswish Hardtanh Hardsigmoid Mish GELU GELU('tanh') Sigmoid Tanh"
-    " Softplus Softsign LogSigmoid Softshrink Hardshrink Tanhshrink PReLU Threshold(0.1,0.0) RReLU"
-).split()
+ACTIVATIONS = """
+ReLU ReLU6 LeakyReLU(0.2) ELU CELU SELU SiLU Hardswish Hardtanh Hardsigmoid Mish GELU GELU('tanh') Sigmoid Tanh
+Softplus Softsign LogSigmoid Softshrink Hardshrink Tanhshrink PReLU Threshold(0.1,0.0) RReLU
+""".split()  # noqa: SIM905 - shorter
 IN_PLACE = {"ReLU", "ReLU6", "LeakyReLU", "ELU", "CELU", "SELU", "SiLU", "Hardswish", "Hardtanh", "Hardsigmoid", "Mish"}
 OPTIMIZERS = (
     "SGD(P, 0.01, foreach=B)",
@@ -76,7 +76,7 @@ class _Writer:
         self.may_overwrite = "torch.cat" in how or " + " in how
 
 
-def _spatial(w: _Writer, shape: list[int]) -> list[int]:
+def _spatial(w: _Writer, shape: list[int]) -> list[int]:  # noqa: PLR0912, PLR0915 - one branch for each layer
     """Layers over (channels, sizes...) with 1, 2 or 3 sizes."""
     random, n = w.random, len(shape) - 1
     c, *sizes = shape
@@ -198,9 +198,9 @@ def _tokens(w: _Writer, shape: list[int]) -> list[int]:
     return [length, c]
 
 
-def random_program(seed: int) -> str:
+def random_program(seed: int) -> str:  # noqa: PLR0912, PLR0915 - in the order of the program
     """Return a program: ``train.py cpu|cuda``, which prints nothing and takes three steps of its optimizers."""
-    random = Random(seed)
+    random = Random(seed)  # noqa: S311 - the same program every time
     w = _Writer(random)
     batch = random.choice((4, 8, 16))
     kind = random.choice(("image", "image", "signal", "volume", "tokens", "tokens", "bag", "flat"))
@@ -269,7 +269,9 @@ def random_program(seed: int) -> str:
 
 def _network(w: _Writer, random: Random) -> str:
     lines = [f"            {each},\n" for each in w.layers]
-    text = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.l = nn.ModuleList([\n"
+    text = (
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.l = nn.ModuleList([\n"
+    )
     text += "".join(lines) + "        ])\n"
     body = w.lines
     how = random.choice((None, None, "True", "False"))
@@ -296,7 +298,8 @@ def _training(random: Random, data: str, batch: int, classes: int) -> str:
     sign = f"torch.randn({batch}, {classes}, device=dev).sign()"
     loss = random.choice([
         ("MSELoss()", "y, " + number), ("L1Loss()", "y, " + number), ("SmoothL1Loss()", "y, " + number),
-        ("HuberLoss()", "y, " + number), ("BCEWithLogitsLoss()", "y, " + share), ("BCELoss()", "y.sigmoid(), " + share),
+        ("HuberLoss()", "y, " + number), ("BCEWithLogitsLoss()", "y, " + share),
+        ("BCELoss()", "y.sigmoid().nan_to_num(), " + share),
         ("CrossEntropyLoss()", "y, " + label), ("CrossEntropyLoss(label_smoothing=0.1)", "y, " + label),
         ("NLLLoss()", "F.log_softmax(y, 1), " + label), ("MultiMarginLoss()", "y, " + label),
         ("KLDivLoss(reduction='batchmean')", "F.log_softmax(y, 1), " + share), ("PoissonNLLLoss()", "y, " + share),
@@ -332,7 +335,9 @@ def _training(random: Random, data: str, batch: int, classes: int) -> str:
     zero = [f"{each}.zero_grad({none})" for each in names]
     if "LBFGS" in made:
         text += f"    x = {data}\n    def closure():\n        o.zero_grad({none})\n        y = net(x)\n"
-        text += f"        loss = loss_of({loss[1]})\n        loss.backward()\n        return loss\n    o.step(closure)\n"
+        text += (
+            f"        loss = loss_of({loss[1]})\n        loss.backward()\n        return loss\n    o.step(closure)\n"
+        )
         return text
     first = random.random() < 0.5
     lines = list(zero) if first else []

@@ -10,12 +10,25 @@ import runpy, sys, torch, weakref
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from vramtop.estimator.worker.rehearsal.kernels import recurrent_layers
+from vramtop.estimator.worker.replaced import replaced
 from vramtop.estimator.worker.step.forward_pass import cuda_kernels
 live, now, peak, stepping = {}, 0, 0, 0
 HOST = {torch.ops.aten.zeros.default, torch.ops.aten.ones.default, torch.ops.aten.lift_fresh.default}
+def references(tensor):
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+ALONE = references(torch.empty(1))
+def sums_in_place(func, first=None, second=None, *_):
+    return (
+        func is torch.ops.aten.add.Tensor and torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled()
+        and isinstance(second, torch.Tensor) and first.shape == second.shape
+        and first.untyped_storage().nbytes() == first.nbytes and references(first) == ALONE
+    )
 class Count(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         global now, peak
+        if sums_in_place(func, *args):
+            return args[0].add_(args[1])
         result = func(*args, **(kwargs or {}))
         for each in tree_leaves(result):
             if isinstance(each, torch.Tensor) and each.untyped_storage()._cdata not in live:
@@ -31,18 +44,26 @@ class Count(TorchDispatchMode):
 def free(key):
     global now
     now -= live.pop(key, 0)
-def step(by):
+def step(optimizer, by):
     global stepping
-    stepping += by
-register_optimizer_step_pre_hook(lambda *_: step(1))
-register_optimizer_step_post_hook(lambda *_: step(-1))
+    stepping += by * (type(optimizer) is not torch.optim.ASGD)
+register_optimizer_step_pre_hook(lambda optimizer, *_: step(optimizer, 1))
+register_optimizer_step_post_hook(lambda optimizer, *_: step(optimizer, -1))
+def made(optimizer, *args, make=torch.optim.Adagrad.__init__, **kwargs):
+    step(optimizer, 1)
+    make(optimizer, *args, **kwargs)
+    step(optimizer, -1)
+torch.optim.Adagrad.__init__ = made
 sys.argv = sys.argv[1:]
-with cuda_kernels(), torch.backends.mkldnn.flags(enabled=False), Count():
+layers = replaced(*recurrent_layers(lambda each: True, set()))
+with cuda_kernels(), layers, torch.backends.mkldnn.flags(enabled=False), Count():
     runpy.run_path(sys.argv[0], run_name="__main__")
 print(peak)
 """
-"""Runs a program with the kernels whose memory differs on CUDA by design imitated (attention, dropout, embeddings),
-without oneDNN's workspaces, and with the numbers in which optimizers count their steps on the host, as on CUDA."""
+"""Runs a program with the kernels whose memory differs on CUDA by design imitated (attention, dropout, embeddings,
+recurrent layers),
+without oneDNN's workspaces, with the numbers in which optimizers count their steps on the host (ASGD alone has them on
+the GPU), and with gradients that autograd adds in place where no dispatch mode is active."""
 
 
 def real_peak(name: str) -> int:

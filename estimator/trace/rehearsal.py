@@ -240,7 +240,9 @@ def _absolute(line: str, folder: str) -> str:
 
 def _step_doubt(answer: RehearsalAnswer) -> StepDoubt:
     doubts = " ".join(answer.doubts)
-    return "recurrent" if "cuDNN" in doubts else "compiled" if "torch.compile" in doubts else "framework"
+    if "single steps" in doubts:
+        return "recurrent"
+    return "compiled" if "torch.compile" in doubts or "cuDNN" in doubts else "framework"
 
 
 def _warnings(answer: RehearsalAnswer) -> Iterator[str]:

@@ -9,6 +9,7 @@ Parameters are fake on the host too: their values do not matter, and they may be
 from __future__ import annotations
 
 import linecache
+import operator
 import re
 import sys
 import threading
@@ -23,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from ..memory.allocator import AllocatorSettings, CachingAllocator
 from ..memory.tracker import StorageTracker
 from ..replaced import replaced
+from .kernels import kernel_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,12 +33,22 @@ HOST = -1
 """Number of the host among the GPUs of a process."""
 MAX_KNOWN_VALUES = 1 << 20
 """Largest number of integers of which a fake tensor keeps the values: token ids, masks and lengths decide shapes."""
+_FALL = 0.999
 MAX_KNOWN_FRACTIONS = 1 << 12
 """Largest number of fractions of which it keeps the values: the times of a noise schedule, weights of classes."""
 _CPU = torch.device("cpu")
 _ATEN = torch.ops.aten
 _COPIES = {_ATEN._to_copy.default, _ATEN.clone.default}
 _EMPTY = {_ATEN.empty.memory_format, _ATEN.empty_strided.default}
+_SAY_VALUES = {_ATEN.zeros.default, _ATEN.ones.default, _ATEN.full.default, _ATEN.arange.start, _ATEN.arange.start_step,
+               _ATEN.arange.default, _ATEN.scalar_tensor.default, _ATEN.eye.default}  # fmt: skip
+"""Operations whose results need no tensor to be known."""
+_COMPARE = {
+    _ATEN.gt.Scalar: operator.gt,
+    _ATEN.ge.Scalar: operator.ge,
+    _ATEN.lt.Scalar: operator.lt,
+    _ATEN.le.Scalar: operator.le,
+}
 _READ = {_ATEN._local_scalar_dense.default, _ATEN.item.default, _ATEN.equal.default, _ATEN.is_nonzero.default}
 _ASKS_FOR_OVERFLOW = re.compile(r"isnan|isinf|isfinite|inf_or_nan|overflow|found_inf")
 """A line that looks for overflows, which are assumed not to happen."""
@@ -96,6 +108,8 @@ class FakeGpus(StorageTracker):
         self._depth = threading.local()
         self._placed = HOST
         self._copies_to: int | None = None
+        self._plausible = 1.5
+        """A loss or a norm: between 1 and 2 as those of trained models are, and each that is read a little lower."""
         self._makes_buckets = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -122,7 +136,10 @@ class FakeGpus(StorageTracker):
                 return self._copy(func, args, kwargs)
             if FakeTensor not in types:  # made there
                 with self.mode:
-                    return self._seen(func, types, args, kwargs)
+                    made = self._seen(func, types, args, kwargs)
+                if func in _SAY_VALUES and made.numel() <= _most_known(made.dtype):
+                    self._know(made, func(*args, **kwargs))
+                return made
             return self._seen(func, types, args, kwargs)
         finally:
             self._placed = placed
@@ -131,13 +148,20 @@ class FakeGpus(StorageTracker):
     def _seen(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func in _READ:
             return self._value(func, args)
-        if not func._schema.is_mutable:
+        if not func._schema.is_mutable or func is _ATEN.copy_.default:
             args = [self._with_values(each) for each in args]
         self.gpu = self._placed
+        kernel = kernel_of(func)
+        if kernel is not None:
+            with self.mode:
+                return self._tracked(kernel(*args, **kwargs))
         try:
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            result = super().__torch_dispatch__(func, types, args, kwargs)
         except (fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException):
             return self._largest(func, args)
+        if func in _COMPARE and result.constant is None and args[0].is_floating_point() and args[1] > 0:
+            result.assumed = _COMPARE[func](self._plausible, args[1])
+        return result
 
     def _with_values(self, value: Any) -> Any:
         """Return an argument with fake tensors for real ones, whose values FakeTensorMode does not keep."""
@@ -176,12 +200,14 @@ class FakeGpus(StorageTracker):
         with self.mode, torch._C._DisableTorchDispatch():
             shape = torch.empty_strided(real.shape, _dense_stride(real), dtype=dtype, device="meta")
         fake = FakeTensor(self.mode, shape, _CPU)
-        most = MAX_KNOWN_FRACTIONS if real.dtype.is_floating_point or real.dtype.is_complex else MAX_KNOWN_VALUES
         is_stored = type(real) is torch.Tensor and real.device.type == "cpu"
-        if is_stored and not is_parameter and real.numel() <= most:
-            fake.constant = real.detach().to(dtype, copy=True)
-            self.mode.fake_tensor_converter.add_constant_storage_mapping(fake)
+        if is_stored and not is_parameter and real.numel() <= _most_known(real.dtype):
+            self._know(fake, real.detach().to(dtype, copy=True))
         return fake
+
+    def _know(self, fake: Any, values: Any) -> None:
+        fake.constant = values
+        self.mode.fake_tensor_converter.add_constant_storage_mapping(fake)
 
     def on_host(self, real: Any) -> Any:
         """Return a fake tensor like a real one, on the host."""
@@ -260,12 +286,14 @@ class FakeGpus(StorageTracker):
         if constant is not None:
             return func(constant)
         if args[0].dtype.is_floating_point:
-            return 1.5  # a loss or a norm, between 1 and 2 as those of trained models are
+            self._plausible = 1 + (self._plausible - 1) * _FALL
+            return self._plausible
         if args[0].dtype == torch.bool:
-            line = program_line()
+            line, assumed = program_line(), getattr(args[0], "assumed", False)
             if self._is_told(args[0]) and not _asks_for_overflow(line):
-                self.doubts.add(f"{line} decides by a value that only a real run knows; no is assumed")
-            return False
+                word = "yes" if assumed else "no"
+                self.doubts.add(f"{line} decides by a value that only a real run knows; {word} is assumed")
+            return assumed
         if self._is_told(args[0]):
             self.doubts.add(f"{program_line()} reads a number that only a real run knows; 1 is assumed")
         return 1
@@ -282,6 +310,8 @@ class FakeGpus(StorageTracker):
             index is None or not _is_mask(index) or index.constant is not None for index in args[1]
         ):
             return self._indexed(func, args)
+        if name == "_pack_padded_sequence":
+            return self._packed(*args)
         self.doubts.add(
             f"{program_line()} makes a tensor whose size depends on values ({name}): the largest is assumed"
         )
@@ -314,6 +344,14 @@ class FakeGpus(StorageTracker):
         with self.mode:
             return self._tracked(func(args[0], indices))
 
+    def _packed(self, padded: Any, lengths: Any, _is_batch_first: bool) -> Any:
+        """Pack sequences; how many of them go on at each step is told on the host."""
+        known = self.values_of(lengths) if isinstance(lengths, FakeTensor) else lengths
+        going_on = (known > torch.arange(int(known.max())).unsqueeze(1)).sum(1)
+        shape = int(known.sum()), *padded.shape[2:]
+        with self.mode:
+            return self._tracked(padded.new_empty(shape)), going_on
+
     def _positions(self, like: Any, count: int) -> Any:
         """Return the positions of a mask's elements, which CUDA keeps while it indexes."""
         with self.mode:
@@ -327,6 +365,10 @@ class FakeGpus(StorageTracker):
 def _dense_stride(tensor: Any) -> tuple[int, ...]:
     """Return the strides of a copy, which keeps the order of dimensions of a dense tensor."""
     return tuple(torch.empty_like(tensor, device="meta").stride())
+
+
+def _most_known(dtype: Any) -> int:
+    return MAX_KNOWN_FRACTIONS if dtype.is_floating_point or dtype.is_complex else MAX_KNOWN_VALUES
 
 
 def _is_mask(index: Any) -> bool:

@@ -19,6 +19,7 @@ from ..replaced import replaced
 from ..step.cuda_autocast import cuda_autocast
 from ..step.forward_pass import cuda_kernels
 from .fake_gpu import MAX_KNOWN_VALUES, Parameters
+from .kernels import recurrent_layers
 from .ranks import many_ranks
 
 if TYPE_CHECKING:
@@ -374,17 +375,7 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         gpus.doubts.add("torch.compile is not followed: the memory is that of the program without it")
         return model if model is not None else (lambda each: each)
 
-    def recurrent(kind: Any) -> Any:
-        @functools.wraps(kind)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if isinstance(args[0], FakeTensor):
-                gpus.doubts.add("recurrent layers run as single steps: what cuDNN keeps of them is not known")
-            return kind(*args, **kwargs)
-
-        return run
-
-    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
-        yield torch._VF, name, recurrent(getattr(torch._VF, name))
+    yield from recurrent_layers(lambda each: isinstance(each, FakeTensor), gpus.doubts)
     load = torch.load
 
     saved: dict[tuple[str, ...], Any] = {}

@@ -567,3 +567,25 @@ raise KeyError("too late")
     found = rehearse([sys.executable, program(text)])
     assert not found.answer.steps
     assert found.answer.phases["backward"].components["gradients"] >= 64 * 64 * 4
+
+
+def test_packed_sequences_take_their_own_tokens_in_a_recurrent_layer(program) -> None:
+    text = """
+import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+net = torch.nn.LSTM(64, 96, batch_first=True).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    x = torch.randn(32, 200, 64, device="cuda")
+    packed = pack_padded_sequence(x, torch.arange(169, 201), batch_first=True, enforce_sorted=False)
+    with torch.autocast("cuda"):
+        y, _ = net(packed)
+    y, lengths = pad_packed_sequence(y, batch_first=True)
+    assert y.shape == (32, 200, 96) and lengths[0] == 169
+    y.float().pow(2).sum().backward()
+    optimizer.step()
+"""
+    found = rehearse([sys.executable, program(text)])
+    tokens = sum(range(169, 201))
+    assert (tokens * 96 * 5,) in {each.shape for each in found.answer.peak_tensors}
+    assert found.warnings == ("recurrent layers keep what cuDNN 7 kept; the rule of newer versions is not published.",)

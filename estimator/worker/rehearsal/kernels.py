@@ -1,0 +1,112 @@
+"""What libraries of CUDA keep and take, where torch's operators on fake tensors do not show it."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ATEN = torch.ops.aten
+_LOSSES = {_ATEN.binary_cross_entropy.default: 3, _ATEN.smooth_l1_loss.default: 2, _ATEN.soft_margin_loss.default: 2}
+"""Losses that are reduced into the memory of their elements, and which argument says how.
+
+Source: torch, ``ATen/native/cuda/Loss.cu`` (``loss.resize_as_(loss_reduced)``) and ``ATen/native/Loss.cpp``.
+"""
+
+
+def kernel_of(func: Any) -> Any:
+    """Return a function that allocates what an operator's kernel for CUDA does; None: fake tensors show it."""
+    at = _LOSSES.get(func)
+    return None if at is None else lambda *args, **_: _loss(args[0], args[1], args[at] if len(args) > at else 1)
+
+
+def _loss(tensor: Any, target: Any, reduction: int) -> Any:
+    loss = tensor.new_empty(torch.broadcast_shapes(tensor.shape, target.shape))
+    return loss.resize_(()) if reduction else loss
+
+
+# cuDNN's recurrent layers, as one operator each.
+#
+# ``ATen/native/cudnn/RNN.cpp`` (``_cudnn_rnn``, ``_cudnn_rnn_backward``) makes the tensors. How large cuDNN's reserve
+# and workspace are is not published. Reserves of 736,000,000 bytes (LSTM) and 864,000,000 (GRU), measured with cuDNN 7
+# in pytorch's issue 2895 for four layers of 320, are 23 and 27 times a tensor of its tokens and units: for each layer
+# and direction, five tensors of an LSTM (its gates and cells) and six of a GRU, and one between layers. Its workspaces
+# of 17,730,560 and 13,169,920 bytes are the weights without biases, and 11 and 8 tensors of a step for each layer. One
+# tensor for a layer without gates is an assumption; masks of dropout between layers are not counted.
+
+
+_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+_KEPT = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
+_OF_A_STEP = {"lstm": 11, "gru": 8, "rnn_tanh": 2, "rnn_relu": 2}
+
+
+def recurrent_layers(is_on_gpu: Any, doubts: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield stand-ins for the functions behind ``torch.nn.LSTM`` and others, for tensors on a GPU.
+
+    Args:
+        is_on_gpu: says of a tensor whether it is there.
+        doubts: what is not known is added to it.
+    """
+    for name in _GATES:
+        original = getattr(torch._VF, name)
+        yield torch._VF, name, functools.partial(_recurrent, name, original, is_on_gpu, doubts)
+    yield torch.backends.cudnn, "is_acceptable", lambda _: False  # weights in one buffer take what they take in many
+
+
+def _recurrent(name: str, original: Any, is_on_gpu: Any, doubts: Any, tensor: Any, *args: Any) -> Any:
+    if not is_on_gpu(tensor):
+        return original(tensor, *args)
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else tensor.dtype
+    cudnn = torch.backends.cudnn
+    if not cudnn.enabled or dtype not in cudnn.CUDNN_TENSOR_DTYPES:
+        doubts.add("recurrent layers without cuDNN run as single steps")
+        return original(tensor, *args)
+    doubts.add("recurrent layers keep what cuDNN 7 kept; the rule of newer versions is not published")
+    is_packed = isinstance(args[0], torch.Tensor) and not args[0].is_floating_point()  # how many go on, step by step
+    states, weights, _, layers, _, is_training, both, *is_batch_first = args[1:] if is_packed else args
+    states = states if isinstance(states, (list, tuple)) else (states,)
+    if dtype != tensor.dtype:
+        tensor, states = tensor.to(dtype), [each.to(dtype) for each in states]
+        weights = [each.to(dtype) for each in weights]
+    settings = name, layers * (1 + both), both, is_packed or not is_batch_first[0], is_training
+    output, *last = _CudnnLayer.apply(settings, tensor, len(states), *states, *weights)
+    return (output, *last)
+
+
+class _CudnnLayer(torch.autograd.Function):  # type: ignore[misc] # torch is not type-checked
+    """All layers of a recurrent network: saves inputs, weights, output and cuDNN's reserve."""
+
+    @staticmethod
+    def forward(ctx: Any, settings: Any, tensor: Any, count: int, *others: Any) -> Any:
+        name, stacked, both, steps_first, is_training = settings
+        states, weights = others[:count], others[count:]
+        x = tensor if steps_first else tensor.transpose(0, 1).contiguous()
+        tokens, units = x.shape[:-1], weights[0].shape[0] // _GATES[name]
+        output = x.new_zeros((*tokens, states[0].shape[-1] * (1 + both)))
+        last = [torch.zeros_like(each) for each in states]
+        kept = _KEPT[name] * stacked + max(0, stacked - 1 - both)
+        reserve = x.new_empty((tokens.numel() * units * kept if is_training else 0,))
+        matrices = sum(each.numel() for each in weights if each.dim() > 1)
+        ctx.workspace = matrices + _OF_A_STEP[name] * stacked * states[0].shape[1] * units
+        x.new_empty(ctx.workspace)
+        ctx.save_for_backward(tensor, output, reserve, *others)
+        ctx.settings = steps_first, count
+        return (output if steps_first else output.transpose(0, 1), *last)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any, *of_last: Any) -> Any:
+        tensor, _output, _reserve, *others = ctx.saved_tensors
+        steps_first, count = ctx.settings
+        states, weights = others[:count], others[count:]
+        x = tensor if steps_first else tensor.transpose(0, 1).contiguous()
+        dense = (gradient if steps_first else gradient.transpose(0, 1)).contiguous()
+        of_x = torch.zeros_like(x)
+        of_states = [torch.zeros_like(each) for each in states]
+        work = x.new_empty(ctx.workspace)
+        of_weights = [torch.zeros_like(each) for each in weights]
+        del work, dense, of_last
+        return None, of_x if steps_first else of_x.transpose(0, 1), None, *of_states, *of_weights

@@ -1,0 +1,45 @@
+"""What rehearsals take libraries of CUDA to keep: against figures that were measured with them."""
+
+import pytest
+
+from vramtop.estimator.worker.replaced import replaced
+
+torch = pytest.importorskip("torch")
+
+from vramtop.estimator.worker.rehearsal.kernels import recurrent_layers  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "reserve", "workspace"),
+    [("LSTM", 3_038_090, 736_000_000, 17_730_560), ("GRU", 2_279_370, 864_000_000, 13_169_920)],
+)
+def test_recurrent_layers_keep_what_cudnn_was_measured_to_keep(
+    kind: str, parameters: int, reserve: int, workspace: int
+) -> None:
+    """Pytorch's issue 2895: four layers of 320, and a linear one that makes ten classes of them."""
+    with torch.device("meta"):
+        net = getattr(torch.nn, kind)(123, 320, 4)
+        head = torch.nn.Linear(320, 10)
+        tokens = torch.empty(250, 100, 123)
+    assert sum(each.numel() for module in (net, head) for each in module.parameters()) == parameters
+    kept: list[int] = []
+    made: list[int] = []
+
+    class Made(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            made.append(result.nbytes if isinstance(result, torch.Tensor) else 0)
+            return result
+
+    def keep(tensor):
+        kept.append(tensor.nbytes)
+        return tensor
+
+    with (
+        replaced(*recurrent_layers(lambda _: True, set())),
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each),
+        Made(),
+    ):
+        net(tokens)[0].sum().backward()
+    assert reserve in kept
+    assert made.count(workspace) == 2  # forward and backward
