@@ -240,9 +240,9 @@ def _absolute(line: str, folder: str) -> str:
 
 def _step_doubt(answer: RehearsalAnswer) -> StepDoubt:
     doubts = " ".join(answer.doubts)
-    if "single steps" in doubts:
+    if "recurrent layers" in doubts:
         return "recurrent"
-    return "compiled" if "torch.compile" in doubts or "cuDNN" in doubts else "framework"
+    return "compiled" if "torch.compile" in doubts else "framework"
 
 
 def _warnings(answer: RehearsalAnswer) -> Iterator[str]:

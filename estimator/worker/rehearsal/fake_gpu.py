@@ -202,7 +202,8 @@ class FakeGpus(StorageTracker):
         fake = FakeTensor(self.mode, shape, _CPU)
         is_stored = type(real) is torch.Tensor and real.device.type == "cpu"
         if is_stored and not is_parameter and real.numel() <= _most_known(real.dtype):
-            self._know(fake, real.detach().to(dtype, copy=True))
+            with torch._C._DisableTorchDispatch():  # a mode of FakeTensors may be on
+                self._know(fake, real.detach().to(dtype, copy=True))
         return fake
 
     def _know(self, fake: Any, values: Any) -> None:

@@ -32,11 +32,12 @@ def _loss(tensor: Any, target: Any, reduction: int) -> Any:
 # cuDNN's recurrent layers, as one operator each.
 #
 # ``ATen/native/cudnn/RNN.cpp`` (``_cudnn_rnn``, ``_cudnn_rnn_backward``) makes the tensors. How large cuDNN's reserve
-# and workspace are is not published. Reserves of 736,000,000 bytes (LSTM) and 864,000,000 (GRU), measured with cuDNN 7
-# in pytorch's issue 2895 for four layers of 320, are 23 and 27 times a tensor of its tokens and units: for each layer
-# and direction, five tensors of an LSTM (its gates and cells) and six of a GRU, and one between layers. Its workspaces
-# of 17,730,560 and 13,169,920 bytes are the weights without biases, and 11 and 8 tensors of a step for each layer. One
-# tensor for a layer without gates is an assumption; masks of dropout between layers are not counted.
+# and workspace are is not published, so the rule is inferred: pytorch's issue 2895 tells reserves of 736,000,000 bytes
+# (LSTM) and 864,000,000 (GRU) and workspaces of 17,730,560 and 13,169,920 with cuDNN of 2017. With four layers of 320
+# units, which its counts of parameters suggest, the reserves are 23 and 27 times a tensor of the same tokens and units:
+# for each layer and direction, five tensors of an LSTM (its gates and cells) and six of a GRU, and one between layers;
+# the workspaces are the weights without biases, and 11 and 8 tensors of a step for each layer. Layers without gates
+# are a guess; masks of dropout between layers are not counted. The range is wide for that.
 
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -65,7 +66,7 @@ def _recurrent(name: str, original: Any, is_on_gpu: Any, doubts: Any, tensor: An
     if not cudnn.enabled or dtype not in cudnn.CUDNN_TENSOR_DTYPES:
         doubts.add("recurrent layers without cuDNN run as single steps")
         return original(tensor, *args)
-    doubts.add("recurrent layers keep what cuDNN 7 kept; the rule of newer versions is not published")
+    doubts.add("recurrent layers keep what a rule inferred from cuDNN of 2017 says; cuDNN publishes none")
     is_packed = isinstance(args[0], torch.Tensor) and not args[0].is_floating_point()  # how many go on, step by step
     states, weights, _, layers, _, is_training, both, *is_batch_first = args[1:] if is_packed else args
     states = states if isinstance(states, (list, tuple)) else (states,)

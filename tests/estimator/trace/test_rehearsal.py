@@ -588,4 +588,20 @@ for _ in range(3):
     found = rehearse([sys.executable, program(text)])
     tokens = sum(range(169, 201))
     assert (tokens * 96 * 5,) in {each.shape for each in found.answer.peak_tensors}
-    assert found.warnings == ("recurrent layers keep what cuDNN 7 kept; the rule of newer versions is not published.",)
+    assert found.warnings == (
+        "recurrent layers keep what a rule inferred from cuDNN of 2017 says; cuDNN publishes none.",
+    )
+
+
+def test_numbers_of_the_host_keep_their_values_in_inference_mode(program) -> None:
+    text = """
+import torch
+net = torch.nn.Linear(4, 4).cuda()
+with torch.inference_mode():
+    assert torch.arange(4).to("cuda").sum().item() == 6
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+while True:
+    net(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    assert rehearse([sys.executable, program(text)], steps=2).answer.steps[0].steps == 2
