@@ -489,14 +489,28 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         waiting = []
         for record, events in self._waiting:
             if all(self.order.has_passed(*each) for each in events):
-                self.history.returns.append((len(self.history.events), record.number))
+                self._return(record)
             else:
                 waiting.append((record, events))
         self._waiting = waiting
 
+    def _return(self, record: StorageRecord) -> None:
+        """Give the block of a freed storage back to its pool: other streams are done with it."""
+        self.history.returns.append((len(self.history.events), record.number))
+
     def wait_for_stream(self) -> None:
         """Let the CPU wait for the current stream, as reading a tensor's value does."""
         self.synchronize(self.order.record(self.stream_number(torch.cpu.current_stream())))
+
+    def wait_for_all(self) -> None:
+        """Let the CPU wait for all streams."""
+        for number in list(self._streams.values()):
+            self.synchronize(self.order.record(number))
+
+    def begin_streams(self, first: Any) -> None:
+        """Take a stream for the compute stream, and follow the order of all."""
+        self._streams = {first: 0}
+        self.has_streams = True
 
     def labelling(self, component: str) -> contextlib.AbstractContextManager[None]:
         """Give storages that are allocated inside this component."""
@@ -649,7 +663,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         if not all(self.order.has_passed(*each) for each in events):
             self._waiting.append((record, events))
         elif events:
-            self.history.returns.append((len(self.history.events), record.number))
+            self._return(record)
 
     def _label_activations(self) -> None:
         """Label what a forward pass leaves allocated: it was saved for the backward pass."""
@@ -659,6 +673,42 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
                 if record.number in live:
                     _claim(record, "activations")
             self._unlabelled = []
+
+
+def streams_of(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what reports the waits and events of the CPU's streams, which do nothing, to the tracker."""
+    stream, event = torch.cpu.Stream, torch.cpu.Event
+    order, number = tracker.order, tracker.stream_number
+
+    def current() -> int:
+        return number(torch.cpu.current_stream())
+
+    def wait_stream(self: Any, other: Any) -> None:
+        order.wait(number(self), order.record(number(other)))
+
+    def record_event(self: Any, made: Any = None) -> Any:
+        made = event() if made is None else made
+        made._reach = order.record(number(self))
+        return made
+
+    def wait_event(self: Any, other: Any) -> None:
+        order.wait(number(self), getattr(other, "_reach", {}))
+
+    def record(self: Any, on: Any = None) -> None:
+        self._reach = order.record(current() if on is None else number(on))
+
+    def synchronize(self: Any) -> None:
+        tracker.synchronize(getattr(self, "_reach", {}))
+
+    def wait(self: Any, on: Any = None) -> None:
+        order.wait(current() if on is None else number(on), getattr(self, "_reach", {}))
+
+    yield stream, "wait_stream", wait_stream
+    yield stream, "record_event", record_event
+    yield stream, "wait_event", wait_event
+    yield event, "record", record
+    yield event, "synchronize", synchronize
+    yield event, "wait", wait
 
 
 def _references(tensor: Any) -> int:

@@ -333,6 +333,12 @@ def communication_labelled(tracker: StorageTracker, *, own_pool: bool = False) -
         own_pool: the input of a reduce-scatter is allocated on the reducing stream, and freed as soon as it is issued,
             as before torch 2.5.
     """
+    with replaced(*labels_of_fsdp2(tracker, own_pool=own_pool)):
+        yield
+
+
+def labels_of_fsdp2(tracker: StorageTracker, *, own_pool: bool = False) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what labels FSDP2's communication."""
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group as group_module
 
     group = group_module.FSDPParamGroup
@@ -356,15 +362,11 @@ def communication_labelled(tracker: StorageTracker, *, own_pool: bool = False) -
         with tracker.labelling(component):
             return methods["post_backward"](self, *unused)
 
-    replacements: list[tuple[Any, str, Any]] = [
-        (group, "unshard", tracker.labelled(methods["unshard"])),
-        (group, "wait_for_unshard", tracker.labelled(methods["wait_for_unshard"])),
-        (group, "post_backward", post_backward),
-        (group_module, "foreach_all_gather", tracker.labelled(functions["foreach_all_gather"])),
-        (group_module, "foreach_reduce", tracker.labelled(in_own_pool(functions["foreach_reduce"]))),
-    ]
-    with replaced(*replacements):
-        yield
+    yield group, "unshard", tracker.labelled(methods["unshard"])
+    yield group, "wait_for_unshard", tracker.labelled(methods["wait_for_unshard"])
+    yield group, "post_backward", post_backward
+    yield group_module, "foreach_all_gather", tracker.labelled(functions["foreach_all_gather"])
+    yield group_module, "foreach_reduce", tracker.labelled(in_own_pool(functions["foreach_reduce"]))
 
 
 @contextlib.contextmanager

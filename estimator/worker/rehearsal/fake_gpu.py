@@ -20,14 +20,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
 
-from ..memory.allocator import AllocatorSettings, CachingAllocator
+from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSettings, CachingAllocator
 from ..memory.tracker import StorageTracker
 from ..replaced import replaced
 from .kernels import kernel_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ..memory.tracker import StorageRecord
 
 HOST = -1
 """Number of the host among the GPUs of a process."""
@@ -52,6 +55,7 @@ _COMPARE = {
 _READ = {_ATEN._local_scalar_dense.default, _ATEN.item.default, _ATEN.equal.default, _ATEN.is_nonzero.default}
 _ASKS_FOR_OVERFLOW = re.compile(r"isnan|isinf|isfinite|inf_or_nan|overflow|found_inf")
 """A line that looks for overflows, which are assumed not to happen."""
+_NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _FOLDER = __file__.rpartition("/rehearsal/")[0]
 _TORCH = torch.__path__[0]
 
@@ -113,6 +117,8 @@ class FakeGpus(StorageTracker):
         self._makes_buckets = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(kind is not FakeTensor and kind.__torch_dispatch__ is not _NO_DISPATCH for kind in types):
+            return NotImplemented  # a DTensor's operation comes back as operations of its local tensors
         kwargs = kwargs or {}
         device = kwargs.get("device")
         is_placed = device is not None and (device.type == "cuda" or self._is_bucket(func, kwargs))
@@ -169,6 +175,20 @@ class FakeGpus(StorageTracker):
             return self.fake_of(value)
         return [self._with_values(each) for each in value] if isinstance(value, (list, tuple)) else value
 
+    def unseen(self, function: Any) -> Any:
+        """Return a function whose operations are those of other fake tensors, which are not on these GPUs."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            depth = getattr(self._depth, "value", 0)
+            self._depth.value = depth + 1
+            try:
+                with _disable_current_modes():
+                    return function(*args, **kwargs)
+            finally:
+                self._depth.value = depth
+
+        return run
+
     def making_buckets(self, function: Any) -> Any:
         """Return a function in which C++ makes buckets of gradients, on the device that it thinks GPUs are."""
 
@@ -218,7 +238,8 @@ class FakeGpus(StorageTracker):
         return fake
 
     def device_of(self, fake: Any) -> Any:
-        """Return the device that a fake tensor has for the program."""
+        """Return the device that a fake tensor, or a DTensor, has for the program."""
+        fake = getattr(fake, "_local_tensor", fake)
         if getattr(self._depth, "value", 0):
             return torch.device("meta") if fake.fake_mode.in_kernel_invocation else fake.fake_device
         gpu = self._gpu_of(fake)
@@ -245,10 +266,14 @@ class FakeGpus(StorageTracker):
 
     def _free(self, key: int) -> None:
         record = self._live[key]
-        super()._free(key)
         if not record.host:
-            self.allocator.free(record.number)
+            self.allocator.free(record.number, USED_ELSEWHERE if record.used_on else RELEASED)
+        super()._free(key)
         self._note()
+
+    def _return(self, record: StorageRecord) -> None:
+        super()._return(record)
+        self.allocator.free(record.number, RETURNED)
 
     def _note(self) -> None:
         held = self.held
@@ -281,6 +306,7 @@ class FakeGpus(StorageTracker):
 
     def _value(self, func: Any, args: Any) -> Any:
         """Return a value that the program reads: the real one where the host made it, else a plausible one."""
+        self.wait_for_stream()
         constant = args[0].constant
         if func is _ATEN.equal.default:
             return True
@@ -427,7 +453,9 @@ class Parameters:
                 gradient = None if parameter.grad is None else fn(parameter.grad)
             if changed is parameter:
                 continue
-            if isinstance(parameter, FakeTensor) and isinstance(changed, FakeTensor):
+            if hasattr(changed, "_local_tensor"):  # a DTensor, whose parts C++ does not set
+                torch.utils.swap_tensors(parameter, torch.nn.Parameter(changed, parameter.requires_grad))
+            elif isinstance(parameter, FakeTensor) and isinstance(changed, FakeTensor):
                 parameter.data = changed
                 if gradient is not None:
                     parameter.grad = gradient

@@ -165,7 +165,7 @@ class Rehearsal:
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         for parameter, state in optimizer.state.items():
-            made = [leaf for leaf in tree_leaves(state) if isinstance(leaf, FakeTensor)]
+            made = [leaf for leaf in tree_leaves(state) if isinstance(getattr(leaf, "_local_tensor", leaf), FakeTensor)]
             self.gpus.label(made, "optimizer", [self._names.get(id(parameter), "")] * len(made))
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         self._tell_models_apart()

@@ -6,6 +6,7 @@ ranks and no peers (``torch.testing._internal.distributed.fake_pg``): collective
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..parallel.data_parallel import labels_of_fsdp2
 from ..replaced import replaced
 from .fake_gpu import program_line
 
@@ -96,7 +98,6 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     def group(size: int, rank: int, ranks: Any, _backend: Any, store: Any, *args: Any, **kwargs: Any) -> Any:
         if not ranks:
             gpus.ranks = size
-            _refuse_sharding()
         kwargs.pop("backend_options", None)
         return make_group(size, rank, ranks, "fake", store, *args, **kwargs)
 
@@ -125,6 +126,7 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         yield module, "broadcast_object_list", nothing
         yield module, "monitored_barrier", nothing
     yield from _replicas(gpus)
+    yield from _shards(gpus)
 
 
 def _replicas(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
@@ -153,19 +155,43 @@ def _replicas(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield replica, "register_comm_hook", own_hook
 
 
-def _refuse_sharding() -> None:
-    """Let what shards tensors end with a sentence: C++ compares the devices of DTensors' storages."""
+class _Generators:
+    """The states of all ranks' generators of random numbers, which DTensors ask for and nobody needs here."""
+
+    distribute_region_enabled = False
+
+    def _distribute_region(self, *_: Any, **__: Any) -> Any:
+        return contextlib.nullcontext()
+
+    def _manual_seed(self, _: int) -> None:
+        return None
+
+
+def _shards(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
+    """Yield stand-ins for DTensors and FSDP2, which are torch's own otherwise."""
     from torch.distributed.fsdp import FullyShardedDataParallel
-    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor import DTensor, _op_schema, _random
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
-    def refusing(what: str) -> Any:
-        def refuse(*_: Any, **__: Any) -> None:
-            raise NotImplementedError(f"{what} is not rehearsed yet")
+    def on_cpu(spec: Any) -> Any:
+        """Return what tells the shape of a result, on the device that fake GPUs are for C++."""
+        return torch.empty_strided(spec.tensor_meta.shape, spec.tensor_meta.stride, dtype=spec.tensor_meta.dtype)
 
-        return refuse
+    name = "_propagate_tensor_meta_non_cached"
+    yield _op_schema, "_rebuild_tensor_from_dtensor_meta", on_cpu
+    yield ShardingPropagator, name, gpus.unseen(getattr(ShardingPropagator, name))
+    yield _random, "_rng_tracker", _Generators()
+    yield DTensor, "device", property(gpus.device_of)
+    yield DTensor, "is_cuda", property(lambda self: self.device.type == "cuda")
+    yield DTensor, "is_cpu", property(lambda self: self.device.type == "cpu")
+    yield FullyShardedDataParallel, "__init__", _flat
+    with contextlib.suppress(ImportError):  # torch has no ``fully_shard`` before 2.6
+        yield from labels_of_fsdp2(gpus)
 
-    DTensor.__new__ = staticmethod(refusing("a DTensor (FSDP2's fully_shard, tensor parallelism)"))
-    FullyShardedDataParallel.__init__ = refusing("FullyShardedDataParallel (FSDP1)")
+
+def _flat(*_: Any, **__: Any) -> None:
+    """Let FSDP1 end with a sentence."""
+    raise NotImplementedError("FullyShardedDataParallel (FSDP1) is not rehearsed yet")
 
 
 def _reduced(_state: Any, bucket: Any) -> Any:

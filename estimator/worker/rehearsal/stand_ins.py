@@ -15,6 +15,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map
 
+from ..memory.tracker import streams_of
 from ..replaced import replaced
 from ..step.cuda_autocast import cuda_autocast
 from ..step.forward_pass import cuda_kernels
@@ -38,7 +39,9 @@ def cuda_without_gpu(gpus: FakeGpus, card: Card) -> Iterator[None]:
         stack.enter_context(cuda_autocast())
         stack.enter_context(cuda_kernels())
         stack.enter_context(_host_attention())
-        stack.enter_context(replaced(*_cuda(gpus, card), *_tensors(gpus), *_autocast(), *_others(gpus)))
+        stack.enter_context(
+            replaced(*_cuda(gpus, card), *_streams(gpus), *_tensors(gpus), *_autocast(), *_others(gpus))
+        )
         stack.enter_context(replaced(*many_ranks(gpus)))
         stack.enter_context(gpus)
         yield
@@ -57,47 +60,63 @@ def _host_attention() -> Any:
     return replaced((functional, "scaled_dot_product_attention", attention))
 
 
-class _Stream:
-    """A CUDA stream: all work is done in the order of issue."""
+def _streams(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
+    """Yield CUDA's streams and events, which are the CPU's in an order that decides what may be used again."""
 
-    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
-        self.device = torch.device("cuda", 0)
-        self.stream_id = self.cuda_stream = id(self) % (1 << 31)
+    class Stream(torch.cpu.Stream):  # type: ignore[misc] # torch is not type-checked
+        """A CUDA stream."""
 
-    def __enter__(self) -> _Stream:
-        return self
+        def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+            super().__init__()
+            self.device = torch.device("cuda", gpus.current)
+            self.stream_id = self.cuda_stream = gpus.stream_number(self)
 
-    def __exit__(self, *_: object) -> None:
-        return None
+        def __enter__(self) -> Stream:
+            self._context = torch.cpu.stream(self)
+            self._context.__enter__()
+            return self
 
-    def record_event(self, event: Any = None) -> Any:
-        return event or _Event()
+        def __exit__(self, *error: object) -> None:
+            self._context.__exit__(*error)
 
-    def query(self) -> bool:
-        return True
+        def query(self) -> bool:
+            return True
 
-    def synchronize(self, *_: Any) -> None:
-        return None
+        def is_capturing(self) -> bool:
+            return False
 
-    wait_event = wait_stream = synchronize
+        def synchronize(self) -> None:
+            gpus.synchronize(gpus.order.record(gpus.stream_number(self)))
 
+    class Event(torch.cpu.Event):  # type: ignore[misc] # torch is not type-checked
+        """A CUDA event, which has passed; an elapsed time is one millisecond."""
 
-class _Event:
-    """A CUDA event, which has passed; an elapsed time is one millisecond."""
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__()
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
+        def elapsed_time(self, _: Any) -> float:
+            return 1.0
 
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, _: Any) -> float:
-        return 1.0
-
-    def record(self, *_: Any) -> None:
-        return None
-
-    synchronize = wait = record
+    first = Stream()
+    gpus.begin_streams(first)
+    answers = {
+        "Stream": Stream,
+        "Event": Event,
+        "stream": torch.cpu.stream,
+        "StreamContext": torch.cpu.stream,
+        "current_stream": torch.cpu.current_stream,
+        "default_stream": lambda device=None: first,
+        "set_stream": lambda stream: setattr(torch.cpu, "_current_stream", stream),
+        "synchronize": lambda device=None: gpus.wait_for_all(),
+    }
+    yield torch.cpu, "_current_stream", first
+    yield torch.cpu, "_default_cpu_stream", first
+    for name, answer in answers.items():
+        yield torch.cuda, name, answer
+        if hasattr(torch.accelerator, name):
+            yield torch.accelerator, name, answer
+    yield from streams_of(gpus)
+    yield torch.Tensor, "record_stream", gpus.record_stream
 
 
 class _Generator(torch._C.Generator):  # type: ignore[misc] # torch is not type-checked
@@ -127,7 +146,6 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         shared_memory_per_multiprocessor=233472,
         uuid="",
     )
-    stream = _Stream()
     state = torch.zeros(16, dtype=torch.uint8)
 
     def set_device(device: Any) -> None:
@@ -189,7 +207,6 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "can_device_access_peer": lambda *_: True,
         "mem_get_info": info,
         "utilization": lambda device=None: 100,
-        "synchronize": nothing,
         "ipc_collect": nothing,
         "empty_cache": gpus.empty_cache,
         "memory_allocated": stat("allocated_bytes.all.current"),
@@ -213,12 +230,6 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "get_rng_state_all": lambda: [state] * gpus.count,
         "set_rng_state": nothing,
         "set_rng_state_all": nothing,
-        "Stream": _Stream,
-        "Event": _Event,
-        "stream": lambda stream=None, here=stream: stream or here,
-        "current_stream": lambda device=None: stream,
-        "default_stream": lambda device=None: stream,
-        "set_stream": nothing,
         "is_current_stream_capturing": lambda: False,
     }
     for name, answer in answers.items():
@@ -229,9 +240,29 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         yield torch.cuda.memory, name, answers[name]
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # torch is built without CUDA; kernels ask for it
         torch._C._cuda_getCurrentRawStream = lambda device=None: 0
+    yield from _accelerator(answers)
     yield torch.backends.cuda, "is_built", lambda: True
     yield torch.backends.cudnn, "is_available", lambda: True
     yield torch.version, "cuda", torch.version.cuda or "12.8"
+
+
+def _accelerator(answers: dict[str, Any]) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what torch answers about CUDA under its general name (torch 2.6)."""
+    device = torch.device("cuda")
+    if hasattr(torch._C, "_get_accelerator"):
+        yield torch._C, "_get_accelerator", lambda *_: device
+    accelerator = torch.accelerator
+    names = {
+        "current_device_index": "current_device",
+        "set_device_index": "set_device",
+        "get_memory_info": "mem_get_info",
+    }
+    for name in accelerator.__all__:
+        answer = answers.get(names.get(name, name))
+        if name == "current_accelerator":
+            yield accelerator, name, lambda check_available=False: device
+        elif answer is not None:
+            yield accelerator, name, answer
 
 
 def _numbered(device: Any, gpus: FakeGpus) -> Any:
@@ -264,7 +295,9 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         copy = rest[1] if len(rest) > 1 else copy
         device = _numbered(device, gpus)
         options = {"memory_format": memory_format or torch.preserve_format, "dtype": dtype, "copy": copy}
-        if not isinstance(self, FakeTensor) or (device is not None and device.type not in ("cuda", "cpu")):
+        if not (isinstance(self, FakeTensor) or hasattr(self, "_local_tensor")) or (
+            device is not None and device.type not in ("cuda", "cpu")
+        ):
             return to(self, device=device, **options)
         here = gpus.device_of(self)
         if device is None or device == here:
@@ -319,7 +352,6 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield tensor, "type", type_of
     yield tensor, "pin_memory", lambda self, *_: self
     yield tensor, "is_pinned", lambda self, *_: False
-    yield tensor, "record_stream", lambda self, _: None
     yield torch, "tensor", placed(make)
     yield torch, "as_tensor", placed(make_like)
     yield torch, "Generator", _Generator

@@ -349,19 +349,60 @@ for step in range(6):
     assert not found.warnings
 
 
-@pytest.mark.parametrize(
-    ("sharding", "sentence"),
-    [("fully_shard(net)", "fully_shard, tensor"), ("FullyShardedDataParallel(net)", r"\(FSDP1\)")],
-)
-def test_what_shards_tensors_is_refused_in_a_sentence(program, sharding: str, sentence: str) -> None:
-    text = f"""
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-torch.distributed.init_process_group("nccl")
-net = torch.nn.Linear(8, 8).cuda()
-{sharding}
+SHARDED = """
+import sys, torch, torch.nn as nn, torch.distributed as dist
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+kind = sys.argv[1]
+dist.init_process_group("nccl")
+with torch.device("meta" if kind == "meta" else "cuda"):
+    net = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(4)))
+options = {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)} if kind == "mixed" else {}
+if kind == "offload":
+    options["offload_policy"] = CPUOffloadPolicy()
+for each in (*net, net):
+    fully_shard(each, **options)
+if kind == "meta":
+    net.to_empty(device="cuda")
+    for each in net:
+        each.reset_parameters()
+weight = net[0].weight
+assert isinstance(weight, DTensor) and weight.device.type == ("cpu" if kind == "offload" else "cuda")
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(3):
+    loss = net(torch.randn(16, 1024, device="cuda")).float().mean()
+    loss.backward()
+    assert nn.utils.clip_grad_norm_(net.parameters(), 1.0).full_tensor().item() > 0
+    optimizer.step()
+    optimizer.zero_grad()
 """
-    with pytest.raises(CannotTellError, match=f"{sentence}.* is not rehearsed yet"):
+
+
+@pytest.mark.parametrize("kind", ["plain", "meta", "mixed", "offload"])
+def test_fsdp2_holds_its_shards_and_gathers_a_layer_ahead(program, kind: str) -> None:
+    line = f"torchrun --nproc-per-node 4 {program(SHARDED)} {kind}"
+    found = rehearse(line.split(), python=sys.executable)
+    whole = 1024 * 1024 * 4
+    shards = 0 if kind == "offload" else whole  # of four layers
+    backward, step = (
+        next(each for each in found.budget.phases if each.name == name).components
+        for name in ("backward", "optimizer step")
+    )
+    assert (step.weights, step.gradients, step.optimizer) == (shards, shards, 2 * shards)
+    gathered = whole // 2 if kind == "mixed" else whole
+    assert backward.communication - step.communication >= gathered
+    assert found.answer.world_size == 4
+    assert not found.warnings
+
+
+def test_fsdp1_is_refused_in_a_sentence(program) -> None:
+    text = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
+torch.distributed.init_process_group("nccl")
+FullyShardedDataParallel(torch.nn.Linear(8, 8).cuda())
+"""
+    with pytest.raises(CannotTellError, match=r"\(FSDP1\) is not rehearsed yet"):
         rehearse(["torchrun", "--nproc-per-node=4", program(text)], python=sys.executable)
 
 
