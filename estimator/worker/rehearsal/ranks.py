@@ -98,6 +98,8 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     def group(size: int, rank: int, ranks: Any, _backend: Any, store: Any, *args: Any, **kwargs: Any) -> Any:
         if not ranks:
             gpus.ranks = size
+        elif len(ranks) < gpus.ranks:
+            gpus.doubts.add("what NCCL takes for groups of some of the GPUs is not counted")
         kwargs.pop("backend_options", None)
         return make_group(size, rank, ranks, "fake", store, *args, **kwargs)
 
@@ -170,8 +172,15 @@ class _Generators:
 def _shards(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     """Yield stand-ins for DTensors and FSDP2, which are torch's own otherwise."""
     from torch.distributed.fsdp import FullyShardedDataParallel
-    from torch.distributed.tensor import DTensor, _op_schema, _random
-    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    yield FullyShardedDataParallel, "__init__", _flat
+    try:
+        from torch.distributed.tensor import DTensor, _op_schema, _random
+        from torch.distributed.tensor._sharding_prop import ShardingPropagator
+    except ImportError:  # before torch 2.6
+        return
+    if not hasattr(_op_schema, "_rebuild_tensor_from_dtensor_meta"):
+        return
 
     def on_cpu(spec: Any) -> Any:
         """Return what tells the shape of a result, on the device that fake GPUs are for C++."""
@@ -184,7 +193,6 @@ def _shards(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield DTensor, "device", property(gpus.device_of)
     yield DTensor, "is_cuda", property(lambda self: self.device.type == "cuda")
     yield DTensor, "is_cpu", property(lambda self: self.device.type == "cpu")
-    yield FullyShardedDataParallel, "__init__", _flat
     with contextlib.suppress(ImportError):  # torch has no ``fully_shard`` before 2.6
         yield from labels_of_fsdp2(gpus)
 

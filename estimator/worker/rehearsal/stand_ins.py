@@ -109,12 +109,13 @@ def _streams(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         "set_stream": lambda stream: setattr(torch.cpu, "_current_stream", stream),
         "synchronize": lambda device=None: gpus.wait_for_all(),
     }
+    accelerator = getattr(torch, "accelerator", None)  # torch 2.6
     yield torch.cpu, "_current_stream", first
     yield torch.cpu, "_default_cpu_stream", first
     for name, answer in answers.items():
         yield torch.cuda, name, answer
-        if hasattr(torch.accelerator, name):
-            yield torch.accelerator, name, answer
+        if hasattr(accelerator, name):
+            yield accelerator, name, answer
     yield from streams_of(gpus)
     yield torch.Tensor, "record_stream", gpus.record_stream
 
@@ -251,7 +252,9 @@ def _accelerator(answers: dict[str, Any]) -> Iterator[tuple[Any, str, Any]]:
     device = torch.device("cuda")
     if hasattr(torch._C, "_get_accelerator"):
         yield torch._C, "_get_accelerator", lambda *_: device
-    accelerator = torch.accelerator
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None:
+        return
     names = {
         "current_device_index": "current_device",
         "set_device_index": "set_device",
