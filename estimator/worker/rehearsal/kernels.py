@@ -1,4 +1,4 @@
-"""What libraries of CUDA keep and take, where torch's operators on fake tensors do not show it."""
+"""Tensors that CUDA's libraries keep and take beyond those that fake tensors of torch's operators show."""
 
 from __future__ import annotations
 
