@@ -1,6 +1,8 @@
 # make run          open the dashboard; first creates a virtual environment and installs vramtop into it (ARGS='--demo': flags)
 # make test         the quick tests (AREA=monitor, or a path below tests/: a part of them; JOBS=1: one process)
 # make test-all     the tests marked slow too: every variant, long fuzzing, whole matrices
+# make test-newest  the quick tests with the newest versions that pyproject.toml allows, in an environment of their own
+# make lock         write requirements/: what pyproject.toml needs, with hashes (ARGS=--upgrade: the newest versions of all)
 # make check        make lint, types and imports
 # make lint         ruff: lint and format
 # make types        mypy --strict
@@ -34,6 +36,12 @@ CONTAINER ?= docker
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # The variable stops an advertisement that the theme prints at each build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+# Versions and hashes are in requirements/; --no-deps, because those files list all that is needed.
+INSTALL := $(BIN)/python -m pip install --quiet
+INSTALL_LOCKED := $(INSTALL) --no-deps --require-hashes --requirement
+INSTALL_VRAMTOP := $(INSTALL) --no-deps --no-build-isolation --editable .
+COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
+	--custom-compile-command 'make lock' $(ARGS) pyproject.toml -
 # One torch thread per process: the processes share the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
@@ -41,7 +49,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dis
 help:
 	@sed -n -e '/^$$/q' -e 's/^# //p' Makefile
 
-.PHONY: help run test test-all check lint types imports accuracy figures explanations gpu bench bench-probe soak picture architecture completion demo reference docs docs-serve dist image clean
+.PHONY: help run test test-all test-newest lock check lint types imports accuracy figures explanations gpu bench bench-probe soak picture architecture completion demo reference docs docs-serve dist image clean
 
 run: $(VENV)/installed
 	@$(if $(ARGS),$(BIN)/vramtop $(ARGS),if $(BIN)/vramtop --once > /dev/null; then $(BIN)/vramtop; else $(BIN)/vramtop --demo; fi)
@@ -51,6 +59,23 @@ test: $(VENV)/installed-for-tests
 
 test-all: $(VENV)/installed-for-tests
 	$(PYTEST) $(AREA:%=tests/%) $(ARGS)
+
+test-newest: requirements/torch.txt
+	$(PYTHON) -m venv --clear build/newest
+	build/newest/bin/python -m pip install --quiet --constraint requirements/torch.txt --editable '.[torch,dev]'
+	touch build/newest/installed-for-tests
+	$(MAKE) test VENV=build/newest
+
+# Versions that are in the files stay, unless pyproject.toml asks for others. setuptools, from [build-system], builds vramtop.
+# torch has one file of its own: its builds for CPU and for each CUDA have hashes and dependencies of their own.
+lock:
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet --upgrade uv
+	sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml > build/lock/setuptools.txt
+	$(COMPILE) --extra torch --extra dev --constraint requirements/torch.txt --output-file requirements/tests.txt < build/lock/setuptools.txt
+	sed -i -E '/^(torch|triton|cuda-|nvidia-[^m])/,/[^\]$$/d' requirements/tests.txt
+	$(COMPILE) --extra docs --constraint requirements/tests.txt --output-file requirements/docs.txt < build/lock/setuptools.txt
+	$(COMPILE) --constraint requirements/tests.txt --output-file requirements/run.txt < build/lock/setuptools.txt
 
 check: lint types imports
 
@@ -128,16 +153,20 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable .
+$(VENV)/installed: pyproject.toml requirements/run.txt | $(VENV)/bin/python
+	$(INSTALL_LOCKED) requirements/run.txt
+	$(INSTALL_VRAMTOP)
 	touch $@
 
-$(VENV)/installed-for-tests: pyproject.toml tests/constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint tests/constraints.txt --editable '.[torch,dev]'
+$(VENV)/installed-for-tests: pyproject.toml requirements/tests.txt requirements/torch.txt | $(VENV)/bin/python
+	$(INSTALL_LOCKED) requirements/tests.txt
+	$(INSTALL) --requirement requirements/torch.txt
+	$(INSTALL_VRAMTOP)
 	touch $@ $(VENV)/installed
 
-$(VENV)/installed-for-docs: pyproject.toml tests/constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint tests/constraints.txt --editable '.[docs]'
+$(VENV)/installed-for-docs: pyproject.toml requirements/docs.txt | $(VENV)/bin/python
+	$(INSTALL_LOCKED) requirements/docs.txt
+	$(INSTALL_VRAMTOP)
 	touch $@
 
 # Other monitors, for the bench, in an environment of their own: they need other versions of the same libraries.

@@ -1,5 +1,6 @@
-"""The versions that the tests' figures were made with, as tests/constraints.txt names them for the newest Python."""
+"""The versions that the tests' figures were made with, as requirements/ has them for the newest Python."""
 
+import re
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -7,9 +8,16 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-_LINES = [line for line in (Path(__file__).parent / "constraints.txt").read_text().splitlines() if "==" in line]
-PINNED = {each.name: str(each.specifier).removeprefix("==") for each in map(Requirement, reversed(_LINES))}
-"""By package. Where there are two lines, the first is for newer Pythons and the second for older ones."""
+REQUIREMENTS = Path(__file__).parents[1] / "requirements"
+
+
+def pinned(name: str) -> list[Requirement]:
+    """Return the packages in a file of requirements/, each with its version. Of two, the last is for newer Pythons."""
+    found = re.findall(r"^([^\s#][^\\\n]*)", (REQUIREMENTS / name).read_text(), re.MULTILINE)
+    return [Requirement(line) for line in found]
+
+
+PINNED = {each.name: str(each.specifier).removeprefix("==") for each in [*pinned("tests.txt"), *pinned("torch.txt")]}
 
 
 def other_version(names: Sequence[str]) -> str | None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from packaging.requirements import Requirement
+from pinned_versions import pinned
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = msgspec.toml.decode((ROOT / "pyproject.toml").read_bytes())
@@ -49,7 +51,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         shutil.copytree(ROOT / room, source / room, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(source)]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(folder), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     (built,) = folder.glob("vramtop_budget-*.whl")
@@ -86,7 +88,7 @@ def test_the_sdist_has_what_is_needed_to_test_and_document_it_and_no_leftovers(t
     for junk in (".venv/bin/python", "build/typing/x.py", "tests/__pycache__/x.pyc", "docs/.DS_Store", "notes.txt"):
         (source / junk).parent.mkdir(parents=True, exist_ok=True)
         (source / junk).write_text("x")
-    command = [sys.executable, "-m", "build", "--outdir", str(tmp_path), str(source)]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     (sdist,) = tmp_path.glob("vramtop_budget-*.tar.gz")
@@ -98,6 +100,7 @@ def test_the_sdist_has_what_is_needed_to_test_and_document_it_and_no_leftovers(t
         "Makefile",
         "mkdocs.yml",
         "docs/index.md",
+        "requirements/tests.txt",
         "tests/conftest.py",
         ".ci/run",
     } < names
@@ -107,6 +110,26 @@ def test_the_sdist_has_what_is_needed_to_test_and_document_it_and_no_leftovers(t
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("vramtop/")}
     modules = {f"vramtop/{path.relative_to(ROOT)}" for room in ROOMS for path in (ROOT / room).rglob("*.py")}
     assert packed == modules | data_files()
+
+
+@pytest.mark.parametrize(("name", "extras"), [("run", ()), ("docs", ("docs",)), ("tests", ("torch", "dev"))])
+def test_locked_versions_are_what_pyproject_asks_for(name: str, extras: tuple[str, ...]) -> None:
+    """``make lock`` writes them. torch, from a file of its own, brings the libraries that its build needs."""
+    project = PYPROJECT["project"]
+    asked = [*PYPROJECT["build-system"]["requires"], *project["dependencies"]]
+    asked += [line for extra in extras for line in project["optional-dependencies"][extra]]
+    locked = pinned(f"{name}.txt")
+    for requirement in map(Requirement, asked):
+        of_package = [each for each in [*locked, *pinned("torch.txt")] if same_name(each) == same_name(requirement)]
+        assert of_package, requirement
+        for each in of_package:
+            assert requirement.specifier.contains(str(each.specifier).removeprefix("==")), each
+    assert not [each.name for each in locked if re.match(r"(torch|triton|cuda|nvidia-(?!ml-py))", each.name)]
+
+
+def same_name(requirement: Requirement) -> str:
+    """Return the name as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", requirement.name).lower()
 
 
 def test_the_readme_never_installs_somebody_elses_package() -> None:

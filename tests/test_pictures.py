@@ -51,7 +51,7 @@ def test_recording_plays() -> None:
 @pytest.mark.published
 @pytest.mark.parametrize("drawn_with", ["pictures", "step", "tour"])
 def test_pictures_are_those_that_the_program_draws_now(drawn_with: str, tmp_path: Path) -> None:
-    """Byte by byte, with the libraries that tests/constraints.txt names; ``make picture`` draws them again.
+    """Byte by byte, with the libraries that requirements/ names; ``make picture`` draws them again.
 
     The step is drawn apart, as it traces a model, and so is the tour, which is played from frame to frame.
     """

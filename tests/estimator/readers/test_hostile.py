@@ -93,12 +93,9 @@ def test_invalid_yaml_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_chain_of_merges_ends(tmp_path: Path) -> None:
     """PyYAML before 6.0.4 copies each key each time, 2**59 times here; later versions keep one of them."""
     (tmp_path / "x.yaml").write_text(merged(60))
-    try:
-        table = read_table(tmp_path / "x.yaml")
-    except InputError as error:
-        assert "after expanding merge keys" in error.message
-    else:
-        assert table == {f"b{n}": {"x": 1} for n in range(60)}
+    table: dict[str, object] = {}
+    error = sentence(lambda: table.update(read_table(tmp_path / "x.yaml")))
+    assert table == {f"b{n}": {"x": 1} for n in range(60)} or "after expanding merge keys" in error
 
 
 @pytest.mark.parametrize(
