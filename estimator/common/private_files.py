@@ -49,12 +49,25 @@ def make_own_folder(file: Path) -> None:
 
 
 def _require_own_way(file: Path) -> None:
-    at = next(each for each in (file, *file.parents) if os.path.lexists(each))
+    at = _nearest(file)
     with contextlib.suppress(FileNotFoundError):  # an own link to nothing
         reason = replace(own_writers(), owners_alone=True).distrust(at)
         if reason is not None:
             reason = f"{at}{reason.removeprefix('it')}" if reason.startswith("it ") else reason
             raise PermissionError(errno.EPERM, f"{reason}; set HOME to a folder of your own")
+
+
+def is_own(file: Path) -> bool:
+    """Return True if nobody but this user and root decides what a file holds; a missing one: its nearest folder."""
+    try:
+        return file.is_absolute() and own_writers().distrust(_nearest(file)) is None
+    except OSError:
+        return False
+
+
+def _nearest(file: Path) -> Path:
+    """Return the file, or the nearest folder above it that exists."""
+    return next(each for each in (file, *file.parents) if os.path.lexists(each))
 
 
 def write_private(file: Path, data: bytes, *, new: bool = False, mode: int = PRIVATE) -> None:
