@@ -33,7 +33,6 @@ OTHER_WRITERS = {
     "estimator/worker/rehearsal/stand_ins.py": "in a temporary folder, which is private",
     "estimator/worker/request/protocol.py": "a pipe",
     "monitor/attach/automatic/read_program.py": "a pipe",
-    "monitor/export/textfile.py": "node_exporter, another user, reads it",
     "monitor/history/history.py": "SQLite writes it; created with 0600",
     "monitor/probe/snapshots.py": "runs in the user's program, without vramtop; created with 0600",
     "monitor/storage/reservations.py": "other users read it",

@@ -5,6 +5,7 @@ left.
 """
 
 import email.message
+import errno
 import http.client
 import io
 import socket
@@ -22,6 +23,7 @@ from .errors import start_thread
 from .limits import Deadline, Limit
 
 _MAX_ERROR_BYTES = 64 * 1024
+_PIECE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +92,23 @@ def _ask(opener: urllib.request.OpenerDirector, request: urllib.request.Request)
     content = b""
     try:
         with opener.open(request) as answer:
-            return Answer(answer.status, answer.reason, answer.headers, answer.read())
+            return Answer(answer.status, answer.reason, answer.headers, _content(answer))
     except urllib.error.HTTPError as error:
         with error, suppress(OSError, http.client.HTTPException, ValueError):
             content = error.read(_MAX_ERROR_BYTES)
         return Answer(error.code, str(error.reason), error.headers, content)
+
+
+def _content(answer: http.client.HTTPResponse) -> bytes:
+    """Return what follows a head, in pieces: ``read()`` allocates at once what a length or a chunk announces."""
+    early = ConnectionAbortedError(errno.ECONNABORTED, "the answer ended early")
+    try:
+        content = b"".join(iter(lambda: answer.read(_PIECE_BYTES), b""))
+    except http.client.IncompleteRead:
+        raise early from None
+    if answer.length:  # of its Content-Length, what did not come
+        raise early
+    return content
 
 
 class _Connections(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):

@@ -22,8 +22,9 @@ def open_private(file: Path, *, new: bool = False) -> FileIO:
         new: it must not exist yet.
 
     Raises:
-        OSError: it exists already, or cannot be written.
+        OSError: it exists already, cannot be written, or another user's link is on the way.
     """
+    follow_links(file)
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if new else os.O_TRUNC)
     opened = FileIO(os.open(file, flags, PRIVATE), "wb")
     if stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
@@ -49,12 +50,38 @@ def make_own_folder(file: Path) -> None:
 
 
 def _require_own_way(file: Path) -> None:
-    at = next(each for each in (file, *file.parents) if os.path.lexists(each))
+    at = _nearest(file)
     with contextlib.suppress(FileNotFoundError):  # an own link to nothing
         reason = replace(own_writers(), owners_alone=True).distrust(at)
         if reason is not None:
             reason = f"{at}{reason.removeprefix('it')}" if reason.startswith("it ") else reason
             raise PermissionError(errno.EPERM, f"{reason}; set HOME to a folder of your own")
+
+
+def is_own(file: Path) -> bool:
+    """Return True if nobody but this user and root decides what a file holds; a missing one: its nearest folder."""
+    try:
+        return file.is_absolute() and own_writers().distrust(_nearest(file)) is None
+    except OSError:
+        return False
+
+
+def follow_links(file: Path) -> Path:
+    """Return the file to which a path leads, to write it.
+
+    Raises:
+        OSError: a link on the way is another user's, who chooses what is overwritten.
+    """
+    with contextlib.suppress(FileNotFoundError):  # an own link to nothing, or to a pipe
+        reason = replace(own_writers(), links_alone=True).distrust(_nearest(Path.cwd() / file))
+        if reason is not None:
+            raise PermissionError(errno.EPERM, f"{reason}; links of other users are not followed")
+    return Path(os.path.realpath(file))
+
+
+def _nearest(file: Path) -> Path:
+    """Return the file, or the nearest folder above it that exists."""
+    return next(each for each in (file, *file.parents) if os.path.lexists(each))
 
 
 def write_private(file: Path, data: bytes, *, new: bool = False, mode: int = PRIVATE) -> None:
@@ -67,9 +94,9 @@ def write_private(file: Path, data: bytes, *, new: bool = False, mode: int = PRI
         mode: permissions of a file that the user has given others.
 
     Raises:
-        OSError: it exists already, or cannot be written.
+        OSError: it exists already, cannot be written, or another user's link is on the way.
     """
-    target = file if new else Path(os.path.realpath(file))
+    target = file if new else follow_links(file)
     is_whole = not new and (target.is_file() or not target.exists())
     part = target.with_name(f".{target.name}.{os.urandom(4).hex()}") if is_whole else target
     opened = open_private(part, new=new or is_whole)

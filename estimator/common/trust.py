@@ -26,6 +26,8 @@ class Writers:
     """Groups that may write; of others only a user's private group may, which has no further member."""
     owners_alone: bool = False
     """Only whose a file or folder is counts, not who else may write to it."""
+    links_alone: bool = False
+    """Only links count."""
 
     def distrust(self, path: str | Path) -> str | None:
         """Return why others may decide what stands at an absolute path; None: they may not.
@@ -61,6 +63,8 @@ class Writers:
 
     def _reason(self, found: os.stat_result, *, is_above: bool) -> str | None:
         """Return what speaks against a file or folder; in one above with the sticky bit none may replace others'."""
+        if self.links_alone and not stat.S_ISLNK(found.st_mode):
+            return None
         if found.st_uid not in self.users:
             return "{} is another user's"
         if self.owners_alone or stat.S_ISLNK(found.st_mode) or (is_above and found.st_mode & stat.S_ISVTX):

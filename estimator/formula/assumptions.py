@@ -300,6 +300,9 @@ def _shape_warnings(
         yield f"The formula has no rule for the {job.model.task} head and uses that of {arch.task}."
     if inventory and inventory.count == "approximate":
         yield f"The parameter count is approximate: {inventory.source}.{_known_error(arch)}"
+        if arch.uncounted_parts:
+            size = f"about {arch.uncounted_parameters / 1e6:,.0f} million" if arch.uncounted_parameters else "unknown"
+            yield f"Only the language model is counted, not {', '.join(arch.uncounted_parts)} (parameters: {size})."
     if arch.recurrent and inventory:
         yield (
             "Blocks are recurrent (state spaces, linear attention, convolutions), all or some: no rule describes them, "

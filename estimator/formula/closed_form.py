@@ -29,7 +29,15 @@ from ..model.read_architecture import UNKNOWN_FAMILY_ERROR
 from ..model.trained_parameters import adapter_elements
 from .assumptions import assumptions, trained_assumptions, trained_warnings, warnings
 from .peak_moments import highest_phase, highest_phase_of, phase_peaks
-from .ranges import FORMULA, DoubtfulBytes, allocated_span, doubts_of, figure_ranges, longest_first_doubt
+from .ranges import (
+    APPROXIMATE_COUNT_SHARE,
+    FORMULA,
+    DoubtfulBytes,
+    allocated_span,
+    doubts_of,
+    figure_ranges,
+    longest_first_doubt,
+)
 from .rank_memory import (
     VLLM_GRAPHS_BYTES,
     Plan,
@@ -221,6 +229,10 @@ def peak_with_range(
     more += rank.saved.unfused_bytes if phase.components.activations else 0
     more += outgrown + (VLLM_GRAPHS_BYTES if beside else 0) + rank.loss.eager_extra_bytes
     approximate = inventory.count == "approximate"
+    if approximate:  # encoders that are not counted, beyond what the error of an approximate count allows for
+        beyond = rank.arch.uncounted_parameters / inventory.parameters - APPROXIMATE_COUNT_SHARE
+        parts = [each.components for each in (phase, *phases)]
+        more += round(max(0.0, beyond) * max(each.weights + each.gradients + each.optimizer for each in parts))
     ranges = figure_ranges(
         DoubtfulBytes.of(phase.components, allocated=allocated, reserved=segments, outside=phase.outside_bytes),
         doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.arch.recurrent),

@@ -51,6 +51,10 @@ class Architecture:
     """The family is unknown (read as a Llama-like decoder), or transformers has no such head for it."""
     task: Task
     """The head, or the one that is counted in its place."""
+    uncounted_parts: tuple[str, ...] = ()
+    """Encoders beside a multimodal model's language model, by their names in the config: ``vision_config``."""
+    uncounted_parameters: int = 0
+    """Their parameters, as those of plain Transformers."""
     layers: int
     """Repeated blocks, encoder and decoder together."""
     encoder_layers: int

@@ -1,8 +1,9 @@
 """Reads an ``Architecture`` from a Hugging Face config: recognises the family and chooses the head to count."""
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, TypeGuard, get_args
 
 from ..common.errors import CannotTellError, InputError
 from ..job.job_file.changes import format_value
@@ -371,6 +372,7 @@ def read_architecture(
         InputError: a field is missing or wrong, or the family has no such head.
         CannotTellError: the formula has no rule for this kind of model or head.
     """
+    uncounted = _other_parts(config, where)
     config = _text_part(complete_config(config, where=where))
     name = config["model_type"]
     family = family_of(name)
@@ -387,8 +389,14 @@ def read_architecture(
     return Architecture(
         family=name,
         recurrent=name not in FAMILIES and has_recurrent_blocks(config),
-        approximate=name not in FAMILIES or served != task or served in family.without_head or "text_config" in config,
+        approximate=name not in FAMILIES
+        or served != task
+        or served in family.without_head
+        or "text_config" in config
+        or bool(uncounted),
         task=served,
+        uncounted_parts=tuple(uncounted),
+        uncounted_parameters=sum(uncounted.values()),
         **parts,
     )
 
@@ -442,6 +450,73 @@ def _text_part(config: dict[str, Any]) -> dict[str, Any]:
     """Return the config of a multimodal model's language model; the other parts are not counted."""
     text = config.get("text_config")
     return {**config, **text} if isinstance(text, Mapping) else config
+
+
+_MODAL_PART = re.compile(r"(vision|visual|vit|image|video|audio|speech)\w*_config")
+_NO_PARTS = {"text_config", "quantization_config", "compression_config", "generation_config"}
+_PART_WIDTHS = ("embed_dim", "d_model", "hidden_size")
+"""Qwen2-VL's ``hidden_size`` is that of what leaves the encoder."""
+_PART_LAYERS = ("num_hidden_layers", "depth", "num_layers", "encoder_layers")
+_PART_MLPS = ("intermediate_size", "encoder_ffn_dim")
+_PART_INPUTS = (
+    *("num_attention_heads", "num_heads", "encoder_attention_heads", "image_size", "patch_size"),
+    *("num_channels", "in_channels", "in_chans", "num_mel_bins", "temporal_patch_size", "spatial_merge_size"),
+)
+_PART_LIMITS = {
+    **dict.fromkeys((*_PART_WIDTHS, *_PART_MLPS), 2**20),
+    **dict.fromkeys(_PART_LAYERS, _MAX_LAYERS),
+    **dict.fromkeys(_PART_INPUTS, 2**16),
+}
+"""Most of each size, which no encoder reaches."""
+
+
+def _other_parts(config: Mapping[str, Any], where: str) -> dict[str, int]:
+    """Return the encoders beside a multimodal model's language model, with their parameters as plain Transformers.
+
+    Raises:
+        InputError: one is no table, or a size of it is not that of any model.
+    """
+    found: dict[str, int] = {}
+    for name, part in config.items():
+        if part is None or name in _NO_PARTS or not name.endswith("_config"):
+            continue
+        if isinstance(part, Mapping):
+            _check_part(part, f"{where}: {name}")
+            inner = _other_parts(part, f"{where}: {name}")
+            if _size_of(part, _PART_WIDTHS) is not None:
+                found[name] = _transformer_parameters(part) + sum(inner.values())
+            else:
+                found |= inner
+        elif _MODAL_PART.fullmatch(name):
+            raise InputError(f"{where}: {name} = {format_value(part)} is not a table of a model's sizes")
+    return found
+
+
+def _check_part(part: Mapping[str, Any], where: str) -> None:
+    for name, most in _PART_LIMITS.items():
+        value = part.get(name)
+        for each in value if isinstance(value, list | tuple) else (value,):  # by stage, or by side
+            if isinstance(each, list | tuple | Mapping):
+                continue
+            size = ConfigFields({name: each}, where).optional_size(name)
+            if size is not None and size > most:
+                raise InputError(f"{where}: {name} = {size:,} is larger than that of any model")
+
+
+def _transformer_parameters(part: Mapping[str, Any]) -> int:
+    """Return the parameters of a part's blocks with plain attention and an MLP without gate."""
+    hidden, layers, mlp = (_size_of(part, names) for names in (_PART_WIDTHS, _PART_LAYERS, _PART_MLPS))
+    if not (_is_whole(hidden) and _is_whole(layers)):
+        return 0
+    return layers * (4 * hidden * hidden + 2 * hidden * (mlp if _is_whole(mlp) else 4 * hidden))
+
+
+def _size_of(part: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((part[name] for name in names if part.get(name) is not None), None)
+
+
+def _is_whole(size: Any) -> TypeGuard[int]:
+    return type(size) is int
 
 
 def _recognise(config: Mapping[str, Any]) -> str | None:

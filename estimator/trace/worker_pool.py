@@ -23,7 +23,7 @@ from ..common.cancellation import current_token
 from ..common.errors import CannotTellError, ProcessLimitError, start_thread
 from ..common.limits import LimitError, decode_json
 from ..common.paths import current_folder
-from ..common.private_files import make_own_folder
+from ..common.private_files import is_own, make_own_folder
 from ..common.untrusted_files import read_file
 from .interpreters import Interpreter
 from .worker_process import Worker, WorkerEndedError, convert_answer
@@ -157,7 +157,8 @@ def keep_idle_workers(max_seconds: float = MAX_IDLE_SECONDS) -> None:
 
 # Cache on disk, of worker answers and of what is computed beside them: a broken cache never stops an estimate.
 #
-# Files are written whole or not at all.
+# Files are written whole or not at all. An answer of another user's would decide what fits: where anyone but this user
+# and root may write (HOME after sudo or su, a shared XDG_CACHE_HOME), nothing is read and nothing kept.
 
 
 _MAX_ANSWER_BYTES = 2**26
@@ -177,7 +178,14 @@ def cache_file(kind: str, key: object, *, folder: Path | None = None) -> Path:
         folder: cache folder; None: the user's.
     """
     digest = hashlib.sha256(msgspec.json.encode(key, order="sorted")).hexdigest()
-    return (folder or Path(user_cache_dir("vramtop"))) / kind / f"{digest[:32]}.json"
+    return (folder or _user_folder()) / kind / f"{digest[:32]}.json"
+
+
+def _user_folder() -> Path:
+    try:
+        return Path(user_cache_dir("vramtop"))
+    except RuntimeError:  # platformdirs 4.4 and newer, where no home is known: nothing is kept in a relative folder
+        return Path("~/.cache/vramtop")
 
 
 def cached_request(
@@ -265,7 +273,9 @@ class _CachedAnswer(msgspec.Struct):
 
 
 def read_cached(file: Path, version: int, answer_type: type[T]) -> T | None:
-    """Return an earlier answer; None if the file is missing, cut, foreign or of another version."""
+    """Return an earlier answer; None if the file is missing, cut, another user's or of another version."""
+    if not is_own(file):
+        return None
     try:
         kept = decode_json(read_file(file, _MAX_ANSWER_BYTES), _CachedAnswer)
         return decode_json(bytes(kept.answer), answer_type) if kept.format == version else None
@@ -275,6 +285,8 @@ def read_cached(file: Path, version: int, answer_type: type[T]) -> T | None:
 
 def write_cached(file: Path, version: int, answer: object) -> None:
     """Keep an answer; if the folder cannot be written to, the next estimate asks the worker again."""
+    if not is_own(file):
+        return
     kept = _CachedAnswer(format=version, answer=msgspec.Raw(msgspec.json.encode(answer)))
     try:
         make_own_folder(file)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.private_files import write_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,13 +39,9 @@ class TextFile:
         Raises:
             InputError: it cannot be written.
         """
-        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}")  # node_exporter does not read this name
         try:
-            beside.write_bytes(self._text.encode()[0])
-            beside.replace(self._path)
+            write_private(self._path, self._text.encode()[0], mode=0o644)  # node_exporter, another user, reads it
         except OSError as error:
-            with contextlib.suppress(OSError):
-                beside.unlink()
             raise InputError(f"--textfile {self._path}: {error.strerror}") from None
 
     def remove(self) -> None:

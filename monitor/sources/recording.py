@@ -22,7 +22,7 @@ import msgspec
 from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.common.limits import LimitError, decode_json
 from vramtop.estimator.common.paths import is_file
-from vramtop.estimator.common.private_files import open_private
+from vramtop.estimator.common.private_files import follow_links, open_private
 from vramtop.estimator.common.secrets import mask_line, mask_strings
 from vramtop.estimator.common.untrusted_files import check_nesting, open_file
 from vramtop.estimator.job.job import Job
@@ -146,12 +146,12 @@ class RecordingWriter:
         self._encoder = msgspec.json.Encoder()
         self._written = 0
         self._failed = False
-        self._target = path.resolve() if overwrite else path  # a link stays
-        self._unfinished = self._target
-        """Where the file is until the first snapshot is written; then it replaces the old one."""
-        if overwrite and is_file(path) and os.access(self._target.parent, os.W_OK):
-            self._unfinished = self._target.with_name(f"{self._target.name}.{os.getpid()}.part")
         try:
+            self._target = follow_links(path) if overwrite else path  # a link stays
+            self._unfinished = self._target
+            """Where the file is until the first snapshot is written; then it replaces the old one."""
+            if overwrite and is_file(path) and os.access(self._target.parent, os.W_OK):
+                self._unfinished = self._target.with_name(f"{self._target.name}.{os.getpid()}.part")
             file = open_private(self._unfinished, new=not overwrite or self._unfinished != self._target)
         except FileExistsError:
             raise InputError(f"{path}: exists already; remove it, or record to another file") from None

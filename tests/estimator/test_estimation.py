@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate, quick_estimator
@@ -87,3 +88,22 @@ def test_quick_estimates_equal_full_estimates() -> None:
         quick(with_changes(JOB, {"parallel.pipeline": 1000}))
     with pytest.raises(InputError, match="nowhere"):
         quick_estimator(Job(model=ModelSpec(id="nowhere/at-all")))
+
+
+def test_a_large_encoder_that_is_not_counted_widens_the_range() -> None:
+    text = {"model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24}
+    text |= {"num_attention_heads": 16, "vocab_size": 32000}
+
+    def llava(hidden: int) -> Budget:
+        vision = {"hidden_size": hidden, "num_hidden_layers": 24}
+        config = {"model_type": "llava", "text_config": text, "vision_config": vision}
+        return estimate(Job(model=ModelSpec(config=config), training=Training(sequence_length=512)))
+
+    small, large = llava(64), llava(4096)
+    said = "Only the language model is counted, not vision_config (parameters: about {} million)."
+    assert said.format("1") in small.warnings
+    assert said.format("4,832") in large.warnings
+    assert (large.peak.device_bytes, large.peak.low_bytes) == (small.peak.device_bytes, small.peak.low_bytes)
+    parts = large.peak.components
+    states = (parts.weights + parts.gradients + parts.optimizer) * (4_831_838_208 / small.model.parameters - 0.1)
+    assert large.peak.high_bytes - small.peak.high_bytes == pytest.approx(states, rel=0.01)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +95,9 @@ class BrowserServer:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, stop.set)
         # No log of requests: their paths have the token.
-        runner = web.AppRunner(self.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            self.application(), access_log=None, logger=_server_log(), handle_signals=False, shutdown_timeout=1.0
+        )
         await runner.setup()
         try:
             for listening in _listen(host, port, self._connections):
@@ -207,6 +211,22 @@ class BrowserServer:
                 await asyncio.shield(dashboard.stop())
             self._dashboards.discard(dashboard)
         return socket
+
+
+def _server_log() -> logging.Logger:
+    """Return a log for aiohttp, of errors in these pages alone: anyone may send what is no HTTP, each time a traceback.
+
+    aiohttp's exceptions differ by version and kind; none that a request alone brings about has passed through here.
+    """
+
+    def is_ours(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        frames = traceback.walk_tb(error.__traceback__) if error else ()
+        return any(frame.f_code.co_filename == __file__ for frame, _ in frames)
+
+    log = logging.getLogger("vramtop.serve")
+    log.filters = [is_ours]
+    return log
 
 
 class _Listening(socket.socket):

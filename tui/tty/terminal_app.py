@@ -1,7 +1,6 @@
 """An app that adapts to its terminal: colours, characters, size, and how it ends."""
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -402,8 +401,11 @@ class TerminalApp(ChangedCellsApp):
         filename = filename or time.strftime("vramtop-%Y%m%d-%H%M%S.svg")
         folder = path or current_folder()
         if folder is not None:
-            with contextlib.suppress(OSError):  # Textual says why it cannot be written
+            try:
                 open_private(Path(folder) / filename).close()
+            except OSError as error:
+                self.notify(f"{filename} cannot be written: {error.strerror}", severity="error")
+                return None
         return super().deliver_screenshot(filename, folder, time_format)
 
     def check_size(self) -> None:

@@ -465,7 +465,7 @@ class NvmlMemory:
         self.read_at = self._now()
         problem = implausible(figures)
         if problem is not None:
-            unified = _looks_shared(figures) and whole and self._may_share_memory()
+            unified = self._may_share_memory(alike=_is_about_the_hosts(figures.total)) if whole else False
             return self._host_memory() if unified else _unknown("IMPLAUSIBLE", problem)
         return _consistent(figures), faults
 
@@ -484,12 +484,16 @@ class NvmlMemory:
         )
         return memory, (*faults, Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message=message))
 
-    def _may_share_memory(self) -> bool:
-        """True unless this GPU model is known to have memory of its own."""
+    def _may_share_memory(self, *, alike: bool = True) -> bool:
+        """Return True if this GPU model has no memory of its own; of one that is not known, if its figures say so.
+
+        Args:
+            alike: the figures are those of a GPU without its own memory. A total of 0 is not: it says nothing.
+        """
         from vramtop.estimator.job.gpu_catalogue import match_nvml_name  # rarely needed, and reads the catalogue
 
         model = match_nvml_name(self._name, None) if self._name else None
-        return model is None or model.unified
+        return alike if model is None else model.unified
 
     def _host_memory(self) -> MemoryReading:
         """Return the memory of a GPU without its own, such as GB10 and Jetson; its used memory is not known yet."""
@@ -512,8 +516,8 @@ def shared_memory_use(memory: MemoryFigures, processes: tuple[GpuProcess, ...] |
 def implausible(memory: MemoryFigures) -> str | None:
     """Return why these figures cannot be a GPU's own memory; None if they can.
 
-    GPUs that share the host's memory may report a total of 0, or figures that do not add up (a GB10 reported 119.7 GiB
-    in total, 6.4 used, 7.4 free).
+    GPUs that share the host's memory may report a total of 0, as a driver in trouble does, or figures that do not add
+    up (a GB10 reported 119.7 GiB in total, 6.4 used, 7.4 free).
     """
     total, used, free = memory.total or 0, memory.used or 0, memory.free or 0
     parts = used + free + (memory.reserved or 0)
@@ -534,10 +538,9 @@ def _consistent(memory: MemoryFigures) -> MemoryFigures:
     return replace(memory, free=free, reserved=total - free - (memory.used or 0))
 
 
-def _looks_shared(memory: MemoryFigures) -> bool:
-    """Return True if implausible figures show a GPU without its own memory: no total, or about the host's."""
+def _is_about_the_hosts(total: int | None) -> bool:
     host = host_total_bytes()
-    return not memory.total or abs(memory.total - host) <= host // 20
+    return abs((total or 0) - host) <= host // 20
 
 
 def _unknown(code: str, message: str | None = None) -> MemoryReading:

@@ -132,6 +132,7 @@ def test_a_branch_that_is_there_stays(hub: Hub, environ: dict[str, str], tmp_pat
         (gives(b"[" * 100_000), "unreachable", "gives something else than a config.json"),
         (gives(b"[1]"), "unreachable", "gives something else than a config.json"),
         (gives(b" " * (1 << 25)), "unreachable", "its answer has more than 4 MiB"),
+        (gives(b"{", **{"Content-Length": str(10**18)}), "unreachable", "does not answer (the answer ended early)"),
         (refuses(302, Location=FILE), "absent", "gives no config.json of it"),
         (refuses(404, X_Error_Code="EntryNotFound"), "absent", "gives no config.json of it"),
         (drips(b"HTTP/1.0 200 OK\r\n\r\n"), "unreachable", "its answer took more than 2 s"),

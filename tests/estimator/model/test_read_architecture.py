@@ -124,3 +124,61 @@ def test_head_that_a_family_does_not_have_names_those_that_it_has() -> None:
 
     with pytest.raises(InputError, match=r"no causal-lm head; set model\.task to one of seq2seq-lm"):
         read_architecture(t5, "causal-lm")
+
+
+CLIP = {
+    "model_type": "clip_vision_model", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
+    "num_attention_heads": 16, "image_size": 336, "patch_size": 14, "projection_dim": 768,
+}  # fmt: skip
+LLAVA = {"model_type": "llava", "text_config": LLAMA, "vision_config": CLIP, "quantization_config": {"hidden_size": 0}}
+
+
+@pytest.mark.parametrize(
+    ("config", "parts", "parameters"),
+    [
+        (LLAVA, ("vision_config",), 301_989_888),
+        ({**LLAVA, "audio_config": {"d_model": 2, "depth": 1}}, ("vision_config", "audio_config"), 301_989_936),
+        ({**LLAVA, "vision_config": {"embed_dim": [96, 192], "depths": [2, 2]}}, ("vision_config",), 0),
+        ({**LLAVA, "vision_config": {"encoder_config": CLIP}}, ("encoder_config",), 301_989_888),
+        ({**LLAVA, "vision_config": None}, (), 0),
+        ({**LLAVA, "vision_config": {**CLIP, "patch_size": [9, 14]}}, ("vision_config",), 301_989_888),
+        ({**LLAVA, "vision_config": {**CLIP, "image_size": {"height": 9}}}, ("vision_config",), 301_989_888),
+        (LLAMA, (), 0),
+    ],
+)  # fmt: skip
+def test_encoders_beside_the_language_model_are_named(
+    config: dict[str, Any], parts: tuple[str, ...], parameters: int
+) -> None:
+    arch = read_architecture(config)
+
+    assert (arch.uncounted_parts, arch.uncounted_parameters) == (parts, parameters)
+    assert (arch.hidden, arch.layers) == (4096, 32)
+
+
+@pytest.mark.parametrize("part", ["vision_config", "audio_config"])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"hidden_size": -5}, "hidden_size = -5 is not a whole number of at least 1"),
+        ({"hidden_size": "wide"}, "hidden_size = 'wide' is not a whole number"),
+        ({"hidden_size": 10**9}, "hidden_size = 1,000,000,000 is larger than that of any model"),
+        ({"hidden_size": 10**30}, "is larger than that of any model"),
+        ({"hidden_size": 1.5}, "hidden_size = 1.5 is not a whole number"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers = 0 is not a whole number of at least 1"),
+        ({"num_hidden_layers": 10**6}, "num_hidden_layers = 1,000,000 is larger than that of any model"),
+        ({"patch_size": 0}, "patch_size = 0 is not a whole number of at least 1"),
+        ({"patch_size": [14, -1]}, "patch_size = -1 is not a whole number"),
+        ({"image_size": 10**9}, "image_size = 1,000,000,000 is larger than that of any model"),
+        ({"encoder_config": {"hidden_size": 0}}, "encoder_config: hidden_size = 0 is not a whole number"),
+        (7, "7 is not a table of a model's sizes"),
+        (["a"], "is not a table of a model's sizes"),
+    ],
+    ids=str,
+)
+def test_an_absurd_encoder_is_one_sentence(part: str, value: Any, words: str) -> None:
+    given = {**CLIP, **value} if isinstance(value, dict) else value
+    with pytest.raises(InputError) as caught:
+        read_architecture({**LLAVA, part: given}, where="config.json")
+
+    assert caught.value.message.startswith(f"config.json: {part}")
+    assert words in caught.value.message

@@ -1,6 +1,7 @@
 """The web server itself, asked over real connections: without the token it serves nothing, and starts nothing."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -101,12 +102,88 @@ async def test_no_more_than_the_most_pages_are_open(served: Served) -> None:
     served.server._dashboards.clear()
 
 
-async def test_connections_that_never_ask_are_ended_and_keep_no_page_from_others() -> None:
+@contextlib.asynccontextmanager
+async def running() -> AsyncIterator[tuple[BrowserServer, tuple[str, int]]]:
+    """Yield a server that listens as the command's does, and its address and port."""
     server, ready = BrowserServer(Guard(), ["--view-only", "--demo"]), asyncio.Future()
     serving = asyncio.create_task(server._serve("127.0.0.1", 0, lambda host, port: ready.set_result((host, port))))
-    place = await ready
+    yield server, await ready
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+async def ask_raw(place: tuple[str, int], pieces: list[bytes]) -> bytes:
+    """Return the first 10 bytes of the answer to bytes; none if the connection ends without one."""
+    reader, writer = await asyncio.open_connection(*place)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        return (await asyncio.wait_for(reader.read(100), 20))[:10]
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+HOST = b"Host: 127.0.0.1\r\n"
+UPGRADE = HOST + b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+MALFORMED = {
+    "garbage": b"\x00\xff\xfe\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"a" * 300,
+    "version": b"GET / HTTP/9.9\r\n" + HOST + b"\r\n",
+    "no version": b"GET / FOO\r\n\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "long path": b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n",
+    "long header": b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+    "many headers": b"GET / HTTP/1.1\r\n" + b"".join(b"X%d: 1\r\n" % n for n in range(20_000)) + b"\r\n",
+    "no header": b"GET / HTTP/1.1\r\nFoo bar\r\n\r\n",
+    "null byte": b"GET /\x00 HTTP/1.1\r\n" + HOST + b"\r\n",
+    "null in a header": b"GET / HTTP/1.1\r\n" + HOST + b"Cookie: \x00\x01\r\n\r\n",
+    "percent": b"GET /%zz%00%ff/ HTTP/1.1\r\n" + HOST + b"\r\n",
+    "no UTF-8": b"GET /\xed\xa0\x80 HTTP/1.1\r\n" + HOST + b"\r\n",
+    "host": b"GET / HTTP/1.1\r\nHost: [::1\r\n\r\n",
+    "bytes as host": b"GET / HTTP/1.1\r\nHost: \xff\xfe\r\n\r\n",
+    "whole address": b"GET http://[::1/ HTTP/1.1\r\n" + HOST + b"\r\n",
+    "port": b"GET http://a:99999999/ HTTP/1.1\r\n" + HOST + b"\r\n",
+    "CONNECT": b"CONNECT x:99999999 HTTP/1.1\r\n" + HOST + b"\r\n",
+    "OPTIONS": b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n",
+    "expectation": b"GET / HTTP/1.1\r\n" + HOST + b"Expect: nonsense\r\n\r\n",
+    "chunk": b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
+    "negative length": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: -5\r\n\r\n",
+    "huge length": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % 10**30,
+    "two lengths": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcde",
+    "encoding": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
+    "websocket": b"GET /ws HTTP/1.1\r\n" + UPGRADE + b"Sec-WebSocket-Version: 99\r\nSec-WebSocket-Key: x\r\n\r\n",
+    "garbage behind a websocket": b"GET /ws HTTP/1.1\r\n" + UPGRADE + b"\r\n\x00\xff\r\n\r\n",
+}
+
+
+async def test_requests_that_are_no_http_write_nothing_on_the_terminal_and_end_nothing(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with running() as (server, place):
+        for name, request in MALFORMED.items():
+            for pieces in ([request], [request[:30], request[30:]]):
+                assert await ask_raw(place, pieces) in (b"HTTP/1.0 4", b"HTTP/1.1 4", b""), name
+        url = f"http://127.0.0.1:{place[1]}/{server._guard.token}/"
+        async with aiohttp.ClientSession() as client, client.get(url) as page:
+            assert page.status == 200
+    assert (caplog.text, *capfd.readouterr()) == ("", "", "")
+
+
+async def test_an_error_of_a_page_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as (server, place), aiohttp.ClientSession() as client:
+        monkeypatch.setattr(Guard, "allows_origin", lambda *_: 1 / 0)
+        async with client.get(f"http://{place[0]}:{place[1]}/{server._guard.token}/ws") as answer:
+            assert answer.status == 500
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_connections_that_never_ask_are_ended_and_keep_no_page_from_others() -> None:
     waiting = []
-    async with aiohttp.ClientSession() as client:
+    async with running() as (server, place), aiohttp.ClientSession() as client:
         url = f"http://127.0.0.1:{place[1]}/{server._guard.token}/"
         async with client.get(url) as answer:
             assert answer.status == 200
@@ -116,7 +193,5 @@ async def test_connections_that_never_ask_are_ended_and_keep_no_page_from_others
         async with client.get(url) as answer, aiohttp.ClientSession() as other, other.get(url) as new:
             assert (answer.status, new.status) == (200, 200)
         assert await asyncio.wait_for(waiting[0][0].read(), 60) == b""
-    for _, writer in waiting:
-        writer.close()
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+        for _, writer in waiting:
+            writer.close()

@@ -153,6 +153,11 @@ def test_a_server_that_answers_too_much_is_not_read_on(serve) -> None:
         client.query("up", Vector)
 
 
+def test_a_server_that_announces_more_than_it_sends_is_a_sentence(serve) -> None:
+    with pytest.raises(QueryError, match="cannot be asked: the answer ended early"):
+        ask(serve(**{"Content-Length": str(10**18)}).url)
+
+
 def test_a_server_that_is_not_there_is_a_sentence(serve) -> None:
     server = serve()
     server.stop()

@@ -1,0 +1,109 @@
+"""Files that the user names for output: another user's link on the way is never followed, also to replace a file."""
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.load_and_save import save_job
+from vramtop.monitor.export.textfile import TextFile
+from vramtop.monitor.sources.recording import RecordingWriter
+from vramtop.tui.cli.commands import rehearse
+from vramtop.tui.cli.main import COMMANDS, build_parser, main
+from vramtop.tui.cli.measuring.suite_results import ResultsFile, SuiteResults, SuiteRow
+from vramtop.tui.cli.parsing.parser import CommandParser
+from vramtop.tui.tty.terminal_app import TerminalApp
+
+READ = {
+    *("--config", "--hosts", "--prometheus-token-file", "--prometheus-ca", "--replay", "--job", "--suite"),
+    *("--tls-cert", "--tls-key", "--client-ca", "--password-file", "explain file", "report source"),
+}
+OF_THE_JOB = {"--output-dir", "--logging-dir"}  # settings of a trainer; vramtop writes none
+IN_THE_USERS_PROGRAM = {"run --snapshot-on-oom"}  # a new file with O_NOFOLLOW, which replaces a link
+
+
+def write_results(path: Path) -> None:
+    results = SuiteResults(card=None, driver=None, started="", machine={}, versions={})
+    ResultsFile(path, results).add(SuiteRow(part="a", name="b"))
+
+
+def run(*words: str) -> None:
+    """Run a command that refuses."""
+    if main([*words]) == 2:
+        raise InputError("refused")
+
+
+WRITERS: dict[str, Callable[[Path], Any]] = {
+    "report --out": lambda path: run("report", "history", "--out", str(path), "--overwrite"),
+    "report --plots": lambda path: run("report", "history", "--out", "-", "--plots", str(path.parent), "--overwrite"),
+    "record file": lambda path: RecordingWriter(path, overwrite=True),
+    "rehearse --out": lambda path: rehearse._write(SimpleNamespace(out=str(path)), {}),  # type: ignore[arg-type]
+    "measure --out": write_results,
+    "history --export": lambda path: run("history", "--export", str(path)),
+    "export --textfile": lambda path: TextFile(path, SimpleNamespace(encode=lambda: (b"x", ""))).write(),  # type: ignore[arg-type]
+}
+NAMES = {"report --plots": "measured-runs.svg", "history --export": "x.csv", "export --textfile": "x.prom"}
+
+
+def named_files() -> Iterator[str]:
+    """Yield each argument that names a file or folder, with its command."""
+    root = build_parser()
+    (commands,) = (each.choices for each in root._actions if isinstance(each, argparse._SubParsersAction))
+    for command, parser in [("", root), *commands.items()]:
+        if isinstance(parser, CommandParser):
+            parser.complete()
+        for action in parser._actions:
+            name = action.option_strings[0] if action.option_strings else f"{command} {action.dest}"
+            if str(action.metavar).split("|")[0] in ("FILE", "FOLDER", "RECORDING") and name not in READ | OF_THE_JOB:
+                yield name if " " in name else f"{command} {name}"
+
+
+def test_every_argument_that_names_a_file_is_known() -> None:
+    assert len(COMMANDS) > 15
+    assert set(named_files()) == {*WRITERS, *IN_THE_USERS_PROGRAM}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
+@pytest.mark.parametrize("where", ["the file", "a folder"])
+@pytest.mark.parametrize("name", [*WRITERS, "a job"])
+def test_another_users_link_is_not_followed(name: str, where: str, tmp_path: Path, capsys) -> None:
+    write = WRITERS.get(name) or (lambda path: save_job(Job(name="x"), path, overwrite=True))
+    file = NAMES.get(name, "x.json")
+    own, theirs = tmp_path / "own", tmp_path / "theirs"
+    own.mkdir()
+    (own / file).write_text("root's own")
+    link = theirs / file if where == "the file" else theirs
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(own / file if where == "the file" else own)
+    os.lchown(link, 65534, 65534)
+    with pytest.raises(InputError) as refused:
+        write(theirs / file)
+    said = capsys.readouterr().err or refused.value.message
+    assert "is another user's; links of other users are not followed" in said
+    assert (own / file).read_text() == "root's own"
+    assert [*own.iterdir()] == [own / file]
+    os.lchown(link, 0, 0)
+    if name != "history --export":  # which replaces no file
+        write(theirs / file)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
+async def test_a_picture_is_not_saved_through_another_users_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.svg").write_text("root's own")
+    Path("picture.svg").symlink_to("own.svg")
+    os.lchown("picture.svg", 65534, 65534)
+    app = TerminalApp(colours="true", ascii_only=False)
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert app.deliver_screenshot("picture.svg") is None
+        await pilot.pause()
+        assert "links of other users are not followed" in next(iter(app._notifications)).message
+    assert Path("own.svg").read_text() == "root's own"
