@@ -247,6 +247,8 @@ class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     """Steps of each optimizer, the first included."""
     timeout: Annotated[float, Meta(gt=0)] = 600
     """Seconds after which it is ended."""
+    offline: bool = False
+    """It has no network, as far as this kernel can take it away."""
     kept: str | None = None
     """Name of a kept rehearsal, which is taken without running the program; absent: it is run unless it was."""
 

@@ -1,8 +1,13 @@
-"""Rehearsals that are kept: a program whose files, arguments and libraries are the same is not run again."""
+"""Rehearsals that are kept: a program is not run again while all that it depends on is known and the same.
+
+That is its environment, arguments, interpreter and libraries, and every file that it or what it starts has looked for,
+read or listed. What it asks of the network is not known later, so such a rehearsal is not kept.
+"""
 
 import contextlib
 import hashlib
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -12,18 +17,39 @@ from typing import Any
 import msgspec
 
 from ..budget import ComponentName
+from ..isolation.seen import LISTED, UNKNOWN, USED, signature
+from .isolated_run import Report
 from .traced_step import StepSummary
 from .worker_pool import cache_file, code_digest, read_cached, write_cached
 
 MOST_KEPT = 50
 """Rehearsals that are kept; the oldest are removed."""
-_KIND, _VERSION = "rehearsals", 1
-_WHOLE_BYTES = 1 << 24
-"""Files up to this size are compared by what they contain, larger ones by size and time of change."""
-MOST_FILES = 2000
-"""A program that reads more is not kept."""
-_VARIABLES = ("CUBLAS_", "CUDA_", "HF_", "PYTHONPATH", "PYTORCH_", "TORCH", "TRANSFORMERS_", "VIRTUAL_ENV")
-"""Beginnings of the variables that decide what a program does, beside those on its own line."""
+_KIND, _VERSION = "rehearsals", 2
+SET_BY_REHEARSAL = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "DISABLE_MLFLOW_INTEGRATION": "TRUE",
+    "NEPTUNE_MODE": "debug",
+    "SWANLAB_MODE": "disabled",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "MPLBACKEND": "Agg",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+"""Variables of every rehearsal: loggers that upload are off, and no CUDA context is made."""
+_NOISE = frozenset((
+    "_", "COLORFGBG", "COLORTERM", "COLUMNS", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "EDITOR", "GPG_AGENT_INFO",
+    "GPG_TTY", "HISTCONTROL", "HISTFILE", "HISTFILESIZE", "HISTSIZE", "INVOCATION_ID", "JOURNAL_STREAM", "LESS",
+    "LESSCLOSE", "LESSOPEN", "LINES", "LS_COLORS", "MAIL", "MANPATH", "MOTD_SHOWN", "NOTIFY_SOCKET", "OLDPWD",
+    "PAGER", "PS1", "PS2", "PS4", "PWD", "SHELL", "SHLVL", "STY", "TERM", "TERMINFO", "TMPDIR", "VISUAL",
+    "WAYLAND_DISPLAY", "WINDOWID", "XAUTHORITY",
+))  # fmt: skip
+_NOISE_PREFIXES = (
+    "ALACRITTY_", "GNOME_", "ITERM_", "KITTY_", "SSH_", "TERM_", "TMUX", "VSCODE_", "VTE_", "WEZTERM_", "XDG_SEAT",
+    "XDG_SESSION_", "XDG_VTNR",
+)  # fmt: skip
+"""Variables of the terminal and the session; a program may depend on all others. ``TMPDIR`` is the keeper's."""
 _WORKER = Path(__file__).parents[1] / "worker"
 
 
@@ -47,7 +73,9 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     versions: dict[str, str]
     parameters: int = 0
     files: tuple[str, ...] = ()
-    """What the program is made of: its own files, and what tells the versions of its libraries."""
+    """Files that were loaded before the program began: modules of Python and torch."""
+    folders: tuple[str, ...] = ()
+    """Folders that modules are looked for in."""
     world_size: int = 1
     """Ranks of the program; what is told is of one of them."""
     error: str | None = None
@@ -68,14 +96,29 @@ class KeptRehearsal(msgspec.Struct, frozen=True):
     python: str
     time: float
     """Unix seconds."""
-    files: dict[str, str]
-    """What each file of the program contained, by its path."""
+    paths: dict[str, tuple[int, str]]
+    """How the program used each path, and what stood there (``isolation.seen``)."""
+    variables: dict[str, str]
+    """A digest of the value of each of its variables, those of ``salt`` together with it."""
+    salt: str
     answer: RehearsalAnswer
+    refused: str | None = None
+    """Why it is not to be kept: what it depends on and is not known."""
 
-    @property
-    def is_current(self) -> bool:
-        """True if none of its files has changed."""
-        return all(_digest(Path(file)) == digest for file, digest in self.files.items())
+    def what_changed(self, environ: Mapping[str, str] | None) -> str | None:
+        """Return what the program depends on and is no longer the same, as the beginning of a sentence; None: nothing.
+
+        Args:
+            environ: the environment that it would have; None: the same.
+        """
+        if environ is not None:
+            now = _digests(environ, self.salt)
+            other = sorted(name for name in {*now, *self.variables} if now.get(name) != self.variables.get(name))
+            if other:
+                return f"the variable {other[0]} has another value" if len(other) == 1 else f"{_listed(other)} differ"
+        return next(
+            (f"{path} has changed" for path, (use, was) in self.paths.items() if signature(path, use) != was), None
+        )
 
     @property
     def date(self) -> str:
@@ -83,7 +126,7 @@ class KeptRehearsal(msgspec.Struct, frozen=True):
         return f"{datetime.fromtimestamp(self.time):%Y-%m-%d %H:%M}"
 
 
-def key_of(python: Path, words: Sequence[str], folder: str, plan: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+def key_of(python: Path, words: Sequence[str], folder: str, plan: Mapping[str, Any]) -> str:
     """Return the name under which a rehearsal is kept.
 
     Args:
@@ -91,27 +134,75 @@ def key_of(python: Path, words: Sequence[str], folder: str, plan: Mapping[str, A
         words: what it is given.
         folder: in which it is started.
         plan: settings of the rehearsal.
-        environ: the program's environment.
     """
     digest = code_digest(_WORKER.rglob("*.py"), math.inf)
-    variables = {name: text for name, text in environ.items() if name.startswith(_VARIABLES)}
-    return cache_file(_KIND, [str(python), words, folder, plan, variables, digest]).stem
+    return cache_file(_KIND, [str(python), words, folder, plan, digest]).stem
 
 
 def find(name: str) -> KeptRehearsal | None:
-    """Return the rehearsal of that name, if the program is still the same."""
-    kept = read_cached(_file(name), _VERSION, KeptRehearsal)
-    return kept if kept is not None and kept.is_current else None
+    """Return the rehearsal of that name, whatever has changed since."""
+    return read_cached(_file(name), _VERSION, KeptRehearsal)
 
 
-def of_answer(python: Path, words: Sequence[str], folder: str, answer: RehearsalAnswer) -> KeptRehearsal:
-    """Return the rehearsal that was just made; the files on its command line count as the program's, too."""
-    named = [Path(folder, word) for word in words if not word.startswith("-")]
-    own = {*(Path(folder, file) for file in answer.files), *(each for each in named if each.is_file())}
-    files = {str(each): _digest(each) for each in sorted(own)}
+def of_answer(
+    python: Path,
+    words: Sequence[str],
+    folder: str,
+    environ: Mapping[str, str],
+    *,
+    answer: RehearsalAnswer,
+    report: Report,
+) -> KeptRehearsal:
+    """Return the rehearsal that was just made.
+
+    Args:
+        python: the interpreter.
+        words: what it was given.
+        folder: in which it was started.
+        environ: its environment.
+        answer: what the program took.
+        report: what it looked at.
+    """
+    loaded = {file: (USED, signature(file, USED)) for file in (str(python), *answer.files)}
+    loaded |= {each: (LISTED, signature(each, LISTED)) for each in answer.folders}
+    paths = {**loaded, **report.paths}
+    salt = os.urandom(8).hex()
     return KeptRehearsal(
-        words=[*words], folder=folder, python=str(python), time=time.time(), files=files, answer=answer
+        words=[*words],
+        folder=folder,
+        python=str(python),
+        time=time.time(),
+        paths=paths,
+        variables=_digests(environ, salt),
+        salt=salt,
+        answer=msgspec.structs.replace(answer, files=(), folders=()),
+        refused=_why_refused(answer, report, paths),
     )
+
+
+def _why_refused(answer: RehearsalAnswer, report: Report, paths: Mapping[str, tuple[int, str]]) -> str | None:
+    if answer.ended == "time":
+        return "its time was up"
+    if not report.complete:
+        return "this kernel did not tell all that it reads"
+    if report.addresses:
+        return f"it asked the network ({_listed(report.addresses)}); --offline leaves it without one"
+    unknown = next((path for path, (_, was) in paths.items() if was == UNKNOWN or was.startswith("special")), None)
+    return f"it read {unknown}, which cannot be compared later" if unknown else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return f"{' and '.join(names[:2])}" if not more else f"{', '.join(names[:2])}{more}"
+
+
+def _digests(environ: Mapping[str, str], salt: str) -> dict[str, str]:
+    """Return digests of variables: their values may be secrets."""
+    return {
+        name: hashlib.sha256(f"{salt}{text}".encode(errors="surrogateescape")).hexdigest()[:16]
+        for name, text in environ.items()
+        if name not in SET_BY_REHEARSAL and name not in _NOISE and not name.startswith(_NOISE_PREFIXES)
+    }
 
 
 def keep(name: str, rehearsal: KeptRehearsal) -> None:
@@ -122,18 +213,19 @@ def keep(name: str, rehearsal: KeptRehearsal) -> None:
             old.unlink()
 
 
-def of_run(words: Sequence[str], folder: str) -> tuple[str, KeptRehearsal] | None:
-    """Return the newest rehearsal of a program that runs: the same script and arguments in the same folder.
+def of_run(words: Sequence[str], folder: str, environ: Mapping[str, str]) -> tuple[str, KeptRehearsal] | None:
+    """Return the newest rehearsal of a program that runs: the same script, arguments, folder and environment.
 
     Args:
         words: what its interpreter was given.
         folder: its folder.
+        environ: its environment.
     """
     for file in _newest_first():
         kept = read_cached(file, _VERSION, KeptRehearsal)
         if kept is None or kept.folder != folder or kept.words[1:] != words[1:]:
             continue
-        if _script(kept.words, folder) == _script(words, folder) and kept.is_current:
+        if _script(kept.words, folder) == _script(words, folder) and kept.what_changed(environ) is None:
             return file.stem, kept
     return None
 
@@ -154,13 +246,3 @@ def _newest_first() -> list[Path]:
             return 0.0
 
     return sorted(_file("any").parent.glob("*.json"), key=changed, reverse=True)
-
-
-def _digest(file: Path) -> str:
-    try:
-        found = file.stat()
-        if found.st_size > _WHOLE_BYTES:
-            return f"{found.st_size} {found.st_mtime_ns}"
-        return f"{found.st_size} {hashlib.sha256(file.read_bytes()).hexdigest()}"
-    except OSError:
-        return "missing"

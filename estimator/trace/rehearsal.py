@@ -9,12 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import shutil
-import signal
-import subprocess
-import tempfile
-import threading
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,58 +16,39 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..budget import Budget, ModelFacts, RehearsalFacts
-from ..common.cancellation import current_token
-from ..common.errors import CancelledError, CannotTellError, InputError, process_limit_error
+from ..common.errors import CannotTellError, InputError
 from ..common.sizes import format_gib
 from ..common.trust import find_program, why_not_found
 from ..formula.ranges import Doubts, StepDoubt
+from ..isolation import VARIABLE
 from ..job.job import Job
 from ..job.resolved_job import resolve_job
 from ..job.settings import Parallel, Program
 from . import kept_rehearsals
 from .allocator_report import allocator_settings
+from .isolated_run import IsolatedRun
 from .kept_rehearsals import KeptRehearsal, RehearsalAnswer
 from .traced_budget import Overhead, overhead_of, peak_of, phases_of, timeline_of
-from .worker_pool import resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import IO
 
     from ..job.gpu_catalogue import Gpu
+    from .isolated_run import Report
 
 PROGRAM = Path(__file__).parents[1] / "worker" / "rehearsal" / "__main__.py"
 DEFAULT_STEPS = 3
 DEFAULT_SECONDS = 600.0
-MAX_KEPT_OUTPUT = 1 << 16
-"""Bytes of the program's output that are kept, from its end."""
-_MAX_HOST_SHARE = 0.9
-"""Share of the free host memory that a rehearsal may take."""
-_START_SECONDS = 120.0
-"""Time beyond the program's own in which Python starts and imports torch, also on a busy machine."""
-_GRACE_SECONDS = 5.0
 NO_TORCH = "cannot import torch"
 """Part of what the program that rehearses says in a Python without torch."""
-_MAX_SHOWN = 300
-"""Characters of a line of the program's output."""
-_POLL_SECONDS = 0.2
 _PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
 _LAUNCHING_MODULES = {"torchrun": "torch.distributed.run", "accelerate": "accelerate.commands.accelerate_cli"}
 _LAUNCHERS = ("deepspeed", "srun", "mpirun", "horovodrun", "ray")
-_SILENT = {
-    "CUDA_VISIBLE_DEVICES": "",
-    "WANDB_MODE": "disabled",
-    "COMET_MODE": "disabled",
-    "DISABLE_MLFLOW_INTEGRATION": "TRUE",
-    "NEPTUNE_MODE": "debug",
-    "SWANLAB_MODE": "disabled",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "MPLBACKEND": "Agg",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONUNBUFFERED": "1",
+_KEPT_BY = {
+    "landlock": "This kernel gave the program no files of its own ({}): Landlock kept it from changing real ones.",
+    "python": "This kernel gave the program no files of its own ({}) and has no Landlock: only the calls that were"
+    " seen in time were kept from changing real ones.",
 }
-"""Loggers that upload are off, and no CUDA context is made."""
-_MEGABYTE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,42 +125,59 @@ def rehearse_job(
     program = job.program or Program()
     if program.kept is not None:
         found = kept_rehearsals.find(program.kept)
-        if found is None:
+        if found is None or found.what_changed(None) is not None:
             raise CannotTellError(f"{job.label} has changed since it was rehearsed")
         return _rehearsed(job, found, gpu, variables)
     interpreter, words, given = python_command(program.words, variables, program.python, folder=program.folder)
     _, conf = allocator_settings(variables) or (None, None)
     folder = str(Path(program.folder or "").resolve())
     settings = {"steps": program.steps, "gpus": 1, "conf": conf, "card": _card(gpu, memory_bytes)}
-    name = kept_rehearsals.key_of(interpreter, words, folder, settings, {**variables, **given})
+    name = kept_rehearsals.key_of(interpreter, words, folder, {**settings, "offline": program.offline})
+    environ_of_run = {**variables, **given, **kept_rehearsals.SET_BY_REHEARSAL}
     found = kept_rehearsals.find(name) if kept else None
-    if found is not None:
+    changed = found.what_changed(environ_of_run) if found is not None else None
+    if found is not None and changed is None:
         return _rehearsed(job, found, gpu, variables)
-    with tempfile.TemporaryDirectory(prefix="vramtop-rehearsal-", ignore_cleanup_errors=True) as scratch:
-        files = {"answer": f"{scratch}/answer.json", "progress": f"{scratch}/progress", "scratch": scratch}
-        plan = {**settings, **files, "seconds": program.timeout}
-        file = Path(scratch) / "plan.json"
+    with IsolatedRun(folder, offline=program.offline) as run:
+        files = {"answer": f"{run.shared}/answer.json", "progress": f"{run.shared}/progress"}
+        plan = {**settings, **files, "seconds": program.timeout, "scratch": str(run.shared), "kept_as": VARIABLE}
+        file = run.shared / "plan.json"
         file.write_bytes(msgspec.json.encode(plan))
-        started = [str(interpreter), str(PROGRAM), str(file), *words]
-        run = _Run(started, {**variables, **given, **_SILENT}, scratch, folder)
-        run.wait(program.timeout, lambda: _tell(progress, job.label, run.pid, Path(files["progress"])))
+        run.start([str(interpreter), str(PROGRAM), str(file), *words], environ_of_run)
+        run.wait(program.timeout, lambda: _tell(progress, job.label, run.resident_bytes, Path(files["progress"])))
         answer = _read(Path(files["answer"]))
     if answer is None or not answer.phases or answer.ended in ("error", "exit"):
         error = CannotTellError(_failure(answer, run, program.timeout))
         error.output = "" if NO_TORCH in run.last_line else run.output
         raise error
-    found = kept_rehearsals.of_answer(interpreter, words, folder, answer)
-    if answer.ended != "time" and len(answer.files) <= kept_rehearsals.MOST_FILES:
+    if run.report is None:
+        raise CannotTellError(run.stopped or f"the program's keeper ended: {run.last_line}")
+    found = kept_rehearsals.of_answer(interpreter, words, folder, environ_of_run, answer=answer, report=run.report)
+    if found.refused is None:
         kept_rehearsals.keep(name, found)
-    return _rehearsed(job, found, gpu, variables)
+    return _rehearsed(job, found, gpu, variables, notes=tuple(_notes(changed, found, run.report)))
 
 
-def _rehearsed(job: Job, found: KeptRehearsal, gpu: Gpu | None, environ: Mapping[str, str]) -> Rehearsed:
+def _notes(changed: str | None, found: KeptRehearsal, report: Report) -> Iterator[str]:
+    """Yield why the program was run again, why its rehearsal is not kept, and what kept it from real files."""
+    if changed:
+        yield f"Rehearsed again, because {changed}."
+    if found.refused:
+        yield f"This rehearsal is not kept: {found.refused}."
+    if report.level != "overlay":
+        yield _KEPT_BY[report.level].format(report.why.get("overlay", "not asked for"))
+
+
+def _rehearsed(
+    job: Job, found: KeptRehearsal, gpu: Gpu | None, environ: Mapping[str, str], notes: tuple[str, ...] = ()
+) -> Rehearsed:
     answer = found.answer
     if answer.world_size > 1:
         job = msgspec.structs.replace(job, parallel=Parallel(strategy="ddp", data_replicate=answer.world_size))
     overhead = overhead_of(resolve_job(job), gpu, workspace=environ.get("CUBLAS_WORKSPACE_CONFIG"))
-    return Rehearsed(answer=answer, budget=_budget(job, found, overhead, gpu), workspace_bytes=overhead.workspace)
+    budget = _budget(job, found, overhead, gpu)
+    budget = replace(budget, assumptions=(*budget.assumptions, *notes))
+    return Rehearsed(answer=answer, budget=budget, workspace_bytes=overhead.workspace)
 
 
 def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None) -> Budget:
@@ -264,13 +256,13 @@ def _assumptions(found: KeptRehearsal, gpu: Gpu | None) -> Iterator[str]:
     yield "Workspaces of cuDNN are not counted."
 
 
-def _tell(progress: Callable[[str], None] | None, label: str, pid: int, file: Path) -> None:
+def _tell(progress: Callable[[str], None] | None, label: str, host_bytes: int, file: Path) -> None:
     """Say where the program is: its step and phase, allocations, and host memory."""
     if progress is None:
         return
     with contextlib.suppress(OSError):
         where = file.read_text(encoding="ascii").strip(" \0")
-        host = f"{format_gib(resident_bytes(pid) or 0)} GiB of host memory"
+        host = f"{format_gib(host_bytes)} GiB of host memory"
         progress(f"rehearsing {label}: {where or 'starting'}, {host}")
 
 
@@ -292,18 +284,18 @@ def _read(file: Path) -> RehearsalAnswer | None:
         return None
 
 
-def _failure(answer: RehearsalAnswer | None, run: _Run, timeout: float) -> str:
+def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -> str:
     """Return why there is no budget."""
     if run.stopped is not None:
         return run.stopped
     if answer is None:
         if NO_TORCH in run.last_line:
             return run.last_line
-        return f"the program ended without an answer (exit code {run.code}): {run.last_line}"
+        return f"the program ended without an answer ({_ending(run)}): {run.last_line}"
     if answer.ended == "error":
         return f"the program failed in the rehearsal, at {answer.line}: {answer.error}"
     if answer.ended == "exit":
-        return "the program ended with an error before an optimizer had stepped; its last words are above"
+        return f"the program ended with {_ending(run)} before an optimizer had stepped; its last words are above"
     if answer.ended == "time":
         return (
             f"no optimizer has stepped within {timeout:g} s; the program was at {answer.line}; give --timeout SECONDS"
@@ -311,107 +303,11 @@ def _failure(answer: RehearsalAnswer | None, run: _Run, timeout: float) -> str:
     return "the program ended without a backward pass, so there is nothing to predict"
 
 
-class _Run:
-    """A program under rehearsal, whose processes all end with it."""
-
-    def __init__(self, words: list[str], environ: dict[str, str], scratch: str, folder: str | None) -> None:
-        self.stopped: str | None = None
-        """Why it was ended from outside."""
-        self._kept = bytearray()
-        self._scratch = scratch
-        try:
-            self._process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={**environ, "TMPDIR": scratch},
-                cwd=folder,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise process_limit_error(error) or InputError(f"{words[0]} cannot be started: {error.strerror}") from None
-        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
-        self._reader = threading.Thread(target=self._keep, args=(self._process.stdout,), daemon=True)
-        self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        return self._process.pid
-
-    @property
-    def code(self) -> int | None:
-        """Its exit code."""
-        return self._process.returncode
-
-    @property
-    def output(self) -> str:
-        """The end of its output."""
-        return self._kept.decode(errors="replace")
-
-    @property
-    def last_line(self) -> str:
-        """Its last line that is not empty."""
-        last = next((line for line in reversed(self.output.splitlines()) if line.strip()), "it printed nothing")
-        return last.strip()[:_MAX_SHOWN]
-
-    def wait(self, timeout: float, tell: Callable[[], None]) -> None:
-        """Wait for its end; it is ended when the time is up, or the host's memory, or it is no longer wanted."""
-        deadline = time.monotonic() + timeout + _START_SECONDS
-        free_bytes, free_disk_bytes = _free_host_bytes(), shutil.disk_usage(self._scratch).free
-        limit = int(_MAX_HOST_SHARE * free_bytes)
-        try:
-            while not self._has_ended():
-                if current_token().cancelled:
-                    raise CancelledError
-                tell()
-                if time.monotonic() > deadline:
-                    self.stopped = f"the program did not end within {timeout:g} s; give --timeout SECONDS"
-                    return
-                held = resident_bytes(self._process.pid) or 0
-                if held > limit:
-                    self.stopped = (
-                        f"the rehearsal took {format_gib(held)} GiB of this host's memory and was ended: the program"
-                        " makes large tensors on the host"
-                    )
-                    return
-                if _free_host_bytes() < free_bytes - limit:
-                    self.stopped = (
-                        "this host's memory went out, and the rehearsal was ended: the program or what it starts takes"
-                        " more than there is"
-                    )
-                    return
-                if shutil.disk_usage(self._scratch).free < free_disk_bytes / 2:
-                    self.stopped = (
-                        f"the disk of {tempfile.gettempdir()} went full, and the rehearsal was ended: the program"
-                        " writes more than there is room for"
-                    )
-                    return
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._reader.join(_GRACE_SECONDS)
-
-    def _has_ended(self) -> bool:
-        try:
-            self._process.wait(_POLL_SECONDS)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-    def _keep(self, pipe: IO[bytes]) -> None:
-        while chunk := os.read(pipe.fileno(), MAX_KEPT_OUTPUT):
-            self._kept += chunk
-            del self._kept[:-MAX_KEPT_OUTPUT]
-
-
-def _free_host_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 1 << 62
+def _ending(run: IsolatedRun) -> str:
+    """Return how the program ended, in words."""
+    if run.report is None:
+        return "no exit code"
+    return f"exit code {run.report.code}" if run.report.code >= 0 else f"signal {-run.report.code}"
 
 
 def python_command(

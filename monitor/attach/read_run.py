@@ -296,7 +296,7 @@ def read_run(
         note_job_folder(cwd)
     sample = ProbeReader(run.reporting_process.pid).read()
     command, unknown_notebook = readable_command(program, root)
-    kept = None if given or root is not None or cwd is None else kept_rehearsal(program.argv, cwd)
+    kept = None if given or root is not None or cwd is None else kept_rehearsal(program.argv, cwd, environ)
     reading = kept or read_launch(
         command,
         environ=environ,
@@ -334,12 +334,13 @@ def read_run(
     )
 
 
-def kept_rehearsal(argv: Sequence[str], cwd: Path) -> JobReading | None:
-    """Return the job of a program that the user has rehearsed: the same script, arguments and folder; None: nobody has.
+def kept_rehearsal(argv: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> JobReading | None:
+    """Return the job of a program that the user has rehearsed, with the same arguments and environment.
 
     Args:
         argv: of the process.
         cwd: its folder.
+        environ: its environment.
     """
     if len(argv) < 2 or not Path(argv[0]).name.startswith("python"):
         return None
@@ -347,7 +348,7 @@ def kept_rehearsal(argv: Sequence[str], cwd: Path) -> JobReading | None:
     from vramtop.estimator.trace.rehearsal import without_flags
 
     words, folder = without_flags([*argv[1:]]), str(cwd.resolve())
-    found = of_run(words, folder) if words else None
+    found = of_run(words, folder, environ) if words else None
     if found is None:
         return None
     name, kept = found

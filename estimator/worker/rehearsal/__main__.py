@@ -23,28 +23,29 @@ if not __package__:  # run by its path: import the worker's folder as a package,
     __package__ = f"{folder.parent.name}.{folder.name}"
 
 try:
-    from ..measure.real_steps import die_with_parent
+    import torch  # noqa: F401 - all of the rehearsal needs it
 except ImportError as missing:
     sys.exit(f"{sys.executable} cannot import torch ({missing}); name the program's own Python: --python PATH")
 
 
 def main(arguments: list[str]) -> None:
     """Run the program under the rehearsal."""
-    die_with_parent()
     plan = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    os.environ.update(plan.get("environ") or {})
+    kept = json.loads(os.environ.pop(plan["kept_as"], "{}"))
     from .program import Rehearsal
     from .ranks import start
 
     words = arguments[1:]
     rehearsal = Rehearsal(plan)  # reads the allocator's settings; what it imports is not redirected
-    if plan.get("scratch"):
+    if kept.get("level") != "overlay":
         from .scratch import Scratch
 
-        scratch = Scratch(Path(plan["scratch"]))
-        scratch.install()
-        rehearsal.files_read = scratch.files_read
+        Scratch(Path(plan["scratch"])).install()
+    rehearsal.note_loaded()
+    if kept:
+        from .watched import tell_keeper
 
+        tell_keeper(kept)
     rehearsal.run(lambda: start(words, rehearsal.gpus))
 
 

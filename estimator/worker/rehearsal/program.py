@@ -25,7 +25,7 @@ from .libraries import build_without_weights
 from .stand_ins import Card, cuda_without_gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 MANY_STEPS = 20
 """Steps of one optimizer, as a multiple of those asked for, after which one that never stepped is not waited for."""
@@ -53,14 +53,21 @@ class Rehearsal:
         self._called: weakref.WeakSet[Any] = weakref.WeakSet()
         """Modules that the program calls itself, not through others."""
         self._trained: dict[int, int] = {}
-        self.files_read: dict[str, None] = {}
-        """Files that the program has read."""
+        self._loaded: dict[str, list[str]] = {}
         self._sizes: dict[int, int] = {}
         self._own_sizes: dict[int, int] = {}
         self._told = 0.0
         self._progress = os.open(plan["progress"], os.O_WRONLY | os.O_CREAT) if "progress" in plan else -1
         self._backward_passes = 0
         self._begin("loading")
+
+    def note_loaded(self) -> None:
+        """Note the modules that are there before the program begins, and where it will look for others."""
+        files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+        self._loaded = {
+            "files": [each for each in files if each.startswith("/")],
+            "folders": [each for each in map(os.path.abspath, sys.path) if Path(each).is_dir()],
+        }
 
     def run(self, program: Callable[[], object]) -> None:
         """Run the program; it ends with the process once it has stepped, and its answer is in the plan's file."""
@@ -94,10 +101,10 @@ class Rehearsal:
                 code = end.code
                 if code not in (None, 0):
                     sys.stderr.write(code if isinstance(code, str) else f"exit code {code}\n")
-                self._finish("end" if code in (None, 0) else "exit")
+                self._finish("end" if code in (None, 0) else "exit", code=code if isinstance(code, int) else 1)
             except BaseException as error:  # noqa: BLE001 - the program's own failure, which is told
                 traceback.print_exc()
-                self._finish("error", error)
+                self._finish("error", error, code=1)
         self._finish("end")
 
     def _begin(self, phase: str) -> None:
@@ -187,7 +194,7 @@ class Rehearsal:
         self._own_sizes = {id(each): each.numel() for each in own if id(each) in self._sizes}
         self.gpus.keep_component("weights", own, "other_models")
 
-    def _finish(self, ended: str, error: BaseException | None = None) -> None:
+    def _finish(self, ended: str, error: BaseException | None = None, code: int = 0) -> None:
         """Write the answer and end the process, which other threads and cleaning up must not delay."""
         signal.alarm(0)
         self._begin("end")
@@ -199,7 +206,7 @@ class Rehearsal:
         draft.replace(file)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(code & 0xFF)
 
     def _answer(self, ended: str, error: BaseException | None) -> dict[str, Any]:
         gpus, history = self.gpus, self.gpus.history
@@ -215,7 +222,8 @@ class Rehearsal:
             "doubts": list(gpus.doubts.sentences),
             "seconds": time.monotonic() - self._start,
             "host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            **_versions(self.files_read),
+            "versions": _versions(),
+            **self._loaded,
             "world_size": gpus.ranks,
             "events": len(history.events),
         }
@@ -247,23 +255,14 @@ def _last_line(error: BaseException) -> str:
     return f"{here[-1].filename}:{here[-1].lineno}" if here else ""
 
 
-def _versions(files_read: Iterable[str]) -> dict[str, Any]:
-    """Return the versions of the libraries, and the files that tell those, the program's own code, and what it read."""
+def _versions() -> dict[str, str]:
+    """Return the versions of the libraries that the program has loaded."""
     import platform
-    import sysconfig
-    from importlib.metadata import PackageNotFoundError, distribution
+    from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    foreign = (sysconfig.get_paths()["stdlib"], str(Path(__file__).resolve().parents[1]))
-    names = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
-    files = [each for each in names if each.endswith(".py") and each.startswith("/") and "-packages" not in each]
-    files = [each for each in files if not os.path.realpath(each).startswith(foreign)]
-    for name in ("torch", "transformers", "peft", "accelerate", "trl", "diffusers", "timm", "lightning", "deepspeed"):
+    for name in ("transformers", "peft", "accelerate", "trl", "diffusers", "timm", "lightning", "deepspeed"):
         if name in sys.modules:
-            try:
-                read = distribution(name)
-            except PackageNotFoundError:
-                continue
-            found.setdefault(name, read.version)
-            files.append(str(read.locate_file(f"{name}-{read.version}.dist-info/METADATA")))
-    return {"versions": found, "files": [*dict.fromkeys([*files, *files_read])]}
+            with contextlib.suppress(PackageNotFoundError):
+                found[name] = version(name)
+    return found

@@ -27,8 +27,6 @@ _REMOVES = ("remove", "unlink", "rmdir")
 _MOVES = ("rename", "replace", "link")
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _FREE = ("/dev/", "/proc/")
-MOST_READ = 2000
-"""Files that were read of which the names are kept."""
 _REFUSED = ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.truncate", "os.link", "os.symlink", "os.chmod")
 
 
@@ -41,9 +39,6 @@ class Scratch:
 
     def __init__(self, folder: Path) -> None:
         self.folder = os.path.realpath(folder)
-        self.files_read: dict[str, None] = {}
-        """Files that the program has read, those of Python's and libraries' left out."""
-        self._foreign = tuple({os.path.realpath(each) + "/" for each in (sys.prefix, sys.base_prefix)})
         self._gone: set[str] = set()
         self._plain = {name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}
         self._open = io.open
@@ -206,21 +201,10 @@ class Scratch:
             return self._open(self._read(path), mode, *args, **kwargs)
         return self._open(self._write(path), mode, *args, **kwargs)
 
-    def _note_read(self, path: Any) -> None:
-        text = self._absolute(path)
-        if text is None or len(self.files_read) > MOST_READ or text.startswith((*_FREE, *self._foreign)):
-            return
-        if not self._is_free(text) and not text.endswith(".pyc"):
-            self.files_read[text] = None
-
     def _refuse(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
             path, _, flags = args
-            writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-            if isinstance(path, int):
-                return
-            if not writes:
-                self._note_read(path)
+            if isinstance(path, int) or not (isinstance(flags, int) and flags & _WRITE_FLAGS):
                 return
         elif event not in _REFUSED:
             return

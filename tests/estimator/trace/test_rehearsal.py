@@ -9,7 +9,7 @@ from real_run import real_peak
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.trace import rehearsal
+from vramtop.estimator.trace import isolated_run
 from vramtop.estimator.trace.rehearsal import python_command, rehearse
 
 pytest.importorskip("torch")
@@ -94,9 +94,10 @@ for step, (ids,) in enumerate(DataLoader(data, 8, pin_memory=True, num_workers=1
 
 @pytest.fixture
 def program(tmp_path, monkeypatch, python_with_torch: str):
-    """Return a function that writes a program and returns its path; the tests run in its folder."""
+    """Return a function that writes a program and returns its path; the tests run in its folder, without a keeper."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", python_with_torch)
+    monkeypatch.setattr(isolated_run, "KEEPER", Path(__file__).parents[2] / "plain_keeper.py")
 
     def write(text: str, name: str = "train.py") -> str:
         Path(name).write_text(text, encoding="utf-8")
@@ -220,7 +221,7 @@ def test_what_a_program_writes_is_thrown_away(program) -> None:
     [
         ("raise ValueError('no data')", r"failed in the rehearsal, at train\.py:1: ValueError: no data"),
         ("import torch", "ended without a backward pass"),
-        ("raise SystemExit('usage: train.py')", "ended with an error before an optimizer had stepped"),
+        ("raise SystemExit('usage: train.py')", "ended with exit code 1 before an optimizer had stepped"),
         ("input()", r"EOFError"),
         ("import time\ntime.sleep(60)", r"no optimizer has stepped within 2 s; the program was at train\.py:2"),
         (
@@ -243,15 +244,15 @@ def test_a_program_that_does_not_train_is_told_in_a_sentence(program, text: str,
 
 
 def test_a_program_that_takes_the_host_s_memory_is_ended(program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "_MAX_HOST_SHARE", 2**30 / rehearsal._free_host_bytes())
+    monkeypatch.setattr(isolated_run, "_MAX_HOST_SHARE", 2**30 / isolated_run._free_host_bytes())
     with pytest.raises(CannotTellError, match="this host's memory"):
         rehearse([sys.executable, program("import time\nkept = b'x' * 1_500_000_000\ntime.sleep(99)")], timeout=60)
 
 
 def test_a_rehearsal_ends_when_other_processes_take_the_host_s_memory(program, monkeypatch: pytest.MonkeyPatch) -> None:
-    free_now = rehearsal._free_host_bytes
+    free_now = isolated_run._free_host_bytes
     at_the_start = iter([2**44])
-    monkeypatch.setattr(rehearsal, "_free_host_bytes", lambda: next(at_the_start, free_now()))
+    monkeypatch.setattr(isolated_run, "_free_host_bytes", lambda: next(at_the_start, free_now()))
     with pytest.raises(CannotTellError, match="this host's memory went out"):
         rehearse([sys.executable, program("import time\ntime.sleep(99)")], timeout=60)
 

@@ -1,0 +1,11 @@
+"""Runs a program that changes nothing real: a view of its own of the files, and a record of what it looked at.
+
+``python -I -S isolation REQUEST`` keeps one program (``__main__.py``). It needs Linux and the standard library alone.
+"""
+
+LEVELS = ("overlay", "landlock", "python")
+"""What keeps a program from real files, the best first: a view of its own, Landlock, or the keeper's refusals alone."""
+SHARED, REPORT = "shared", "report.json"
+"""Folder that the program may really change, and what the keeper tells, in the scratch folder."""
+VARIABLE = "VRAMTOP_ISOLATION"
+"""Variable with which the program learns how it is kept."""

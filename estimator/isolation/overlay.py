@@ -1,0 +1,175 @@
+"""A view of this machine's files for one program: it sees and changes them as ever, and none of them changes.
+
+Everything that is written goes to an upper folder of overlayfs, whoever writes it. In a user namespace the kernel
+makes no overlay of a folder with other mounts below, since these are locked: such a folder is made anew on a tmpfs,
+and each of its entries gets an overlay. A file system that cannot be a lower layer (some FUSE, autofs) is read-only.
+``/dev`` has only harmless devices; ``/proc`` and ``/sys`` are read-only. Nobody answers at a socket of the file
+system below an overlay.
+"""
+
+import contextlib
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from .kernel import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, change_root, make_read_only, mount
+
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_KERNEL = ("/dev", "/proc", "/sys")
+_MAX_OVERLAYS = 1000
+_MAX_COPIED_BYTES = 1 << 20
+"""Files beside other mounts are copied up to this size, so that the program may change them; others are read-only."""
+_SMALL_TMPFS = "mode=755,size=25%"
+
+
+class View:
+    """Builds the view and enters it; in a mount namespace of its own.
+
+    Args:
+        scratch: folder with room for what the program writes; it gets ``root`` and ``upper``.
+        shared: folder in it that the program really may change, under the same path.
+        others: folders that the program may write to and that are another user's: where only one user is known in the
+            namespace, overlayfs cannot copy such a folder up (``EOVERFLOW``), unless an overlay begins there.
+    """
+
+    def __init__(self, scratch: str, shared: str, others: list[str]) -> None:
+        self._others = others
+        self._root, self._upper, self._shared = f"{scratch}/root", f"{scratch}/upper", shared
+        self._overlays = 0
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            self._mounts = {_unescaped(line.split()[4]) for line in file}
+        self._parents = {str(parent) for each in self._mounts for parent in Path(each).parents}
+
+    def enter(self) -> None:
+        """Build the view and make it this process's root; ``/proc`` is mounted by ``mount_proc``, later.
+
+        Raises:
+            OSError: the kernel allows no mounts, or no overlays.
+        """
+        mount("", "/", None, MS_REC | MS_PRIVATE)
+        for folder in (self._root, self._upper):
+            os.mkdir(folder)
+        self._require_upper()
+        mount("tmpfs", self._root, "tmpfs", MS_NOSUID | MS_NODEV, _SMALL_TMPFS)
+        self._add_folder("/")
+        for path in self._others:
+            if path not in self._parents:
+                with contextlib.suppress(OSError):
+                    self._overlay(path, f"{self._root}{path}")
+        self._add_devices()
+        for name in ("/proc", "/sys"):
+            self._add_read_only(name)
+        os.makedirs(f"{self._root}{self._shared}", exist_ok=True)
+        mount(self._shared, f"{self._root}{self._shared}", None, MS_BIND)
+        change_root(self._root)
+
+    def _require_upper(self) -> None:
+        """Have upper folders in memory where the file system of the scratch folder can hold none (overlayfs, NFS)."""
+        try:
+            self._overlay(self._root, self._root)
+        except OSError:
+            mount("tmpfs", self._upper, "tmpfs", MS_NOSUID | MS_NODEV, "mode=700")
+            self._overlay(self._root, self._root)
+
+    def _overlay(self, lower: str, target: str) -> None:
+        self._overlays += 1
+        if self._overlays > _MAX_OVERLAYS:
+            raise OSError(f"more than {_MAX_OVERLAYS} overlays")
+        found = os.stat(lower)
+        folders = [f"{self._upper}/{self._overlays}{kind}" for kind in ("", "w")]
+        for folder in folders:
+            os.mkdir(folder)
+        os.chmod(folders[0], stat.S_IMODE(found.st_mode))
+        opened = os.open(lower, os.O_PATH)  # a path of its own would have to be escaped
+        try:
+            options = f"userxattr,lowerdir=/proc/self/fd/{opened},upperdir={folders[0]},workdir={folders[1]}"
+            mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options)
+        finally:
+            os.close(opened)
+
+    def _add(self, path: str) -> None:
+        found = os.lstat(path)
+        target = f"{self._root}{path}"
+        if stat.S_ISLNK(found.st_mode):
+            os.symlink(os.readlink(path), target)
+        elif stat.S_ISDIR(found.st_mode):
+            os.mkdir(target, stat.S_IMODE(found.st_mode))
+            if path not in _KERNEL:
+                self._add_folder(path)
+        elif stat.S_ISREG(found.st_mode) and path not in self._mounts and found.st_size <= _MAX_COPIED_BYTES:
+            shutil.copy2(path, target)
+        elif stat.S_ISREG(found.st_mode):
+            Path(target).touch()
+            mount(path, target, None, MS_BIND)
+            make_read_only(target)
+
+    def _add_folder(self, path: str) -> None:
+        if path not in self._parents:
+            try:
+                self._overlay(path, f"{self._root}{path}")
+            except OSError:
+                self._add_read_only(path)
+            return
+        try:
+            names = os.listdir(path)
+        except OSError:
+            return
+        if len(names) > _MAX_OVERLAYS - self._overlays:
+            self._add_read_only(path)
+            return
+        for name in names:
+            with contextlib.suppress(OSError):  # it cannot be seen, or has gone
+                self._add(f"{path.rstrip('/')}/{name}")
+
+    def _add_read_only(self, path: str) -> None:
+        target = f"{self._root}{path}"
+        mount(path, target, None, MS_BIND | MS_REC)
+        make_read_only(target)
+
+    def _add_devices(self) -> None:
+        folder = f"{self._root}/dev"
+        os.makedirs(folder, exist_ok=True)
+        mount("tmpfs", folder, "tmpfs", MS_NOSUID, "mode=755,size=1m")
+        for name in _DEVICES:
+            Path(folder, name).touch()
+            mount(f"/dev/{name}", f"{folder}/{name}", None, MS_BIND)
+            make_read_only(f"{folder}/{name}")  # writing to it is no change of it; its mode is
+        for name, kind, options in (("shm", "tmpfs", "mode=1777"), ("pts", "devpts", "newinstance,ptmxmode=0666")):
+            os.mkdir(f"{folder}/{name}")
+            with contextlib.suppress(OSError):  # no terminals: a rehearsal has none either
+                mount(kind, f"{folder}/{name}", kind, MS_NOSUID, options)
+        for name, target in (("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"),
+                             ("stderr", "/proc/self/fd/2"), ("ptmx", "pts/ptmx")):  # fmt: skip
+            os.symlink(target, f"{folder}/{name}")
+
+
+def others_folders(named: list[str]) -> list[str]:
+    """Return the folders on the way to paths that are another user's, and that this user may write to.
+
+    Args:
+        named: paths that the program may use: of its arguments and variables.
+    """
+    found: dict[str, None] = {}
+    for path in named:
+        at = os.path.realpath(path)
+        while at != "/":
+            with contextlib.suppress(OSError):
+                if os.path.isdir(at) and os.stat(at).st_uid != os.geteuid() and os.access(at, os.W_OK):
+                    found[at] = None
+            at = os.path.dirname(at)
+    return sorted(found, key=lambda each: each.count("/"))
+
+
+def mount_proc() -> None:
+    """Mount the ``/proc`` of this process's own pid namespace over the old one, where the kernel allows it."""
+    with contextlib.suppress(OSError):  # in a container that hides parts of its own
+        mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV)
+        make_read_only("/proc")
+
+
+def _unescaped(path: str) -> str:
+    """Return a path of mountinfo, where spaces and the like are octal."""
+    for code in ("040", "011", "012", "134"):
+        path = path.replace(f"\\{code}", chr(int(code, 8)))
+    return path

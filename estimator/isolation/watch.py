@@ -1,0 +1,300 @@
+"""Has the kernel tell what a program and its children look for, read, list and connect to (seccomp's notifications).
+
+The program installs the filter itself (``worker/rehearsal/watched.py``); its notifications come here, those of
+native code and of children as well. Where the program has no view of its own (``overlay.py``), what would change a
+file outside of its folder is refused here, too. The path is looked at before the kernel reads it, which a program
+that wants to deceive could use; Landlock refuses most of the same for good.
+"""
+
+import contextlib
+import errno
+import fcntl
+import ipaddress
+import os
+import platform
+import socket
+import struct
+import threading
+
+from .seen import EXISTS, LISTED, MAX_PATHS, USED, signature
+
+_X86, _ARM = 0xC000003E, 0xC00000B7
+_NONE = -1
+# name: number on x86-64 and on ARM (-1: not there), arguments with the folder's descriptor (-1: none) and the path
+_LOOKS = {
+    "open": (2, -1, -1, 0), "openat": (257, 56, 0, 1), "openat2": (437, 437, 0, 1), "creat": (85, -1, -1, 0),
+    "stat": (4, -1, -1, 0), "lstat": (6, -1, -1, 0), "newfstatat": (262, 79, 0, 1), "statx": (332, 291, 0, 1),
+    "access": (21, -1, -1, 0), "faccessat": (269, 48, 0, 1), "faccessat2": (439, 439, 0, 1),
+    "readlink": (89, -1, -1, 0), "readlinkat": (267, 78, 0, 1),
+    "execve": (59, 221, -1, 0), "execveat": (322, 281, 0, 1),
+}  # fmt: skip
+_CHANGES = {
+    "mkdir": (83, -1, -1, 0), "mkdirat": (258, 34, 0, 1), "rmdir": (84, -1, -1, 0),
+    "unlink": (87, -1, -1, 0), "unlinkat": (263, 35, 0, 1),
+    "rename": (82, -1, -1, 0), "renameat": (264, 38, 0, 1), "renameat2": (316, 276, 0, 1),
+    "link": (86, -1, -1, 0), "linkat": (265, 37, 0, 1), "symlink": (88, -1, -1, 1), "symlinkat": (266, 36, 1, 2),
+    "mknod": (133, -1, -1, 0), "mknodat": (259, 33, 0, 1), "truncate": (76, 45, -1, 0),
+    "chmod": (90, -1, -1, 0), "fchmodat": (268, 53, 0, 1), "fchmodat2": (452, 452, 0, 1), "fchmod": (91, 52, 0, -1),
+    "chown": (92, -1, -1, 0), "lchown": (94, -1, -1, 0), "fchownat": (260, 54, 0, 1), "fchown": (93, 55, 0, -1),
+    "utime": (132, -1, -1, 0), "utimes": (235, -1, -1, 0), "futimesat": (261, -1, 0, 1), "utimensat": (280, 88, 0, 1),
+    "setxattr": (188, 5, -1, 0), "lsetxattr": (189, 6, -1, 0), "fsetxattr": (190, 7, 0, -1),
+    "removexattr": (197, 14, -1, 0), "lremovexattr": (198, 15, -1, 0), "fremovexattr": (199, 16, 0, -1),
+}  # fmt: skip
+_SECOND_PATHS = {"rename": (-1, 1), "renameat": (2, 3), "renameat2": (2, 3), "link": (-1, 1), "linkat": (2, 3)}
+_CONNECT = (42, 203)
+_IO_URING_SETUP = 425
+"""Opens files without being seen; programs do without it."""
+_FLAGS_AT = {"newfstatat": 3, "statx": 2}
+_AT_EMPTY_PATH = 0x1000
+_AT_FDCWD = (1 << 32) - 100
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
+_ALLOW, _NOTIFY, _NOT_THERE = 0x7FFF0000, 0x7FC00000, 0x00050000 | errno.ENOSYS
+_RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
+_CONTINUE = 1
+_REQUEST = struct.Struct("QIIiIQ6Q")
+_RESPONSE = struct.Struct("QqiI")
+_PATH_MAX, _PAGE = 4096, 4096
+_MAX_OPEN = 64
+_OWN_FILES = ("/proc/self", "/proc/thread-self")
+_KERNEL = ("/proc/", "/sys/", "/dev/")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+_SHARED_MEMORY = "/dev/shm/"
+_NAME_SERVICE = 53
+
+
+def _arch() -> int:
+    """Return the place of this machine's numbers in the tables.
+
+    Raises:
+        OSError: it is a machine without them.
+    """
+    try:
+        return ("x86_64", "aarch64").index(platform.machine())
+    except ValueError:
+        raise OSError(errno.ENOSYS, f"no system calls are known of {platform.machine()}") from None
+
+
+def filter_program(*, guards: bool) -> bytes:
+    """Return the instructions (``struct sock_filter``) that select what is told.
+
+    Args:
+        guards: what changes files is told, too.
+
+    Raises:
+        OSError: this machine's system calls are not known.
+    """
+    arch = _arch()
+    code = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, (_X86, _ARM)[arch]), (_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, 0)]
+    code += [(_EQUAL, 0, 1, _IO_URING_SETUP), (_RETURN, 0, 0, _NOT_THERE)]
+    code += [(_EQUAL, 0, 1, _CONNECT[arch]), (_RETURN, 0, 0, _NOTIFY)]
+    for name, numbers in {**_LOOKS, **(_CHANGES if guards else {})}.items():
+        if numbers[arch] == _NONE:
+            continue
+        if name in _FLAGS_AT:  # of an open file, without a path
+            code += [(_EQUAL, 0, 4, numbers[arch]), (_LOAD, 0, 0, 16 + 8 * _FLAGS_AT[name])]
+            code += [(_ANY_BIT, 0, 1, _AT_EMPTY_PATH), (_RETURN, 0, 0, _ALLOW)]
+        else:
+            code.append((_EQUAL, 0, 1, numbers[arch]))
+        code.append((_RETURN, 0, 0, _NOTIFY))
+    code.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("HBBI", *each) for each in code)
+
+
+class Watch:
+    """Answers the kernel's notifications, and keeps what they tell.
+
+    Args:
+        own: folders that the program may change; what is in them is no part of the answer.
+        guards: refuse changes elsewhere.
+    """
+
+    def __init__(self, own: tuple[str, ...], *, guards: bool) -> None:
+        self.paths: dict[str, tuple[int, str]] = {}
+        """How each path was used, and what stood there outside of the program's view."""
+        self.addresses: set[str] = set()
+        """Addresses beyond this machine that were connected to."""
+        self.is_complete = True
+        self._own = tuple(f"{each}/" for each in own)
+        self._guards = guards
+        self._memory: dict[int, int] = {}
+        self._shared = set(os.listdir(_SHARED_MEMORY)) if guards and os.path.isdir(_SHARED_MEMORY) else set()
+        arch = _arch()
+        self._calls = {
+            numbers[arch]: (name, *numbers[2:])
+            for name, numbers in {**_LOOKS, **_CHANGES}.items()
+            if numbers[arch] != _NONE
+        }
+
+    def answer_from(self, listener: int) -> None:
+        """Answer a listener's notifications on a thread of its own, until the program ends."""
+        threading.Thread(target=self._answer, args=(listener,), daemon=True).start()
+
+    def _answer(self, listener: int) -> None:
+        with contextlib.suppress(OSError):  # Linux 6.6: the program goes on where it was waiting
+            fcntl.ioctl(listener, _SET_FLAGS, 1)
+        empty, buffer = bytes(_REQUEST.size), bytearray(_REQUEST.size)
+        while True:
+            buffer[:] = empty
+            try:
+                fcntl.ioctl(listener, _RECEIVE, buffer)
+            except InterruptedError:
+                continue
+            except OSError as error:
+                if error.errno == errno.ENOENT:  # who asked has ended
+                    if not self._has_callers(listener):
+                        return
+                    continue
+                return
+            identity, pid, _, number, _, _, *arguments = _REQUEST.unpack(buffer)
+            try:
+                refused = self._look(pid, number, arguments)
+            except Exception:  # noqa: BLE001 - the program waits for an answer, whatever happens here
+                self.is_complete, refused = False, errno.EPERM if self._guards and number not in self._calls else 0
+            with contextlib.suppress(OSError):  # who asked has ended
+                fcntl.ioctl(listener, _SEND, _RESPONSE.pack(identity, 0, -refused, 0 if refused else _CONTINUE))
+
+    @staticmethod
+    def _has_callers(listener: int) -> bool:
+        import select
+
+        poll = select.poll()
+        poll.register(listener, 0)
+        return not any(events & select.POLLHUP for _, events in poll.poll(0))
+
+    def _look(self, pid: int, number: int, arguments: list[int]) -> int:
+        """Note a call; return the error with which it is refused, or 0."""
+        if number not in self._calls:
+            return self._connects(pid, self._read(pid, arguments[1], min(arguments[2], 128)))
+        name, folder, at = self._calls[number]
+        path = self._path(pid, arguments, folder, at)
+        if name.startswith("exec"):
+            self._forget(pid)  # it gets another memory
+        if path is None:
+            return 0
+        if name in _CHANGES:
+            second = _SECOND_PATHS.get(name)
+            paths = [path, self._path(pid, arguments, *second)] if second else [path]
+            return 0 if all(each is None or self._may_change(each) for each in paths) else errno.EACCES
+        flags = self._flags(pid, name, arguments)
+        self._note(path, flags)
+        if self._guards and flags & _WRITES and not self._may_change(path):
+            return errno.EACCES
+        return 0
+
+    def _flags(self, pid: int, name: str, arguments: list[int]) -> int:
+        if name == "openat2":
+            return int(struct.unpack("Q", self._read(pid, arguments[2], 8))[0])
+        if name == "creat":
+            return os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        return arguments[{"open": 1, "openat": 2}[name]] & 0xFFFFFFFF if name.startswith("open") else 0
+
+    def _path(self, pid: int, arguments: list[int], folder: int, at: int) -> str | None:
+        """Return the absolute path that a call names; None: it names none."""
+        descriptor = arguments[folder] & 0xFFFFFFFF if folder != _NONE else _AT_FDCWD
+        text = ""
+        if at != _NONE and arguments[at]:
+            text = os.fsdecode(self._read(pid, arguments[at], _PATH_MAX).partition(b"\0")[0])
+        if at != _NONE and not text and descriptor == _AT_FDCWD:
+            return None
+        if not text.startswith("/"):
+            place = "cwd" if descriptor == _AT_FDCWD else f"fd/{descriptor}"
+            base = os.readlink(f"/proc/{pid}/{place}")
+            if not base.startswith("/"):  # a pipe or a socket
+                return None
+            text = f"{base}/{text}" if text else base
+        for own in _OWN_FILES:
+            if text == own or text.startswith(f"{own}/"):
+                text = f"/proc/{pid}{text[len(own) :]}"
+        if text.startswith("/dev/fd/"):
+            text = f"/proc/{pid}/fd/{text[8:]}"
+        if text.startswith("/proc/"):
+            text = self._through_proc(text)
+        return text if text.startswith("/") else None
+
+    @staticmethod
+    def _through_proc(path: str) -> str:
+        """Return a path behind the links of a process (``/proc/PID/cwd/x``)."""
+        parts = path.split("/")
+        if len(parts) > 3 and parts[3] in ("cwd", "root", "fd"):
+            at = 5 if parts[3] == "fd" else 4
+            link = "/".join(parts[:at])
+            with contextlib.suppress(OSError):
+                return "/".join([os.readlink(link), *parts[at:]])
+        return path
+
+    def _note(self, path: str, flags: int) -> None:
+        if ".." not in path:  # else a link on the way would decide
+            path = os.path.normpath(path)
+        if f"{path}/".startswith((*self._own, *_KERNEL)) or ("/__pycache__/" in path and path.endswith(".pyc")):
+            return
+        use = USED
+        if flags & os.O_DIRECTORY:
+            use = LISTED
+        elif flags & os.O_ACCMODE == os.O_WRONLY and not flags & os.O_APPEND:
+            use = EXISTS
+        before = self.paths.get(path)
+        if before is not None and before[0] >= use:
+            return
+        if len(self.paths) >= MAX_PATHS:
+            self.is_complete = False
+            return
+        self.paths[path] = (use, signature(path, use))
+
+    def _may_change(self, path: str) -> bool:
+        """Return True if a path is the program's own to change; links on the way are followed."""
+        parent, name = os.path.split(path)
+        real = os.path.join(os.path.realpath(parent), name) if os.path.islink(path) else os.path.realpath(path)
+        if os.path.islink(path):  # what it leads to is written, what it is itself is removed: both are to be its own
+            return self._is_own(real) and self._is_own(os.path.realpath(path))
+        return self._is_own(real)
+
+    def _is_own(self, path: str) -> bool:
+        if path.startswith(self._own) or f"{path}/" in self._own or path in _DEVICES:
+            return True
+        return path.startswith(_SHARED_MEMORY) and path[len(_SHARED_MEMORY) :] not in self._shared
+
+    def _connects(self, pid: int, address: bytes) -> int:
+        family = struct.unpack_from("H", address)[0] if len(address) >= 2 else 0
+        if family == socket.AF_UNIX:
+            path = os.fsdecode(address[2:].partition(b"\0")[0])
+            if not self._guards or not path:
+                return 0
+            full = path if path.startswith("/") else f"{os.readlink(f'/proc/{pid}/cwd')}/{path}"
+            return 0 if os.path.realpath(full).startswith(self._own) else errno.ECONNREFUSED
+        if family in (socket.AF_INET, socket.AF_INET6):
+            port = struct.unpack_from("!H", address, 2)[0]
+            packed = address[4:8] if family == socket.AF_INET else address[8:24]
+            found = ipaddress.ip_address(packed)
+            found = getattr(found, "ipv4_mapped", None) or found
+            if not found.is_loopback and port != _NAME_SERVICE:
+                self.addresses.add(f"{found}:{port}")
+        return 0
+
+    def _read(self, pid: int, address: int, size: int) -> bytes:
+        """Read up to ``size`` bytes of a process's memory, or up to a zero byte."""
+        first = min(size, 256, _PAGE - address % _PAGE)
+        data = os.pread(self._opened(pid), first, address)
+        if not data:  # of a process that has ended, whose number another has now
+            self._forget(pid)
+            data = os.pread(self._opened(pid), first, address)
+        file = self._opened(pid)
+        while b"\0" not in data and len(data) < size:
+            more = os.pread(file, min(size - len(data), _PAGE), address + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def _opened(self, pid: int) -> int:
+        if pid not in self._memory:
+            if len(self._memory) > _MAX_OPEN:
+                self._forget(*self._memory)
+            self._memory[pid] = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        return self._memory[pid]
+
+    def _forget(self, *pids: int) -> None:
+        for pid in pids:
+            file = self._memory.pop(pid, None)
+            if file is not None:
+                os.close(file)
