@@ -248,7 +248,9 @@ class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     timeout: Annotated[float, Meta(gt=0)] = 600
     """Seconds after which it is ended."""
     kept: str | None = None
-    """Name of a kept rehearsal, which is taken without running the program; absent: it is run unless it was."""
+    """Name of a kept rehearsal, the only one that is taken; absent: the one of this command."""
+    file: str | None = None
+    """Job file that the program was read from, noted by vramtop; absent: it was typed."""
 
     @property
     def words(self) -> list[str]:
