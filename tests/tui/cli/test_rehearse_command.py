@@ -130,7 +130,7 @@ def test_a_job_file_may_name_a_program(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "job.toml").write_text(f'[program]\ncommand = "{sys.executable} train.py"\nsteps = 2\n')
     monkeypatch.chdir("/")
-    assert main(["fit", f"{tmp_path}/job.toml", "--gpu-type", "4090", "--json"]) == 0
+    assert main(["fit", "--rehearse", f"{tmp_path}/job.toml", "--gpu-type", "4090", "--json"]) == 0
     found = valid_json("fit", capsys.readouterr().out)["budget"]
     assert found["rehearsal"]["optimizer_steps"] == {"Adam": 2}
     assert found["largest"][0]["line"] == f"{tmp_path.resolve()}/train.py:6"
