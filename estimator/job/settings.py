@@ -235,7 +235,7 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
 
 class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A program of the user's that is rehearsed: it runs without a GPU, and what it would allocate is the budget."""
+    """A program of the user's: what it allocates in a rehearsal, which `--rehearse` makes, is the budget."""
 
     command: str = ""
     """Command that starts it, as it is typed in a shell."""

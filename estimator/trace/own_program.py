@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..common.errors import InputError
+from ..common.errors import NOT_REHEARSED, InputError
 from ..common.trust import Writers, own_writers, user_name, writers_of_program
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from ..job.gpu_catalogue import Gpu
     from ..job.settings import Program
-
-NOT_REHEARSED = "not rehearsed: "
-"""Beginning of the sentence about a program that has no kept rehearsal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,14 +25,14 @@ from textual.widgets import Input, Label, Static
 from vramtop.estimator.advice.suggestion_search import Suggestion
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.cancellation import current_token
-from vramtop.estimator.common.errors import CancelledError, InputError, Verdict, VramtopError
+from vramtop.estimator.common.errors import NOT_REHEARSED, CancelledError, InputError, Verdict, VramtopError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.gpu_catalogue import catalogue, find_gpu
 from vramtop.estimator.job.job import REHEARSED, Job
 from vramtop.estimator.job.job_file.changes import job_differences, with_changes
 from vramtop.estimator.job.resolved_job import settles
 from vramtop.estimator.job.settings import ModelSpec, Target
-from vramtop.estimator.trace.own_program import NOT_REHEARSED, WhatRuns, what_runs
+from vramtop.estimator.trace.own_program import WhatRuns, what_runs
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.fit import (
     DeviceCapacity,
