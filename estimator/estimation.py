@@ -54,9 +54,10 @@ def estimate(
 
     Args:
         job: the job.
-        method: of a described job; a program is rehearsed. ``formula``: from the config alone, in milliseconds;
-            ``exact``: the formula on parameters counted on the built model, in a worker process; ``traced``: from two
-            steps of the real model on fake tensors, in a worker process; ``auto``: the deepest that is available.
+        method: of a described job; of a program the kept rehearsal is taken, and nothing is run.
+            ``formula``: from the config alone, in milliseconds; ``exact``: the formula on parameters counted on the
+            built model, in a worker process; ``traced``: from two steps of the real model on fake tensors, in a worker
+            process; ``auto``: the deepest that is available.
         gpu: the GPU; None: the job's target, else a Hopper GPU.
         memory_bytes: total memory of a GPU that is not in the catalogue, for replaying a traced step.
         python: interpreter of the worker process; None: searched for.

@@ -1,6 +1,7 @@
 """Fixtures of the whole test suite: factories of budgets, snapshots and sources with figures that are easy to check."""
 
 import signal
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from preloaded_python import preloaded_python
 from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak, Phase
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.trace import isolated_run
 from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MigReading, Snapshot, Source
 
@@ -80,6 +82,13 @@ def python_with_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     """Path of a Python that has imported torch already, for tests that start many programs."""
     with preloaded_python(tmp_path_factory.mktemp("python"), "torch", "torch._dynamo") as python:
         yield python
+
+
+@pytest.fixture
+def quick_rehearsals(monkeypatch: pytest.MonkeyPatch, python_with_torch: str) -> None:
+    """Rehearse with a Python that has imported torch already; nothing keeps the programs from real files."""
+    monkeypatch.setattr(sys, "executable", python_with_torch)
+    monkeypatch.setattr(isolated_run, "KEEPER", Path(__file__).with_name("plain_keeper.py"))
 
 
 @pytest.fixture

@@ -330,6 +330,9 @@ JOB_KEYS = {
         "f12,c",
         "preflight: check the driver, model, access tokens, disk, libraries and network that the job needs",
     ),
+    "fit.rehearse": Key("ctrl+r,r", "rehearse the program without a GPU; asks first, and shows what would run"),
+    "rehearse.run": Key("y", "run the program"),
+    "rehearse.leave": Key("n,q", "run nothing"),
     "fit.apply": Key("enter", "apply the highlighted suggestion", in_help=False),
     "attach.choose": Key("f3", "attach to one more process"),
     "attach.forget": Key("f8", "forget what you filled in for this command line; clearing a field forgets it, too"),
@@ -454,6 +457,7 @@ PLACES: dict[str, str] = {
     "dashboard": "app list dashboard processes",
     "columns": "app.back list.up list.down processes.columns columns",
     "signal": "app.back list.up list.down list.fold list.unfold signal",
+    "rehearsal": "app.back list.fold list.unfold rehearse",
     "GPU": f"app {_TABLE} list.open list.unfold list.fold dashboard.gpu dashboard.process gpu processes.mark "
     "processes.columns processes.sort processes.signal processes.leave_alone",
     "process": f"app {_TABLE} list.filter dashboard.attach dashboard.process process",

@@ -13,6 +13,8 @@ from typing import Literal
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 """Whether a job fits: of one GPU, of all, or of a changed job."""
+NOT_REHEARSED = "not rehearsed: "
+"""Beginning of the sentence about a program that has no kept rehearsal; the command that makes one follows."""
 _MAX_CHARACTERS = 1500
 """The longest sentences name every known key."""
 

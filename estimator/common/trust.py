@@ -30,9 +30,21 @@ class Writers:
     """Only links count."""
 
     def distrust(self, path: str | Path) -> str | None:
-        """Return why others may decide what stands at an absolute path; None: they may not.
+        """Return why others may decide what stands at an absolute path; None: they may not; see ``find_distrusted``."""
+        found = self.find_distrusted(path)
+        if found is None:
+            return None
+        place, reason = found
+        return reason.format("it" if place == str(path).rstrip("/") else place)
+
+    def find_distrusted(self, path: str | Path) -> tuple[str, str] | None:
+        """Return the place through which others may decide what stands at an absolute path; None: there is none.
 
         Every folder on the way is looked at, and every link: who may replace one of them decides about all below.
+
+        Returns:
+            The path as it was given if what stands there is theirs, else that of a folder or link on the way; and the
+            reason, with ``{}`` for its name.
 
         Raises:
             OSError: there is nothing, or a folder on the way cannot be entered.
@@ -59,7 +71,7 @@ class Writers:
             rest += [part for part in reversed(target.split("/")) if part]
         if reason is None:
             return None
-        return reason.format("it" if wanted.rstrip("/") in (at, below) else below)
+        return wanted.rstrip("/") if wanted.rstrip("/") in (at, below) else below, reason
 
     def _reason(self, found: os.stat_result, *, is_above: bool) -> str | None:
         """Return what speaks against a file or folder; in one above with the sticky bit none may replace others'."""

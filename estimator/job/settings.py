@@ -235,7 +235,7 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
 
 class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A program of the user's that is rehearsed: it runs without a GPU, and what it would allocate is the budget."""
+    """A program of the user's: what it allocates in a rehearsal, which `--rehearse` makes, is the budget."""
 
     command: str = ""
     """Command that starts it, as it is typed in a shell."""
@@ -250,7 +250,9 @@ class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     offline: bool = False
     """It has no network, as far as this kernel can take it away."""
     kept: str | None = None
-    """Name of a kept rehearsal, which is taken without running the program; absent: it is run unless it was."""
+    """Name of a kept rehearsal, the only one that is taken; absent: the one of this command."""
+    file: str | None = None
+    """Job file that the program was read from, noted by vramtop; absent: it was typed."""
 
     @property
     def words(self) -> list[str]:

@@ -21,6 +21,7 @@ from ..common.sizes import format_gib
 from ..common.trust import find_program, why_not_found
 from ..formula.ranges import Doubts, StepDoubt
 from ..isolation import VARIABLE
+from ..job.gpu_catalogue import find_gpu
 from ..job.job import Job
 from ..job.resolved_job import resolve_job
 from ..job.settings import Parallel, Program
@@ -28,6 +29,7 @@ from . import kept_rehearsals
 from .allocator_report import allocator_settings
 from .isolated_run import IsolatedRun
 from .kept_rehearsals import KeptRehearsal, RehearsalAnswer
+from .own_program import not_rehearsed, require_own
 from .traced_budget import Overhead, overhead_of, peak_of, phases_of, timeline_of
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ def rehearse(
         environ: its environment; None: this process's.
     """
     program = Program(command=shlex.join(command), folder=str(Path.cwd()), python=python, steps=steps, timeout=timeout)
-    return rehearse_job(Job(program=program), gpu=gpu, environ=environ, kept=False)
+    return rehearse_job(Job(program=program), gpu=gpu, environ=environ, may_run=True, kept=False)
 
 
 def rehearse_job(
@@ -105,24 +107,29 @@ def rehearse_job(
     memory_bytes: int | None = None,
     environ: Mapping[str, str] | None = None,
     progress: Callable[[str], None] | None = None,
+    may_run: bool = False,
     kept: bool = True,
 ) -> Rehearsed:
-    """Run a job's program without a GPU until its optimizers have stepped, unless that was done and is kept.
+    """Return the rehearsal of a job's program: one that is kept, or with ``may_run`` a new one, without a GPU.
 
     Args:
         job: with a program.
-        gpu: what the program finds; None: a Hopper GPU of 80 GiB.
+        gpu: what the program finds; None: the job's target, else a Hopper GPU of 80 GiB.
         memory_bytes: total memory of a GPU that is not in the catalogue.
         environ: the program's environment; None: this process's.
         progress: called with a few words about what is being done.
+        may_run: the user has asked for this program to be run; False: nothing is started.
         kept: take a rehearsal that is kept, if there is one.
 
     Raises:
-        InputError: it is no command of Python's, or cannot be started.
-        CannotTellError: it ended before an optimizer had stepped; with the end of its output.
+        InputError: it is no command of Python's, others decide what it runs, or it cannot be started.
+        CannotTellError: it is not kept and may not run, or it ended before an optimizer had stepped; with the end of
+            its output.
     """
     variables = dict(os.environ if environ is None else environ)
     program = job.program or Program()
+    if gpu is None and job.target.gpu:
+        gpu = find_gpu(job.target.gpu)
     if program.kept is not None:
         found = kept_rehearsals.find(program.kept)
         if found is None or found.what_changed(None) is not None:
@@ -138,6 +145,9 @@ def rehearse_job(
     changed = found.what_changed(environ_of_run) if found is not None else None
     if found is not None and changed is None:
         return _rehearsed(job, found, gpu, variables)
+    if not may_run:
+        raise CannotTellError(not_rehearsed(program, gpu, memory_bytes, changed))
+    require_own(program, interpreter, words, folder)
     with IsolatedRun(folder, offline=program.offline) as run:
         files = {"answer": f"{run.shared}/answer.json", "progress": f"{run.shared}/progress"}
         plan = {**settings, **files, "seconds": program.timeout, "scratch": str(run.shared), "kept_as": VARIABLE}

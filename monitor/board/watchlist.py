@@ -692,9 +692,16 @@ class Watchlist:
             self._pending = tuple(known for known in self._pending if known != job)
         self.on_pending_removed(job)
 
-    def set_budget(self, budget: Budget) -> None:
-        """Replace the quick estimate of a job by a better budget."""
+    def set_budget(self, budget: Budget, job: Job | None = None) -> None:
+        """Replace the quick estimate of a job by a better budget.
+
+        Args:
+            budget: of the job.
+            job: as it was given, if its budget is of one with more settings.
+        """
         with self._lock:
+            if job is not None:
+                self._budgets.set_if_unknown(job, budget)
             self._budgets.set_budget(budget)
 
     def improve_budget(self, run: WatchedJob, budget: Budget) -> bool:

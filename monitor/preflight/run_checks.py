@@ -177,6 +177,7 @@ def prepare(
     worker_python: str | None = None,
     seconds: float = ESTIMATE_TIMEOUT_SECONDS,
     correct: Callable[[Budget], Budget] = lambda budget: budget,
+    rehearses: bool = False,
 ) -> CheckContext:
     """Return the context of a job's checks; its slow facts are not computed yet.
 
@@ -191,6 +192,7 @@ def prepare(
         worker_python: interpreter for that estimate; searched for if left out.
         seconds: time limit of that estimate.
         correct: corrects a budget by measured runs.
+        rehearses: the user has asked for the job's program to be run, which is done once.
     """
     environ = job_environment(environ, launch)
     model = None
@@ -199,7 +201,17 @@ def prepare(
     job = job if model is None else job_of_model(job, model)
     modules = sorted({name for groups in REPORTING_MODULES.values() for group in groups for name in group})
 
+    def rehearse() -> Budget:
+        from vramtop.estimator.trace.rehearsal import rehearse_job
+
+        gpu, size = machine.gpu_type, machine.memory_bytes
+        return rehearse_job(job, gpu=gpu, memory_bytes=size, environ=environ, may_run=rehearses).budget
+
+    rehearsed = LazyValue(rehearse)
+
     def budget(method: MethodChoice) -> Budget:
+        if job.program is not None:
+            return correct(rehearsed())
         found = estimate(
             job,
             method=method,

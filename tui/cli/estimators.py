@@ -43,12 +43,20 @@ class Estimators:
         environ: Mapping[str, str] | None = None,
         python: str | None = None,
         progress: Callable[[str], None] | None = None,
+        may_run: bool = False,
     ) -> Budget:
-        """Estimate by the closed form; rehearse a program."""
+        """Estimate by the closed form; of a program take the kept rehearsal, or with ``may_run`` make one."""
         from vramtop.estimator.estimation import estimate
 
         del python
-        return self._corrected(estimate(job, gpu=self._gpu_type(job), environ=environ, progress=progress), environ)
+        gpu = self._gpu_type(job)
+        if may_run:
+            from vramtop.estimator.trace.rehearsal import rehearse_job
+
+            found = rehearse_job(job, gpu=gpu, environ=environ, progress=progress, may_run=True, kept=False).budget
+        else:
+            found = estimate(job, gpu=gpu, environ=environ, progress=progress)
+        return self._corrected(found, environ)
 
     def accurate(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
         """Estimate by the most accurate method that is available; this may take seconds."""

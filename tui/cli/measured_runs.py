@@ -29,9 +29,17 @@ Correct = Callable[[Budget], Budget]
 
 
 def estimate_job(
-    options: argparse.Namespace, job: Job, gpu: Gpu | None, memory_bytes: int | None, *, here: bool = True
+    options: argparse.Namespace,
+    job: Job,
+    gpu: Gpu | None,
+    memory_bytes: int | None,
+    *,
+    here: bool = True,
+    kept: bool = True,
 ) -> Budget:
     """Estimate a job by the method of the command line, with a line about what takes long; corrected by measured runs.
+
+    A program runs with ``--rehearse`` alone.
 
     Args:
         options: of the command line.
@@ -39,16 +47,25 @@ def estimate_job(
         gpu: the GPU that it is estimated for.
         memory_bytes: its memory.
         here: the GPU is one of this machine.
+        kept: a kept rehearsal may be taken, if the job is a program.
     """
     with Progress(quiet=options.json) as progress:
-        budget = estimate(
-            job,
-            method=options.method,
-            gpu=gpu,
-            memory_bytes=memory_bytes,
-            python=options.python,
-            progress=progress,
-        )
+        if job.program is not None:
+            from vramtop.estimator.trace.rehearsal import rehearse_job
+
+            asked = getattr(options, "rehearse", False)
+            budget = rehearse_job(
+                job, gpu=gpu, memory_bytes=memory_bytes, progress=progress, may_run=asked, kept=kept
+            ).budget
+        else:
+            budget = estimate(
+                job,
+                method=options.method,
+                gpu=gpu,
+                memory_bytes=memory_bytes,
+                python=options.python,
+                progress=progress,
+            )
     return correction(options, job, gpu, here=here)(_with_reason(budget) if options.names_python else budget)
 
 

@@ -1,4 +1,4 @@
-"""Dialogs about jobs: one asks for what to open or where to save, another shows a text that was copied."""
+"""Dialogs about jobs: what to open, where to save, whether to run a program; and a text that was copied."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.events import Paste
 from textual.screen import ModalScreen, Screen
-from textual.widgets import Input, Label, Static, TextArea
+from textual.widgets import Button, Input, Label, Static, TextArea
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.paths import current_folder, expand_user
@@ -18,9 +18,12 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.load_and_save import save_job
 
 from ..background.latest_only_task import LatestOnlyTask
+from ..draw.text_output import printable
 from ..keys import bind, shown_key
 
 if TYPE_CHECKING:
+    from vramtop.estimator.trace.own_program import WhatRuns
+
     from .load_job import LoadedJob
 
 Result = TypeVar("Result")
@@ -29,6 +32,10 @@ _JOB_HINT = (
     "a job file (.toml), a configuration of axolotl, LLaMA-Factory, torchtune, TRL, ... (.yaml, .json), a model, "
     "or a whole launch line such as: torchrun --nproc-per-node 8 train.py --model_name_or_path ...; rehearse python "
     "train.py ... runs a program of your own without a GPU"
+)
+_REHEARSAL_REMARK = (
+    "It runs as you, until each optimizer has stepped. What it writes by Python's own means is thrown away; programs "
+    "that it starts run as they would."
 )
 _CLIPBOARD_HELP = (
     "Sent to the terminal's clipboard (OSC 52). If nothing arrives there, hold Shift (Option on a Mac) and select "
@@ -211,6 +218,62 @@ def open_save_dialog(opener: Screen[None], job: Job, file: Path | None) -> None:
             opener.notify(f"saved: vramtop fit {path}", markup=False)
 
     opener.app.push_screen(SaveJobScreen(job, str(file or f"{job.label}.toml")), saved)
+
+
+class RehearseScreen(ModalScreen[bool]):
+    """Asks whether to run a program, and shows what would be started; True: run it.
+
+    Args:
+        what: that would be started.
+    """
+
+    AUTO_FOCUS = "#leave"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("app.back", "dismiss(False)", "Leave it"),
+        bind("rehearse.leave", "dismiss(False)"),
+        bind("rehearse.run", "dismiss(True)", "Run it"),
+        bind("list.fold", "app.focus_previous", help_text=""),
+        bind("list.unfold", "app.focus_next", help_text=""),
+    ]
+    DEFAULT_CSS = """
+    RehearseScreen { align: center middle; }
+    RehearseScreen Vertical {
+        width: 84; max-width: 96%; height: auto; max-height: 100%; background: $surface; border: solid $warning;
+        padding: 0 1; overflow-y: auto;
+    }
+    RehearseScreen Static { height: auto; text-wrap: wrap; }
+    RehearseScreen #remark { color: $text-muted; margin: 1 0; }
+    RehearseScreen Horizontal { height: 1; }
+    RehearseScreen Button { margin: 0 2 0 0; }
+    """
+
+    def __init__(self, what: "WhatRuns") -> None:
+        super().__init__()
+        self._what = what
+
+    def compose(self) -> ComposeResult:
+        """The command, where and by what it runs, whose it is, and the choices; the harmless one has the focus."""
+        what = self._what
+        lines = {
+            "command": what.command,
+            "folder": what.folder,
+            "Python": what.interpreter,
+            "script": f"{what.script}, of {what.owner}",
+            **({} if what.file is None else {"job file": what.file}),
+        }
+        with Vertical() as box:
+            box.border_title = "Run this program without a GPU?"
+            yield Static("\n".join(f"{name:<9}{printable(text)}" for name, text in lines.items()), markup=False)
+            yield Static(_REHEARSAL_REMARK, id="remark", markup=False)
+            with Horizontal():
+                yield Button("Leave it", id="leave", compact=True)
+                yield Button(f"{shown_key('rehearse.run')} Run it", id="run", compact=True, variant="warning")
+
+    @on(Button.Pressed)
+    def pressed(self, event: Button.Pressed) -> None:
+        """Take the choice of a button, on a click or Enter."""
+        event.stop()
+        self.dismiss(event.button.id == "run")
 
 
 class CopiedTextScreen(ModalScreen[None]):

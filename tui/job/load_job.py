@@ -188,10 +188,24 @@ def _program(options: argparse.Namespace, launch: Sequence[str] | None) -> Loade
     Raises:
         InputError: none is named.
     """
+    if options.job and not launch and Path(options.job).suffix == _JOB_SUFFIXES[0]:
+        return _program_of_file(Path(options.job))
     words = launch or (["python", options.job] if str(options.job).endswith(_PROGRAM_SUFFIXES[0]) else None)
     if not words or (launch and options.job):
         raise InputError(f"no command given; write: vramtop {_rehearsing(options.command)} -- python train.py ...")
     return program_job(words)
+
+
+def _program_of_file(path: Path) -> LoadedJob:
+    """Return the job of a job file with a program.
+
+    Raises:
+        InputError: it describes a model.
+    """
+    loaded = _from_file(path, {})
+    if loaded.job.program is None:
+        raise InputError(f"{path} has no [program] that could be rehearsed; vramtop fit {path} needs no rehearsal")
+    return loaded
 
 
 def program_job(words: Sequence[str]) -> LoadedJob:
@@ -426,7 +440,10 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     unquoted = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
     path = expand_user(unquoted)
     if (found := _REHEARSAL.match(text)) is not None:
-        return program_job(shlex.split(text[found.end() :]))
+        rest = text[found.end() :]
+        if rest.endswith(_JOB_SUFFIXES[0]):
+            return _program_of_file(expand_user(rest))
+        return program_job(shlex.split(rest))
     if path.suffix in _JOB_SUFFIXES and (is_file(path) or len(text.split()) == 1):
         return _with_sizes(_from_file(path, changes))
     if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
@@ -603,6 +620,8 @@ def _not_a_job(error: InputError) -> InputError:
 
 
 _ACCUMULATION = "training.gradient_accumulation"
+_OF_THE_PROGRAM = ("program.command", "program.folder", "program.file")
+"""What the command itself says, and where it is typed."""
 
 
 def changed_settings_text(job: Job, loaded: LoadedJob | None, text: str, *, gpus: int | None = None) -> str:
@@ -626,7 +645,7 @@ def _command(job: Job, loaded: LoadedJob | None, text: str, gpus: int | None) ->
     if program is not None:
         text = program.command
         changes = job_differences(program_job([]).job, job)
-        changes = {key: value for key, value in changes.items() if key not in ("program.command", "program.folder")}
+        changes = {key: value for key, value in changes.items() if key not in _OF_THE_PROGRAM}
     elif loaded is None:
         model = ModelSpec(id=job.model.id, config=job.model.config)
         base = Job(name=job.name, model=model)

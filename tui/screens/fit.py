@@ -25,13 +25,14 @@ from textual.widgets import Input, Label, Static
 from vramtop.estimator.advice.suggestion_search import Suggestion
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.cancellation import current_token
-from vramtop.estimator.common.errors import CancelledError, InputError, Verdict, VramtopError
+from vramtop.estimator.common.errors import NOT_REHEARSED, CancelledError, InputError, Verdict, VramtopError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.gpu_catalogue import catalogue, find_gpu
 from vramtop.estimator.job.job import REHEARSED, Job
 from vramtop.estimator.job.job_file.changes import job_differences, with_changes
 from vramtop.estimator.job.resolved_job import settles
 from vramtop.estimator.job.settings import ModelSpec, Target
+from vramtop.estimator.trace.own_program import WhatRuns, what_runs
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.fit import (
     DeviceCapacity,
@@ -1064,6 +1065,7 @@ FIT_KEYS: list[BindingType] = [
     bind("fit.save", "save", "Save"),
     bind("fit.copy", "copy", "Copy"),
     bind("fit.undo", "undo", "Undo"),
+    bind("fit.rehearse", "rehearse", "Rehearse"),
     bind("fit.keep", "keep", "Keep A", show=False),
     bind("fit.swap", "swap"),
     bind("fit.preflight", "preflight", "Check"),
@@ -1151,6 +1153,9 @@ class FitCheckScreen(Screen[None]):
             on_not_refined=self._show_not_refined,
         )
         self._advice_task = LatestOnlyTask("fit check, suggestions", self.call_later, self._show_advice)
+        self._look_task: LatestOnlyTask[tuple[Job, WhatRuns]] = LatestOnlyTask(
+            "fit check, program", self.call_later, self._ask_to_rehearse, self._show_error
+        )
         self._delayed: list[Timer] = []
         self._step: LiveStepScreen | None = None
         self._what_if: WhatIfScreen | None = None
@@ -1243,9 +1248,11 @@ class FitCheckScreen(Screen[None]):
         self.action_open(event.text)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        """Disable undo while the history is empty, and the return to A while there is none."""
+        """Disable undo while the history is empty, the return to A while there is none, and what only programs have."""
         if action == "swap":
             return self._view.kept is not None
+        if action == "rehearse":
+            return self._history.current.program is not None
         return action != "undo" or self._history.can_undo
 
     def action_pin(self) -> None:
@@ -1353,6 +1360,15 @@ class FitCheckScreen(Screen[None]):
             launch = shlex.split(self._opened.text)
         open_preflight(self, job, devices=devices, budget=self._view.budget, launch=launch)
 
+    def action_rehearse(self) -> None:
+        """Ask whether to run the program, and show what would run."""
+        job = self.job
+        if job is None or job.program is None:
+            self._warn(f"There is no program to rehearse: {self._why_not()}")
+            return
+        program = job.program
+        self._look_task.submit(lambda: (job, what_runs(program)))
+
     def action_choose_gpus(self) -> None:
         """Move the focus to the choice of GPUs."""
         self._picker.query_one(Choice).focus()
@@ -1375,17 +1391,32 @@ class FitCheckScreen(Screen[None]):
         if job is None:
             self._view.show_problem(self._pane.form.problem or "")
         elif job.program is not None:
-            self._view.show_problem(f"rehearsing {job.label}", mark="…")
-            tell = partial(self.call_later, self._show_progress, job)
-            self._delay(_REFINE_DELAY_SECONDS, partial(self._estimates.estimate, job, progress=tell))
+            self._view.show_problem(f"looking for a rehearsal of {job.label}", mark="…")
+            self._delay(_REFINE_DELAY_SECONDS, partial(self._estimates.estimate, job))
         elif not _has_model(job):
             self._view.show_problem(_no_model())
         else:
             self._estimates.estimate(job)
             self._delay(_REFINE_DELAY_SECONDS, partial(self._estimates.refine, job))
 
+    def _ask_to_rehearse(self, looked_at: tuple[Job, WhatRuns]) -> None:
+        from ..job.dialogs import RehearseScreen
+
+        job, what = looked_at
+        self.app.push_screen(RehearseScreen(what), partial(self._rehearse, job))
+
+    def _rehearse(self, job: Job, agreed: bool | None) -> None:
+        """Run the program of a job to which the user has agreed, unless the job is another one by now."""
+        if not agreed or job != self.job:
+            return
+        self._cancel()
+        self._view.show_problem(f"rehearsing {job.label}", mark="…")
+        tell = partial(self.call_later, self._show_progress, job)
+        self._estimates.estimate(job, progress=tell, may_run=True)
+
     def _cancel(self) -> None:
         """Discard all estimates and advice of the job as it was until now."""
+        self._look_task.cancel()
         self._estimates.cancel()
         self._advice_task.cancel()
         for timer in self._delayed:
@@ -1417,6 +1448,8 @@ class FitCheckScreen(Screen[None]):
 
     def _show_budget(self, budget: Budget) -> None:
         self._checked_model = budget.job.model.id
+        if budget.rehearsal is not None and self._pinned is not None and self._pinned == self.job:
+            self._watchlist.set_budget(budget, self._pinned)
         self._pane.form.clear_errors()
         self._view.set_budget(budget, refining=self._estimates.may_refine(budget))
         if self._step is not None:
@@ -1448,6 +1481,10 @@ class FitCheckScreen(Screen[None]):
         if self._pane.form.is_choosing_model:
             keeps = shown_key("app.back")
             self._view.show_problem(f"Enter takes the highlighted model; {keeps} keeps your text", mark="…")
+            return
+        if sentence.startswith(NOT_REHEARSED):
+            key = shown_key("fit.rehearse")
+            self._view.show_problem(f"{NOT_REHEARSED}{key} shows what would run, and asks", mark="…")
             return
         self._view.show_problem(sentence)
         self._pane.form.show_error(self._pane.edited_field, sentence)

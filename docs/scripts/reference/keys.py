@@ -32,6 +32,7 @@ _GROUPS = {
     "crash": "Out of memory",
     "step": "Step",
     "fit": "Fit check",
+    "rehearse": "Question before a rehearsal",
     "attach": "Attach",
     "what_if": "What-if",
     "fleet": "Dashboard over several hosts",

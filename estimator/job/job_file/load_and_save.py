@@ -71,7 +71,8 @@ def load_job(path: Path) -> Job:
     job = job_from_mapping(data, where=str(path))
     if job.program is not None:
         folder = str((path.parent / (job.program.folder or "")).resolve())
-        return msgspec.structs.replace(job, program=msgspec.structs.replace(job.program, folder=folder))
+        file = str(path.absolute())
+        return msgspec.structs.replace(job, program=msgspec.structs.replace(job.program, folder=folder, file=file))
     if job.model.id is None and job.model.config is None:
         raise InputError(f"{path}: no model given; write [model] with an id, [model.config], or [program]")
     others = [msgspec.structs.replace(other, id=_id_beside(path, other.id)) for other in job.other_models]
@@ -234,6 +235,7 @@ def job_to_toml(job: Job, *, of_this_machine: bool = True) -> str:
     import tomlkit  # 15 ms
 
     tables = job_to_mapping(_with_absolute_paths(job) if of_this_machine else job)
+    tables.get("program", {}).pop("file", None)
     for table in ("software", "unsure"):  # a version that is not stated stays the latest, whenever that is
         if table in tables:
             tables[table] = msgspec.to_builtins(getattr(job, table))
@@ -272,6 +274,7 @@ def _edited(path: Path, job: Job) -> str | None:
     """Return the text of a job file with the job's differences set; None if it is no job file, or keys must go."""
     try:
         changes = job_differences(load_job(path), _with_absolute_paths(job))
+        changes.pop("program.file", None)
         text = read_file(path).decode()
     except (InputError, OSError, ValueError):
         return None

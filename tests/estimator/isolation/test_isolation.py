@@ -85,7 +85,8 @@ ATTACKS = {
     "copy into": "shutil.copyfile('/etc/hostname', V + '/file')",
     "sendfile": "os.sendfile(os.open(V + '/file', os.O_RDWR), os.open('/etc/hostname', os.O_RDONLY), 0, 1)",
     "fallocate": "os.posix_fallocate(os.open(V + '/file', os.O_RDWR), 0, 4096)",
-    "open by magic link after unlink": "f = os.open(V + '/file', os.O_PATH); open(f'/proc/self/fd/{f}', 'a').write('x')",
+    "open by magic link after unlink": "f = os.open(V + '/file', os.O_PATH);"
+    " open(f'/proc/self/fd/{f}', 'a').write('x')",
     "shared memory of others": "open('/dev/shm/' + SHM, 'w').write('x')",
     "a socket in the file system": "s = socket.socket(socket.AF_UNIX); s.connect(V + '/socket'); s.send(b'x')",
     "an abstract socket": "s = socket.socket(socket.AF_UNIX); s.connect('\\0' + ABSTRACT); s.send(b'x')",
@@ -185,13 +186,13 @@ def test_nothing_real_is_changed(level: str, victim: Path, tmp_path: Path) -> No
                 received.append(server.accept()[0].recv(9))
 
     threads = [threading.Thread(target=listen, args=(server,)) for server in servers]
-    shared = Path(f"/dev/shm/vramtop-test-{os.getpid()}-{level}")
+    shared = Path(f"/dev/shm/vramtop-test-{os.getpid()}-{level}")  # noqa: S108
     shared.write_text("what was there")
     pipe = os.open(victim / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    outsider = subprocess.Popen(["sleep", "100"])
+    outsider = subprocess.Popen(["/bin/sleep", "100"])
     for thread in threads:
         thread.start()
-    null, before = os.stat("/dev/null").st_mode, state(victim)
+    null, before = Path("/dev/null").stat().st_mode, state(victim)
     names = {"V": str(victim), "SHM": shared.name, "ABSTRACT": abstract, "PID": outsider.pid}
     text = f"""
 import ctypes, mmap, posix, shutil, socket, sqlite3, subprocess, threading, traceback
@@ -211,7 +212,7 @@ print('attacked')
         assert output.endswith("attacked\n"), output
         assert report["level"] == level
         assert state(victim) == before, output
-        assert os.stat("/dev/null").st_mode == null
+        assert Path("/dev/null").stat().st_mode == null
         assert shared.read_text() == "what was there"
         assert outsider.poll() is None or level == "python"
         assert not received

@@ -21,10 +21,9 @@ SMALL_BYTES = 4096
     [*SAMPLE, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(PROGRAMS) if seed not in SAMPLE)],
 )
 def test_a_random_program_takes_what_it_takes_for_real(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python_with_torch: str, seed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_rehearsals: None, seed: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "executable", python_with_torch)
     Path("train.py").write_text(random_program(seed), encoding="utf-8")
     found = rehearse([sys.executable, "train.py", "cuda"])
     taken = found.allocated_bytes - found.workspace_bytes

@@ -93,11 +93,9 @@ for step, (ids,) in enumerate(DataLoader(data, 8, pin_memory=True, num_workers=1
 
 
 @pytest.fixture
-def program(tmp_path, monkeypatch, python_with_torch: str):
-    """Return a function that writes a program and returns its path; the tests run in its folder, without a keeper."""
+def program(tmp_path, monkeypatch, quick_rehearsals: None):
+    """Return a function that writes a program and returns its path; the tests run in its folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "executable", python_with_torch)
-    monkeypatch.setattr(isolated_run, "KEEPER", Path(__file__).parents[2] / "plain_keeper.py")
 
     def write(text: str, name: str = "train.py") -> str:
         Path(name).write_text(text, encoding="utf-8")

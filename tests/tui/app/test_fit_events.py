@@ -71,6 +71,12 @@ def test_desktop_notifications_by_terminal(environ: dict[str, str], sequence: st
     assert desktop_sequence("a; b\x07c", environ) == sequence
 
 
+def test_a_program_that_is_not_rehearsed_has_the_keys_that_ask_to_run_it() -> None:
+    row = PendingRow(job=JOB, problem="not rehearsed: vramtop rehearse job.toml runs the program without a GPU")
+    assert pending_line(row, 90, now=0.0).plain.rstrip().endswith("not rehearsed: f, then Ctrl+R asks to run it")
+    assert "vramtop rehearse job.toml" in pending_line(row, 90, now=0.0, asks=False).plain
+
+
 def test_a_job_whose_fit_changed_recently_is_highlighted(row: Callable[..., PendingRow]) -> None:
     assert pending_line(row(True, 100.0), 60, now=110.0).plain.startswith(" NOW  sft; rm  ✓ FITS")
     assert pending_line(row(False, 100.0), 60, now=110.0).plain.startswith(" NOW  sft; rm")

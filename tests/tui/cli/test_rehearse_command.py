@@ -18,6 +18,7 @@ from vramtop.tui.draw.text_output import detect_output
 from vramtop.tui.reports.rehearsal_difference import comparison_json, comparison_lines
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("quick_rehearsals")
 
 PROGRAM = """
 import torch
@@ -30,11 +31,6 @@ for step in range(5):
     optimizer.zero_grad()
     print(loss.item())
 """
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch, python_with_torch: str) -> None:
-    monkeypatch.setattr(sys, "executable", python_with_torch)
 
 
 def test_a_program_is_rehearsed_for_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -130,7 +126,7 @@ def test_a_job_file_may_name_a_program(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "job.toml").write_text(f'[program]\ncommand = "{sys.executable} train.py"\nsteps = 2\n')
     monkeypatch.chdir("/")
-    assert main(["fit", f"{tmp_path}/job.toml", "--gpu-type", "4090", "--json"]) == 0
+    assert main(["fit", "--rehearse", f"{tmp_path}/job.toml", "--gpu-type", "4090", "--json"]) == 0
     found = valid_json("fit", capsys.readouterr().out)["budget"]
     assert found["rehearsal"]["optimizer_steps"] == {"Adam": 2}
     assert found["largest"][0]["line"] == f"{tmp_path.resolve()}/train.py:6"

@@ -71,6 +71,7 @@ def _context(options: argparse.Namespace, job: Job, launch: Sequence[str] | None
         worker_python=options.python,
         seconds=min(ESTIMATE_TIMEOUT_SECONDS, (options.timeout or ESTIMATE_TIMEOUT_SECONDS) * _BUDGET_SHARE),
         correct=correction(options, job, machine.gpu_type, here=not described_gpu(options, job)[1]),
+        rehearses=options.rehearse,
     )
     validate_job(context)
     return context

@@ -25,7 +25,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the budget of the program; exit code 0.
 
     Raises:
-        InputError: no command is given, or none of Python's.
+        InputError: no command is given, none of Python's, or others decide what it runs.
         CannotTellError: the program ended before an optimizer had stepped.
     """
     loaded = load_from_options(options, launch)
@@ -33,9 +33,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     pythons = getattr(options, "pythons", ())
     if options.compare is not None or len(pythons) > 1:
         return _compare(options, loaded, gpu, pythons)
-    with Progress(quiet=options.json) as progress:
-        rehearse_job(loaded.job, gpu=gpu, memory_bytes=memory_bytes, progress=progress, kept=False)
-    budget = estimate_job(options, loaded.job, gpu, memory_bytes, here=False)
+    budget = estimate_job(options, loaded.job, gpu, memory_bytes, here=False, kept=False)
     _write(options, budget.to_json())
     print_budget(options, loaded, budget, gpu, memory_bytes)
     return ExitCode.DONE
@@ -53,7 +51,8 @@ def _compare(options: argparse.Namespace, loaded: LoadedJob, gpu: Gpu | None, py
         changes = [{"program.command": name} for name in names]
     with Progress(quiet=options.json) as progress:
         first, second = (
-            rehearse_job(with_changes(loaded.job, each), gpu=gpu, progress=progress, kept=False) for each in changes
+            rehearse_job(with_changes(loaded.job, each), gpu=gpu, progress=progress, may_run=True, kept=False)
+            for each in changes
         )
     found = comparison_json(first, second)
     _write(options, found)

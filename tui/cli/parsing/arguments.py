@@ -359,7 +359,7 @@ def _history(parser: "Parser") -> None:
 
 
 def _rehearse(parser: "Parser") -> None:
-    parser.usage = "vramtop rehearse [FLAG ...] -- COMMAND [ARGUMENT ...]"
+    parser.usage = "vramtop rehearse [FLAG ...] (JOB.toml | -- COMMAND [ARGUMENT ...])"
     parser.examples = """\
   vramtop rehearse -- python train.py --batch-size 8
   vramtop rehearse --gpu-type 4090 -- accelerate launch train.py
@@ -370,11 +370,11 @@ def _rehearse(parser: "Parser") -> None:
     parser.epilog = (
         "The program runs in its own interpreter, with tensors on the host that are real and tensors on the GPU that "
         "have shapes only, until each optimizer has stepped. What it writes by Python's own means is thrown away, and "
-        "loggers that upload are off; programs that it starts run as they would. One process on one GPU is rehearsed."
+        "loggers that upload are off; programs that it starts run as they would. One process on one GPU is rehearsed. "
+        "Another user's program is not run."
     )
-    parser.set_defaults(
-        rehearse=True, set=[], flags=[], model_flag=None, job=None, gpu=None, gpu_memory=None, method="auto"
-    )
+    parser.set_defaults(rehearse=True, set=[], flags=[], model_flag=None, gpu=None, gpu_memory=None, method="auto")
+    parser.add_argument("job", nargs="?", metavar="JOB.toml", help="A job file with the command, as [program].")
     text = "The GPU that the program finds (default: an H100); vramtop fit --rehearse says whether it fits."
     parser.add_argument("--gpu-type", metavar="NAME", help=text)
     text = "Steps of each optimizer, the first included (default: 3)."

@@ -215,7 +215,7 @@ def add_estimate_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_rehearse_argument(parser: argparse.ArgumentParser, when: str = "") -> None:
     """Add ``--rehearse``."""
-    text = "Run the program after -- without a GPU."
+    text = "Run the program without a GPU (-- or [program])."
     parser.add_argument("--rehearse", action="store_true", help=f"{when}{text}")
 
 

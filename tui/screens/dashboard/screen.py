@@ -15,6 +15,7 @@ from textual.events import Resize, ScreenResume
 from textual.geometry import Offset, Size
 from textual.widgets import Input
 
+from vramtop.estimator.common.errors import NOT_REHEARSED
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import BEING_READ, PendingRow
 from vramtop.monitor.snapshot.snapshot import gpu_list
@@ -39,7 +40,7 @@ from ...draw.text_output import printable
 from ...keys import bind, shown_key
 from ...widgets.keys_line import KeysLine
 from ...widgets.row_table import StaticLines
-from ..base import FilterField, feed_signs
+from ..base import FilterField, feed_signs, is_view_only
 from ..registry import screen_bindings
 from .gpus import FRAME_LINES, GpuArea, GpuRows, PanelNeed, PanelPlace, panel_needs, place_panels
 from .process_rows import columns_named, view_named
@@ -441,17 +442,28 @@ class PendingList(StaticLines):
     def show_pending(self, rows: Sequence[PendingRow], *, width: int, height: int, now: float) -> None:
         """Show these jobs in ``height`` lines; the last line counts those that do not fit in."""
         shown = list(rows) if len(rows) <= height else list(rows[: max(0, height - 1)])
-        lines = [pending_line(row, width, now) for row in shown]
+        asks = not is_view_only(self)
+        lines = [pending_line(row, width, now, asks=asks) for row in shown]
         if len(rows) > len(shown):
             lines.append(Content.styled(f"pending … and {len(rows) - len(shown)} more", MUTED))
         self.display = height > 0
         self.show(Content("\n").join(lines[:height]), layout=True)
 
 
-def pending_line(row: PendingRow, width: int, now: float) -> Content:
-    """Return a pending job with its verdict and the reason; one whose verdict has just changed is highlighted."""
+def pending_line(row: PendingRow, width: int, now: float, *, asks: bool = True) -> Content:
+    """Return a pending job with its verdict and the reason; one whose verdict has just changed is highlighted.
+
+    Args:
+        row: the job.
+        width: in cells.
+        now: Unix seconds.
+        asks: the fit check can be opened, which asks whether to rehearse a program.
+    """
     if row.fit is None:
         verdict, reason = badge(VERDICTS["unknown"], "unknown"), row.problem or "no budget"
+        if asks and reason.startswith(NOT_REHEARSED):
+            keys = shown_key("dashboard.fit_check"), shown_key("fit.rehearse")
+            reason = f"{NOT_REHEARSED}{keys[0]}, then {keys[1]} asks to run it"
     else:
         verdict, reason = badge(VERDICTS[row.fit.verdict], row.fit.verdict), row.fit.sentence
         if row.budget is not None and row.budget.learned is not None:

@@ -247,6 +247,9 @@ def test_a_program_is_saved_with_its_folder_and_read_again(tmp_path, monkeypatch
     job = Job(program=Program(command="python train.py --lr 1", steps=2))
     save_job(job, tmp_path / "job.toml")
     found = load_job(tmp_path / "job.toml")
-    assert found.program == Program(command="python train.py --lr 1", folder=str(tmp_path.resolve()), steps=2)
+    folder, file = str(tmp_path.resolve()), str(tmp_path / "job.toml")
+    assert found.program == Program(command="python train.py --lr 1", folder=folder, steps=2, file=file)
+    save_job(found, tmp_path / "copy.toml")
+    assert "job.toml" not in (tmp_path / "copy.toml").read_text()  # the copy is a file of its own
     assert "[training]" not in (tmp_path / "job.toml").read_text()
     assert found.label == "train.py"

@@ -1,14 +1,22 @@
-"""A program on the fit check: opened by its command, rehearsed with progress, and its step with its lines."""
+"""A program on the fit check: opened by its command, rehearsed once its user agrees, and its step with its lines."""
 
+import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from counted_python import counted_python
 from screen_host import ScreenHost, screen_text
+from textual.widgets import Static
 from waiting import until_shown
 
-from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.tui.cli.estimators import Estimators
+from vramtop.tui.job.dialogs import RehearseScreen
+from vramtop.tui.keys import KEYS
 from vramtop.tui.screens.fit import FitCheckScreen, VerdictView
 from vramtop.tui.screens.step import StepScreen
 
@@ -30,13 +38,14 @@ async def test_a_program_is_opened_rehearsed_and_drawn_with_its_lines(
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(PROGRAM)
     told: list[str] = []
+    quick_estimate = Estimators(None, corrects=False, notify=told.append).quick
 
     def quick(job, **options):
         def progress(text: str) -> None:
             told.append(text)
             options["progress"](text)
 
-        return estimate(job, **{**options, "progress": progress})
+        return quick_estimate(job, **{**options, "progress": progress})
 
     screen = FitCheckScreen(Watchlist(estimate=quick), estimate=quick, refine=quick)
 
@@ -51,6 +60,7 @@ async def test_a_program_is_opened_rehearsed_and_drawn_with_its_lines(
         screen.action_open(command)
         await until_shown(pilot, lambda: bool(screen.query("#row-program-command")))
         assert not [row for row in screen.query("FieldRow") if row.display and "program" not in str(row.id)]
+        await agree(pilot, screen)
         await until_shown(pilot, lambda: rehearsed(command))
         assert "rehearsed program" in screen_text(app)
         assert told[0].startswith("rehearsing train.py: ")
@@ -66,4 +76,107 @@ async def test_a_program_is_opened_rehearsed_and_drawn_with_its_lines(
         box = screen.query_one("#row-program-command Input")
         box.focus()
         await pilot.press("end", "backspace", "backspace", "backspace", "backspace", *"4096")
+        await agree(pilot, screen)
         await until_shown(pilot, lambda: rehearsed(f"{sys.executable} train.py 4096"))
+        await pilot.press(*["backspace"] * 4, *"8192")
+        await until_shown(pilot, lambda: rehearsed(command))  # which is kept
+
+
+async def agree(pilot: Any, screen: FitCheckScreen) -> None:
+    """Wait until the program is said not to be rehearsed, ask for it, and agree."""
+    view = screen.query_one(VerdictView)
+    await until_shown(pilot, lambda: (view.problem or "").startswith("not rehearsed: Ctrl+R shows what would run"))
+    await pilot.press("ctrl+r")
+    await until_shown(pilot, lambda: isinstance(pilot.app.screen, RehearseScreen) and pilot.app.focused)
+    await pilot.press("y")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Callable[[], int]]:
+    """How often the program has been started."""
+    with counted_python(tmp_path / "python", runs=False) as count:
+        yield count
+
+
+@pytest.fixture
+def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Callable[[], int]) -> Path:
+    """The current folder: a program, and a job file with it."""
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.toml").write_text(f'[program]\ncommand = "{tmp_path}/python train.py"\n')
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fit_check(file: Path) -> FitCheckScreen:
+    quick = Estimators(None, corrects=False, notify=print).quick
+    return FitCheckScreen(Watchlist(estimate=quick), estimate=quick, initial=load_job(file))
+
+
+def problem(screen: FitCheckScreen) -> str:
+    return screen.query_one(VerdictView).problem or ""
+
+
+async def test_nothing_runs_before_the_user_has_seen_the_command_its_folder_its_python_and_its_owner(
+    marked: Path, runs: Callable[[], int]
+) -> None:
+    screen = fit_check(marked / "job.toml")
+    app = ScreenHost(screen)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: problem(screen).startswith("not rehearsed: "))
+        for answer in ("enter", "n", "escape"):
+            await pilot.press("ctrl+r")
+            await until_shown(pilot, lambda: isinstance(app.screen, RehearseScreen) and app.focused)
+            said = str(app.screen.query(Static).first().content).splitlines()
+            assert said == [
+                f"command  {marked}/python train.py",
+                f"folder   {marked}",
+                f"Python   {marked}/python",
+                f"script   {marked}/train.py, of {marked.owner()}",
+                f"job file {marked}/job.toml",
+            ]
+            await until_shown(pilot, lambda: "Run this program without a GPU?" in screen_text(app))
+            await pilot.press(answer)
+            await until_shown(pilot, lambda: app.screen is screen)
+        assert problem(screen).startswith("not rehearsed: ")
+        assert runs() == 0
+        await pilot.press("ctrl+r")
+        await until_shown(pilot, lambda: isinstance(app.screen, RehearseScreen) and app.focused)
+        await pilot.press("y")
+        await until_shown(pilot, lambda: "the program ended without an answer" in problem(screen))
+        assert runs() == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("theirs", ["train.py", "python", "job.toml"])
+async def test_another_users_program_is_not_even_offered(
+    marked: Path, runs: Callable[[], int], theirs: str
+) -> None:
+    os.chown(marked / theirs, 65534, 65534)
+    screen = fit_check(marked / "job.toml")
+    app = ScreenHost(screen)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: problem(screen).startswith("not rehearsed: "))
+        await pilot.press("ctrl+r")
+        await until_shown(pilot, lambda: f"{marked}/{theirs} belongs to nobody" in problem(screen))
+        assert app.screen is screen
+    assert runs() == 0
+
+
+async def test_no_other_key_of_the_screen_runs_the_program(marked: Path, runs: Callable[[], int]) -> None:
+    screen = fit_check(marked / "job.toml")
+    app = ScreenHost(screen)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: problem(screen).startswith("not rehearsed: "))
+        screen.query_one(VerdictView).focus()
+        for key_id, key in KEYS.items():
+            if key_id.partition(".")[0] not in ("fit", "form", "job", "list") or key_id == "fit.rehearse":
+                continue
+            for name in key.keys.split(","):
+                await pilot.press(name)
+                for _ in range(9):
+                    await pilot.pause(0.02)
+                    if app.screen is not screen:
+                        await pilot.press("escape")
+                assert app.screen is screen, key_id
+        await until_shown(pilot, lambda: problem(screen).startswith("not rehearsed: "))
+    assert runs() == 0

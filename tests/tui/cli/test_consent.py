@@ -1,0 +1,169 @@
+"""A program runs where its user asked for it and nowhere else, once, and never another user's."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import exporter
+import pytest
+from counted_python import counted_python
+
+from vramtop.tui.cli.main import COMMANDS, main
+
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+LOG = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB"
+ASK = {"rehearse"}
+"""Commands that run a program without a further flag."""
+WORDS = {
+    "fit": ["fit JOB --gpu-type 4090", "fit JOB --slurm", "fit JOB --wait --timeout 1", "JOB", "--once --job JOB"],
+    "preflight": ["preflight JOB --gpu-type 4090"],
+    "wait": ["wait JOB --timeout 1"],
+    "explain": ["explain LOG --job JOB"],
+    "export": ["export --job JOB --listen 0"],
+    "measure": ["measure JOB --predict"],
+}
+"""Further command lines that load a job."""
+SECONDS = 8.0
+"""Time after which commands that do not end by themselves are ended."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a job file."""
+    python = tmp_path / "python"
+    write_program(tmp_path / "train.py")
+    (tmp_path / "job.toml").write_text(f'[program]\ncommand = "{python} train.py"\n')
+    (tmp_path / "log").write_text(LOG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def write_program(file: Path, *, end: str = "") -> None:
+    file.write_text(
+        "import time, torch\n"
+        "net = torch.nn.Linear(1024, 1024).cuda()\n"
+        "optimizer = torch.optim.SGD(net.parameters(), 0.1)\n"
+        "for step in range(5):\n"
+        "    net(torch.randn(8, 1024).cuda()).sum().backward()\n"
+        f"    optimizer.step(); {end}\n"
+    )
+
+
+@pytest.fixture(autouse=True)
+def runs(folder: Path) -> Iterator[Callable[[], int]]:
+    """How often the program of the job file has been started."""
+    with counted_python(folder / "python") as count:
+        yield count
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - ASK))
+def test_no_command_runs_the_program_of_a_job_file(command: str, folder: Path, runs: Callable[[], int]) -> None:
+    (folder / "machine.json").write_text('[{"used_gib": 79, "processes": {}}]')
+    lines = [f"{command} JOB", f"{command} --job JOB", *WORDS.get(command, ())]
+    for line in lines:
+        words = line.replace("JOB", "job.toml").replace("LOG", "log").split()
+        started = subprocess.Popen(
+            [sys.executable, exporter.__file__, "machine.json", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            _, err = started.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)
+            _, err = started.communicate()
+        assert runs() == 0, line
+        assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["fit JOB --gpu-type 4090", "estimate JOB --gpu-type 4090", "JOB --gpu-type 4090", "explain LOG --job JOB"],
+)
+def test_the_answer_is_the_command_to_type(line: str, folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]) -> None:
+    words = line.replace("JOB", "job.toml").replace("LOG", "log").split()
+    assert main(words) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("vramtop: not rehearsed: vramtop ")
+    assert said.endswith(" job.toml runs the program without a GPU\n")
+    assert runs() == 0
+
+
+@pytest.mark.parametrize("words", [["estimate", "job.toml"], ["fit", "job.toml", "--gpu-type", "4090"]])
+def test_the_command_that_is_named_is_asked_once_and_answers_from_then_on(
+    words: list[str], folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    assert main(words) == 3
+    named = capsys.readouterr().err.removeprefix("vramtop: not rehearsed: vramtop ").partition(" runs ")[0]
+    assert main(named.split()) == 0
+    assert runs() == 1
+    assert main(words) == 0
+    assert runs() == 1
+    assert "the program rehearsed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rehearse --gpu-type 4090 --timeout 4",
+        "fit --rehearse --gpu-type 4090 --set program.timeout=4",
+        "fit --rehearse --set program.timeout=4",
+        "preflight --rehearse --gpu-type 4090 --set program.timeout=4",
+    ],
+)
+@pytest.mark.parametrize("why", ["the time is up", "the cache cannot be written"])
+def test_a_rehearsal_that_is_not_kept_runs_once_and_is_the_answer(
+    line: str, why: str, folder: Path, runs: Callable[[], int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    if why == "the time is up":
+        write_program(folder / "train.py", end="time.sleep(60) if step else None")
+    else:
+        (folder / "cache").write_text("a file where the folder should be")
+        line = line.replace("=4", "=60").replace("--timeout 4", "--timeout 60")
+    main([*line.split(), "job.toml"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert runs() == 1
+    assert "preflight" in line or "1,049,600 parameters" in out, out
+
+
+def test_a_program_that_is_waited_with_runs_once(folder: Path, runs: Callable[[], int]) -> None:
+    pytest.importorskip("torch")
+    (folder / "machine.json").write_text('[{"used_gib": 79.2, "processes": {}}]')
+    (folder / "cache").write_text("a file where the folder should be")
+    words = ["wait", "--rehearse", "job.toml", "--timeout", "4", "--interval", "1"]
+    command = [sys.executable, exporter.__file__, "machine.json", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "DOES NOT FIT" in done.stdout, done.stderr
+    assert runs() == 1
+
+
+@needs_root
+@pytest.mark.parametrize("theirs", ["train.py", "python", "job.toml"])
+@pytest.mark.parametrize(
+    "line", ["rehearse JOB", "fit --rehearse JOB --gpu-type 4090", "rehearse -- {folder}/python train.py"]
+)
+def test_another_users_program_never_runs(
+    theirs: str, line: str, folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    if theirs == "job.toml" and "JOB" not in line:
+        pytest.skip("no job file is named")
+    os.chown(folder / theirs, NOBODY, NOBODY)
+    assert main(line.format(folder=folder).replace("JOB", "job.toml").split()) == 2
+    assert capsys.readouterr().err.startswith(f"vramtop: {folder}/{theirs} belongs to nobody: vramtop rehearses only")
+    assert runs() == 0
+
+
+def test_a_job_file_without_a_program_is_not_rehearsed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "job.toml").write_text('[model]\nid = "gpt2"\n')
+    assert main(["rehearse", "job.toml"]) == 2
+    assert "job.toml has no [program] that could be rehearsed" in capsys.readouterr().err
