@@ -7,5 +7,5 @@ LEVELS = ("overlay", "landlock", "python")
 """What keeps a program from real files, the best first: a view of its own, Landlock, or the keeper's refusals alone."""
 SHARED, REPORT = "shared", "report.json"
 """Folder that the program may really change, and what the keeper tells, in the scratch folder."""
-VARIABLE = "VRAMTOP_ISOLATION"
+VARIABLE = "REHEARSAL_KEEPER"
 """Variable with which the program learns how it is kept."""

@@ -80,7 +80,9 @@ async def test_no_key_of_the_dashboard_and_of_what_it_opens_starts_a_process(
     assert runs() == 0
 
 
-async def test_the_fit_check_is_not_opened_on_the_program(app: ViewOnlyApp, started: list[str], runs: Callable[[], int]) -> None:
+async def test_the_fit_check_is_not_opened_on_the_program(
+    app: ViewOnlyApp, started: list[str], runs: Callable[[], int]
+) -> None:
     async with app.run_test(size=(140, 40)) as pilot:
         await until_shown(pilot, lambda: "not rehearsed" in screen_text(app))
         (job,) = app.watchlist.pending()

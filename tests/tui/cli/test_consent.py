@@ -88,7 +88,9 @@ def test_no_command_runs_the_program_of_a_job_file(command: str, folder: Path, r
     "line",
     ["fit JOB --gpu-type 4090", "estimate JOB --gpu-type 4090", "JOB --gpu-type 4090", "explain LOG --job JOB"],
 )
-def test_the_answer_is_the_command_to_type(line: str, folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answer_is_the_command_to_type(
+    line: str, folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
+) -> None:
     words = line.replace("JOB", "job.toml").replace("LOG", "log").split()
     assert main(words) == 3
     said = capsys.readouterr().err
@@ -122,7 +124,12 @@ def test_the_command_that_is_named_is_asked_once_and_answers_from_then_on(
 )
 @pytest.mark.parametrize("why", ["the time is up", "the cache cannot be written"])
 def test_a_rehearsal_that_is_not_kept_runs_once_and_is_the_answer(
-    line: str, why: str, folder: Path, runs: Callable[[], int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line: str,
+    why: str,
+    folder: Path,
+    runs: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("torch")
     if why == "the time is up":

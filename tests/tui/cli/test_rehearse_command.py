@@ -51,6 +51,7 @@ def test_a_program_is_rehearsed_for_a_card(tmp_path: Path, monkeypatch: pytest.M
         "program": {
             "command": shlex.join([sys.executable, "train.py"]),
             "folder": str(tmp_path.resolve()),
+            "offline": False,
             "steps": 2,
             "timeout": 600,
         }
@@ -132,14 +133,11 @@ def test_a_job_file_may_name_a_program(tmp_path: Path, monkeypatch: pytest.Monke
     assert found["largest"][0]["line"] == f"{tmp_path.resolve()}/train.py:6"
 
 
-def test_a_rehearsal_is_kept_until_what_the_program_reads_changes(
+def test_who_asks_for_a_rehearsal_gets_one_and_others_the_one_that_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("sizes.py").write_text("WIDE = 8192")
-    Path("data.txt").write_text("1")
-    read = "import torch; from sizes import WIDE; open('data.txt').read()"
-    Path("train.py").write_text(PROGRAM.replace("import torch", read))
+    Path("train.py").write_text(PROGRAM)
     line = ["--json", "--gpu-type", "4090", "--", sys.executable, "train.py"]
 
     def rehearsed(*words: str) -> float:
@@ -149,13 +147,8 @@ def test_a_rehearsal_is_kept_until_what_the_program_reads_changes(
 
     first = rehearsed("rehearse")
     anew = rehearsed("rehearse")
-    assert anew > first  # who asks for a rehearsal gets one
+    assert anew > first
     assert rehearsed("fit", "--rehearse") == anew
-    for file, text in (("sizes.py", "WIDE = 4096"), ("data.txt", "2")):
-        Path(file).write_text(text)
-        changed = rehearsed("fit", "--rehearse")
-        assert changed > anew
-        anew = changed
     line.append("--lr=1")
     assert rehearsed("fit", "--rehearse") > anew
     (file,) = {each.parent for each in cache_file("rehearsals", 0).parent.glob("*.json")}

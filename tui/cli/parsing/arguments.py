@@ -12,6 +12,7 @@ from .parser import (
     add_host_memory_argument,
     add_method_argument,
     add_name_argument,
+    add_offline_argument,
     add_rehearse_argument,
     add_stream_arguments,
     add_verbose_argument,
@@ -363,14 +364,14 @@ def _rehearse(parser: "Parser") -> None:
     parser.examples = """\
   vramtop rehearse -- python train.py --batch-size 8
   vramtop rehearse --gpu-type 4090 -- accelerate launch train.py
-  vramtop rehearse --json -- .venv/bin/python -m mypackage.train
+  vramtop rehearse --offline --json -- .venv/bin/python -m mypackage.train
   vramtop rehearse --compare=--gradient_checkpointing -- python train.py
   vramtop rehearse --python old/bin/python --python python3 -- python train.py
 """
     parser.epilog = (
         "The program runs in its own interpreter, with tensors on the host that are real and tensors on the GPU that "
-        "have shapes only, until each optimizer has stepped. What it writes by Python's own means is thrown away, and "
-        "loggers that upload are off; programs that it starts run as they would. One process on one GPU is rehearsed. "
+        "have shapes only, until each optimizer has stepped. It has its own view of the files: what it and programs that "
+        "it starts write is thrown away. Uploads and loggers are stand-ins. One process on one GPU is rehearsed. "
         "Another user's program is not run."
     )
     parser.set_defaults(rehearse=True, set=[], flags=[], model_flag=None, gpu=None, gpu_memory=None, method="auto")
@@ -383,6 +384,7 @@ def _rehearse(parser: "Parser") -> None:
     parser.add_argument(
         *("--timeout",), action="append", dest="set", type="program.timeout={}".format, metavar="SECONDS", help=text
     )
+    add_offline_argument(parser, "Leave")
     text = "Compare with a second rehearsal, with these arguments behind the others; --python given twice: with that."
     parser.add_argument("--compare", metavar="ARGUMENTS", help=text)
     parser.add_argument("--out", metavar="FILE", help="Write the JSON into a file as well.")

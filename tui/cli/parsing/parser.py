@@ -214,9 +214,18 @@ def add_estimate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_rehearse_argument(parser: argparse.ArgumentParser, when: str = "") -> None:
-    """Add ``--rehearse``."""
+    """Add ``--rehearse`` and ``--offline``."""
     text = "Run the program without a GPU (-- or [program])."
     parser.add_argument("--rehearse", action="store_true", help=f"{when}{text}")
+    add_offline_argument(rare_group(parser, "rehearsal"), "With --rehearse: leave")
+
+
+def add_offline_argument(parser: "argparse._ActionsContainer", leave: str) -> None:
+    """Add ``--offline``."""
+    constant = "program.offline=true"
+    parser.add_argument(
+        "--offline", action="append_const", dest="set", const=constant, help=f"{leave} the program no network."
+    )
 
 
 def add_method_argument(parser: argparse.ArgumentParser) -> None:

@@ -62,7 +62,7 @@ async def test_a_program_is_opened_rehearsed_and_drawn_with_its_lines(
         assert not [row for row in screen.query("FieldRow") if row.display and "program" not in str(row.id)]
         await agree(pilot, screen)
         await until_shown(pilot, lambda: rehearsed(command))
-        assert "rehearsed program" in screen_text(app)
+        await until_shown(pilot, lambda: "rehearsed program" in screen_text(app))
         assert told[0].startswith("rehearsing train.py: ")
         await pilot.press("f5")
         await until_shown(pilot, lambda: isinstance(app.screen, StepScreen))
@@ -148,9 +148,7 @@ async def test_nothing_runs_before_the_user_has_seen_the_command_its_folder_its_
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("theirs", ["train.py", "python", "job.toml"])
-async def test_another_users_program_is_not_even_offered(
-    marked: Path, runs: Callable[[], int], theirs: str
-) -> None:
+async def test_another_users_program_is_not_even_offered(marked: Path, runs: Callable[[], int], theirs: str) -> None:
     os.chown(marked / theirs, 65534, 65534)
     screen = fit_check(marked / "job.toml")
     app = ScreenHost(screen)

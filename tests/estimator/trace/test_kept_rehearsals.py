@@ -1,0 +1,172 @@
+"""Rehearsals that are kept: run again when anything that the program depended on is another, and why that is known."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.isolation.seen import signature
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import Program
+from vramtop.estimator.trace import kept_rehearsals
+from vramtop.estimator.trace.kept_rehearsals import KeptRehearsal
+from vramtop.estimator.trace.rehearsal import rehearse_job
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import ctypes, os, sqlite3, subprocess, sys, torch
+from sizes import WIDE
+if os.path.exists("override.txt"):
+    WIDE = int(open("override.txt").read())
+n = int(os.environ.get("BATCH", "8")) + len(os.listdir("shards"))
+n += len(sqlite3.connect("data.sqlite").execute("select * from t").fetchall())
+n += int(subprocess.run(["/bin/sh", "-c", ". ./settings.sh; echo $N"], capture_output=True).stdout)
+ctypes.CDLL(None).open(b"native.bin", 0)
+open(sys.prefix + "/share/table", "rb").read(1)
+open("large.bin", "rb").read(1)
+open("log.txt", "w").write("thrown away")
+net = torch.nn.Linear(WIDE, 64).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(4):
+    net(torch.randn(n, WIDE).cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a program in an environment of its own and all that it reads."""
+    folder = tmp_path / "run"
+    (folder / "shards").mkdir(parents=True)
+    for name, text in {
+        "train.py": PROGRAM,
+        "sizes.py": "WIDE = 64",
+        "settings.sh": "N=1",
+        "shards/0": "",
+        "native.bin": "x",
+        "large.bin": "x" * (1 << 20),
+        "log.txt": "an old log",
+    }.items():
+        (folder / name).write_text(text)
+    with sqlite3.connect(folder / "data.sqlite") as data:
+        data.execute("create table t (a)")
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", "env"], cwd=folder, check=True
+    )
+    packages = "".join(f"import site; site.addsitedir({each!r})\n" for each in sys.path if "site-packages" in each)
+    (next(folder.glob("env/lib/*/site-packages")) / "torch-of-tests.pth").write_text(packages)
+    (folder / "env" / "share").mkdir()
+    (folder / "env" / "share" / "table").write_text("x")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return folder
+
+
+def rehearsed(*, may_run: bool = True, environ: dict[str, str] | None = None, **settings: object) -> Budget:
+    program = Program(command="env/bin/python train.py", folder=str(Path.cwd()), **settings)
+    return rehearse_job(Job(program=program), may_run=may_run, environ={**os.environ, **(environ or {})}).budget
+
+
+def kept() -> KeptRehearsal:
+    (file,) = kept_rehearsals._newest_first()
+    found = kept_rehearsals.find(file.stem)
+    assert found is not None
+    return found
+
+
+def changed(found: KeptRehearsal) -> set[str]:
+    return {path for path, (use, was) in found.paths.items() if signature(path, use) != was}
+
+
+def append_row() -> None:
+    with sqlite3.connect("data.sqlite") as data:
+        data.execute("insert into t values (1)")
+
+
+def rewrite_within_its_time(name: str) -> None:
+    before = Path(name).stat()
+    with Path(name).open("r+b") as file:
+        file.write(b"y")
+    os.utime(name, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+CHANGES: dict[str, Callable[[], object]] = {
+    "train.py": lambda: Path("train.py").write_text(PROGRAM + "\n"),
+    "sizes.py": lambda: Path("sizes.py").write_text("WIDE = 96"),
+    "override.txt": lambda: Path("override.txt").write_text("128"),
+    "shards": lambda: Path("shards/1").touch(),
+    "data.sqlite": append_row,
+    "settings.sh": lambda: Path("settings.sh").write_text("N=2"),
+    "native.bin": lambda: Path("native.bin").unlink(),
+    "env/share/table": lambda: Path("env/share/table").write_text("y"),
+    "large.bin": lambda: rewrite_within_its_time("large.bin"),
+}
+
+
+def test_everything_that_the_program_looked_at_counts_and_its_own_writes_do_not(folder: Path) -> None:
+    first = rehearsed()
+    found = kept()
+    assert found.refused is None
+    assert changed(found) == set()
+    assert rehearsed(may_run=False).rehearsal == first.rehearsal
+    Path("log.txt").write_text("a newer log")
+    Path("unrelated").mkdir()
+    (Path("unrelated") / "file").touch()
+    before = changed(found)
+    assert before <= {str(folder)}, before  # modules are looked for in it, so a new name counts
+    for name, change in CHANGES.items():
+        change()
+        assert changed(found) - before - {str(folder)} == {str(folder / name)}, name
+        before = changed(found)
+    with pytest.raises(CannotTellError, match=r"not rehearsed: /\S+ has changed since the last rehearsal; vramtop"):
+        rehearsed(may_run=False)
+    for path in ("sizes.py", "train.py"):  # what stands there now is not opened
+        Path(path).unlink()
+        os.mkfifo(path)
+        assert found.what_changed(None)
+        Path(path).unlink()
+        Path(path).symlink_to("/dev/zero")
+        assert found.what_changed(None)
+
+
+def test_the_environment_counts_but_for_what_a_terminal_sets(folder: Path) -> None:
+    small = rehearsed(environ={"BATCH": "8"})
+    assert rehearsed(may_run=False, environ={"BATCH": "8", "TERM": "dumb", "SSH_TTY": "/dev/pts/9"}) == small
+    with pytest.raises(CannotTellError, match="not rehearsed: the variable BATCH has another value since"):
+        rehearsed(may_run=False, environ={"BATCH": "500000"})
+    large = rehearsed(environ={"BATCH": "500000"})
+    assert large.peak.allocated_bytes > small.peak.allocated_bytes + (64 * 500_000 * 4)
+    assert "Rehearsed again, because the variable BATCH has another value." in large.assumptions
+    assert not any("BATCH" in text or "500000" in text for text in kept().variables.values())
+    assert rehearsed(may_run=False, environ={"BATCH": "500000"}) == replaced_notes(large)
+
+
+def replaced_notes(budget: Budget) -> Budget:
+    """Return the budget as it is kept."""
+    from dataclasses import replace
+
+    return replace(budget, assumptions=tuple(each for each in budget.assumptions if "again" not in each))
+
+
+def test_what_asks_the_network_is_not_kept_unless_it_is_offline(folder: Path) -> None:
+    asks = "import socket; s = socket.socket(); s.setblocking(False); s.connect_ex(('192.0.2.1', 443))"
+    Path("train.py").write_text(asks + PROGRAM)
+    found = rehearsed()
+    said = "This rehearsal is not kept: it asked the network (192.0.2.1:443); --offline leaves it without one."
+    assert said in found.assumptions
+    with pytest.raises(CannotTellError, match="not rehearsed"):
+        rehearsed(may_run=False)
+
+
+def test_a_rehearsal_of_another_name_is_not_looked_for_elsewhere(tmp_path: Path) -> None:
+    for name in ("../x", "a/b", "/etc/passwd", ""):
+        assert kept_rehearsals.find(name) is None
+    shutil.rmtree(tmp_path)
