@@ -25,6 +25,7 @@ from ..replaced import replaced
 from .fake_gpu import FakeGpus, program_line
 from .libraries import build_without_weights
 from .stand_ins import Card, cuda_without_gpu
+from .uploads import keep_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -91,6 +92,7 @@ class Rehearsal:
         torch.autograd.backward = run_backward
         card = Card(**self.plan["card"])
         build_without_weights()
+        keep_here(self.gpus.doubts.add)
         with (
             cuda_without_gpu(self.gpus, card),
             self.gpus.tracking_resize(),

@@ -76,6 +76,15 @@ def files_of_tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
             isinstance(self, torch.nn.Parameter),
         )
 
+    def shared(self: Any) -> Any:
+        """Copy a tensor as ``copy.copy`` does, which would save and load it otherwise."""
+        is_parameter = isinstance(self, torch.nn.Parameter)
+        alias = self.detach()
+        return (
+            torch.nn.Parameter(alias, self.requires_grad) if is_parameter else alias.requires_grad_(self.requires_grad)
+        )
+
+    FakeTensor.__copy__ = shared
     yield torch, "save", save_by_python
     yield torch, "load", load_to
     yield FakeTensor, "__reduce_ex__", described

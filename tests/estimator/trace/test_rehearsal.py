@@ -92,19 +92,6 @@ for step, (ids,) in enumerate(DataLoader(data, 8, pin_memory=True, num_workers=1
 """
 
 
-@pytest.fixture
-def program(tmp_path, monkeypatch, python_with_torch: str):
-    """Return a function that writes a program and returns its path; the tests run in its folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "executable", python_with_torch)
-
-    def write(text: str, name: str = "train.py") -> str:
-        Path(name).write_text(text, encoding="utf-8")
-        return name
-
-    return write
-
-
 @pytest.mark.parametrize("text", [GAN, UNET], ids=["gan", "unet"])
 def test_what_is_allocated_is_what_the_same_program_takes_on_the_cpu(program, text: str) -> None:
     name = program(text)
@@ -661,7 +648,7 @@ while True:
 
 
 SAVES = """
-import os, pickle, shutil, torch, torch.nn as nn
+import copy, os, pickle, shutil, torch, torch.nn as nn
 from safetensors.torch import load_file, load_model, save, load, save_file, save_model
 net = nn.Sequential(nn.Linear(256, 512), nn.Linear(512, 256), nn.Linear(256, 512)).cuda()
 net[2].weight = net[0].weight
@@ -676,6 +663,8 @@ torch.save(state, "draft.pt")
 os.mkdir("run")
 os.replace("draft.pt", "run/last.pt")
 before = torch.cuda.memory_allocated()
+alias = copy.copy(net[1].weight)
+assert alias.is_cuda and alias.requires_grad and torch.cuda.memory_allocated() == before
 found = torch.load("run/last.pt", weights_only=True)
 assert found["step"] == 1 and found["ids"].tolist() == [0, 1, 2, 3, 4]
 assert {each.device.type for each in found["net"].values()} == {"cuda"}
