@@ -32,12 +32,15 @@ def main(arguments: list[str]) -> None:
     """Run the program under the rehearsal."""
     plan = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     kept = json.loads(os.environ.pop(plan["kept_as"], "{}"))
+    from .moving import install
     from .program import Rehearsal
     from .ranks import start
 
     words = arguments[1:]
     rehearsal = Rehearsal(plan)  # reads the allocator's settings; what it imports is not redirected
-    if kept.get("level") != "overlay":
+    if kept.get("level") == "overlay":
+        install()
+    else:
         from .scratch import Scratch
 
         Scratch(Path(plan["scratch"])).install()

@@ -109,6 +109,8 @@ class FakeGpus(StorageTracker):
         """Ranks of the program, of which this process is one."""
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.doubts = Doubts()
+        self.lock = threading.RLock()
+        """Held by the thread whose operation is being recorded."""
         self._depth = threading.local()
         self._placed = HOST
         self._copies_to: int | None = None
@@ -126,6 +128,12 @@ class FakeGpus(StorageTracker):
             if kwargs.get("pin_memory"):
                 kwargs = {**kwargs, "pin_memory": False}
             return func(*args, **kwargs)
+        with self.lock:
+            return self._dispatched(func, types, args, kwargs, is_placed=is_placed)
+
+    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any, *, is_placed: bool) -> Any:
+        """Run an operation that names a GPU, or has an argument there."""
+        device = kwargs.get("device")
         depth = getattr(self._depth, "value", 0)
         self._depth.value = depth + 1
         placed = self._placed
@@ -144,7 +152,7 @@ class FakeGpus(StorageTracker):
                 with self.mode:
                     made = self._seen(func, types, args, kwargs)
                 if func in _SAY_VALUES and made.numel() <= _most_known(made.dtype):
-                    self._know(made, func(*args, **kwargs))
+                    self.know(made, func(*args, **kwargs))
                 return made
             return self._seen(func, types, args, kwargs)
         finally:
@@ -223,10 +231,11 @@ class FakeGpus(StorageTracker):
         is_stored = type(real) is torch.Tensor and real.device.type == "cpu"
         if is_stored and not is_parameter and real.numel() <= _most_known(real.dtype):
             with torch._C._DisableTorchDispatch():  # a mode of FakeTensors may be on
-                self._know(fake, real.detach().to(dtype, copy=True))
+                self.know(fake, real.detach().to(dtype, copy=True))
         return fake
 
-    def _know(self, fake: Any, values: Any) -> None:
+    def know(self, fake: Any, values: Any) -> None:
+        """Let a fake tensor have values."""
         fake.constant = values
         self.mode.fake_tensor_converter.add_constant_storage_mapping(fake)
 

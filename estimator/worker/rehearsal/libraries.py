@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.abc
 import importlib.util
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from .fake_gpu import FakeGpus
 
 _HUB = ("revision", "token", "cache_dir", "trust_remote_code", "subfolder", "local_files_only", "proxies")
 _LOADING = (
@@ -65,7 +63,7 @@ class Unread(dict[str, Any]):
     """State dict of weights that are not read; modules take it for all that they have."""
 
 
-def build_without_weights(gpus: FakeGpus) -> None:
+def build_without_weights() -> None:
     """Let libraries build pretrained models from their configs, from now on."""
     changes: dict[str, Callable[[ModuleType], None]] = {
         "transformers.modeling_utils": _change_transformers,
@@ -74,7 +72,6 @@ def build_without_weights(gpus: FakeGpus) -> None:
         "timm.models._builder": _change_timm,
         "torchvision.extension": _define_torchvision,
         "peft.peft_model": _change_peft,
-        "safetensors.torch": lambda module: _read_shapes(module, gpus),
     }
     for name, change in changes.items():
         after_import(name, change)
@@ -88,29 +85,6 @@ def build_without_weights(gpus: FakeGpus) -> None:
         return load(self, state_dict, *args, **kwargs)
 
     torch.nn.Module.load_state_dict = load_state_dict
-
-
-_MAX_READ = 1 << 20
-"""Bytes of a tensor in a file above which its values are not read."""
-
-
-def _read_shapes(module: ModuleType, gpus: FakeGpus) -> None:
-    """Let ``safetensors.torch.load_file`` read small tensors, and the shapes of others."""
-
-    def load_file(filename: Any, device: Any = "cpu") -> dict[str, Any]:
-        read = {}
-        with module.safe_open(filename, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - no dict
-                part = file.get_slice(name)
-                dtype = module._TYPES[part.get_dtype()]
-                shape = part.get_shape()
-                if math.prod(shape) * dtype.itemsize <= _MAX_READ:
-                    read[name] = file.get_tensor(name)
-                else:
-                    read[name] = gpus.on_host(torch.empty(shape, dtype=dtype))
-        return read if str(device) == "cpu" else {name: each.to(device) for name, each in read.items()}
-
-    module.load_file = load_file  # type: ignore[attr-defined]
 
 
 def _change_peft(module: ModuleType) -> None:

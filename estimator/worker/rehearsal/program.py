@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 import weakref
@@ -20,9 +21,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._pytree import tree_leaves
 
 from ..memory.tracker import made_at, phase_spans, summarize
+from ..replaced import replaced
 from .fake_gpu import FakeGpus, program_line
 from .libraries import build_without_weights
 from .stand_ins import Card, cuda_without_gpu
+from .uploads import keep_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +34,7 @@ MANY_STEPS = 20
 """Steps of one optimizer, as a multiple of those asked for, after which one that never stepped is not waited for."""
 _MIN_VOCABULARY = 1000
 _TOLD_SECONDS, _TOLD_CHARACTERS = 0.3, 80
+_LOCKED_SECONDS = 5.0
 _HOOKED = "_vramtop_labels_gradient"
 
 
@@ -59,6 +63,7 @@ class Rehearsal:
         self._told = 0.0
         self._progress = os.open(plan["progress"], os.O_WRONLY | os.O_CREAT) if "progress" in plan else -1
         self._backward_passes = 0
+        self._failed_threads: list[BaseException] = []
         self._begin("loading")
 
     def note_loaded(self) -> None:
@@ -93,19 +98,46 @@ class Rehearsal:
         torch.optim.Optimizer.__init__ = made
         torch.autograd.backward = run_backward
         card = Card(**self.plan["card"])
-        build_without_weights(self.gpus)
-        with cuda_without_gpu(self.gpus, card), self.gpus.tracking_resize(), self.gpus.naming_modules():
+        build_without_weights()
+        keep_here(self.gpus.doubts.add)
+        with (
+            cuda_without_gpu(self.gpus, card),
+            self.gpus.tracking_resize(),
+            self.gpus.naming_modules(),
+            self._threads(),
+        ):
             try:
                 program()
             except SystemExit as end:
-                code = end.code
-                if code not in (None, 0):
-                    sys.stderr.write(code if isinstance(code, str) else f"exit code {code}\n")
-                self._finish("end" if code in (None, 0) else "exit", code=code if isinstance(code, int) else 1)
+                if end.code not in (None, 0):
+                    sys.stderr.write(end.code if isinstance(end.code, str) else f"exit code {end.code}\n")
+                    self._finish("exit", code=end.code if isinstance(end.code, int) else 1)
             except BaseException as error:  # noqa: BLE001 - the program's own failure, which is told
                 traceback.print_exc()
                 self._finish("error", error, code=1)
-        self._finish("end")
+            threading._shutdown()  # type: ignore[attr-defined] # Python waits for the program's threads in the end
+            failed = self._failed_threads[:1] if not self._steps else []
+            self._finish("error" if failed else "end", *failed, code=len(failed))
+
+    def _threads(self) -> Any:
+        """Let threads of the program find the GPUs too: torch's modes are those of one thread."""
+        start, told = threading.Thread.start, threading.excepthook
+
+        def start_with_gpus(thread: threading.Thread) -> None:
+            run = thread.run
+
+            def run_with_gpus() -> None:
+                with self.gpus:
+                    run()
+
+            thread.run = run_with_gpus  # type: ignore[method-assign]
+            start(thread)
+
+        def failed(args: Any) -> None:
+            told(args)
+            self._failed_threads.append(args.exc_value)
+
+        return replaced((threading.Thread, "start", start_with_gpus), (threading, "excepthook", failed))
 
     def _begin(self, phase: str) -> None:
         self.gpus.begin_phase(self._step, phase)
@@ -196,6 +228,9 @@ class Rehearsal:
 
     def _finish(self, ended: str, error: BaseException | None = None, code: int = 0) -> None:
         """Write the answer and end the process, which other threads and cleaning up must not delay."""
+        self.gpus.lock.acquire(
+            timeout=_LOCKED_SECONDS
+        )  # no other thread's operation is half recorded, and none ends too
         signal.alarm(0)
         self._begin("end")
         self.gpus.history.phases.pop()  # a step has no such phase, and nothing comes after it

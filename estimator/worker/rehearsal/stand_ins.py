@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
-import os
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +19,7 @@ from ..step.forward_pass import cuda_kernels
 from .fake_gpu import MAX_KNOWN_VALUES, Parameters
 from .kernels import recurrent_layers
 from .ranks import many_ranks
+from .tensor_files import files_of_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -233,12 +231,10 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "set_rng_state_all": nothing,
         "is_current_stream_capturing": lambda: False,
     }
-    for name, answer in answers.items():
-        if hasattr(torch.cuda, name):
-            yield torch.cuda, name, answer
-    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "empty_cache",
-                 "memory_stats", "mem_get_info", "reset_peak_memory_stats"):  # fmt: skip
-        yield torch.cuda.memory, name, answers[name]
+    for module in (torch.cuda, torch.cuda.memory, torch.cuda.random):
+        for name, answer in answers.items():
+            if hasattr(module, name):
+                yield module, name, answer
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # torch is built without CUDA; kernels ask for it
         torch._C._cuda_getCurrentRawStream = lambda device=None: 0
     yield from _accelerator(answers)
@@ -411,35 +407,7 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         return model if model is not None else (lambda each: each)
 
     yield from recurrent_layers(lambda each: isinstance(each, FakeTensor), gpus.doubts)
-    load = torch.load
-
-    saved: dict[tuple[str, ...], Any] = {}
-
-    def name_of(file: Any) -> tuple[str, ...]:
-        return Path(os.path.abspath(getattr(file, "name", file))).parts[-3:]  # noqa: PTH100 - a redirected one, too
-
-    def load_on_host(file: Any, map_location: Any = None, **kwargs: Any) -> Any:
-        is_named = isinstance(getattr(file, "name", file), (str, os.PathLike))
-        known = saved.get(name_of(file)) if is_named else None
-        loaded = load(file, map_location="cpu", **kwargs) if known is None else copy.deepcopy(known)
-        if isinstance(map_location, (str, torch.device)) and torch.device(map_location).type == "cuda":
-            return tree_map(lambda each: each.to(map_location) if isinstance(each, torch.Tensor) else each, loaded)
-        return loaded
-
-    def save(values: Any, file: Any, *_: Any, **__: Any) -> None:
-        """Keep what is saved under its file's name, on the host; the file stays empty."""
-        if isinstance(file, (str, os.PathLike)):
-            with open(file, "wb"):  # noqa: PTH123 - the redirected one
-                pass
-        if isinstance(getattr(file, "name", file), (str, os.PathLike)):
-            on_host = tree_map(lambda each: each.detach().cpu() if isinstance(each, FakeTensor) else each, values)
-            saved[name_of(file)] = on_host
-
-    with contextlib.suppress(ImportError):
-        import safetensors.torch
-
-        yield safetensors.torch, "save_file", save
-    yield torch, "save", save
+    yield from files_of_tensors(gpus)
     yield torch, "_is_all_true", is_valid
 
     def on_one_gpu(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -452,4 +420,3 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield scaler, "_maybe_opt_step", step
     yield torch, "compile", compiled
     yield torch.nn.Module, "compile", lambda self, *_, **__: compiled()
-    yield torch, "load", load_on_host

@@ -92,18 +92,6 @@ for step, (ids,) in enumerate(DataLoader(data, 8, pin_memory=True, num_workers=1
 """
 
 
-@pytest.fixture
-def program(tmp_path, monkeypatch, quick_rehearsals: None):
-    """Return a function that writes a program and returns its path; the tests run in its folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(text: str, name: str = "train.py") -> str:
-        Path(name).write_text(text, encoding="utf-8")
-        return name
-
-    return write
-
-
 @pytest.mark.parametrize("text", [GAN, UNET], ids=["gan", "unet"])
 def test_what_is_allocated_is_what_the_same_program_takes_on_the_cpu(program, text: str) -> None:
     name = program(text)
@@ -226,6 +214,14 @@ def test_what_a_program_writes_is_thrown_away(program) -> None:
             "import torch\nnet = torch.nn.Linear(2, 2).cuda()\nx = torch.ones(1, 2, device='cuda')\n"
             "opt = torch.optim.Adam(net.parameters())\nwhile len('sleep'): net(x).sum().backward()",
             r"no optimizer has stepped within 2 s; the program was at train\.py:5",
+        ),
+        (
+            "import threading, time\nthread = threading.Thread(target=time.sleep, args=(60,))\nthread.start()",
+            r"no optimizer has stepped within 2 s",
+        ),
+        (
+            "import threading\ndef train():\n    raise ValueError('no data')\nthreading.Thread(target=train).start()",
+            r"failed in the rehearsal, at train\.py:3: ValueError: no data",
         ),
         ("import os\nos._exit(7)", r"without an answer \(exit code 7\)"),
         ("print('x' * 10**8)\nraise KeyError('a')", "KeyError"),
@@ -649,3 +645,115 @@ while True:
     optimizer.step()
 """
     assert rehearse([sys.executable, program(text)], steps=2).answer.steps[0].steps == 2
+
+
+SAVES = """
+import copy, os, pickle, shutil, torch, torch.nn as nn
+from safetensors.torch import load_file, load_model, save, load, save_file, save_model
+net = nn.Sequential(nn.Linear(256, 512), nn.Linear(512, 256), nn.Linear(256, 512)).cuda()
+net[2].weight = net[0].weight
+optimizer = torch.optim.AdamW(net.parameters())
+def step():
+    net(torch.randn(4, 256, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+step()
+state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "ids": torch.arange(5), "step": 1}
+torch.save(state, "draft.pt")
+os.mkdir("run")
+os.replace("draft.pt", "run/last.pt")
+before = torch.cuda.memory_allocated()
+alias = copy.copy(net[1].weight)
+assert alias.is_cuda and alias.requires_grad and torch.cuda.memory_allocated() == before
+found = torch.load("run/last.pt", weights_only=True)
+assert found["step"] == 1 and found["ids"].tolist() == [0, 1, 2, 3, 4]
+assert {each.device.type for each in found["net"].values()} == {"cuda"}
+one, other = found["net"]["0.weight"], found["net"]["2.weight"]
+assert one.shape == (512, 256) and one.data_ptr() == other.data_ptr() != found["net"]["1.weight"].data_ptr()
+saved = (2 * 512 * 256 + 2 * 512 + 256) * 4
+assert torch.cuda.memory_allocated() - before >= 3 * saved - 512 * 256 * 4
+net.load_state_dict(found["net"])
+optimizer.load_state_dict(found["optimizer"])
+del found, one, other
+assert torch.load("run/last.pt", map_location="cpu")["net"]["0.bias"].device.type == "cpu"
+assert torch.load("run/last.pt", map_location={"cuda:0": "cpu"})["net"]["0.bias"].device.type == "cpu"
+with open("model.pkl", "wb") as file:
+    pickle.dump(net, file)
+with open("model.pkl", "rb") as file:
+    again = pickle.load(file)
+assert again[2].weight is again[0].weight and again[0].weight.requires_grad and again[0].weight.is_cuda
+del again
+save_model(net, "model.safetensors")
+load_model(net, "model.safetensors", device="cuda")
+tensors = {"large": torch.zeros(512, 1024, device="cuda"), "none": torch.zeros(0, 4), "ids": torch.arange(5)}
+save_file(tensors, "file.safetensors", metadata={"format": "pt"})
+assert os.path.getsize("file.safetensors") > 512 * 1024 * 4
+shutil.copy("file.safetensors", "copy.safetensors")
+found = load_file("copy.safetensors")
+assert found["large"].shape == (512, 1024) and found["ids"].tolist() == [0, 1, 2, 3, 4] and not found["none"].numel()
+assert load(save({"a": torch.zeros(3, device="cuda")}))["a"].tolist() == [0, 0, 0]
+del found, tensors
+while True:
+    step()
+"""
+
+
+def test_what_a_program_saves_it_loads_again(program) -> None:
+    found = rehearse([sys.executable, program(SAVES)])
+    assert found.answer.steps[0].steps == 3
+    assert not found.warnings
+
+
+def test_a_model_of_transformers_is_saved_and_its_training_goes_on_from_a_checkpoint(program) -> None:
+    text = """
+import os, torch
+from safetensors.torch import load_file
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=64, n_head=2, vocab_size=1000))
+data = [{"input_ids": torch.arange(16), "labels": torch.arange(16)}] * 32
+def trainer(steps):
+    args = TrainingArguments("out", per_device_train_batch_size=2, max_steps=steps, save_steps=1, report_to=[])
+    return Trainer(model, args, train_dataset=data)
+trainer(1).train()
+model.save_pretrained("parts", max_shard_size="200KB")
+assert len([name for name in os.listdir("parts") if name.endswith(".safetensors")]) > 1
+assert load_file("out/checkpoint-1/model.safetensors")["transformer.wte.weight"].shape == (1000, 64)
+GPT2LMHeadModel.from_pretrained("parts")
+going_on = trainer(5)
+going_on.train(resume_from_checkpoint=True)
+assert going_on.state.global_step == 5
+"""
+    found = rehearse([sys.executable, program(text)])
+    assert [each.steps for each in found.answer.steps] == [1, 4]
+
+
+THREAD = """
+import sys, threading, torch, torch.nn as nn
+from concurrent.futures import ThreadPoolExecutor
+def train():
+    net = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)).cuda()
+    optimizer = torch.optim.AdamW(net.parameters())
+    while True:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = net(torch.randn(512, 256, device="cuda")).float().pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "thread = threading.Thread(target=train)\nthread.start()\nthread.join()",
+        "threading.Thread(target=train).start()\nsys.exit()",
+        "with ThreadPoolExecutor() as pool:\n    pool.submit(train).result()",
+    ],
+    ids=["joined", "left alone", "pool"],
+)
+def test_a_program_that_trains_in_a_thread_is_rehearsed_like_one_that_does_not(program, start: str) -> None:
+    found = rehearse([sys.executable, program(THREAD + start)])
+    expected = rehearse([sys.executable, program(f"{THREAD}train()")])
+    assert found.answer.phases == expected.answer.phases
+    assert not found.warnings

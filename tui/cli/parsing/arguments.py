@@ -370,8 +370,8 @@ def _rehearse(parser: "Parser") -> None:
 """
     parser.epilog = (
         "The program runs in its own interpreter, with tensors on the host that are real and tensors on the GPU that "
-        "have shapes only, until each optimizer has stepped. It has its own view of the files: what it and programs that "
-        "it starts write is thrown away. Uploads and loggers are stand-ins. One process on one GPU is rehearsed. "
+        "have shapes only, until each optimizer has stepped. It has its own view of the files: what it or a program "
+        "that it starts writes is thrown away. Uploads and loggers are stand-ins. One process on one GPU is rehearsed. "
         "Another user's program is not run."
     )
     parser.set_defaults(rehearse=True, set=[], flags=[], model_flag=None, gpu=None, gpu_memory=None, method="auto")

@@ -1,0 +1,209 @@
+"""Nothing leaves the machine in a rehearsal: a server on this one gets what reads, and nothing that writes."""
+
+import http.server
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.trace.rehearsal import rehearse
+
+pytest.importorskip("torch")
+
+STEPS = """
+import torch
+net = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+while True:
+    net(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Keeps the requests that it gets: ``GET /path``."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.requests: list[str] = []
+        self.address = f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers every request; the hub's questions about repositories with 404, as they do not exist."""
+
+    server: Server
+
+    def answer(self) -> None:
+        self.server.requests.append(f"{self.command} {self.path}")
+        body = b'{"found": true}'
+        self.send_response(404 if self.path.startswith(("/api/", "/me/")) else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815 - as http.server calls them
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+STANDARD = """
+import http.client, json, sys, urllib.parse, urllib.request
+address = sys.argv[1]
+assert json.load(urllib.request.urlopen(f"{address}/urllib")) == {"found": True}
+request = urllib.request.Request(f"{address}/urllib", data=b"x" * 100_000)
+with urllib.request.urlopen(request) as answer:
+    assert answer.status == 200 and json.load(answer) == {}
+connection = http.client.HTTPConnection(urllib.parse.urlsplit(address).netloc)
+for method, body in (("GET", b'{"found": true}'), ("PUT", b"{}"), ("DELETE", b"{}"), ("GET", b'{"found": true}')):
+    connection.request(method, "/client", b"x")
+    assert connection.getresponse().read() == body, method
+"""
+REQUESTS = """
+import sys, requests
+address = sys.argv[1]
+with requests.Session() as session:
+    assert session.get(f"{address}/requests").json() == {"found": True}
+    assert session.post(f"{address}/requests", data=iter([b"x"])).json() == {}
+    assert session.get(f"{address}/requests").json() == {"found": True}
+assert requests.post("https://hooks.example.invalid/secret", json={"text": "done"}).ok
+"""
+HTTPX = """
+import asyncio, sys, {name} as client_of
+address = sys.argv[1]
+with client_of.Client() as client:
+    assert client.get(f"{{address}}/httpx").json() == {{"found": True}}
+    assert client.post(f"{{address}}/httpx", json={{}}).json() == {{}}
+    with client.stream("PATCH", "https://hooks.example.invalid/", content=b"x") as answer:
+        assert b"".join(answer.iter_bytes()) == b"{{}}"
+async def run():
+    async with client_of.AsyncClient() as client:
+        assert (await client.get(f"{{address}}/httpx")).json() == {{"found": True}}
+        assert (await client.delete(f"{{address}}/httpx")).json() == {{}}
+asyncio.run(run())
+"""
+AIOHTTP = """
+import asyncio, sys, aiohttp
+address = sys.argv[1]
+async def ask(session, method, url, **options):
+    async with session.request(method, url, **options) as answer:
+        return answer.status, await answer.json(content_type=None)
+async def run():
+    async with aiohttp.ClientSession() as session:
+        assert await ask(session, "GET", f"{address}/aiohttp") == (200, {"found": True})
+        for _ in range(2):
+            assert await ask(session, "POST", f"{address}/aiohttp", json={"x": "x" * 100_000}) == (200, {})
+        assert await ask(session, "PATCH", "https://hooks.example.invalid/") == (200, {})
+        assert await ask(session, "GET", f"{address}/aiohttp") == (200, {"found": True})
+asyncio.run(run())
+"""
+
+
+@pytest.mark.parametrize(
+    ("client", "text", "not_sent"),
+    [
+        ("http", STANDARD, ["POST to 127.0.0.1", "PUT to 127.0.0.1", "DELETE to 127.0.0.1"]),
+        ("requests", REQUESTS, ["POST to 127.0.0.1", "POST to hooks.example.invalid"]),
+        *(
+            (
+                name,
+                HTTPX.format(name=name),
+                ["POST to 127.0.0.1", "PATCH to hooks.example.invalid", "DELETE to 127.0.0.1"],
+            )
+            for name in ("httpx", "httpx2")
+        ),
+        ("aiohttp", AIOHTTP, ["POST to 127.0.0.1", "PATCH to hooks.example.invalid"]),
+    ],
+)
+def test_a_request_that_writes_is_answered_not_sent_and_told(
+    program, server: Server, client: str, text: str, not_sent: list[str]
+) -> None:
+    pytest.importorskip(client)
+    found = rehearse([sys.executable, program(text + STEPS), server.address])
+    assert found.warnings == tuple(f"a {each} was not sent." for each in not_sent)
+    assert len(server.requests) == text.count('"found"')
+    assert {each.partition(" ")[0] for each in server.requests} == {"GET"}
+
+
+HUB = """
+import sys, torch
+from huggingface_hub import CommitOperationAdd, HfApi, create_branch, create_repo, create_tag, delete_repo, upload_file
+repo = create_repo("me/net", private=True, exist_ok=True)
+assert (repo.namespace, repo.repo_id, repo.repo_type) == ("me", "me/net", "model")
+assert create_repo(repo_id="me/rows", repo_type="dataset").repo_type == "dataset"
+made = upload_file(path_or_fileobj=b"x", path_in_repo="x", repo_id="me/net", commit_message="one")
+assert made.repo_url.repo_id == "me/net" and made.commit_message == "one" and len(made.oid) == 40
+api = HfApi()
+assert api.upload_folder(repo_id="me/net", folder_path=".", run_as_future=True).result().commit_url
+added = [CommitOperationAdd("x", b"x")]
+api.preupload_lfs_files("me/net", additions=added)
+assert api.create_commit("me/net", added, commit_message="two").oid
+create_branch("me/net", branch="b")
+create_tag("me/net", tag="t")
+api.update_repo_settings("me/net", private=True)
+delete_repo("me/net")
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=64, n_head=2, vocab_size=1000))
+data = [{"input_ids": torch.arange(16), "labels": torch.arange(16)}] * 32
+args = TrainingArguments("out", per_device_train_batch_size=2, max_steps=2, save_steps=1, report_to=[],
+                         push_to_hub=True, hub_strategy="every_save")
+trainer = Trainer(model, args, train_dataset=data)
+trainer.train()
+trainer.push_to_hub()
+model.push_to_hub("me/net")
+try:
+    api.model_info("somebody/else")
+except OSError:
+    pass
+"""
+
+
+def test_a_trainer_that_pushes_to_the_hub_goes_on_and_pushes_nothing(
+    program, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    for name, value in {"HF_ENDPOINT": server.address, "HF_TOKEN": "hf_secret", "HF_HUB_OFFLINE": "0"}.items():
+        monkeypatch.setenv(name, value)
+    found = rehearse([sys.executable, program(HUB)])
+    assert found.answer.steps[0].steps == 2
+    assert "GET /api/models/somebody/else" in server.requests  # what reads is sent
+    assert {each.partition(" ")[0] for each in server.requests} <= {"GET", "HEAD"}
+
+
+LOGGERS = """
+import comet_ml, neptune, sys, swanlab, trackio, wandb
+wandb.login(key="secret")
+assert wandb.init("project", mode="online") == {"project": "project", "mode": "disabled"}
+assert swanlab.init(project="p", mode="cloud")["mode"] == "disabled"
+assert neptune.init_run(mode="async").mode == "debug"
+assert comet_ml.Experiment("key").disabled and comet_ml.Experiment("key", False).disabled
+assert trackio.init("p", space_id="me/space") == {"project": "p", "space_id": None, "config": None}
+"""
+PACKAGES = {
+    "wandb": "def init(project=None, mode=None): return {'project': project, 'mode': mode}\ndef login(key): 1 / 0",
+    "swanlab": "def init(*, project, mode='cloud'): return {'mode': mode}",
+    "neptune": "class Run:\n    def __init__(self, mode=None): self.mode = mode\ninit_run = Run",
+    "comet_ml": "class Experiment:\n    def __init__(self, api_key, disabled=False): self.disabled = disabled",
+    "trackio": "def init(project, space_id=None, config=None): return locals()",
+}
+"""The parts of these libraries that start a run, with the arguments that decide where it goes."""
+
+
+def test_loggers_do_not_upload_whatever_the_program_asks_for(program) -> None:
+    for name, text in PACKAGES.items():
+        Path(f"{name}.py").write_text(text, encoding="utf-8")
+    assert not rehearse([sys.executable, program(LOGGERS + STEPS)]).warnings
