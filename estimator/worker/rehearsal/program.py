@@ -116,8 +116,8 @@ class Rehearsal:
                 traceback.print_exc()
                 self._finish("error", error, code=1)
             threading._shutdown()  # type: ignore[attr-defined] # Python waits for the program's threads in the end
-            failed = self._failed_threads[:1] if not self._steps else []
-            self._finish("error" if failed else "end", *failed, code=len(failed))
+            failed = self._failed_threads[0] if self._failed_threads and not self._steps else None
+            self._finish("end" if failed is None else "error", failed, code=int(failed is not None))
 
     def _threads(self) -> Any:
         """Let threads of the program find the GPUs too: torch's modes are those of one thread."""
