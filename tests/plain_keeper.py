@@ -9,13 +9,11 @@ import sys
 import threading
 from pathlib import Path
 
-request = json.loads(sys.argv[-1])
-folder = Path(request["scratch"], "shared", "tmp")
+scratch, start, _, _, *words = sys.argv[1:]
+folder = Path(scratch, "shared", "tmp")
 folder.mkdir()
 environ = {**os.environ, "TMPDIR": str(folder)}
-process = subprocess.Popen(
-    request["words"], cwd=request["folder"], env=environ, stdin=subprocess.DEVNULL, start_new_session=True
-)
+process = subprocess.Popen(words, cwd=start, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
 
 
 def end_with_input() -> None:
@@ -28,7 +26,7 @@ def end_with_input() -> None:
 threading.Thread(target=end_with_input, daemon=True).start()
 code = process.wait()
 report = {"level": "overlay", "why": {}, "code": code, "complete": True, "paths": {}, "addresses": []}
-Path(request["scratch"], "report.json").write_text(json.dumps(report))
+Path(scratch, "report.json").write_text(json.dumps(report))
 nothing = os.open(os.devnull, os.O_RDWR)
 os.dup2(nothing, 1)
 os.dup2(nothing, 2)

@@ -1,6 +1,6 @@
 """Runs a program that changes nothing real: a view of its own of the files, and a record of what it looked at.
 
-``python -I -S isolation REQUEST`` keeps one program (``__main__.py``). It needs Linux and the standard library alone.
+``python -I -S isolation/__main__.py ...`` keeps one program (``keeper.py``). It needs Linux and the standard library.
 """
 
 LEVELS = ("overlay", "landlock", "python")
@@ -8,4 +8,4 @@ LEVELS = ("overlay", "landlock", "python")
 SHARED, REPORT = "shared", "report.json"
 """Folder that the program may really change, and what the keeper tells, in the scratch folder."""
 VARIABLE = "REHEARSAL_KEEPER"
-"""Variable with which the program learns how it is kept."""
+"""Variable with which the program learns how it is kept: the level, and the number of a socket of the keeper's."""

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import platform
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -13,6 +12,7 @@ MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
 _MOUNT_SETATTR, _AT_RECURSIVE, _AT_FDCWD, _MOUNT_ATTR_RDONLY = 442, 0x8000, -100, 1
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_KEYCTL, _JOIN_SESSION_KEYRING = {"x86_64": 250, "aarch64": 219}, 1
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
 PR_SET_CHILD_SUBREAPER = 36
 _LAST_CAPABILITY = 63
@@ -83,7 +83,7 @@ def change_root(root: str) -> None:
         OSError: the kernel refuses.
     """
     os.chdir(root)
-    syscall(_PIVOT_ROOT[platform.machine()], b".", b".")  # the old root is then mounted over the new one
+    syscall(_PIVOT_ROOT[os.uname().machine], b".", b".")  # the old root is then mounted over the new one
     _checked(_libc.umount2(b".", _MNT_DETACH), "umount2")
     os.chdir("/")
 
@@ -96,6 +96,14 @@ def die_with_parent(signal: int) -> None:
 def gain_no_privileges() -> None:
     """Let no program that is started from here on gain privileges by a set-uid bit or file capabilities."""
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def leave_keyring() -> None:
+    """Have an own session keyring instead of the login's, where there are keyrings."""
+    try:
+        syscall(_KEYCTL[os.uname().machine], ctypes.c_int(_JOIN_SESSION_KEYRING), None)
+    except OSError:
+        pass
 
 
 def drop_capabilities(kept: frozenset[int]) -> None:

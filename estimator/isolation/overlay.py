@@ -7,13 +7,14 @@ and each of its entries gets an overlay. A file system that cannot be a lower la
 system below an overlay.
 """
 
-import contextlib
 import os
-import shutil
 import stat
-from pathlib import Path
 
 from .kernel import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, change_root, make_read_only, mount
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _KERNEL = ("/dev", "/proc", "/sys")
@@ -39,7 +40,7 @@ class View:
         self._overlays = 0
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             self._mounts = {_unescaped(line.split()[4]) for line in file}
-        self._parents = {str(parent) for each in self._mounts for parent in Path(each).parents}
+        self._parents = {each[:at] or "/" for each in self._mounts for at, letter in enumerate(each) if letter == "/"}
 
     def enter(self) -> None:
         """Build the view and make it this process's root; ``/proc`` is mounted by ``mount_proc``, later.
@@ -47,6 +48,9 @@ class View:
         Raises:
             OSError: the kernel allows no mounts, or no overlays.
         """
+        # A user namespace below this one could mount control groups anew, which end processes outside.
+        with open("/proc/sys/user/max_user_namespaces", "w", encoding="ascii") as limit:
+            limit.write("0")
         mount("", "/", None, MS_REC | MS_PRIVATE)
         for folder in (self._root, self._upper):
             os.mkdir(folder)
@@ -55,8 +59,7 @@ class View:
         self._add_folder("/")
         for path in self._others:
             if path not in self._parents:
-                with contextlib.suppress(OSError):
-                    self._overlay(path, f"{self._root}{path}")
+                _try(self._overlay, path, f"{self._root}{path}")
         self._add_devices()
         for name in ("/proc", "/sys"):
             self._add_read_only(name)
@@ -98,9 +101,9 @@ class View:
             if path not in _KERNEL:
                 self._add_folder(path)
         elif stat.S_ISREG(found.st_mode) and path not in self._mounts and found.st_size <= _MAX_COPIED_BYTES:
-            shutil.copy2(path, target)
+            _copy(path, target, found)
         elif stat.S_ISREG(found.st_mode):
-            Path(target).touch()
+            _make_file(target)
             mount(path, target, None, MS_BIND)
             make_read_only(target)
 
@@ -119,8 +122,7 @@ class View:
             self._add_read_only(path)
             return
         for name in names:
-            with contextlib.suppress(OSError):  # it cannot be seen, or has gone
-                self._add(f"{path.rstrip('/')}/{name}")
+            _try(self._add, f"{path.rstrip('/')}/{name}")  # it may not be seen, or have gone
 
     def _add_read_only(self, path: str) -> None:
         target = f"{self._root}{path}"
@@ -132,13 +134,12 @@ class View:
         os.makedirs(folder, exist_ok=True)
         mount("tmpfs", folder, "tmpfs", MS_NOSUID, "mode=755,size=1m")
         for name in _DEVICES:
-            Path(folder, name).touch()
+            _make_file(f"{folder}/{name}")
             mount(f"/dev/{name}", f"{folder}/{name}", None, MS_BIND)
             make_read_only(f"{folder}/{name}")  # writing to it is no change of it; its mode is
         for name, kind, options in (("shm", "tmpfs", "mode=1777"), ("pts", "devpts", "newinstance,ptmxmode=0666")):
             os.mkdir(f"{folder}/{name}")
-            with contextlib.suppress(OSError):  # no terminals: a rehearsal has none either
-                mount(kind, f"{folder}/{name}", kind, MS_NOSUID, options)
+            _try(mount, kind, f"{folder}/{name}", kind, MS_NOSUID, options)  # a program does without terminals
         for name, target in (("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"),
                              ("stderr", "/proc/self/fd/2"), ("ptmx", "pts/ptmx")):  # fmt: skip
             os.symlink(target, f"{folder}/{name}")
@@ -154,18 +155,36 @@ def others_folders(named: list[str]) -> list[str]:
     for path in named:
         at = os.path.realpath(path)
         while at != "/":
-            with contextlib.suppress(OSError):
-                if os.path.isdir(at) and os.stat(at).st_uid != os.geteuid() and os.access(at, os.W_OK):
-                    found[at] = None
+            if os.path.isdir(at) and os.access(at, os.W_OK) and os.stat(at).st_uid != os.geteuid():
+                found[at] = None
             at = os.path.dirname(at)
     return sorted(found, key=lambda each: each.count("/"))
 
 
 def mount_proc() -> None:
     """Mount the ``/proc`` of this process's own pid namespace over the old one, where the kernel allows it."""
-    with contextlib.suppress(OSError):  # in a container that hides parts of its own
-        mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV)
+    if _try(mount, "proc", "/proc", "proc", MS_NOSUID | MS_NODEV):  # not in a container that hides parts of its own
         make_read_only("/proc")
+
+
+def _try(call: "Callable[..., object]", *arguments: object) -> bool:
+    """Return False if the kernel refuses a call."""
+    try:
+        call(*arguments)
+    except OSError:
+        return False
+    return True
+
+
+def _make_file(path: str) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+
+
+def _copy(path: str, target: str, found: os.stat_result) -> None:
+    with open(path, "rb") as source, open(target, "xb") as copy:
+        copy.write(source.read(_MAX_COPIED_BYTES))
+    os.chmod(target, stat.S_IMODE(found.st_mode))
+    os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
 def _unescaped(path: str) -> str:

@@ -1,15 +1,15 @@
 """All processes that one has started, through however many others."""
 
-import contextlib
 import os
 
 
 def descendants(pid: int) -> list[int]:
     """Return the children of a process and theirs, as far as the kernel tells (``CONFIG_PROC_CHILDREN``)."""
     found: list[int] = []
-    with contextlib.suppress(OSError):
+    try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
-                for child in map(int, file.read().split()):
-                    found += [child, *descendants(child)]
-    return found
+            with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+                found += map(int, file.read().split())
+    except OSError:  # it has ended
+        pass
+    return found + [each for child in found for each in descendants(child)]

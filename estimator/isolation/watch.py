@@ -11,11 +11,13 @@ import errno
 import fcntl
 import ipaddress
 import os
-import platform
 import socket
+import stat
 import struct
 import threading
 
+from .processes import descendants
+from .removal import remove
 from .seen import EXISTS, LISTED, MAX_PATHS, USED, signature
 
 _X86, _ARM = 0xC000003E, 0xC00000B7
@@ -38,17 +40,38 @@ _CHANGES = {
     "chown": (92, -1, -1, 0), "lchown": (94, -1, -1, 0), "fchownat": (260, 54, 0, 1), "fchown": (93, 55, 0, -1),
     "utime": (132, -1, -1, 0), "utimes": (235, -1, -1, 0), "futimesat": (261, -1, 0, 1), "utimensat": (280, 88, 0, 1),
     "setxattr": (188, 5, -1, 0), "lsetxattr": (189, 6, -1, 0), "fsetxattr": (190, 7, 0, -1),
+    "setxattrat": (463, 463, 0, 1), "removexattrat": (466, 466, 0, 1), "file_setattr": (469, 469, 0, 1),
     "removexattr": (197, 14, -1, 0), "lremovexattr": (198, 15, -1, 0), "fremovexattr": (199, 16, 0, -1),
 }  # fmt: skip
 _SECOND_PATHS = {"rename": (-1, 1), "renameat": (2, 3), "renameat2": (2, 3), "link": (-1, 1), "linkat": (2, 3)}
-_CONNECT = (42, 203)
+_CONNECT, _SEND_TO = (42, 203), (44, 206)
+_SEND_MESSAGES, _SEND_MANY = ((46, 307), (211, 269)), (307, 269)
+_MESSAGE, _MOST_MESSAGES = struct.Struct("QI52x"), 1024
+"""``struct mmsghdr``, which begins with ``struct msghdr``: address and its size; and as many as one call sends."""
+_X32 = 1 << 30
+"""First number of a second table of the same calls; with that of 32-bit programs it is not there for the program."""
 _IO_URING_SETUP = 425
-"""Opens files without being seen; programs do without it."""
 _FLAGS_AT = {"newfstatat": 3, "statx": 2}
 _AT_EMPTY_PATH = 0x1000
 _AT_FDCWD = (1 << 32) - 100
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_AND = 0x54
+_NEVER = ((_IO_URING_SETUP, _IO_URING_SETUP), (248, 217), (249, 218), (250, 219))
+"""``io_uring_setup``, ``add_key``, ``request_key``, ``keyctl``: they open files unseen, or change the user's keys."""
+_SHARED_CALLS = ((29, 194), (64, 190), (68, 186), (240, 180), (241, 181))
+"""``shmget``, ``semget``, ``msgget``, ``mq_open``, ``mq_unlink``: what they make outlives the program."""
+_SIGNALS = ((62, 129), (200, 130), (234, 131), (129, 138), (297, 240))
+"""``kill``, ``tkill``, ``tgkill``, ``rt_sigqueueinfo``, ``rt_tgsigqueueinfo``"""
+_ALL_SIGNALS = frozenset(number for numbers in _SIGNALS for number in numbers)
+_TOUCHING = ((101, 117), (311, 271), (424, 424), (438, 438))
+"""``ptrace``, ``process_vm_writev``, ``pidfd_send_signal``, ``pidfd_getfd``"""
+_PRLIMIT, _IOCTL = (302, 261), (16, 29)
+_ATTRIBUTES = (0x40086602, 0x401C5820, 0x40087602, 0x40806685)
+"""Of ``ioctl``: ``FS_IOC_SETFLAGS``, ``FS_IOC_FSSETXATTR``, ``FS_IOC_SETVERSION``, ``FS_IOC_ENABLE_VERITY``."""
+_BTRFS = 0x9400
+"""Type of btrfs's commands: subvolumes and the like."""
+_DENY = 0x00050000 | errno.EPERM
 _ALLOW, _NOTIFY, _NOT_THERE = 0x7FFF0000, 0x7FC00000, 0x00050000 | errno.ENOSYS
 _RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
 _CONTINUE = 1
@@ -70,35 +93,9 @@ def _arch() -> int:
         OSError: it is a machine without them.
     """
     try:
-        return ("x86_64", "aarch64").index(platform.machine())
+        return ("x86_64", "aarch64").index(os.uname().machine)
     except ValueError:
-        raise OSError(errno.ENOSYS, f"no system calls are known of {platform.machine()}") from None
-
-
-def filter_program(*, guards: bool) -> bytes:
-    """Return the instructions (``struct sock_filter``) that select what is told.
-
-    Args:
-        guards: what changes files is told, too.
-
-    Raises:
-        OSError: this machine's system calls are not known.
-    """
-    arch = _arch()
-    code = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, (_X86, _ARM)[arch]), (_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, 0)]
-    code += [(_EQUAL, 0, 1, _IO_URING_SETUP), (_RETURN, 0, 0, _NOT_THERE)]
-    code += [(_EQUAL, 0, 1, _CONNECT[arch]), (_RETURN, 0, 0, _NOTIFY)]
-    for name, numbers in {**_LOOKS, **(_CHANGES if guards else {})}.items():
-        if numbers[arch] == _NONE:
-            continue
-        if name in _FLAGS_AT:  # of an open file, without a path
-            code += [(_EQUAL, 0, 4, numbers[arch]), (_LOAD, 0, 0, 16 + 8 * _FLAGS_AT[name])]
-            code += [(_ANY_BIT, 0, 1, _AT_EMPTY_PATH), (_RETURN, 0, 0, _ALLOW)]
-        else:
-            code.append((_EQUAL, 0, 1, numbers[arch]))
-        code.append((_RETURN, 0, 0, _NOTIFY))
-    code.append((_RETURN, 0, 0, _ALLOW))
-    return b"".join(struct.pack("HBBI", *each) for each in code)
+        raise OSError(errno.ENOSYS, f"no system calls are known of {os.uname().machine}") from None
 
 
 class Watch:
@@ -107,27 +104,85 @@ class Watch:
     Args:
         own: folders that the program may change; what is in them is no part of the answer.
         guards: refuse changes elsewhere.
+        told_by: descriptor with which the program sends the listener, before anybody listens.
     """
 
-    def __init__(self, own: tuple[str, ...], *, guards: bool) -> None:
+    def __init__(self, own: tuple[str, ...], *, guards: bool, told_by: int) -> None:
         self.paths: dict[str, tuple[int, str]] = {}
         """How each path was used, and what stood there outside of the program's view."""
         self.addresses: set[str] = set()
         """Addresses beyond this machine that were connected to."""
-        self.is_complete = True
+        self._is_complete = False
         self._own = tuple(f"{each}/" for each in own)
-        self._guards = guards
+        self._guards, self._told_by = guards, told_by
         self._memory: dict[int, int] = {}
         self._shared = set(os.listdir(_SHARED_MEMORY)) if guards and os.path.isdir(_SHARED_MEMORY) else set()
+        self._shared_made: set[str] = set()
+        self._calls: dict[int, tuple[str, int, int]] = {}
+
+    def filter(self) -> bytes:
+        """Return the instructions (``struct sock_filter``) that select what is told.
+
+        Raises:
+            OSError: this machine's system calls are not known.
+        """
         arch = _arch()
-        self._calls = {
-            numbers[arch]: (name, *numbers[2:])
-            for name, numbers in {**_LOOKS, **_CHANGES}.items()
-            if numbers[arch] != _NONE
-        }
+        code = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, (_X86, _ARM)[arch]), (_RETURN, 0, 0, _NOT_THERE), (_LOAD, 0, 0, 0)]
+        code += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _NOT_THERE)]
+        code += [(_EQUAL, 0, 1, _CONNECT[arch]), (_RETURN, 0, 0, _NOTIFY)]
+        code += [(_EQUAL, 0, 4, _SEND_TO[arch]), (_LOAD, 0, 0, 16 + 8 * 4), (_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _NOTIFY)]
+        code.append((_RETURN, 0, 0, _ALLOW))
+        code += [each for call in _NEVER for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _NOT_THERE))]
+        if self._guards:
+            code += self._guarding(arch)
+        for name, numbers in {**_LOOKS, **(_CHANGES if self._guards else {})}.items():
+            if numbers[arch] == _NONE:
+                continue
+            if name in _FLAGS_AT:  # of an open file, without a path
+                code += [(_EQUAL, 0, 4, numbers[arch]), (_LOAD, 0, 0, 16 + 8 * _FLAGS_AT[name])]
+                code += [(_ANY_BIT, 0, 1, _AT_EMPTY_PATH), (_RETURN, 0, 0, _ALLOW)]
+            else:
+                code.append((_EQUAL, 0, 1, numbers[arch]))
+            code.append((_RETURN, 0, 0, _NOTIFY))
+        code.append((_RETURN, 0, 0, _ALLOW))
+        return b"".join(struct.pack("HBBI", *each) for each in code)
+
+    def _guarding(self, arch: int) -> list[tuple[int, int, int, int]]:
+        """Return the instructions for calls that change something else than files by their paths."""
+        code = [each for call in _SHARED_CALLS for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _NOT_THERE))]
+        code += [each for call in _SIGNALS for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _NOTIFY))]
+        code += [each for call in _TOUCHING for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _DENY))]
+        code += [(_EQUAL, 0, 4, _PRLIMIT[arch]), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _DENY)]
+        code.append((_RETURN, 0, 0, _ALLOW))
+        for number in _SEND_MESSAGES[arch]:
+            code += [(_EQUAL, 0, 4, number), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, self._told_by), (_RETURN, 0, 0, _NOTIFY)]
+            code.append((_RETURN, 0, 0, _ALLOW))
+        commands = [each for command in _ATTRIBUTES for each in ((_EQUAL, 0, 1, command), (_RETURN, 0, 0, _DENY))]
+        code += [(_EQUAL, 0, len(commands) + 5, _IOCTL[arch]), (_LOAD, 0, 0, 24), *commands, (_AND, 0, 0, 0xFF00)]
+        code += [(_EQUAL, 0, 1, _BTRFS), (_RETURN, 0, 0, _DENY), (_RETURN, 0, 0, _ALLOW)]
+        return code
+
+    def remove_shared_memory(self) -> None:
+        """Remove what the program has left in shared memory, where that is the machine's."""
+        for name in self._shared_made:
+            path = f"{_SHARED_MEMORY}{name}"
+            if name not in self._shared:
+                with contextlib.suppress(OSError):
+                    (remove if os.path.isdir(path) and not os.path.islink(path) else os.unlink)(path)
+
+    def told(self) -> dict[str, object]:
+        """Return what was told: whether that is all, how each path was used, and addresses beyond this machine."""
+        return {"complete": self._is_complete, "paths": {**self.paths}, "addresses": sorted(self.addresses)}
 
     def answer_from(self, listener: int) -> None:
         """Answer a listener's notifications on a thread of its own, until the program ends."""
+        arch = _arch()
+        self._is_complete = True
+        self._calls = {
+            numbers[arch]: (name, numbers[2], numbers[3])
+            for name, numbers in {**_LOOKS, **_CHANGES}.items()
+            if numbers[arch] != _NONE
+        }
         threading.Thread(target=self._answer, args=(listener,), daemon=True).start()
 
     def _answer(self, listener: int) -> None:
@@ -150,7 +205,7 @@ class Watch:
             try:
                 refused = self._look(pid, number, arguments)
             except Exception:  # noqa: BLE001 - the program waits for an answer, whatever happens here
-                self.is_complete, refused = False, errno.EPERM if self._guards and number not in self._calls else 0
+                self._is_complete, refused = False, errno.EPERM if self._guards and number not in self._calls else 0
             with contextlib.suppress(OSError):  # who asked has ended
                 fcntl.ioctl(listener, _SEND, _RESPONSE.pack(identity, 0, -refused, 0 if refused else _CONTINUE))
 
@@ -164,8 +219,10 @@ class Watch:
 
     def _look(self, pid: int, number: int, arguments: list[int]) -> int:
         """Note a call; return the error with which it is refused, or 0."""
+        if number in _ALL_SIGNALS:
+            return self._signals(arguments[0])
         if number not in self._calls:
-            return self._connects(pid, self._read(pid, arguments[1], min(arguments[2], 128)))
+            return self._sends(pid, number, arguments)
         name, folder, at = self._calls[number]
         path = self._path(pid, arguments, folder, at)
         if name.startswith("exec"):
@@ -178,13 +235,14 @@ class Watch:
             return 0 if all(each is None or self._may_change(each) for each in paths) else errno.EACCES
         flags = self._flags(pid, name, arguments)
         self._note(path, flags)
-        if self._guards and flags & _WRITES and not self._may_change(path):
-            return errno.EACCES
-        return 0
+        if not self._guards or path in _DEVICES:
+            return 0
+        changes = flags & _WRITES or (name.startswith("open") and _acts_when_opened(path))
+        return errno.EACCES if changes and not self._may_change(path) else 0
 
     def _flags(self, pid: int, name: str, arguments: list[int]) -> int:
         if name == "openat2":
-            return int(struct.unpack("Q", self._read(pid, arguments[2], 8))[0])
+            return int(struct.unpack("Q", self._read(pid, arguments[2], 8, whole=True))[0])
         if name == "creat":
             return os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         return arguments[{"open": 1, "openat": 2}[name]] & 0xFFFFFFFF if name.startswith("open") else 0
@@ -237,7 +295,7 @@ class Watch:
         if before is not None and before[0] >= use:
             return
         if len(self.paths) >= MAX_PATHS:
-            self.is_complete = False
+            self._is_complete = False
             return
         self.paths[path] = (use, signature(path, use))
 
@@ -250,9 +308,35 @@ class Watch:
         return self._is_own(real)
 
     def _is_own(self, path: str) -> bool:
-        if path.startswith(self._own) or f"{path}/" in self._own or path in _DEVICES:
+        if path.startswith(self._own) or f"{path}/" in self._own:
             return True
-        return path.startswith(_SHARED_MEMORY) and path[len(_SHARED_MEMORY) :] not in self._shared
+        name = path[len(_SHARED_MEMORY) :].partition("/")[0] if path.startswith(_SHARED_MEMORY) else ""
+        if not name or name in self._shared:
+            return False
+        self._shared_made.add(name)
+        return True
+
+    @staticmethod
+    def _signals(target: int) -> int:
+        """Refuse a signal to a process that the keeper has not started, or to all."""
+        pid = (target & 0xFFFFFFFF) - (1 << 32) if target & (1 << 31) else target & 0xFFFFFFFF
+        return 0 if pid == 0 or abs(pid) in descendants(os.getpid()) else errno.EPERM
+
+    def _sends(self, pid: int, number: int, arguments: list[int]) -> int:
+        """Note where a socket connects or sends to; the address of a message is in its header."""
+        if number in _CONNECT:
+            found = [(arguments[1], arguments[2])]
+        elif number in _SEND_TO:
+            found = [(arguments[4], arguments[5])]
+        else:
+            count = arguments[2] & 0xFFFFFFFF if number in _SEND_MANY else 1
+            headers = self._read(pid, arguments[1], min(count, _MOST_MESSAGES) * _MESSAGE.size, whole=True)
+            found = list(_MESSAGE.iter_unpack(headers[: len(headers) // _MESSAGE.size * _MESSAGE.size]))
+        for address, size in found:
+            refused = self._connects(pid, self._read(pid, address, min(size, 128), whole=True)) if address else 0
+            if refused:
+                return refused
+        return 0
 
     def _connects(self, pid: int, address: bytes) -> int:
         family = struct.unpack_from("H", address)[0] if len(address) >= 2 else 0
@@ -267,11 +351,11 @@ class Watch:
             packed = address[4:8] if family == socket.AF_INET else address[8:24]
             found = ipaddress.ip_address(packed)
             found = getattr(found, "ipv4_mapped", None) or found
-            if not found.is_loopback and port != _NAME_SERVICE:
+            if port != _NAME_SERVICE and not (found.is_loopback and _listens(pid, port)):
                 self.addresses.add(f"{found}:{port}")
         return 0
 
-    def _read(self, pid: int, address: int, size: int) -> bytes:
+    def _read(self, pid: int, address: int, size: int, *, whole: bool = False) -> bytes:
         """Read up to ``size`` bytes of a process's memory, or up to a zero byte."""
         first = min(size, 256, _PAGE - address % _PAGE)
         data = os.pread(self._opened(pid), first, address)
@@ -279,7 +363,7 @@ class Watch:
             self._forget(pid)
             data = os.pread(self._opened(pid), first, address)
         file = self._opened(pid)
-        while b"\0" not in data and len(data) < size:
+        while len(data) < size and (whole or b"\0" not in data):
             more = os.pread(file, min(size - len(data), _PAGE), address + len(data))
             if not more:
                 break
@@ -298,3 +382,28 @@ class Watch:
             file = self._memory.pop(pid, None)
             if file is not None:
                 os.close(file)
+
+
+def _acts_when_opened(path: str) -> bool:
+    """Return True for pipes and devices, which may do something when they are opened or read."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+
+
+def _listens(pid: int, port: int) -> bool:
+    """Return True if a process that the keeper has started listens at a port of this machine."""
+    sockets = set()
+    for version in ("tcp", "tcp6", "udp", "udp6"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{version}", encoding="ascii") as table:
+            rows = [line.split() for line in table]
+            sockets |= {f"socket:[{row[9]}]" for row in rows[1:] if int(row[1].rpartition(":")[2], 16) == port}
+    for process in descendants(os.getpid()):
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{process}/fd") as files:
+            for file in files:
+                with contextlib.suppress(OSError):
+                    if os.readlink(file.path) in sockets:
+                        return True
+    return False

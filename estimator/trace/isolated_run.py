@@ -21,12 +21,13 @@ from ..common.errors import CancelledError, InputError, process_limit_error
 from ..common.sizes import format_gib
 from ..isolation import REPORT, SHARED
 from ..isolation.processes import descendants
+from ..isolation.removal import remove
 from .worker_pool import resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-KEEPER = Path(__file__).parents[1] / "isolation"
+KEEPER = Path(__file__).parents[1] / "isolation" / "__main__.py"
 _PYTHON = sys.executable
 MAX_KEPT_OUTPUT = 1 << 16
 """Bytes of the program's output that are kept, from its end."""
@@ -94,7 +95,7 @@ class IsolatedRun:
                         os.kill(pid, signal.SIGKILL)
                 self._process.wait()
             self._ended.wait(_GRACE_SECONDS)
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        remove(str(self._scratch))
 
     @property
     def output(self) -> str:
@@ -119,11 +120,10 @@ class IsolatedRun:
         Raises:
             InputError: its folder is not there, or no more processes may be started.
         """
-        request = {"scratch": str(self._scratch), "folder": self._folder, "words": [*words], "offline": self._offline}
-        keeper = [_PYTHON, "-I", "-S", str(KEEPER), msgspec.json.encode(request).decode()]
+        kept = [str(self._scratch), self._folder, "", "offline" if self._offline else "", *words]
         try:
             self._process = subprocess.Popen(
-                keeper,
+                [_PYTHON, "-I", "-S", str(KEEPER), *kept],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -31,24 +31,24 @@ except ImportError as missing:
 def main(arguments: list[str]) -> None:
     """Run the program under the rehearsal."""
     plan = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    kept = json.loads(os.environ.pop(plan["kept_as"], "{}"))
+    level, _, keeper = os.environ.pop(plan["kept_as"], "").partition(" ")
     from .moving import install
     from .program import Rehearsal
     from .ranks import start
 
     words = arguments[1:]
     rehearsal = Rehearsal(plan)  # reads the allocator's settings; what it imports is not redirected
-    if kept.get("level") == "overlay":
+    if level == "overlay":
         install()
     else:
         from .scratch import Scratch
 
         Scratch(Path(plan["scratch"])).install()
     rehearsal.note_loaded()
-    if kept:
+    if keeper:
         from .watched import tell_keeper
 
-        tell_keeper(kept)
+        tell_keeper(int(keeper))
     rehearsal.run(lambda: start(words, rehearsal.gpus))
 
 

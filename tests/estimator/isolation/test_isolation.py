@@ -4,6 +4,8 @@ import contextlib
 import hashlib
 import json
 import os
+import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,13 +21,13 @@ from vramtop.estimator.isolation import LEVELS, REPORT, SHARED, VARIABLE, landlo
 from vramtop.estimator.isolation.seen import EXISTS, LISTED, USED, signature
 from vramtop.estimator.trace.isolated_run import KEEPER
 
-WATCHED = KEEPER.parent / "worker" / "rehearsal" / "watched.py"
+WATCHED = KEEPER.parents[1] / "worker" / "rehearsal" / "watched.py"
 PRELUDE = f"""
 import importlib.util, json, os, sys
 spec = importlib.util.spec_from_file_location("watched", {str(WATCHED)!r})
 watched = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(watched)
-watched.tell_keeper(json.loads(os.environ.pop({VARIABLE!r})))
+watched.tell_keeper(int(os.environ.pop({VARIABLE!r}).split()[1]))
 """
 ATTACKS = {
     "open to write": "open(V + '/file', 'w').write('x')",
@@ -71,7 +73,7 @@ ATTACKS = {
     "mknod": "os.mknod(V + '/node')",
     "mkfifo": "os.mkfifo(V + '/fifo')",
     "sqlite": "c = sqlite3.connect(V + '/data.sqlite'); c.execute('create table t (a)'); c.commit()",
-    "a child": "subprocess.run(['sh', '-c', f'echo x > {V}/file; rm -rf {V}/folder; mv {V}/empty {V}/full'])",
+    "a child": "subprocess.run(['sh', '-c', f'echo x > {V}/file; rm -rf {V}/folder; mv {V}/empty {V}/moved'])",
     "a child that left": "subprocess.Popen(['setsid', 'sh', '-c', f'echo x > {V}/left']).wait()",
     "a fork": "os.fork() or (open(V + '/forked', 'w').write('x'), os._exit(0)); os.wait()",
     "a thread": "t = threading.Thread(target=lambda: open(V + '/threaded', 'w').write('x')); t.start(); t.join()",
@@ -89,6 +91,19 @@ ATTACKS = {
     " open(f'/proc/self/fd/{f}', 'a').write('x')",
     "shared memory of others": "open('/dev/shm/' + SHM, 'w').write('x')",
     "a socket in the file system": "s = socket.socket(socket.AF_UNIX); s.connect(V + '/socket'); s.send(b'x')",
+    "a datagram to a socket": "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', V + '/gram')",
+    "the attributes of a file": "fcntl.ioctl(os.open(V + '/file', os.O_RDONLY), 0x40086602, bytes([64] + [0] * 7))",
+    "xattr by a new call": "libc.syscall(463, -100, V.encode() + b'/file', 0, b'user.new', b'x', 1, 0)",
+    "shared memory below a folder of others": "open('/dev/shm/' + SHM + '-folder/file', 'w').write('x')",
+    "shared memory that stays": "open('/dev/shm/' + SHM + '-left', 'w').write('x')",
+    "System V memory that stays": "assert libc.shmget(77001, 4096, 0o1600) < 0",
+    "a message queue that stays": "assert ctypes.CDLL('librt.so.1').mq_open(MQ.encode(), 0o102, 0o600, None) < 0",
+    "a limit of a process": "resource.prlimit(PID, resource.RLIMIT_CPU, (1, 1))",
+    "a process's memory": "open(f'/proc/{PID}/mem', 'r+b')",
+    "reading a pipe": "assert not os.read(os.open(V + '/full', os.O_RDONLY | os.O_NONBLOCK), 9)",
+    "a namespace below": "assert libc.unshare(0x10000000) < 0 or LEVEL != 'overlay'",
+    "a key of the login's": "assert libc.syscall(250, 0, -3, 0) < 0",
+    "a message to a socket": "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendmsg([b'x'], [], 0, V + '/gram')",
     "an abstract socket": "s = socket.socket(socket.AF_UNIX); s.connect('\\0' + ABSTRACT); s.send(b'x')",
     "a signal": "os.kill(PID, 9)",
     "a pipe in the file system": "os.write(os.open(V + '/pipe', os.O_WRONLY | os.O_NONBLOCK), b'x')",
@@ -96,11 +111,15 @@ ATTACKS = {
 """Python that changes a file, folder, device, socket or process outside; each is run after the others."""
 
 
+def keeper_of(scratch: Path, folder: Path, words: list[str], *, level: str = "", offline: bool = False) -> list[str]:
+    told = [str(scratch), str(folder), level, "offline" if offline else ""]
+    return [sys.executable, "-I", "-S", str(KEEPER), *told, *words]
+
+
 def start(words: list[str], folder: Path, tmp_path: Path, **more: object) -> tuple[subprocess.Popen[bytes], Path]:
     scratch = tmp_path / f"scratch{time.monotonic_ns()}"
     (scratch / SHARED).mkdir(parents=True)
-    request = {"scratch": str(scratch), "folder": str(folder), "words": words, **more}
-    keeper = [sys.executable, "-I", "-S", str(KEEPER), json.dumps(request)]
+    keeper = keeper_of(scratch, folder, words, **more)
     process = subprocess.Popen(
         keeper, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
@@ -133,7 +152,11 @@ def require(level: str) -> None:
 def overlay_works(tmp_path_factory: pytest.TempPathFactory) -> bool:
     folder = tmp_path_factory.mktemp("overlay")
     _, report = run(["/bin/true"], folder, folder)
-    return bool(report["level"] == "overlay")
+    works = bool(report["level"] == "overlay")
+    unshare = shutil.which("unshare")
+    possible = bool(unshare) and subprocess.run([unshare, "-Urm", "true"], check=False).returncode == 0
+    assert works or not possible, report["why"]
+    return works
 
 
 @pytest.fixture(params=LEVELS)
@@ -166,16 +189,24 @@ def victim(tmp_path: Path) -> Path:
     (folder / "latest").symlink_to(folder / "folder")
     with contextlib.suppress(OSError):
         os.setxattr(folder / "file", "user.there", b"x")
-    os.mkfifo(folder / "pipe")
+    for name in ("pipe", "full"):
+        os.mkfifo(folder / name)
     return folder
 
 
-def test_nothing_real_is_changed(level: str, victim: Path, tmp_path: Path) -> None:
+def test_nothing_real_is_changed(  # noqa: PLR0915 - what is attacked has to be there
+    level: str, victim: Path, tmp_path: Path
+) -> None:
     received: list[bytes] = []
     abstract = f"vramtop-test-{os.getpid()}-{level}"
+    datagrams = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    datagrams.setblocking(False)
+    full = os.open(victim / "full", os.O_RDWR | os.O_NONBLOCK)
+    os.write(full, b"kept")
     servers = [socket.socket(socket.AF_UNIX) for _ in range(2)]
     os.chdir(victim)  # a socket's path is short
     servers[0].bind("socket")
+    datagrams.bind("gram")
     servers[1].bind(f"\0{abstract}")
     os.chdir(tmp_path)
 
@@ -188,14 +219,19 @@ def test_nothing_real_is_changed(level: str, victim: Path, tmp_path: Path) -> No
     threads = [threading.Thread(target=listen, args=(server,)) for server in servers]
     shared = Path(f"/dev/shm/vramtop-test-{os.getpid()}-{level}")  # noqa: S108
     shared.write_text("what was there")
+    staged = Path(f"{shared}-folder")
+    staged.mkdir()
+    (staged / "file").write_text("what was there")
     pipe = os.open(victim / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     outsider = subprocess.Popen(["/bin/sleep", "100"])
     for thread in threads:
         thread.start()
+    limits = resource.prlimit(outsider.pid, resource.RLIMIT_CPU)
     null, before = Path("/dev/null").stat().st_mode, state(victim)
-    names = {"V": str(victim), "SHM": shared.name, "ABSTRACT": abstract, "PID": outsider.pid}
+    names = {"V": str(victim), "SHM": shared.name, "ABSTRACT": abstract, "PID": outsider.pid, "LEVEL": level}
+    names |= {"MQ": f"/vramtop-test-{os.getpid()}"}
     text = f"""
-import ctypes, mmap, posix, shutil, socket, sqlite3, subprocess, threading, traceback
+import ctypes, fcntl, mmap, posix, resource, shutil, socket, sqlite3, subprocess, threading, traceback
 libc = ctypes.CDLL(None)
 globals().update({names!r})
 T = os.environ['TMPDIR']
@@ -214,13 +250,22 @@ print('attacked')
         assert state(victim) == before, output
         assert Path("/dev/null").stat().st_mode == null
         assert shared.read_text() == "what was there"
-        assert outsider.poll() is None or level == "python"
+        assert outsider.poll() is None
         assert not received
         assert not os.read(pipe, 9)
+        assert os.read(full, 9) == b"kept"
+        assert (staged / "file").read_text() == "what was there"
+        assert not Path(f"{shared}-left").exists()
+        assert resource.prlimit(outsider.pid, resource.RLIMIT_CPU) == limits
+        with pytest.raises(BlockingIOError):
+            datagrams.recv(9)
     finally:
         outsider.kill()
         outsider.wait()
         shared.unlink()
+        shutil.rmtree(staged)
+        datagrams.close()
+        os.close(full)
         os.close(pipe)
         for server in servers:
             with contextlib.suppress(OSError):
@@ -240,7 +285,7 @@ shutil.rmtree("folder"); os.makedirs("folder"); assert os.listdir("folder") == [
 os.remove("file"); assert not os.path.exists("file"); open("file", "w").write("again")
 assert subprocess.run(["cat", "file"], capture_output=True).stdout == b"again"
 os.rename(src="file", dst="other"); assert sorted(os.listdir(".")) == sorted(
-    ["empty", "folder", "inner", "latest", "other", "out", "pipe"])
+    ["empty", "folder", "full", "inner", "latest", "other", "out", "pipe"])
 c = sqlite3.connect("data.sqlite"); c.execute("create table t (a)"); c.execute("insert into t values (7)"); c.commit()
 assert sqlite3.connect("data.sqlite").execute("select a from t").fetchone() == (7,)
 os.chmod("other", 0o640); assert os.stat("other").st_mode & 0o777 == 0o640
@@ -350,8 +395,7 @@ def test_everything_ends_with_who_started_it(level: str, name: str, tmp_path: Pa
     words = ["/bin/sh", "-c", f"setsid sh -c 'while :; do sleep 1; done; : {marker}' & setsid sleep 99 & exec sleep 99"]
     scratch = tmp_path / "scratch"
     (scratch / SHARED).mkdir(parents=True)
-    request = {"scratch": str(scratch), "folder": str(tmp_path), "words": words, "level": level}
-    keeper = [sys.executable, "-I", "-S", str(KEEPER), json.dumps(request)]
+    keeper = keeper_of(scratch, tmp_path, words, level=level)
     starter = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess; subprocess.Popen({keeper!r}, stdin=subprocess.PIPE).wait()"]
     )
