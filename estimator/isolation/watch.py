@@ -27,7 +27,7 @@ _LOOKS = {
     "open": (2, -1, -1, 0), "openat": (257, 56, 0, 1), "openat2": (437, 437, 0, 1), "creat": (85, -1, -1, 0),
     "stat": (4, -1, -1, 0), "lstat": (6, -1, -1, 0), "newfstatat": (262, 79, 0, 1), "statx": (332, 291, 0, 1),
     "access": (21, -1, -1, 0), "faccessat": (269, 48, 0, 1), "faccessat2": (439, 439, 0, 1),
-    "readlink": (89, -1, -1, 0), "readlinkat": (267, 78, 0, 1),
+    "chdir": (80, 49, -1, 0), "readlink": (89, -1, -1, 0), "readlinkat": (267, 78, 0, 1),
     "execve": (59, 221, -1, 0), "execveat": (322, 281, 0, 1),
 }  # fmt: skip
 _CHANGES = {
@@ -43,6 +43,8 @@ _CHANGES = {
     "setxattrat": (463, 463, 0, 1), "removexattrat": (466, 466, 0, 1), "file_setattr": (469, 469, 0, 1),
     "removexattr": (197, 14, -1, 0), "lremovexattr": (198, 15, -1, 0), "fremovexattr": (199, 16, 0, -1),
 }  # fmt: skip
+_MOVES = {name: _CHANGES[name] for name in _CHANGES if name.startswith(("mk", "rm", "unlink", "rename", "link", "sym"))}
+"""What fails where something stands, or gives it another name."""
 _SECOND_PATHS = {"rename": (-1, 1), "renameat": (2, 3), "renameat2": (2, 3), "link": (-1, 1), "linkat": (2, 3)}
 _CONNECT, _SEND_TO = (42, 203), (44, 206)
 _SEND_MESSAGES, _SEND_MANY = ((46, 307), (211, 269)), (307, 269)
@@ -78,7 +80,7 @@ _CONTINUE = 1
 _REQUEST = struct.Struct("QIIiIQ6Q")
 _RESPONSE = struct.Struct("QqiI")
 _PATH_MAX, _PAGE = 4096, 4096
-_MAX_OPEN = 64
+_MAX_OPEN, _MAX_LINKS = 64, 40
 _OWN_FILES = ("/proc/self", "/proc/thread-self")
 _KERNEL = ("/proc/", "/sys/", "/dev/")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
@@ -119,6 +121,9 @@ class Watch:
         self._shared = set(os.listdir(_SHARED_MEMORY)) if guards and os.path.isdir(_SHARED_MEMORY) else set()
         self._shared_made: set[str] = set()
         self._calls: dict[int, tuple[str, int, int]] = {}
+        self._folders: dict[str, str] = {}
+        self._renames = False
+        """The program has made links, or given files other names: a path may lead elsewhere than outside."""
 
     def filter(self) -> bytes:
         """Return the instructions (``struct sock_filter``) that select what is told.
@@ -135,7 +140,7 @@ class Watch:
         code += [each for call in _NEVER for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _NOT_THERE))]
         if self._guards:
             code += self._guarding(arch)
-        for name, numbers in {**_LOOKS, **(_CHANGES if self._guards else {})}.items():
+        for name, numbers in {**_LOOKS, **(_CHANGES if self._guards else _MOVES)}.items():
             if numbers[arch] == _NONE:
                 continue
             if name in _FLAGS_AT:  # of an open file, without a path
@@ -205,7 +210,10 @@ class Watch:
             try:
                 refused = self._look(pid, number, arguments)
             except Exception:  # noqa: BLE001 - the program waits for an answer, whatever happens here
-                self._is_complete, refused = False, errno.EPERM if self._guards and number not in self._calls else 0
+                self._is_complete, refused = (
+                    False,
+                    errno.EACCES if self._guards and self._changes(number, arguments) else 0,
+                )
             with contextlib.suppress(OSError):  # who asked has ended
                 fcntl.ioctl(listener, _SEND, _RESPONSE.pack(identity, 0, -refused, 0 if refused else _CONTINUE))
 
@@ -216,6 +224,12 @@ class Watch:
         poll = select.poll()
         poll.register(listener, 0)
         return not any(events & select.POLLHUP for _, events in poll.poll(0))
+
+    def _changes(self, number: int, arguments: list[int]) -> bool:
+        """Return True if a call may change something, as far as can be told without its path."""
+        name = self._calls[number][0] if number in self._calls else "openat2"
+        flags = 0 if name == "openat2" else self._flags(0, name, arguments)
+        return name in _CHANGES or name == "openat2" or bool(flags & _WRITES)
 
     def _look(self, pid: int, number: int, arguments: list[int]) -> int:
         """Note a call; return the error with which it is refused, or 0."""
@@ -232,9 +246,17 @@ class Watch:
         if name in _CHANGES:
             second = _SECOND_PATHS.get(name)
             paths = [path, self._path(pid, arguments, *second)] if second else [path]
+            for each in filter(None, paths):
+                self._note(pid, each, USED if second else EXISTS)
+            if second or name.startswith("sym"):
+                self._renames = True
+                if name.startswith("rename") and f"{path}/".startswith(self._own) is False and os.path.isdir(path):
+                    self._is_complete = False  # what is read below its new name is not told
+            if not self._guards:
+                return 0
             return 0 if all(each is None or self._may_change(each) for each in paths) else errno.EACCES
         flags = self._flags(pid, name, arguments)
-        self._note(path, flags)
+        self._note(pid, path, _use(name, flags))
         if not self._guards or path in _DEVICES:
             return 0
         changes = flags & _WRITES or (name.startswith("open") and _acts_when_opened(path))
@@ -281,23 +303,25 @@ class Watch:
                 return "/".join([os.readlink(link), *parts[at:]])
         return path
 
-    def _note(self, path: str, flags: int) -> None:
+    def _note(self, pid: int, path: str, use: int) -> None:
+        if self._renames:
+            leads = _resolved_by(pid, path)
+            if leads != path:
+                self._note_path(leads, use)
+        self._note_path(path, use)
+
+    def _note_path(self, path: str, use: int) -> None:
         if ".." not in path:  # else a link on the way would decide
             path = os.path.normpath(path)
         if f"{path}/".startswith((*self._own, *_KERNEL)) or ("/__pycache__/" in path and path.endswith(".pyc")):
             return
-        use = USED
-        if flags & os.O_DIRECTORY:
-            use = LISTED
-        elif flags & os.O_ACCMODE == os.O_WRONLY and not flags & os.O_APPEND:
-            use = EXISTS
         before = self.paths.get(path)
         if before is not None and before[0] >= use:
             return
         if len(self.paths) >= MAX_PATHS:
             self._is_complete = False
             return
-        self.paths[path] = (use, signature(path, use))
+        self.paths[path] = (use, signature(path, use, self._folders))
 
     def _may_change(self, path: str) -> bool:
         """Return True if a path is the program's own to change; links on the way are followed."""
@@ -382,6 +406,33 @@ class Watch:
             file = self._memory.pop(pid, None)
             if file is not None:
                 os.close(file)
+
+
+def _use(name: str, flags: int) -> int:
+    if not name.startswith(("open", "creat")) or flags & os.O_PATH:
+        return USED
+    return EXISTS if flags & os.O_ACCMODE == os.O_WRONLY and not flags & os.O_APPEND else LISTED
+
+
+def _resolved_by(pid: int, path: str) -> str:
+    """Return where a path leads in a process's own view, through the links that it has made."""
+    at, rest, links = "", [part for part in reversed(path.split("/")) if part], 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            at = os.path.dirname(at)
+        elif part != ".":
+            try:
+                target = os.readlink(f"/proc/{pid}/root{at}/{part}")
+            except OSError:
+                at = f"{at}/{part}"
+                continue
+            links += 1
+            if links > _MAX_LINKS:
+                return path
+            at = "" if target.startswith("/") else at
+            rest += [each for each in reversed(target.split("/")) if each]
+    return at or "/"
 
 
 def _acts_when_opened(path: str) -> bool:

@@ -116,9 +116,9 @@ class KeptRehearsal(msgspec.Struct, frozen=True):
             other = sorted(name for name in {*now, *self.variables} if now.get(name) != self.variables.get(name))
             if other:
                 return f"the variable {other[0]} has another value" if len(other) == 1 else f"{_listed(other)} differ"
-        return next(
-            (f"{path} has changed" for path, (use, was) in self.paths.items() if signature(path, use) != was), None
-        )
+        folders: dict[str, str] = {}
+        changed = (path for path, (use, was) in self.paths.items() if signature(path, use, folders) != was)
+        return next((f"{path} has changed" for path in changed), None)
 
     @property
     def date(self) -> str:
@@ -189,7 +189,7 @@ def _why_refused(answer: RehearsalAnswer, report: Report, paths: Mapping[str, tu
         return "this kernel did not tell all that it reads"
     if report.addresses:
         return f"it asked the network ({_listed(report.addresses)}); --offline leaves it without one"
-    unknown = next((path for path, (_, was) in paths.items() if was == UNKNOWN or was.startswith("special")), None)
+    unknown = next((path for path, (_, was) in paths.items() if UNKNOWN in was or "special" in was), None)
     return f"it read {unknown}, which cannot be compared later" if unknown else None
 
 

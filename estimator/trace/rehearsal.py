@@ -19,6 +19,7 @@ from ..budget import Budget, ModelFacts, RehearsalFacts
 from ..common.errors import CannotTellError, InputError
 from ..common.sizes import format_gib
 from ..common.trust import find_program, why_not_found
+from ..common.untrusted_files import read_file, read_start
 from ..formula.ranges import Doubts, StepDoubt
 from ..isolation import VARIABLE
 from ..job.gpu_catalogue import find_gpu
@@ -46,6 +47,8 @@ NO_TORCH = "cannot import torch"
 _PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
 _LAUNCHING_MODULES = {"torchrun": "torch.distributed.run", "accelerate": "accelerate.commands.accelerate_cli"}
 _LAUNCHERS = ("deepspeed", "srun", "mpirun", "horovodrun", "ray")
+_MAX_ANSWER_BYTES, _MAX_PROGRESS_BYTES = 2**27, 200
+"""The program may write anything where its answer is looked for."""
 _KEPT_BY = {
     "landlock": "This kernel gave the program no files of its own ({}): Landlock kept it from changing real ones.",
     "python": "This kernel gave the program no files of its own ({}) and has no Landlock: only the calls that were"
@@ -271,7 +274,7 @@ def _tell(progress: Callable[[str], None] | None, label: str, host_bytes: int, f
     if progress is None:
         return
     with contextlib.suppress(OSError):
-        where = file.read_text(encoding="ascii").strip(" \0")
+        where = read_start(file, _MAX_PROGRESS_BYTES).decode("ascii", "replace").strip(" \0")
         host = f"{format_gib(host_bytes)} GiB of host memory"
         progress(f"rehearsing {label}: {where or 'starting'}, {host}")
 
@@ -289,7 +292,7 @@ def _card(gpu: Gpu | None, memory_bytes: int | None) -> dict[str, Any]:
 
 def _read(file: Path) -> RehearsalAnswer | None:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=RehearsalAnswer)
+        return msgspec.json.decode(read_file(file, _MAX_ANSWER_BYTES), type=RehearsalAnswer)
     except (OSError, msgspec.MsgspecError):
         return None
 

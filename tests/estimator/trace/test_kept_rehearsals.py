@@ -30,6 +30,20 @@ n = int(os.environ.get("BATCH", "8")) + len(os.listdir("shards"))
 n += len(sqlite3.connect("data.sqlite").execute("select * from t").fetchall())
 n += int(subprocess.run(["/bin/sh", "-c", ". ./settings.sh; echo $N"], capture_output=True).stdout)
 ctypes.CDLL(None).open(b"native.bin", 0)
+here = os.getcwd()
+os.chdir("current")
+os.chdir(here)
+os.symlink("data", "latest")
+open("latest/config").read()
+os.rename("draft.txt", "final.txt")
+open("final.txt").read()
+for entry in os.scandir("kinds"):
+    n += entry.is_dir(follow_symlinks=False)
+os.listdir(os.open("opened", os.O_RDONLY))
+try:
+    os.mkdir("marker")
+except FileExistsError:
+    n += 1
 open(sys.prefix + "/share/table", "rb").read(1)
 open("large.bin", "rb").read(1)
 open("log.txt", "w").write("thrown away")
@@ -45,7 +59,7 @@ for step in range(4):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a program in an environment of its own and all that it reads."""
     folder = tmp_path / "run"
-    (folder / "shards").mkdir(parents=True)
+    folder.mkdir()
     for name, text in {
         "train.py": PROGRAM,
         "sizes.py": "WIDE = 64",
@@ -54,8 +68,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "native.bin": "x",
         "large.bin": "x" * (1 << 20),
         "log.txt": "an old log",
+        "data/config": "x",
+        "draft.txt": "x",
+        "kinds/a": "",
+        "opened/a": "",
+        "v1/x": "",
+        "v2/x": "",
     }.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
+    (folder / "current").symlink_to("v1")
     with sqlite3.connect(folder / "data.sqlite") as data:
         data.execute("create table t (a)")
     subprocess.run(
@@ -98,6 +120,16 @@ def rewrite_within_its_time(name: str) -> None:
     os.utime(name, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
+def relink() -> None:
+    Path("current").unlink()
+    Path("current").symlink_to("v2")
+
+
+def make_folder_of_a_file() -> None:
+    Path("kinds/a").unlink()
+    Path("kinds/a").mkdir()
+
+
 CHANGES: dict[str, Callable[[], object]] = {
     "train.py": lambda: Path("train.py").write_text(PROGRAM + "\n"),
     "sizes.py": lambda: Path("sizes.py").write_text("WIDE = 96"),
@@ -107,6 +139,12 @@ CHANGES: dict[str, Callable[[], object]] = {
     "settings.sh": lambda: Path("settings.sh").write_text("N=2"),
     "native.bin": lambda: Path("native.bin").unlink(),
     "env/share/table": lambda: Path("env/share/table").write_text("y"),
+    "current": relink,
+    "data/config": lambda: Path("data/config").write_text("y"),
+    "draft.txt": lambda: Path("draft.txt").write_text("y"),
+    "kinds": make_folder_of_a_file,
+    "opened": lambda: Path("opened/b").touch(),
+    "marker": lambda: Path("marker").mkdir(),
     "large.bin": lambda: rewrite_within_its_time("large.bin"),
 }
 
@@ -170,3 +208,17 @@ def test_a_rehearsal_of_another_name_is_not_looked_for_elsewhere(tmp_path: Path)
     for name in ("../x", "a/b", "/etc/passwd", ""):
         assert kept_rehearsals.find(name) is None
     shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "trick", ["os.mkfifo(path)", "os.symlink('/dev/zero', path)", "os.truncate(os.open(path, 66), 1 << 37)"]
+)
+def test_a_program_that_spoils_its_answer_ends_in_a_sentence(folder: Path, trick: str) -> None:
+    text = "import glob, os, tempfile\nfor name in ('answer.json', 'progress'):\n"
+    text += (
+        "    path = os.path.dirname(tempfile.gettempdir()) + '/' + name\n    os.path.exists(path) and os.unlink(path)\n"
+    )
+    Path("train.py").write_text(f"{text}    {trick}\nos._exit(0)\n")
+    program = Program(command="env/bin/python train.py", folder=str(folder))
+    with pytest.raises(CannotTellError, match="the program ended without an answer"):
+        rehearse_job(Job(program=program), may_run=True, progress=print)
