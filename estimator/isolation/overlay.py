@@ -137,12 +137,23 @@ class View:
             _make_file(f"{folder}/{name}")
             mount(f"/dev/{name}", f"{folder}/{name}", None, MS_BIND)
             make_read_only(f"{folder}/{name}")  # writing to it is no change of it; its mode is
-        for name, kind, options in (("shm", "tmpfs", "mode=1777"), ("pts", "devpts", "newinstance,ptmxmode=0666")):
-            os.mkdir(f"{folder}/{name}")
-            _try(mount, kind, f"{folder}/{name}", kind, MS_NOSUID, options)  # a program does without terminals
+        os.mkdir(f"{folder}/pts")
+        _try(mount, "devpts", f"{folder}/pts", "devpts", MS_NOSUID, "newinstance,ptmxmode=0666")  # it does without
+        self._add_shared_memory(f"{folder}/shm")
         for name, target in (("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"),
                              ("stderr", "/proc/self/fd/2"), ("ptmx", "pts/ptmx")):  # fmt: skip
             os.symlink(target, f"{folder}/{name}")
+
+    def _add_shared_memory(self, target: str) -> None:
+        """Let the program see what is staged in shared memory; what it adds is in memory as well."""
+        memory, disk = f"{self._upper}/memory", self._upper
+        for folder in (target, memory):
+            os.mkdir(folder)
+        mount("tmpfs", memory, "tmpfs", MS_NOSUID | MS_NODEV, "mode=700")
+        self._upper = memory
+        if not _try(self._overlay, "/dev/shm", target):
+            mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+        self._upper = disk
 
 
 def others_folders(named: list[str]) -> list[str]:

@@ -45,7 +45,7 @@ def _content(path: str, use: int) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return "missing"
     if stat.S_ISDIR(found.st_mode):
-        return _listing(path) if use == LISTED else "folder"
+        return _listing(path) if use == LISTED else f"folder {stat.S_IMODE(found.st_mode):o}"
     if not stat.S_ISREG(found.st_mode):
         return f"special {stat.S_IFMT(found.st_mode)}"
     if use == EXISTS:

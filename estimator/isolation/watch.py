@@ -83,6 +83,7 @@ _PATH_MAX, _PAGE = 4096, 4096
 _MAX_OPEN, _MAX_LINKS = 64, 40
 _OWN_FILES = ("/proc/self", "/proc/thread-self")
 _KERNEL = ("/proc/", "/sys/", "/dev/")
+"""What is there depends on the machine and its state, and is not compared; but for shared memory, which has files."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 _SHARED_MEMORY = "/dev/shm/"
 _NAME_SERVICE = 53
@@ -313,7 +314,9 @@ class Watch:
     def _note_path(self, path: str, use: int) -> None:
         if ".." not in path:  # else a link on the way would decide
             path = os.path.normpath(path)
-        if f"{path}/".startswith((*self._own, *_KERNEL)) or ("/__pycache__/" in path and path.endswith(".pyc")):
+        if f"{path}/".startswith((*self._own, *_KERNEL)) and not path.startswith(_SHARED_MEMORY):
+            return
+        if "/__pycache__/" in path and path.endswith(".pyc"):
             return
         before = self.paths.get(path)
         if before is not None and before[0] >= use:

@@ -165,9 +165,11 @@ def of_answer(
         answer: what the program took.
         report: what it looked at.
     """
-    loaded = {file: (USED, signature(file, USED)) for file in (str(python), *answer.files)}
-    loaded |= {each: (LISTED, signature(each, LISTED)) for each in answer.folders}
-    paths = {**loaded, **report.paths}
+    paths = dict(report.paths)
+    for use, names in ((USED, (str(python), *answer.files)), (LISTED, answer.folders)):
+        for path in names:
+            if path not in paths or paths[path][0] < use:
+                paths[path] = (use, signature(path, use))
     salt = os.urandom(8).hex()
     return KeptRehearsal(
         words=[*words],

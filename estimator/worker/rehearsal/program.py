@@ -68,10 +68,15 @@ class Rehearsal:
 
     def note_loaded(self) -> None:
         """Note the modules that are there before the program begins, and where it will look for others."""
+        import site
+
         files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        folders = [*map(os.path.abspath, filter(None, (*sys.path, *given))), site.getusersitepackages()]
+        files += [str(each) for folder in dict.fromkeys(folders) for each in Path(folder).glob("*.pth")]
         self._loaded = {
-            "files": [each for each in files if each.startswith("/")],
-            "folders": [each for each in map(os.path.abspath, sys.path) if Path(each).is_dir()],
+            "files": [*dict.fromkeys(each for each in (*files, f"{sys.prefix}/pyvenv.cfg") if each.startswith("/"))],
+            "folders": [*dict.fromkeys(folders)],
         }
 
     def run(self, program: Callable[[], object]) -> None:

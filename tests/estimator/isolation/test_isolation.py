@@ -434,4 +434,4 @@ def test_a_path_is_compared_without_being_opened(tmp_path: Path) -> None:
     listed = signature(str(tmp_path), LISTED)
     (tmp_path / "another").touch()
     assert signature(str(tmp_path), LISTED) != listed
-    assert signature(str(tmp_path), USED) == "folder"
+    assert signature(str(tmp_path), USED).startswith("folder")
