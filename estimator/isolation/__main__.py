@@ -28,7 +28,7 @@ if not __package__:  # run by its path: import the folder as a package
     __package__ = os.path.basename(folder)
     __import__(__package__)
 
-from . import LEVELS, REPORT, SHARED, VARIABLE, kernel, landlock
+from . import FILES, LEVELS, REPORT, SHARED, VARIABLE, kernel, landlock
 from .overlay import View, mount_proc, others_folders
 from .processes import descendants
 from .watch import Watch, filter_program
@@ -69,7 +69,7 @@ def _keep(request: dict[str, Any]) -> None:
     else:
         raise SystemExit(f"the program cannot be started apart from other files: {why}")
     inner.close()
-    watch = Watch((f"{scratch}/{SHARED}",), guards=level != "overlay")
+    watch = Watch(f"{scratch}/{SHARED}", f"{scratch}/{FILES}", guards=level != "overlay")
     watched, code = False, None
     poll = select.poll()
     for file in (0, status, outer.fileno()):

@@ -41,6 +41,8 @@ _CHANGES = {
     "removexattr": (197, 14, -1, 0), "lremovexattr": (198, 15, -1, 0), "fremovexattr": (199, 16, 0, -1),
 }  # fmt: skip
 _SECOND_PATHS = {"rename": (-1, 1), "renameat": (2, 3), "renameat2": (2, 3), "link": (-1, 1), "linkat": (2, 3)}
+_ENTRIES = ("mkdir", "rmdir", "unlink", "rename", "symlink", "mknod")
+"""What changes an entry of a folder, and follows no link there."""
 _CONNECT = (42, 203)
 _IO_URING_SETUP = 425
 """Opens files without being seen; programs do without it."""
@@ -105,17 +107,18 @@ class Watch:
     """Answers the kernel's notifications, and keeps what they tell.
 
     Args:
-        own: folders that the program may change; what is in them is no part of the answer.
+        own: folder that the program may change; what is in it is no part of the answer.
+        files: folder in it below which a program without a view of its own has its files: ``files/etc/hosts``.
         guards: refuse changes elsewhere.
     """
 
-    def __init__(self, own: tuple[str, ...], *, guards: bool) -> None:
+    def __init__(self, own: str, files: str, *, guards: bool) -> None:
         self.paths: dict[str, tuple[int, str]] = {}
         """How each path was used, and what stood there outside of the program's view."""
         self.addresses: set[str] = set()
         """Addresses beyond this machine that were connected to."""
         self.is_complete = True
-        self._own = tuple(f"{each}/" for each in own)
+        self._own, self._files = f"{own}/", f"{files}/"
         self._guards = guards
         self._memory: dict[int, int] = {}
         self._shared = set(os.listdir(_SHARED_MEMORY)) if guards and os.path.isdir(_SHARED_MEMORY) else set()
@@ -175,12 +178,13 @@ class Watch:
         if name in _CHANGES:
             second = _SECOND_PATHS.get(name)
             paths = [path, self._path(pid, arguments, *second)] if second else [path]
-            return 0 if all(each is None or self._may_change(each) for each in paths) else errno.EACCES
+            may = self._may_enter if name.startswith(_ENTRIES) else self._may_change
+            return 0 if all(each is None or may(each) for each in paths) else errno.EACCES
         flags = self._flags(pid, name, arguments)
-        self._note(path, flags)
-        if self._guards and flags & _WRITES and not self._may_change(path):
-            return errno.EACCES
-        return 0
+        if not name.startswith("readlink") or not path.startswith(self._files):  # it asks whether a file is real
+            self._note(path, flags)
+        is_refused = self._guards and flags & _WRITES and path not in _DEVICES and not self._may_change(path)
+        return errno.EACCES if is_refused else 0
 
     def _flags(self, pid: int, name: str, arguments: list[int]) -> int:
         if name == "openat2":
@@ -226,7 +230,9 @@ class Watch:
     def _note(self, path: str, flags: int) -> None:
         if ".." not in path:  # else a link on the way would decide
             path = os.path.normpath(path)
-        if f"{path}/".startswith((*self._own, *_KERNEL)) or ("/__pycache__/" in path and path.endswith(".pyc")):
+        if path.startswith(self._files):
+            path = path[len(self._files) - 1 :]
+        if f"{path}/".startswith((self._own, *_KERNEL)) or ("/__pycache__/" in path and path.endswith(".pyc")):
             return
         use = USED
         if flags & os.O_DIRECTORY:
@@ -241,16 +247,17 @@ class Watch:
             return
         self.paths[path] = (use, signature(path, use))
 
-    def _may_change(self, path: str) -> bool:
-        """Return True if a path is the program's own to change; links on the way are followed."""
+    def _may_enter(self, path: str) -> bool:
+        """Return True if a folder is the program's own to change one of its entries, which may be a link elsewhere."""
         parent, name = os.path.split(path)
-        real = os.path.join(os.path.realpath(parent), name) if os.path.islink(path) else os.path.realpath(path)
-        if os.path.islink(path):  # what it leads to is written, what it is itself is removed: both are to be its own
-            return self._is_own(real) and self._is_own(os.path.realpath(path))
-        return self._is_own(real)
+        return self._is_own(os.path.join(os.path.realpath(parent), name))
+
+    def _may_change(self, path: str) -> bool:
+        """Return True if a path is the program's own to change, and what it leads to."""
+        return self._may_enter(path) and self._is_own(os.path.realpath(path))
 
     def _is_own(self, path: str) -> bool:
-        if path.startswith(self._own) or f"{path}/" in self._own or path in _DEVICES:
+        if f"{path}/".startswith(self._own):
             return True
         return path.startswith(_SHARED_MEMORY) and path[len(_SHARED_MEMORY) :] not in self._shared
 

@@ -16,8 +16,8 @@ class _Filter(ctypes.Structure):
     _fields_ = (("count", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
 
 
-def tell_keeper(kept: dict[str, Any]) -> None:
-    """Install the keeper's filter for good; where the kernel refuses it, the keeper learns that it will not be told.
+def tell_keeper(kept: dict[str, Any]) -> bool:
+    """Install the keeper's filter for good; where the kernel refuses it, return False and let the keeper know.
 
     Args:
         kept: ``filter`` (instructions as hexadecimal text), ``seccomp`` (the system call's number), ``socket``.
@@ -35,4 +35,5 @@ def tell_keeper(kept: dict[str, Any]) -> None:
             if listener >= 0:
                 socket.send_fds(keeper, [b"l"], [listener])
                 socket.close(listener)
-                return
+                return True
+    return False
