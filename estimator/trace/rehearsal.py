@@ -11,6 +11,7 @@ import os
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -317,7 +318,10 @@ def _ending(run: IsolatedRun) -> str:
     """Return how the program ended, in words."""
     if run.report is None:
         return "no exit code"
-    return f"exit code {run.report.code}" if run.report.code >= 0 else f"signal {-run.report.code}"
+    code = run.report.code
+    if code >= 0:
+        return f"exit code {code}"
+    return Signals(-code).name if -code in {*Signals} else f"signal {-code}"
 
 
 def python_command(
