@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 
-from . import LEVELS, REPORT, SHARED, VARIABLE, kernel
+from . import FILES, LEVELS, REPORT, SHARED, VARIABLE, kernel
 from .overlay import View, mount_proc, others_folders
 
 TYPE_CHECKING = False
@@ -70,7 +70,7 @@ def _keep(kept: Kept) -> None:
 
     from .watch import Watch
 
-    watch = Watch((kept.shared,), guards=level != "overlay", told_by=notifier)
+    watch = Watch(kept.shared, f"{kept.scratch}/{FILES}", guards=level != "overlay", told_by=notifier)
     code = _wait(status, outer, watch)
     if code is None:
         return

@@ -46,6 +46,8 @@ _CHANGES = {
 _MOVES = {name: _CHANGES[name] for name in _CHANGES if name.startswith(("mk", "rm", "unlink", "rename", "link", "sym"))}
 """What fails where something stands, or gives it another name."""
 _SECOND_PATHS = {"rename": (-1, 1), "renameat": (2, 3), "renameat2": (2, 3), "link": (-1, 1), "linkat": (2, 3)}
+_ENTRIES = ("mkdir", "rmdir", "unlink", "rename", "symlink", "mknod")
+"""What changes an entry of a folder, and follows no link there."""
 _CONNECT, _SEND_TO = (42, 203), (44, 206)
 _SEND_MESSAGES, _SEND_MANY = ((46, 307), (211, 269)), (307, 269)
 _MESSAGE, _MOST_MESSAGES = struct.Struct("QI52x"), 1024
@@ -63,12 +65,18 @@ _NEVER = ((_IO_URING_SETUP, _IO_URING_SETUP), (248, 217), (249, 218), (250, 219)
 """``io_uring_setup``, ``add_key``, ``request_key``, ``keyctl``: they open files unseen, or change the user's keys."""
 _SHARED_CALLS = ((29, 194), (64, 190), (68, 186), (240, 180), (241, 181))
 """``shmget``, ``semget``, ``msgget``, ``mq_open``, ``mq_unlink``: what they make outlives the program."""
-_SIGNALS = ((62, 129), (200, 130), (234, 131), (129, 138), (297, 240))
-"""``kill``, ``tkill``, ``tgkill``, ``rt_sigqueueinfo``, ``rt_tgsigqueueinfo``"""
-_ALL_SIGNALS = frozenset(number for numbers in _SIGNALS for number in numbers)
+_ON_PROCESSES = {
+    (62, 129): 0, (200, 130): 0, (234, 131): 0, (129, 138): 0, (297, 240): 0, (302, 261): 0, (203, 122): 0,
+    (144, 119): 0, (142, 118): 0, (314, 274): 0, (141, 140): 1, (251, 30): 1,
+}  # fmt: skip
+"""``kill``, ``tkill``, ``tgkill``, ``rt_sigqueueinfo``, ``rt_tgsigqueueinfo``, ``prlimit64``, ``sched_setaffinity``,
+``sched_setscheduler``, ``sched_setparam``, ``sched_setattr``, ``setpriority``, ``ioprio_set``: the argument with the
+process, before which stands the kind of it, if there are several."""
+_PROCESS_KINDS = {141: 0, 140: 0, 251: 1, 30: 1}
+"""The kind that means one process, of the last two."""
 _TOUCHING = ((101, 117), (311, 271), (424, 424), (438, 438))
 """``ptrace``, ``process_vm_writev``, ``pidfd_send_signal``, ``pidfd_getfd``"""
-_PRLIMIT, _IOCTL = (302, 261), (16, 29)
+_IOCTL = (16, 29)
 _ATTRIBUTES = (0x40086602, 0x401C5820, 0x40087602, 0x40806685)
 """Of ``ioctl``: ``FS_IOC_SETFLAGS``, ``FS_IOC_FSSETXATTR``, ``FS_IOC_SETVERSION``, ``FS_IOC_ENABLE_VERITY``."""
 _BTRFS = 0x9400
@@ -105,23 +113,25 @@ class Watch:
     """Answers the kernel's notifications, and keeps what they tell.
 
     Args:
-        own: folders that the program may change; what is in them is no part of the answer.
+        own: folder that the program may change; what is in it is no part of the answer.
+        files: folder in it below which a program without a view of its own has its files: ``files/etc/hosts``.
         guards: refuse changes elsewhere.
         told_by: descriptor with which the program sends the listener, before anybody listens.
     """
 
-    def __init__(self, own: tuple[str, ...], *, guards: bool, told_by: int) -> None:
+    def __init__(self, own: str, files: str, *, guards: bool, told_by: int) -> None:
         self.paths: dict[str, tuple[int, str]] = {}
         """How each path was used, and what stood there outside of the program's view."""
         self.addresses: set[str] = set()
         """Addresses beyond this machine that were connected to."""
         self._is_complete = False
-        self._own = tuple(f"{each}/" for each in own)
+        self._own, self._files = f"{own}/", f"{files}/"
         self._guards, self._told_by = guards, told_by
         self._memory: dict[int, int] = {}
         self._shared = set(os.listdir(_SHARED_MEMORY)) if guards and os.path.isdir(_SHARED_MEMORY) else set()
         self._shared_made: set[str] = set()
         self._calls: dict[int, tuple[str, int, int]] = {}
+        self._on_processes: dict[int, int] = {}
         self._folders: dict[str, str] = {}
         self._renames = False
         """The program has made links, or given files other names: a path may lead elsewhere than outside."""
@@ -156,10 +166,8 @@ class Watch:
     def _guarding(self, arch: int) -> list[tuple[int, int, int, int]]:
         """Return the instructions for calls that change something else than files by their paths."""
         code = [each for call in _SHARED_CALLS for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _NOT_THERE))]
-        code += [each for call in _SIGNALS for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _NOTIFY))]
+        code += [each for call in _ON_PROCESSES for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _NOTIFY))]
         code += [each for call in _TOUCHING for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _DENY))]
-        code += [(_EQUAL, 0, 4, _PRLIMIT[arch]), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _DENY)]
-        code.append((_RETURN, 0, 0, _ALLOW))
         for number in _SEND_MESSAGES[arch]:
             code += [(_EQUAL, 0, 4, number), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, self._told_by), (_RETURN, 0, 0, _NOTIFY)]
             code.append((_RETURN, 0, 0, _ALLOW))
@@ -189,6 +197,7 @@ class Watch:
             for name, numbers in {**_LOOKS, **_CHANGES}.items()
             if numbers[arch] != _NONE
         }
+        self._on_processes = {numbers[arch]: at for numbers, at in _ON_PROCESSES.items()}
         threading.Thread(target=self._answer, args=(listener,), daemon=True).start()
 
     def _answer(self, listener: int) -> None:
@@ -228,14 +237,14 @@ class Watch:
 
     def _changes(self, number: int, arguments: list[int]) -> bool:
         """Return True if a call may change something, as far as can be told without its path."""
-        name = self._calls[number][0] if number in self._calls else "openat2"
+        name = self._calls[number][0] if number in self._calls else "openat2"  # what else is told changes something
         flags = 0 if name == "openat2" else self._flags(0, name, arguments)
         return name in _CHANGES or name == "openat2" or bool(flags & _WRITES)
 
     def _look(self, pid: int, number: int, arguments: list[int]) -> int:
         """Note a call; return the error with which it is refused, or 0."""
-        if number in _ALL_SIGNALS:
-            return self._signals(arguments[0])
+        if number in self._on_processes:
+            return self._may_touch(number, arguments)
         if number not in self._calls:
             return self._sends(pid, number, arguments)
         name, folder, at = self._calls[number]
@@ -247,17 +256,20 @@ class Watch:
         if name in _CHANGES:
             second = _SECOND_PATHS.get(name)
             paths = [path, self._path(pid, arguments, *second)] if second else [path]
-            for each in filter(None, paths):
-                self._note(pid, each, USED if second else EXISTS)
+            for each, use in zip(paths, (USED if second else EXISTS, EXISTS), strict=False):
+                if each is not None and not each.startswith(self._files):  # else the program's Python has looked before
+                    self._note(pid, each, use)
             if second or name.startswith("sym"):
                 self._renames = True
-                if name.startswith("rename") and f"{path}/".startswith(self._own) is False and os.path.isdir(path):
+                if name.startswith("rename") and not f"{path}/".startswith(self._own) and os.path.isdir(path):
                     self._is_complete = False  # what is read below its new name is not told
             if not self._guards:
                 return 0
-            return 0 if all(each is None or self._may_change(each) for each in paths) else errno.EACCES
+            may = self._may_enter if name.startswith(_ENTRIES) else self._may_change
+            return 0 if all(each is None or may(each) for each in paths) else errno.EACCES
         flags = self._flags(pid, name, arguments)
-        self._note(pid, path, _use(name, flags))
+        if not name.startswith("readlink") or not path.startswith(self._files):  # it asks whether a file is real
+            self._note(pid, path, _use(name, flags))
         if not self._guards or path in _DEVICES:
             return 0
         changes = flags & _WRITES or (name.startswith("open") and _acts_when_opened(path))
@@ -314,7 +326,9 @@ class Watch:
     def _note_path(self, path: str, use: int) -> None:
         if ".." not in path:  # else a link on the way would decide
             path = os.path.normpath(path)
-        if f"{path}/".startswith((*self._own, *_KERNEL)) and not path.startswith(_SHARED_MEMORY):
+        if path.startswith(self._files):
+            path = path[len(self._files) - 1 :]
+        if f"{path}/".startswith((self._own, *_KERNEL)) and not path.startswith(_SHARED_MEMORY):
             return
         if "/__pycache__/" in path and path.endswith(".pyc"):
             return
@@ -326,16 +340,17 @@ class Watch:
             return
         self.paths[path] = (use, signature(path, use, self._folders))
 
-    def _may_change(self, path: str) -> bool:
-        """Return True if a path is the program's own to change; links on the way are followed."""
+    def _may_enter(self, path: str) -> bool:
+        """Return True if a folder is the program's own to change one of its entries, which may be a link elsewhere."""
         parent, name = os.path.split(path)
-        real = os.path.join(os.path.realpath(parent), name) if os.path.islink(path) else os.path.realpath(path)
-        if os.path.islink(path):  # what it leads to is written, what it is itself is removed: both are to be its own
-            return self._is_own(real) and self._is_own(os.path.realpath(path))
-        return self._is_own(real)
+        return self._is_own(os.path.join(os.path.realpath(parent), name))
+
+    def _may_change(self, path: str) -> bool:
+        """Return True if a path is the program's own to change, and what it leads to."""
+        return self._may_enter(path) and self._is_own(os.path.realpath(path))
 
     def _is_own(self, path: str) -> bool:
-        if path.startswith(self._own) or f"{path}/" in self._own:
+        if f"{path}/".startswith(self._own):
             return True
         name = path[len(_SHARED_MEMORY) :].partition("/")[0] if path.startswith(_SHARED_MEMORY) else ""
         if not name or name in self._shared:
@@ -343,10 +358,13 @@ class Watch:
         self._shared_made.add(name)
         return True
 
-    @staticmethod
-    def _signals(target: int) -> int:
-        """Refuse a signal to a process that the keeper has not started, or to all."""
-        pid = (target & 0xFFFFFFFF) - (1 << 32) if target & (1 << 31) else target & 0xFFFFFFFF
+    def _may_touch(self, number: int, arguments: list[int]) -> int:
+        """Refuse a signal, a limit or a priority for a process that the keeper has not started, or for many."""
+        at = self._on_processes[number]
+        if at and arguments[0] != _PROCESS_KINDS[number]:
+            return errno.EPERM
+        pid = arguments[at] & 0xFFFFFFFF
+        pid = pid - (1 << 32) if pid & (1 << 31) else pid  # a group of processes is negative
         return 0 if pid == 0 or abs(pid) in descendants(os.getpid()) else errno.EPERM
 
     def _sends(self, pid: int, number: int, arguments: list[int]) -> int:

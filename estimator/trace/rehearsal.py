@@ -11,6 +11,7 @@ import os
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -50,9 +51,10 @@ _LAUNCHERS = ("deepspeed", "srun", "mpirun", "horovodrun", "ray")
 _MAX_ANSWER_BYTES, _MAX_PROGRESS_BYTES = 2**27, 200
 """The program may write anything where its answer is looked for."""
 _KEPT_BY = {
-    "landlock": "This kernel gave the program no files of its own ({}): Landlock kept it from changing real ones.",
-    "python": "This kernel gave the program no files of its own ({}) and has no Landlock: only the calls that were"
-    " seen in time were kept from changing real ones.",
+    "landlock": "this kernel gave the program no files of its own ({}): Landlock kept it from real ones, and only its"
+    " Python, not what it starts or C code, finds what it wrote",
+    "python": "this kernel gave the program no files of its own ({}) and has no Landlock: calls that were seen in time"
+    " were kept from real ones, and only its Python, not what it starts or C code, finds what it wrote",
 }
 
 
@@ -160,7 +162,7 @@ def rehearse_job(
         run.wait(program.timeout, lambda: _tell(progress, job.label, run.resident_bytes, Path(files["progress"])))
         answer = _read(Path(files["answer"]))
     if answer is None or not answer.phases or answer.ended in ("error", "exit"):
-        error = CannotTellError(_failure(answer, run, program.timeout))
+        error = CannotTellError("; ".join((_failure(answer, run, program.timeout), *_kept_by(run.report))))
         error.output = "" if NO_TORCH in run.last_line else run.output
         raise error
     if run.report is None:
@@ -177,7 +179,12 @@ def _notes(changed: str | None, found: KeptRehearsal, report: Report) -> Iterato
         yield f"Rehearsed again, because {changed}."
     if found.refused:
         yield f"This rehearsal is not kept: {found.refused}."
-    if report.level != "overlay":
+    yield from (f"{each[0].upper()}{each[1:]}." for each in _kept_by(report))
+
+
+def _kept_by(report: Report | None) -> Iterator[str]:
+    """Yield what kept the program from real files, where it had none of its own."""
+    if report is not None and report.level != "overlay":
         yield _KEPT_BY[report.level].format(report.why.get("overlay", "not asked for"))
 
 
@@ -320,7 +327,10 @@ def _ending(run: IsolatedRun) -> str:
     """Return how the program ended, in words."""
     if run.report is None:
         return "no exit code"
-    return f"exit code {run.report.code}" if run.report.code >= 0 else f"signal {-run.report.code}"
+    code = run.report.code
+    if code >= 0:
+        return f"exit code {code}"
+    return Signals(-code).name if -code in {*Signals} else f"signal {-code}"
 
 
 def python_command(

@@ -35,20 +35,21 @@ def main(arguments: list[str]) -> None:
     from .moving import install
     from .program import Rehearsal
     from .ranks import start
+    from .watched import tell_keeper
 
     words = arguments[1:]
     rehearsal = Rehearsal(plan)  # reads the allocator's settings; what it imports is not redirected
+    scratch = None
     if level == "overlay":
         install()
     else:
         from .scratch import Scratch
 
-        Scratch(Path(plan["scratch"])).install()
+        scratch = Scratch(Path(plan["scratch"]))
+        scratch.install()
     rehearsal.note_loaded()
-    if keeper:
-        from .watched import tell_keeper
-
-        tell_keeper(int(keeper))
+    if not (keeper and tell_keeper(int(keeper))) and scratch is not None:
+        scratch.refuse()
     rehearsal.run(lambda: start(words, rehearsal.gpus))
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.util
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from .imports import after_import
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,40 +22,6 @@ _LOADING = (
 )  # fmt: skip
 """What diffusers takes about how weights are read."""
 _FLASH = ("flash_attention_2", "flash_attention_3")
-
-
-class _After(importlib.abc.MetaPathFinder):
-    """Changes modules once they have been imported."""
-
-    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
-        self.changes = changes
-
-    def find_spec(self, name: str, *_: Any) -> Any:
-        change = self.changes.pop(name, None)
-        spec = importlib.util.find_spec(name) if change is not None else None
-        if change is None or spec is None or spec.loader is None:
-            return None
-        run = spec.loader.exec_module
-
-        def run_and_change(module: ModuleType) -> None:
-            run(module)
-            change(module)
-
-        spec.loader.exec_module = run_and_change  # type: ignore[method-assign]
-        return spec
-
-
-_AFTER = _After({})
-
-
-def after_import(name: str, change: Callable[[ModuleType], None]) -> None:
-    """Change a module once it is imported, or now if it is."""
-    if name in sys.modules:
-        change(sys.modules[name])
-        return
-    if _AFTER not in sys.meta_path:
-        sys.meta_path.insert(0, _AFTER)
-    _AFTER.changes[name] = change
 
 
 class Unread(dict[str, Any]):

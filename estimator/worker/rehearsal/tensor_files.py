@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map
 
 from ..replaced import replaced
-from .libraries import after_import
+from .imports import after_import
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

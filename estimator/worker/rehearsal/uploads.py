@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .libraries import after_import
+from .imports import after_import
 
 if TYPE_CHECKING:
     from collections.abc import Callable

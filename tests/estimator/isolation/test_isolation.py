@@ -99,6 +99,8 @@ ATTACKS = {
     "System V memory that stays": "assert libc.shmget(77001, 4096, 0o1600) < 0",
     "a message queue that stays": "assert ctypes.CDLL('librt.so.1').mq_open(MQ.encode(), 0o102, 0o600, None) < 0",
     "a limit of a process": "resource.prlimit(PID, resource.RLIMIT_CPU, (1, 1))",
+    "a priority of a process": "os.setpriority(os.PRIO_PROCESS, PID, 5)",
+    "the processors of a process": "os.sched_setaffinity(PID, {0})",
     "a process's memory": "open(f'/proc/{PID}/mem', 'r+b')",
     "reading a pipe": "assert not os.read(os.open(V + '/full', os.O_RDONLY | os.O_NONBLOCK), 9)",
     "a namespace below": "assert libc.unshare(0x10000000) < 0 or LEVEL != 'overlay'",
@@ -276,31 +278,133 @@ print('attacked')
 
 
 OWN_FILES = """
-import glob, shutil, sqlite3, subprocess
+import glob, io, json, logging, pathlib, shutil, sqlite3, tarfile, tempfile
+from os import rename as kept_rename
+Path = pathlib.Path
+def refused(kind, function, *args):
+    try: function(*args)
+    except kind as error: return error
+    raise AssertionError(function, args)
 os.makedirs("out/deep"); open("out/a.txt", "w").write("a"); os.rename("out/a.txt", "out/b.txt")
 assert glob.glob("out/*.txt") == ["out/b.txt"] and {e.name for e in os.scandir("out")} == {"b.txt", "deep"}
 os.symlink("out", "latest"); open("latest/c.txt", "w").write("c"); assert open("out/c.txt").read() == "c"
+assert Path("latest").resolve() == Path("out").absolute() and os.readlink("latest") == "out"
+os.symlink(os.path.abspath("out"), "absolute"); open("absolute/d.txt", "a").write("d"); os.remove("absolute")
+assert os.path.realpath("latest/d.txt") == os.path.join(os.getcwd(), "out", "d.txt")
+assert refused(FileExistsError, os.mkdir, "folder").filename == "folder"
+assert refused(FileNotFoundError, open, "out/none").filename == "out/none"
+assert refused(FileNotFoundError, open, "none/none", "w").filename == "none/none"
+refused(OSError, os.rmdir, "folder"); refused(OSError, os.rmdir, "out"); refused(FileExistsError, open, "file", "x")
+refused(IsADirectoryError, os.unlink, "folder"); refused(OSError, os.rename, "out", "folder")
+assert open("folder/inner").name == "folder/inner" and not os.path.islink("folder")
+assert [(each.name, each.path, each.is_dir(), each.is_file(), each.is_symlink(), each.stat().st_size > 0)
+        for each in sorted(os.scandir("."), key=str) if each.name in ("file", "folder", "latest")] == [
+    ("file", "./file", False, True, False, True), ("folder", "./folder", True, False, False, True),
+    ("latest", "./latest", True, False, True, True)]
+assert [(base, sorted(names), sorted(files)) for base, names, files in os.walk("out", topdown=False)] == [
+    ("out/deep", [], []), ("out", ["deep"], ["b.txt", "c.txt", "d.txt"])]
+assert sorted(map(str, Path("folder").rglob("*"))) == ["folder/inner", "folder/within", "folder/within/deep"]
+assert {"folder", "out"} <= {each.name for each in Path(".").iterdir() if each.is_dir()}
+shutil.copytree("folder", "copied"); assert open("copied/within/deep").read() == "deep"
+open("folder/within/deep", "a").write("er"); assert Path("folder/within/deep").read_text() == "deeper"
+shutil.move("folder/within", "moved"); assert os.listdir("folder") == ["inner"] and os.listdir("moved") == ["deep"]
+os.rename("copied/within", "copied/renamed"); assert open("copied/renamed/deep").read() == "deep"
+shutil.rmtree("copied"); shutil.rmtree("moved"); assert refused(FileNotFoundError, os.listdir, "moved")
+with tempfile.TemporaryDirectory(dir="out") as made, tempfile.NamedTemporaryFile("w", dir="out") as file:
+    file.write("x"); file.flush(); shutil.copy2(file.name, made); assert len(os.listdir(made)) == 1
+    assert os.path.dirname(file.name) == os.path.abspath("out")
+assert sorted(os.listdir("out")) == ["b.txt", "c.txt", "d.txt", "deep"]
+f = os.open("out", os.O_RDONLY); g = os.open("e.txt", os.O_WRONLY | os.O_CREAT, dir_fd=f); os.write(g, b"e")
+os.close(g)
+assert os.stat("e.txt", dir_fd=f).st_size == 1 and "e.txt" in os.listdir(f) and open("out/e.txt").read() == "e"
+os.rename("e.txt", "f.txt", src_dir_fd=f, dst_dir_fd=f); os.unlink("f.txt", dir_fd=f); os.close(f)
+logging.basicConfig(filename="out/log.txt", level="INFO"); logging.info("said")
+assert "said" in open("out/log.txt").read()
+json.dump({"a": 1}, Path("out/result.json").open("w"))
+assert json.loads(Path("out/result.json").read_bytes()) == {"a": 1}
+with tarfile.open("out/all.tar.gz", "w:gz") as tar: tar.add("folder")
+with tarfile.open("out/all.tar.gz") as tar: assert "folder/inner" in tar.getnames()
+before = os.getcwd(); os.chdir("out"); assert os.getcwd() == before + "/out" == str(Path.cwd())
+open("here", "w").close()
+os.chdir(".."); assert os.getcwd() == before and os.path.exists("out/here") and os.path.samefile("out", "latest")
+Path("module_of_its_own.py").write_text("value = 7"); sys.path.insert(0, before)
+import module_of_its_own; assert module_of_its_own.value == 7
+if os.fork() == 0: open("out/forked", "w").write("f"); os.rmdir("empty"); os._exit(0)
+assert os.wait()[1] == 0 and open("out/forked").read() == "f" and not os.path.exists("empty"); os.mkdir("empty")
+open("r.txt", "w").write("r"); kept_rename("r.txt", "s.txt"); os.truncate("s.txt", 0)
+assert os.path.getsize("s.txt") == 0
+os.link("s.txt", "t.txt"); open("t.txt", "a").write("t"); assert open("s.txt").read() == "t"; os.remove("s.txt")
+os.remove("t.txt")
+shutil.move("file", os.environ["TMPDIR"] + "/file"); assert not os.path.islink(os.environ["TMPDIR"] + "/file")
+open(os.environ["TMPDIR"] + "/file", "a").write("!")
+shutil.move(os.environ["TMPDIR"] + "/file", "file"); assert open("file").read() == "what was there!"
+os.remove("module_of_its_own.py")
 shutil.rmtree("out"); os.makedirs("out"); assert os.listdir("out") == []
 shutil.rmtree("folder"); os.makedirs("folder"); assert os.listdir("folder") == []
 os.remove("file"); assert not os.path.exists("file"); open("file", "w").write("again")
-assert subprocess.run(["cat", "file"], capture_output=True).stdout == b"again"
 os.rename(src="file", dst="other"); assert sorted(os.listdir(".")) == sorted(
     ["empty", "folder", "full", "inner", "latest", "other", "out", "pipe"])
 c = sqlite3.connect("data.sqlite"); c.execute("create table t (a)"); c.execute("insert into t values (7)"); c.commit()
 assert sqlite3.connect("data.sqlite").execute("select a from t").fetchone() == (7,)
 os.chmod("other", 0o640); assert os.stat("other").st_mode & 0o777 == 0o640
+"""
+CHILDS = """
+import subprocess
+assert subprocess.run(["cat", "other"], capture_output=True).stdout == b"again"
+subprocess.run("mkdir out/child; mv other out/child/moved; rm -r folder", shell=True, check=True)
+assert open("out/child/moved").read() == "again" and not os.path.exists("folder")
 print("done")
+"""
+SCRATCH = f"""
+import os, pathlib, sys
+sys.path.insert(0, {str(WATCHED.parents[2])!r})
+from worker.rehearsal.scratch import Scratch
+del sys.path[0]
+scratch = Scratch(pathlib.Path(os.environ["TMPDIR"]).parent)
+scratch.install()
 """
 
 
-def test_a_program_sees_its_own_files_as_it_left_them(overlay_works: bool, victim: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def own(victim: Path) -> Path:
+    """A folder that is not the program's, with what ``OWN_FILES`` changes in it."""
+    (victim / "latest").unlink()
+    (victim / "folder" / "within").mkdir()
+    (victim / "folder" / "within" / "deep").write_text("deep")
+    return victim
+
+
+def test_a_program_sees_its_own_files_as_it_left_them(overlay_works: bool, own: Path, tmp_path: Path) -> None:
     if not overlay_works:
         pytest.skip("this kernel gives this user no namespaces")
-    (victim / "latest").unlink()
-    before = state(victim)
-    output, report = run(python(OWN_FILES), victim, tmp_path)
+    before = state(own)
+    output, report = run(python(OWN_FILES + CHILDS), own, tmp_path)
     assert (output, report["code"]) == ("done\n", 0)
-    assert state(victim) == before
+    assert state(own) == before
+
+
+REFUSED = """
+import posix
+file = os.path.abspath("inner/x")
+for name, more in {"remove": (), "truncate": (0,), "chmod": (0,), "mkdir": (), "open": (os.O_RDWR,)}.items():
+    refused(PermissionError, getattr(posix, name), file, *more)
+refused(PermissionError, posix.symlink, "/x", file); refused(PermissionError, posix.rename, file, "z")
+refused(PermissionError, posix.rename, "other", file); refused(PermissionError, io.FileIO, file, "w")
+"""
+
+
+@pytest.mark.parametrize("kept_by", [*LEVELS[1:], "audit hook"])
+def test_its_python_sees_them_without_a_view_as_well(kept_by: str, own: Path, tmp_path: Path) -> None:
+    """Run it under the keeper, and as where the kernel has neither Landlock nor notifications."""
+    level = kept_by if kept_by in LEVELS else "python"
+    require(level)
+    before = state(own)
+    told = PRELUDE if kept_by in LEVELS else "scratch.refuse()\n"
+    more = "" if kept_by in LEVELS else REFUSED
+    words = [sys.executable, "-c", f"{SCRATCH}{told}{OWN_FILES}{more}{CHILDS}"]
+    output, report = run(words, own, tmp_path, level=level)
+    assert (output, report["code"]) == ("done\n", 0)
+    assert state(own) == before
 
 
 @pytest.mark.parametrize("level", LEVELS[1:])
@@ -350,6 +454,25 @@ ctypes.CDLL(None).open(b"native", 0)
     for name in ("looked for", "a child looked for"):
         assert told.pop(name)[1] == "missing"
     assert told == expected
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+def test_what_it_looked_at_is_told_where_its_python_has_the_files(level: str, tmp_path: Path) -> None:
+    require(level)
+    here = tmp_path / "here"
+    (here / "listed").mkdir(parents=True)
+    for name in ("read", "written", "replaced", "listed/in", "changed", "untouched"):
+        (here / name).write_text("x")
+    text = """
+open("made", "w").write("y"); open("made").read(); open("written", "w").write("y"); os.replace("made", "replaced")
+open("read").read(); os.path.exists("looked for"); os.listdir("listed"); open("changed", "a").write("y")
+"""
+    _, report = run([sys.executable, "-c", SCRATCH + PRELUDE + text], here, tmp_path, level=level)
+    told = {path: use for path, (use, _) in report["paths"].items() if Path(path).is_relative_to(tmp_path)}
+    told.pop(str(here), None)  # Python looks for modules there
+    uses = {"listed": LISTED, "written": EXISTS, "read": USED, "changed": USED, "made": USED, "looked for": USED}
+    uses = {name: LISTED if use == USED and name != "looked for" else use for name, use in uses.items()}
+    assert told == {str(here / name): use for name, use in uses.items()}
 
 
 def test_a_program_that_asks_the_network_is_told_so(level: str, tmp_path: Path) -> None:
