@@ -36,4 +36,4 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.prctl(PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0)))
 if libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(program)):
     raise OSError(ctypes.get_errno(), "seccomp")
-os.execv(words[0], words)
+os.execv(words[0], words)  # noqa: S606 - its words are not for a shell

@@ -1,4 +1,4 @@
-"""Real rehearsals to their end: killed, failed, and in containers; nothing of them is left, and nothing real changed."""
+"""Real rehearsals that are killed, fail or run in containers: nothing of them is left, and nothing real has changed."""
 
 import contextlib
 import json
