@@ -24,6 +24,9 @@ from vramtop.tui.tty.terminal_app import TerminalApp
 OTHER_WRITERS = {
     "estimator/common/private_files.py": "the one that writes private files",
     "estimator/model/hub.py": "the cache of huggingface_hub, which users share",
+    "estimator/isolation/keeper.py": "in a temporary folder, which is private",
+    "estimator/isolation/overlay.py": "in a view that ends with its program",
+    "estimator/isolation/watch.py": "nothing: it answers what a program asks to open",
     "estimator/trace/rehearsal.py": "in a temporary folder, which is private",
     "estimator/trace/worker_pool.py": "a temporary file is private",
     "estimator/worker/measure/real_steps.py": "in a temporary folder, which is private",
@@ -31,6 +34,7 @@ OTHER_WRITERS = {
     "estimator/worker/rehearsal/program.py": "in a temporary folder, which is private",
     "estimator/worker/rehearsal/scratch.py": "in a temporary folder, which is private",
     "estimator/worker/rehearsal/stand_ins.py": "in a temporary folder, which is private",
+    "estimator/worker/rehearsal/tensor_files.py": "the program's own, in its view",
     "estimator/worker/request/protocol.py": "a pipe",
     "monitor/attach/automatic/read_program.py": "a pipe",
     "monitor/history/history.py": "SQLite writes it; created with 0600",

@@ -17,7 +17,6 @@ OTHER_STARTS = re.compile(
     r"|create_subprocess_shell|import (?:Popen|which)|\bpty\.spawn"
 )
 OF_THE_USERS_CHOICE = {  # their own command, or a program that ``find_program`` has found
-    "estimator/trace/rehearsal.py",
     "tui/background/user_command.py",
     "tui/cli/measuring/suite_programs.py",
     "tui/cli/commands/run.py",
@@ -33,7 +32,11 @@ OWN_INTERPRETER = {  # they run vramtop again, by the interpreter and with the p
     "tui/serve/child.py",
 }
 SHARED_FOLDERS = re.compile(r"(/var)?/tmp(/|$)|/dev/shm(/|$)")
+KEEPER = "estimator/trace/isolated_run.py"
 USE_SHARED_FOLDERS = {
+    "estimator/isolation/keeper.py",  # gives its program a view of them, or Landlock's leave
+    "estimator/isolation/overlay.py",  # gives its program a view of shared memory
+    "estimator/isolation/watch.py",  # tells what is the program's own in shared memory
     "monitor/storage/reservations.py",  # checks owners of folder, files and processes
     "monitor/probe/snapshots.py",  # a file that must not exist yet, in the user's own run
     "monitor/preflight/checks/nccl.py",  # asks how much is free in it
@@ -52,7 +55,8 @@ def test_programs_are_looked_up_in_one_module() -> None:
 
 def test_few_modules_start_programs_and_none_by_a_bare_name() -> None:
     found = {(name, call.args[0]) for name, source in SOURCES.items() for func, call in calls(source) if func in STARTS}
-    assert {name for name, _ in found} == {"estimator/trace/start_python.py", *OF_THE_USERS_CHOICE, *OWN_INTERPRETER}
+    own = {"estimator/trace/start_python.py", KEEPER, *OWN_INTERPRETER}
+    assert {name for name, _ in found} == own | OF_THE_USERS_CHOICE
     assert [name for name, source in SOURCES.items() if OTHER_STARTS.search(source)] == []
     for name, what in found:
         first = what.elts[0] if isinstance(what, ast.List) else what
@@ -61,6 +65,7 @@ def test_few_modules_start_programs_and_none_by_a_bare_name() -> None:
 
 def test_vramtop_starts_itself_in_a_safe_environment() -> None:
     assert not [name for name in OF_THE_USERS_CHOICE if "sys.executable" in SOURCES[name]]
+    assert re.search(r'_PYTHON, "-I", "-S", ', SOURCES[KEEPER])  # it gets the program's environment, and ignores it
     for name in OWN_INTERPRETER:
         source = SOURCES[name]
         assert re.search(r"sys\.executable,\s", source)

@@ -17,8 +17,9 @@ import signal
 import socket
 import sys
 
-from . import FILES, LEVELS, REPORT, SHARED, VARIABLE, kernel
+from . import kernel
 from .overlay import View, mount_proc, others_folders
+from .protocol import FILES, LEVELS, REPORT, SHARED, VARIABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a program's answer depended on, told by what stands at a path: compared later, never read."""
+"""Tells what stands at a path, which a program's answer depended on: it is compared later, and never opened."""
 
 import os
 import stat

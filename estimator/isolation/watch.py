@@ -78,7 +78,7 @@ _TOUCHING = ((101, 117), (311, 271), (424, 424), (438, 438))
 """``ptrace``, ``process_vm_writev``, ``pidfd_send_signal``, ``pidfd_getfd``"""
 _IOCTL = (16, 29)
 _ATTRIBUTES = (0x40086602, 0x401C5820, 0x40087602, 0x40806685)
-"""Of ``ioctl``: ``FS_IOC_SETFLAGS``, ``FS_IOC_FSSETXATTR``, ``FS_IOC_SETVERSION``, ``FS_IOC_ENABLE_VERITY``."""
+"""Commands of ``ioctl``: ``FS_IOC_SETFLAGS``, ``_FSSETXATTR``, ``_SETVERSION``, ``_ENABLE_VERITY``."""
 _BTRFS = 0x9400
 """Type of btrfs's commands: subvolumes and the like."""
 _DENY = 0x00050000 | errno.EPERM

@@ -19,8 +19,8 @@ import msgspec
 from ..common.cancellation import current_token
 from ..common.errors import CancelledError, InputError, process_limit_error
 from ..common.sizes import format_gib
-from ..isolation import REPORT, SHARED
 from ..isolation.processes import descendants
+from ..isolation.protocol import REPORT, SHARED
 from ..isolation.removal import remove
 from .worker_pool import resident_bytes
 
@@ -45,7 +45,7 @@ class Report(msgspec.Struct, frozen=True):
     """What the keeper tells of a program that has ended."""
 
     level: str
-    """One of ``isolation.LEVELS``."""
+    """One of ``isolation.protocol.LEVELS``."""
     why: dict[str, str]
     """Why it was none of the better ones."""
     code: int

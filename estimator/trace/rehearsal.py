@@ -22,7 +22,7 @@ from ..common.sizes import format_gib
 from ..common.trust import find_program, why_not_found
 from ..common.untrusted_files import read_file, read_start
 from ..formula.ranges import Doubts, StepDoubt
-from ..isolation import VARIABLE
+from ..isolation.protocol import VARIABLE
 from ..job.gpu_catalogue import find_gpu
 from ..job.job import Job
 from ..job.resolved_job import resolve_job

@@ -16,11 +16,13 @@ DEEP = "[" * 200_000
 DECODES = re.compile(r"json\.(?:loads?|JSONDecoder|Decoder|decode)\b")
 OWN = {  # of vramtop's own processes, through a pipe or a private folder, or what it has encoded itself
     "estimator/trace/measure.py",
+    "estimator/trace/isolated_run.py",
     "estimator/trace/rehearsal.py",
     "estimator/trace/worker_process.py",
     "estimator/worker/measure/__main__.py",
     "estimator/worker/model/build.py",
     "estimator/worker/rehearsal/__main__.py",
+    "estimator/worker/rehearsal/tensor_files.py",
     "estimator/worker/request/protocol.py",
     "monitor/attach/automatic/read_program.py",
     "monitor/history/history.py",

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from vramtop.estimator.isolation import LEVELS, REPORT, SHARED, VARIABLE, landlock
+from vramtop.estimator.isolation import landlock
+from vramtop.estimator.isolation.protocol import LEVELS, REPORT, SHARED, VARIABLE
 from vramtop.estimator.isolation.seen import EXISTS, LISTED, USED, signature
 from vramtop.estimator.trace.isolated_run import KEEPER
 

@@ -150,7 +150,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "draft.txt": lambda: Path("draft.txt").write_text("y"),
     "kinds": make_folder_of_a_file,
     "opened": Path("opened/b").touch,
-    "env/lib/site-packages": (next(Path("env/lib").glob("*/site-packages")) / "sitecustomize.py").touch,
+    "env/lib/site-packages": lambda: Path(place(Path(), "env/lib/site-packages"), "sitecustomize.py").touch(),
     "staged": lambda: STAGED.write_text("y"),
     "marker": Path("marker").mkdir,
     "large.bin": lambda: rewrite_within_its_time("large.bin"),
