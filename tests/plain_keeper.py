@@ -25,7 +25,7 @@ def end_with_input() -> None:
 
 threading.Thread(target=end_with_input, daemon=True).start()
 code = process.wait()
-report = {"level": "overlay", "why": {}, "code": code, "complete": True, "paths": {}, "addresses": []}
+report = {"level": "overlay", "why": {}, "code": code, "watched": True, "complete": True, "paths": {}, "addresses": []}
 Path(scratch, "report.json").write_text(json.dumps(report))
 nothing = os.open(os.devnull, os.O_RDWR)
 os.dup2(nothing, 1)

@@ -12,6 +12,7 @@ A rehearsal waits for what is imported here before the program starts; what is n
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -231,6 +232,7 @@ def _begin(kept: Kept, level: str, notifier: socket.socket, told: int, says_read
             kernel.die_with_parent(signal.SIGKILL)
         os.chdir(kept.folder)
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))  # 0 would let a program of core_pattern's write one
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)  # that of the view
         for number in (signal.SIGPIPE, signal.SIGXFSZ, *_ENDINGS):
             signal.signal(number, signal.SIG_DFL)

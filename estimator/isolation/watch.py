@@ -48,7 +48,7 @@ _MOVES = {name: _CHANGES[name] for name in _CHANGES if name.startswith(("mk", "r
 _SECOND_PATHS = {"rename": (-1, 1), "renameat": (2, 3), "renameat2": (2, 3), "link": (-1, 1), "linkat": (2, 3)}
 _ENTRIES = ("mkdir", "rmdir", "unlink", "rename", "symlink", "mknod")
 """What changes an entry of a folder, and follows no link there."""
-_CONNECT, _SEND_TO = (42, 203), (44, 206)
+_CONNECT, _BIND, _SEND_TO = (42, 203), (49, 200), (44, 206)
 _SEND_MESSAGES, _SEND_MANY = ((46, 307), (211, 269)), (307, 269)
 _MESSAGE, _MOST_MESSAGES = struct.Struct("QI52x"), 1024
 """``struct mmsghdr``, which begins with ``struct msghdr``: address and its size; and as many as one call sends."""
@@ -168,6 +168,7 @@ class Watch:
         code = [each for call in _SHARED_CALLS for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _NOT_THERE))]
         code += [each for call in _ON_PROCESSES for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _NOTIFY))]
         code += [each for call in _TOUCHING for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _DENY))]
+        code += [(_EQUAL, 0, 1, _BIND[arch]), (_RETURN, 0, 0, _NOTIFY)]
         for number in _SEND_MESSAGES[arch]:
             code += [(_EQUAL, 0, 4, number), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, self._told_by), (_RETURN, 0, 0, _NOTIFY)]
             code.append((_RETURN, 0, 0, _ALLOW))
@@ -186,7 +187,12 @@ class Watch:
 
     def told(self) -> dict[str, object]:
         """Return what was told: whether that is all, how each path was used, and addresses beyond this machine."""
-        return {"complete": self._is_complete, "paths": {**self.paths}, "addresses": sorted(self.addresses)}
+        return {
+            "watched": bool(self._calls),
+            "complete": self._is_complete,
+            "paths": {**self.paths},
+            "addresses": sorted(self.addresses),
+        }
 
     def answer_from(self, listener: int) -> None:
         """Answer a listener's notifications on a thread of its own, until the program ends."""
@@ -302,14 +308,15 @@ class Watch:
         if text.startswith("/dev/fd/"):
             text = f"/proc/{pid}/fd/{text[8:]}"
         if text.startswith("/proc/"):
-            text = self._through_proc(text)
+            text = self._through_proc(pid, text)
         return text if text.startswith("/") else None
 
     @staticmethod
-    def _through_proc(path: str) -> str:
-        """Return a path behind the links of a process (``/proc/PID/cwd/x``)."""
+    def _through_proc(pid: int, path: str) -> str:
+        """Return a path behind the links of one of the program's processes (``/proc/PID/cwd/x``)."""
         parts = path.split("/")
-        if len(parts) > 3 and parts[3] in ("cwd", "root", "fd"):
+        is_own = parts[2] == f"{pid}" or (parts[2].isdecimal() and int(parts[2]) in descendants(os.getpid()))
+        if is_own and len(parts) > 3 and parts[3] in ("cwd", "root", "fd"):
             at = 5 if parts[3] == "fd" else 4
             link = "/".join(parts[:at])
             with contextlib.suppress(OSError):
@@ -328,7 +335,7 @@ class Watch:
             path = os.path.normpath(path)
         if path.startswith(self._files):
             path = path[len(self._files) - 1 :]
-        if f"{path}/".startswith((self._own, *_KERNEL)) and not path.startswith(_SHARED_MEMORY):
+        if ".." not in path and f"{path}/".startswith((self._own, *_KERNEL)) and not path.startswith(_SHARED_MEMORY):
             return
         if "/__pycache__/" in path and path.endswith(".pyc"):
             return
@@ -369,7 +376,7 @@ class Watch:
 
     def _sends(self, pid: int, number: int, arguments: list[int]) -> int:
         """Note where a socket connects or sends to; the address of a message is in its header."""
-        if number in _CONNECT:
+        if number in (*_CONNECT, *_BIND):
             found = [(arguments[1], arguments[2])]
         elif number in _SEND_TO:
             found = [(arguments[4], arguments[5])]
@@ -378,12 +385,13 @@ class Watch:
             headers = self._read(pid, arguments[1], min(count, _MOST_MESSAGES) * _MESSAGE.size, whole=True)
             found = list(_MESSAGE.iter_unpack(headers[: len(headers) // _MESSAGE.size * _MESSAGE.size]))
         for address, size in found:
-            refused = self._connects(pid, self._read(pid, address, min(size, 128), whole=True)) if address else 0
+            told = self._read(pid, address, min(size, 128), whole=True) if address else b""
+            refused = self._connects(pid, told, binds=number in _BIND)
             if refused:
                 return refused
         return 0
 
-    def _connects(self, pid: int, address: bytes) -> int:
+    def _connects(self, pid: int, address: bytes, *, binds: bool) -> int:
         family = struct.unpack_from("H", address)[0] if len(address) >= 2 else 0
         if family == socket.AF_UNIX:
             path = os.fsdecode(address[2:].partition(b"\0")[0])
@@ -391,7 +399,7 @@ class Watch:
                 return 0
             full = path if path.startswith("/") else f"{os.readlink(f'/proc/{pid}/cwd')}/{path}"
             return 0 if os.path.realpath(full).startswith(self._own) else errno.ECONNREFUSED
-        if family in (socket.AF_INET, socket.AF_INET6):
+        if family in (socket.AF_INET, socket.AF_INET6) and not binds:
             port = struct.unpack_from("!H", address, 2)[0]
             packed = address[4:8] if family == socket.AF_INET else address[8:24]
             found = ipaddress.ip_address(packed)

@@ -50,6 +50,8 @@ class Report(msgspec.Struct, frozen=True):
     """Why it was none of the better ones."""
     code: int
     """Exit code; negative: the signal that ended it."""
+    watched: bool
+    """True if the kernel told what the program did."""
     complete: bool
     """True if the kernel told all that the program looked at."""
     paths: dict[str, tuple[int, str]]

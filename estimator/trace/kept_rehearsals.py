@@ -217,21 +217,29 @@ def keep(name: str, rehearsal: KeptRehearsal) -> None:
             old.unlink()
 
 
-def of_run(words: Sequence[str], folder: str, environ: Mapping[str, str]) -> tuple[str, KeptRehearsal] | None:
-    """Return the newest rehearsal of a program that runs: the same script, arguments, folder and environment.
+def of_run(
+    python: Path, words: Sequence[str], folder: str, environ: Mapping[str, str]
+) -> tuple[str, KeptRehearsal] | None:
+    """Return the newest rehearsal of a program that runs: the same Python, script, arguments, folder and environment.
 
     Args:
+        python: its interpreter.
         words: what its interpreter was given.
         folder: its folder.
         environ: its environment.
     """
     for file in _newest_first():
         kept = read_cached(file, _VERSION, KeptRehearsal)
-        if kept is None or kept.folder != folder or kept.words[1:] != words[1:]:
+        if kept is None or kept.folder != folder or kept.words[1:] != words[1:] or not _is_same(python, kept.python):
             continue
         if _script(kept.words, folder) == _script(words, folder) and kept.what_changed(environ) is None:
             return file.stem, kept
     return None
+
+
+def _is_same(python: Path, other: str) -> bool:
+    """Return True for two names of an interpreter in one environment: ``python`` and ``python3``."""
+    return str(python.parent) == str(Path(other).parent) and os.path.realpath(python) == os.path.realpath(other)
 
 
 def _script(words: Sequence[str], folder: str) -> str:

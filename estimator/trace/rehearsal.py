@@ -51,11 +51,12 @@ _LAUNCHERS = ("deepspeed", "srun", "mpirun", "horovodrun", "ray")
 _MAX_ANSWER_BYTES, _MAX_PROGRESS_BYTES = 2**27, 200
 """The program may write anything where its answer is looked for."""
 _KEPT_BY = {
-    "landlock": "this kernel gave the program no files of its own ({}): Landlock kept it from real ones, and only its"
-    " Python, not what it starts or C code, finds what it wrote",
-    "python": "this kernel gave the program no files of its own ({}) and has no Landlock: calls that were seen in time"
-    " were kept from real ones, and only its Python, not what it starts or C code, finds what it wrote",
+    ("landlock", True): "Landlock kept it from real ones",
+    ("landlock", False): "Landlock kept it from real ones, but not from changing their modes and times",
+    ("python", True): "calls that would change real ones were refused as they were seen, without Landlock",
+    ("python", False): "only what its Python writes was kept from real ones; what it starts and C code may change them",
 }
+"""What keeps real files where the program has no view, by the level and whether the kernel tells of its calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +186,9 @@ def _notes(changed: str | None, found: KeptRehearsal, report: Report) -> Iterato
 def _kept_by(report: Report | None) -> Iterator[str]:
     """Yield what kept the program from real files, where it had none of its own."""
     if report is not None and report.level != "overlay":
-        yield _KEPT_BY[report.level].format(report.why.get("overlay", "not asked for"))
+        why = report.why.get("overlay", "not asked for")
+        kept = _KEPT_BY[report.level, report.watched]
+        yield f"this kernel gave the program no files of its own ({why}): {kept}; only its Python finds what it wrote"
 
 
 def _rehearsed(

@@ -296,7 +296,9 @@ def read_run(
         note_job_folder(cwd)
     sample = ProbeReader(run.reporting_process.pid).read()
     command, unknown_notebook = readable_command(program, root)
-    kept = None if given or root is not None or cwd is None else kept_rehearsal(program.argv, cwd, environ)
+    kept = None
+    if not given and root is None and cwd is not None and interpreter is not None:
+        kept = kept_rehearsal(interpreter, program.argv, cwd, environ)
     reading = kept or read_launch(
         command,
         environ=environ,
@@ -334,10 +336,11 @@ def read_run(
     )
 
 
-def kept_rehearsal(argv: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> JobReading | None:
+def kept_rehearsal(python: Path, argv: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> JobReading | None:
     """Return the job of a program that the user has rehearsed, with the same arguments and environment.
 
     Args:
+        python: its interpreter.
         argv: of the process.
         cwd: its folder.
         environ: its environment.
@@ -348,7 +351,7 @@ def kept_rehearsal(argv: Sequence[str], cwd: Path, environ: Mapping[str, str]) -
     from vramtop.estimator.trace.rehearsal import without_flags
 
     words, folder = without_flags([*argv[1:]]), str(cwd.resolve())
-    found = of_run(words, folder, environ) if words else None
+    found = of_run(python, words, folder, environ) if words else None
     if found is None:
         return None
     name, kept = found

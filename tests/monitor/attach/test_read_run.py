@@ -10,6 +10,8 @@ from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
+from vramtop.estimator.isolation.seen import signature
+from vramtop.estimator.trace.isolated_run import Report
 from vramtop.estimator.trace.kept_rehearsals import RehearsalAnswer, keep, of_answer
 from vramtop.estimator.trace.traced_step import TracedPhase
 from vramtop.monitor.attach.read_run import read_run
@@ -361,6 +363,11 @@ def test_ranks_started_by_the_program_itself_are_found(start: Start, script: Scr
     assert read_run(program).reading.job().parallel.world_size == 1
 
 
+def process_environ(pid: int) -> dict[str, str]:
+    pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if pair)
+
+
 def test_a_run_of_a_program_that_was_rehearsed_has_the_budget_of_its_rehearsal(
     start: Start, script: Script, tmp_path: Path
 ) -> None:
@@ -377,15 +384,27 @@ def test_a_run_of_a_program_that_was_rehearsed_has_the_budget_of_its_rehearsal(
         phases={"backward": TracedPhase(allocated=5 << 30, components=parts)},
         peak_reserved=6 << 30,
     )
-    kept = of_answer(Path(sys.executable), [script(SLEEPS), "--lr", "1"], str(tmp_path), answer)
+    pid = start([sys.executable, "-u", script(SLEEPS), "--lr", "1"], BATCH="8")
+    train = str(tmp_path / "train.py")
+    report = Report(
+        level="overlay",
+        why={},
+        code=0,
+        watched=True,
+        complete=True,
+        addresses=[],
+        paths={train: (2, signature(train, 2))},
+    )
+    words, environ = ["train.py", "--lr", "1"], process_environ(pid)
+    kept = of_answer(Path(sys.executable), words, str(tmp_path), environ, answer=answer, report=report)
     keep("name", kept)
-    pid = start([sys.executable, "-u", "train.py", "--lr", "1"])
     attached = read_run(pid)
     assert set(attached.reading.evidence().values()) == {f"rehearsed on {kept.date}"}
     budget = estimate(attached.reading.job(), environ=attached.estimate_environ)
     assert (budget.method, budget.peak.components.activations) == ("rehearsed", 2 << 30)
-    other = start([sys.executable, "train.py", "--lr", "2"])
-    assert "program.kept" not in read_run(other).reading.evidence()
+    for other in (["--lr", "2"], ["--lr", "1"]):
+        pid_of_other = start([sys.executable, "train.py", *other], BATCH="16")
+        assert "program.kept" not in read_run(pid_of_other).reading.evidence()
     (tmp_path / "train.py").write_text(f"{SLEEPS}# changed")
     assert "program.kept" not in read_run(pid).reading.evidence()
     with pytest.raises(CannotTellError, match=r"train\.py has changed since it was rehearsed"):
