@@ -298,7 +298,7 @@ def read_run(
     command, unknown_notebook = readable_command(program, root)
     kept = None
     if not given and root is None and cwd is not None and interpreter is not None:
-        kept = kept_rehearsal(interpreter, program.argv, cwd, environ)
+        kept = kept_rehearsal(interpreter, program.argv, cwd, program.environ or {})
     reading = kept or read_launch(
         command,
         environ=environ,
