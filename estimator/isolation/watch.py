@@ -226,10 +226,8 @@ class Watch:
             try:
                 refused = self._look(pid, number, arguments)
             except Exception:  # noqa: BLE001 - the program waits for an answer, whatever happens here
-                self._is_complete, refused = (
-                    False,
-                    errno.EACCES if self._guards and self._changes(number, arguments) else 0,
-                )
+                self._is_complete = False
+                refused = errno.EACCES if self._guards and self._changes(number, arguments) else 0
             with contextlib.suppress(OSError):  # who asked has ended
                 fcntl.ioctl(listener, _SEND, _RESPONSE.pack(identity, 0, -refused, 0 if refused else _CONTINUE))
 
@@ -268,7 +266,7 @@ class Watch:
             if second or name.startswith("sym"):
                 self._renames = True
                 if name.startswith("rename") and not f"{path}/".startswith(self._own) and os.path.isdir(path):
-                    self._is_complete = False  # what is read below its new name is not told
+                    self._is_complete = False  # what is read below its new name is not compared
             if not self._guards:
                 return 0
             may = self._may_enter if name.startswith(_ENTRIES) else self._may_change

@@ -188,7 +188,7 @@ def _why_refused(answer: RehearsalAnswer, report: Report, paths: Mapping[str, tu
     if answer.ended == "time":
         return "its time was up"
     if not report.complete:
-        return "this kernel did not tell all that it reads"
+        return "not all that it depends on could be told"
     if report.addresses:
         return f"it asked the network ({_listed(report.addresses)}); --offline leaves it without one"
     unknown = next((path for path, (_, was) in paths.items() if UNKNOWN in was or "special" in was), None)
