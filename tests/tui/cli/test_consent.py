@@ -27,7 +27,7 @@ WORDS = {
     "measure": ["measure JOB --predict"],
 }
 """Further command lines that load a job."""
-SECONDS = 8.0
+SECONDS = 4.0
 """Time after which commands that do not end by themselves are ended."""
 
 
