@@ -18,6 +18,8 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 LOG = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB"
 ASK = {"rehearse"}
 """Commands that run a program without a further flag."""
+OFTEN = {"fit", "estimate", "preflight", "attach"}
+"""Commands that the quick tests try; the slow ones try all."""
 WORDS = {
     "fit": ["fit JOB --gpu-type 4090", "fit JOB --slurm", "fit JOB --wait --timeout 1", "JOB", "--once --job JOB"],
     "preflight": ["preflight JOB --gpu-type 4090"],
@@ -61,7 +63,13 @@ def runs(folder: Path) -> Iterator[Callable[[], int]]:
         yield count
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - ASK))
+@pytest.mark.parametrize(
+    "command",
+    [
+        command if command in OFTEN else pytest.param(command, marks=pytest.mark.slow)
+        for command in sorted(COMMANDS.keys() - ASK)
+    ],
+)
 def test_no_command_runs_the_program_of_a_job_file(command: str, folder: Path, runs: Callable[[], int]) -> None:
     (folder / "machine.json").write_text('[{"used_gib": 79, "processes": {}}]')
     lines = [f"{command} JOB", f"{command} --job JOB", *WORDS.get(command, ())]
@@ -122,7 +130,7 @@ def test_the_command_that_is_named_is_asked_once_and_answers_from_then_on(
         "preflight --rehearse --gpu-type 4090 --set program.timeout=4",
     ],
 )
-@pytest.mark.parametrize("why", ["the time is up", "the cache cannot be written"])
+@pytest.mark.parametrize("why", ["the cache cannot be written", pytest.param("the time is up", marks=pytest.mark.slow)])
 def test_a_rehearsal_that_is_not_kept_runs_once_and_is_the_answer(
     line: str,
     why: str,

@@ -63,7 +63,10 @@ def running(marker: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGQUIT", "SIGINT", "SIGKILL"])
+SLOW_SIGNALS = [pytest.param(name, marks=pytest.mark.slow) for name in ("SIGHUP", "SIGQUIT", "SIGINT", "SIGKILL")]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", *SLOW_SIGNALS])
 def test_nothing_is_left_of_a_rehearsal_that_is_ended(name: str, environ: dict[str, str]) -> None:
     Path("train.py").write_text(STAYS)
     marker = f"vramtop-test-{time.monotonic_ns()}"

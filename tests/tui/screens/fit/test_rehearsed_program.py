@@ -160,6 +160,7 @@ async def test_another_users_program_is_not_even_offered(marked: Path, runs: Cal
     assert runs() == 0
 
 
+@pytest.mark.slow
 async def test_no_other_key_of_the_screen_runs_the_program(marked: Path, runs: Callable[[], int]) -> None:
     screen = fit_check(marked / "job.toml")
     app = ScreenHost(screen)
