@@ -34,6 +34,8 @@ _KEPT_CAPABILITIES = frozenset({0, 1, 3, 4})
 _SIOCSIFFLAGS, _IFF_UP_RUNNING = 0x8914, 0x41
 _GRACE_SECONDS = 5.0
 _PATH_MAX = 4096
+_HIGH_DESCRIPTOR = 900
+"""Sockets that the program opens later do not get this number, whose messages are not looked at."""
 
 
 class Kept:
@@ -63,8 +65,12 @@ def main() -> None:
 
 def _keep(kept: Kept) -> None:
     os.makedirs(kept.temporary, exist_ok=True)
+    import fcntl
+
     inner, outer = socket.socketpair()
-    notifier = inner.fileno()
+    notifier = fcntl.fcntl(inner.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH_DESCRIPTOR)
+    inner.close()
+    inner = socket.socket(fileno=notifier)
     level, status, why = _first_level(kept, inner)
     inner.close()
 
