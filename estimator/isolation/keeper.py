@@ -11,6 +11,7 @@ A rehearsal waits for what is imported here before the program starts; what is n
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import select
@@ -35,7 +36,7 @@ _SIOCSIFFLAGS, _IFF_UP_RUNNING = 0x8914, 0x41
 _GRACE_SECONDS = 5.0
 _PATH_MAX = 4096
 _HIGH_DESCRIPTOR = 900
-"""Sockets that the program opens later do not get this number, whose messages are not looked at."""
+"""Number of the socket to the keeper, which is not checked: sockets that the program opens get lower numbers."""
 
 
 class Kept:
@@ -65,10 +66,9 @@ def main() -> None:
 
 def _keep(kept: Kept) -> None:
     os.makedirs(kept.temporary, exist_ok=True)
-    import fcntl
-
     inner, outer = socket.socketpair()
-    notifier = fcntl.fcntl(inner.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH_DESCRIPTOR)
+    highest = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1
+    notifier = fcntl.fcntl(inner.fileno(), fcntl.F_DUPFD_CLOEXEC, min(_HIGH_DESCRIPTOR, highest))
     inner.close()
     inner = socket.socket(fileno=notifier)
     level, status, why = _first_level(kept, inner)
@@ -190,7 +190,6 @@ def _leave(kept: Kept, says_ready: int, mapped: int) -> None:
     os.write(says_ready, b"map")
     os.read(mapped, 1)
     if kept.is_offline:
-        import fcntl
         import struct
 
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
@@ -205,7 +204,7 @@ def _others(kept: Kept) -> list[str]:
 
 
 def _map_users(pid: int) -> None:
-    """Give a process in a new user namespace the users that this one knows, or this user alone."""
+    """Map all known users, or else this user alone, into the new user namespace of a process."""
     for kind, own in (("uid", os.geteuid()), ("gid", os.getegid())):
         with open(f"/proc/self/{kind}_map", encoding="ascii") as file:
             known = [line.split() for line in file]
@@ -259,7 +258,7 @@ def _begin(kept: Kept, level: str, notifier: socket.socket, told: int, says_read
 
 
 def _restrict(kept: Kept, level: str) -> None:
-    """Take from this process what Landlock can: writing to real files where it has no view, and signals to others."""
+    """Restrict this process by Landlock: no signals to other processes and, without a view, no writes to real files."""
     from . import landlock
 
     if level == "landlock":

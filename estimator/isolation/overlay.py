@@ -1,4 +1,4 @@
-"""A view of this machine's files for one program: it sees and changes them as ever, and none of them changes.
+"""Gives one program its own copy-on-write view of this machine's files; the real files never change.
 
 Everything that is written goes to an upper folder of overlayfs, whoever writes it. In a user namespace the kernel
 makes no overlay of a folder with other mounts below, since these are locked: such a folder is made anew on a tmpfs,
@@ -179,7 +179,7 @@ def mount_proc() -> None:
 
 
 def _try(call: "Callable[..., object]", *arguments: object) -> bool:
-    """Return False if the kernel refuses a call."""
+    """Make a call to the kernel; return False if it is refused."""
     try:
         call(*arguments)
     except OSError:

@@ -1,4 +1,4 @@
-"""Names on which the keeper, the program and who waits for it agree."""
+"""Names shared by vramtop, the keeper that it starts, and the program that the keeper starts."""
 
 LEVELS = ("overlay", "landlock", "python")
 """What keeps a program from real files, the best first: a view of its own, Landlock, or the keeper's refusals alone."""

@@ -346,7 +346,7 @@ class Watch:
         self.paths[path] = (use, signature(path, use, self._folders))
 
     def _may_enter(self, path: str) -> bool:
-        """Return True if a folder is the program's own to change one of its entries, which may be a link elsewhere."""
+        """Return True if the program may add, rename or remove this entry: the folder that holds it is its own."""
         parent, name = os.path.split(path)
         return self._is_own(os.path.join(os.path.realpath(parent), name))
 

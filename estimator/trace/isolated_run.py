@@ -34,7 +34,7 @@ MAX_KEPT_OUTPUT = 1 << 16
 START_SECONDS = 120.0
 """Time beyond the program's own in which Python starts and imports torch, also on a busy machine."""
 _MAX_HOST_SHARE = 0.9
-"""Share of the free host memory that a program may take."""
+"""Maximum share of the free host memory that the program may use."""
 _GRACE_SECONDS = 10.0
 _POLL_SECONDS = 0.2
 _MAX_SHOWN = 300
@@ -70,7 +70,7 @@ class IsolatedRun:
 
     def __init__(self, folder: str, *, offline: bool) -> None:
         self.stopped: str | None = None
-        """Why it was ended from outside."""
+        """Why vramtop stopped the program; None: it did not."""
         self.report: Report | None = None
         """None: it was ended from outside."""
         self._folder, self._offline = folder, offline

@@ -103,7 +103,7 @@ class KeptRehearsal(msgspec.Struct, frozen=True):
     salt: str
     answer: RehearsalAnswer
     refused: str | None = None
-    """Why it is not to be kept: what it depends on and is not known."""
+    """Why this rehearsal is not kept, such as network access; None: it is."""
 
     def what_changed(self, environ: Mapping[str, str] | None) -> str | None:
         """Return what the program depends on and is no longer the same, as the beginning of a sentence; None: nothing.

@@ -214,7 +214,7 @@ class BrowserServer:
 
 
 def _server_log() -> logging.Logger:
-    """Return a log for aiohttp, of errors in these pages alone: anyone may send what is no HTTP, each time a traceback.
+    """Return an aiohttp logger for errors of these pages only: malformed requests would each print a traceback.
 
     aiohttp's exceptions differ by version and kind; none that a request alone brings about has passed through here.
     """
