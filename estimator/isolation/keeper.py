@@ -11,6 +11,7 @@ A rehearsal waits for what is imported here before the program starts; what is n
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import resource
@@ -76,9 +77,13 @@ def _keep(kept: Kept) -> None:
 
     import json
 
+    from .calls import instructions
     from .watch import Watch
 
-    watch = Watch(kept.shared, f"{kept.scratch}/{FILES}", guards=level != "overlay", told_by=notifier)
+    guards = level != "overlay"
+    watch = Watch(kept.shared, f"{kept.scratch}/{FILES}", guards=guards)
+    with contextlib.suppress(OSError):  # the program has ended already, or this machine's system calls are not known
+        outer.send(instructions(guards=guards, told_by=notifier))
     code = _wait(status, outer, watch)
     if code is None:
         return
@@ -108,10 +113,6 @@ def _first_level(kept: Kept, notifier: socket.socket) -> tuple[str, int, dict[st
 
 def _wait(status: int, program: socket.socket, watch: Watch) -> int | None:
     """Wait for the program's end; return its exit code, or None: nobody waits for it any more."""
-    try:
-        program.send(watch.filter())
-    except OSError:  # it has ended already, or this machine's system calls are not known
-        pass
     poll = select.poll()
     for file in (0, status, program.fileno()):
         poll.register(file, select.POLLIN)

@@ -1,9 +1,9 @@
 """Has the kernel tell what a program and its children look for, read, list and connect to (seccomp's notifications).
 
-The program installs the filter itself (``worker/rehearsal/watched.py``); its notifications come here, those of
-native code and of children as well. Where the program has no view of its own (``overlay.py``), what would change a
-file outside of its folder is refused here, too. The path is looked at before the kernel reads it, which a program
-that wants to deceive could use; Landlock refuses most of the same for good.
+The program installs the filter (``calls.py``) itself, by ``worker/rehearsal/watched.py``; its notifications come here,
+those of native code and of children as well. Where the program has no view of its own (``overlay.py``), what would
+change a file outside of its folder is refused here, too. The path is looked at before the kernel reads it, which a
+program that wants to deceive could use; Landlock refuses most of the same for good.
 """
 
 import contextlib
@@ -16,73 +16,20 @@ import stat
 import struct
 import threading
 
+from .calls import BIND, CHANGES, CONNECT, NONE, SEND_MANY, SEND_TO, calls_on_processes, calls_with_paths
 from .processes import descendants
 from .removal import remove
 from .seen import EXISTS, LISTED, MAX_PATHS, USED, signature
 
-_X86, _ARM = 0xC000003E, 0xC00000B7
-_NONE = -1
-# name: number on x86-64 and on ARM (-1: not there), arguments with the folder's descriptor (-1: none) and the path
-_LOOKS = {
-    "open": (2, -1, -1, 0), "openat": (257, 56, 0, 1), "openat2": (437, 437, 0, 1), "creat": (85, -1, -1, 0),
-    "stat": (4, -1, -1, 0), "lstat": (6, -1, -1, 0), "newfstatat": (262, 79, 0, 1), "statx": (332, 291, 0, 1),
-    "access": (21, -1, -1, 0), "faccessat": (269, 48, 0, 1), "faccessat2": (439, 439, 0, 1),
-    "chdir": (80, 49, -1, 0), "readlink": (89, -1, -1, 0), "readlinkat": (267, 78, 0, 1),
-    "execve": (59, 221, -1, 0), "execveat": (322, 281, 0, 1),
-}  # fmt: skip
-_CHANGES = {
-    "mkdir": (83, -1, -1, 0), "mkdirat": (258, 34, 0, 1), "rmdir": (84, -1, -1, 0),
-    "unlink": (87, -1, -1, 0), "unlinkat": (263, 35, 0, 1),
-    "rename": (82, -1, -1, 0), "renameat": (264, 38, 0, 1), "renameat2": (316, 276, 0, 1),
-    "link": (86, -1, -1, 0), "linkat": (265, 37, 0, 1), "symlink": (88, -1, -1, 1), "symlinkat": (266, 36, 1, 2),
-    "mknod": (133, -1, -1, 0), "mknodat": (259, 33, 0, 1), "truncate": (76, 45, -1, 0),
-    "chmod": (90, -1, -1, 0), "fchmodat": (268, 53, 0, 1), "fchmodat2": (452, 452, 0, 1), "fchmod": (91, 52, 0, -1),
-    "chown": (92, -1, -1, 0), "lchown": (94, -1, -1, 0), "fchownat": (260, 54, 0, 1), "fchown": (93, 55, 0, -1),
-    "utime": (132, -1, -1, 0), "utimes": (235, -1, -1, 0), "futimesat": (261, -1, 0, 1), "utimensat": (280, 88, 0, 1),
-    "setxattr": (188, 5, -1, 0), "lsetxattr": (189, 6, -1, 0), "fsetxattr": (190, 7, 0, -1),
-    "setxattrat": (463, 463, 0, 1), "removexattrat": (466, 466, 0, 1), "file_setattr": (469, 469, 0, 1),
-    "removexattr": (197, 14, -1, 0), "lremovexattr": (198, 15, -1, 0), "fremovexattr": (199, 16, 0, -1),
-}  # fmt: skip
-_MOVES = {name: _CHANGES[name] for name in _CHANGES if name.startswith(("mk", "rm", "unlink", "rename", "link", "sym"))}
-"""What fails where something stands, or gives it another name."""
 _SECOND_PATHS = {"rename": (-1, 1), "renameat": (2, 3), "renameat2": (2, 3), "link": (-1, 1), "linkat": (2, 3)}
 _ENTRIES = ("mkdir", "rmdir", "unlink", "rename", "symlink", "mknod")
 """What changes an entry of a folder, and follows no link there."""
-_CONNECT, _BIND, _SEND_TO = (42, 203), (49, 200), (44, 206)
-_SEND_MESSAGES, _SEND_MANY = ((46, 307), (211, 269)), (307, 269)
 _MESSAGE, _MOST_MESSAGES = struct.Struct("QI52x"), 1024
 """``struct mmsghdr``, which begins with ``struct msghdr``: address and its size; and as many as one call sends."""
-_X32 = 1 << 30
-"""First number of a second table of the same calls; with that of 32-bit programs it is not there for the program."""
-_IO_URING_SETUP = 425
-_FLAGS_AT = {"newfstatat": 3, "statx": 2}
-_AT_EMPTY_PATH = 0x1000
 _AT_FDCWD = (1 << 32) - 100
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_AND = 0x54
-_NEVER = ((_IO_URING_SETUP, _IO_URING_SETUP), (248, 217), (249, 218), (250, 219))
-"""``io_uring_setup``, ``add_key``, ``request_key``, ``keyctl``: they open files unseen, or change the user's keys."""
-_SHARED_CALLS = ((29, 194), (64, 190), (68, 186), (240, 180), (241, 181))
-"""``shmget``, ``semget``, ``msgget``, ``mq_open``, ``mq_unlink``: what they make outlives the program."""
-_ON_PROCESSES = {
-    (62, 129): 0, (200, 130): 0, (234, 131): 0, (129, 138): 0, (297, 240): 0, (302, 261): 0, (203, 122): 0,
-    (144, 119): 0, (142, 118): 0, (314, 274): 0, (141, 140): 1, (251, 30): 1,
-}  # fmt: skip
-"""``kill``, ``tkill``, ``tgkill``, ``rt_sigqueueinfo``, ``rt_tgsigqueueinfo``, ``prlimit64``, ``sched_setaffinity``,
-``sched_setscheduler``, ``sched_setparam``, ``sched_setattr``, ``setpriority``, ``ioprio_set``: the argument with the
-process, before which stands the kind of it, if there are several."""
 _PROCESS_KINDS = {141: 0, 140: 0, 251: 1, 30: 1}
 """The kind that means one process, of the last two."""
-_TOUCHING = ((101, 117), (311, 271), (424, 424), (438, 438))
-"""``ptrace``, ``process_vm_writev``, ``pidfd_send_signal``, ``pidfd_getfd``"""
-_IOCTL = (16, 29)
-_ATTRIBUTES = (0x40086602, 0x401C5820, 0x40087602, 0x40806685)
-"""Commands of ``ioctl``: ``FS_IOC_SETFLAGS``, ``_FSSETXATTR``, ``_SETVERSION``, ``_ENABLE_VERITY``."""
-_BTRFS = 0x9400
-"""Type of btrfs's commands: subvolumes and the like."""
-_DENY = 0x00050000 | errno.EPERM
-_ALLOW, _NOTIFY, _NOT_THERE = 0x7FFF0000, 0x7FC00000, 0x00050000 | errno.ENOSYS
 _RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
 _CONTINUE = 1
 _REQUEST = struct.Struct("QIIiIQ6Q")
@@ -97,18 +44,6 @@ _SHARED_MEMORY = "/dev/shm/"
 _NAME_SERVICE = 53
 
 
-def _arch() -> int:
-    """Return the place of this machine's numbers in the tables.
-
-    Raises:
-        OSError: it is a machine without them.
-    """
-    try:
-        return ("x86_64", "aarch64").index(os.uname().machine)
-    except ValueError:
-        raise OSError(errno.ENOSYS, f"no system calls are known of {os.uname().machine}") from None
-
-
 class Watch:
     """Answers the kernel's notifications, and keeps what they tell.
 
@@ -116,17 +51,16 @@ class Watch:
         own: folder that the program may change; what is in it is no part of the answer.
         files: folder in it below which a program without a view of its own has its files: ``files/etc/hosts``.
         guards: refuse changes elsewhere.
-        told_by: descriptor with which the program sends the listener, before anybody listens.
     """
 
-    def __init__(self, own: str, files: str, *, guards: bool, told_by: int) -> None:
+    def __init__(self, own: str, files: str, *, guards: bool) -> None:
         self.paths: dict[str, tuple[int, str]] = {}
         """How each path was used, and what stood there outside of the program's view."""
         self.addresses: set[str] = set()
         """Addresses beyond this machine that were connected to."""
         self._is_complete = False
         self._own, self._files = f"{own}/", f"{files}/"
-        self._guards, self._told_by = guards, told_by
+        self._guards = guards
         self._memory: dict[int, int] = {}
         self._shared = set(os.listdir(_SHARED_MEMORY)) if guards and os.path.isdir(_SHARED_MEMORY) else set()
         self._shared_made: set[str] = set()
@@ -135,47 +69,6 @@ class Watch:
         self._folders: dict[str, str] = {}
         self._renames = False
         """The program has made links, or given files other names: a path may lead elsewhere than outside."""
-
-    def filter(self) -> bytes:
-        """Return the instructions (``struct sock_filter``) that select what is told.
-
-        Raises:
-            OSError: this machine's system calls are not known.
-        """
-        arch = _arch()
-        code = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, (_X86, _ARM)[arch]), (_RETURN, 0, 0, _NOT_THERE), (_LOAD, 0, 0, 0)]
-        code += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _NOT_THERE)]
-        code += [(_EQUAL, 0, 1, _CONNECT[arch]), (_RETURN, 0, 0, _NOTIFY)]
-        code += [(_EQUAL, 0, 4, _SEND_TO[arch]), (_LOAD, 0, 0, 16 + 8 * 4), (_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _NOTIFY)]
-        code.append((_RETURN, 0, 0, _ALLOW))
-        code += [each for call in _NEVER for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _NOT_THERE))]
-        if self._guards:
-            code += self._guarding(arch)
-        for name, numbers in {**_LOOKS, **(_CHANGES if self._guards else _MOVES)}.items():
-            if numbers[arch] == _NONE:
-                continue
-            if name in _FLAGS_AT:  # of an open file, without a path
-                code += [(_EQUAL, 0, 4, numbers[arch]), (_LOAD, 0, 0, 16 + 8 * _FLAGS_AT[name])]
-                code += [(_ANY_BIT, 0, 1, _AT_EMPTY_PATH), (_RETURN, 0, 0, _ALLOW)]
-            else:
-                code.append((_EQUAL, 0, 1, numbers[arch]))
-            code.append((_RETURN, 0, 0, _NOTIFY))
-        code.append((_RETURN, 0, 0, _ALLOW))
-        return b"".join(struct.pack("HBBI", *each) for each in code)
-
-    def _guarding(self, arch: int) -> list[tuple[int, int, int, int]]:
-        """Return the instructions for calls that change something else than files by their paths."""
-        code = [each for call in _SHARED_CALLS for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _NOT_THERE))]
-        code += [each for call in _ON_PROCESSES for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _NOTIFY))]
-        code += [each for call in _TOUCHING for each in ((_EQUAL, 0, 1, call[arch]), (_RETURN, 0, 0, _DENY))]
-        code += [(_EQUAL, 0, 1, _BIND[arch]), (_RETURN, 0, 0, _NOTIFY)]
-        for number in _SEND_MESSAGES[arch]:
-            code += [(_EQUAL, 0, 4, number), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, self._told_by), (_RETURN, 0, 0, _NOTIFY)]
-            code.append((_RETURN, 0, 0, _ALLOW))
-        commands = [each for command in _ATTRIBUTES for each in ((_EQUAL, 0, 1, command), (_RETURN, 0, 0, _DENY))]
-        code += [(_EQUAL, 0, len(commands) + 5, _IOCTL[arch]), (_LOAD, 0, 0, 24), *commands, (_AND, 0, 0, 0xFF00)]
-        code += [(_EQUAL, 0, 1, _BTRFS), (_RETURN, 0, 0, _DENY), (_RETURN, 0, 0, _ALLOW)]
-        return code
 
     def remove_shared_memory(self) -> None:
         """Remove what the program has left in shared memory, where that is the machine's."""
@@ -196,14 +89,8 @@ class Watch:
 
     def answer_from(self, listener: int) -> None:
         """Answer a listener's notifications on a thread of its own, until the program ends."""
-        arch = _arch()
         self._is_complete = True
-        self._calls = {
-            numbers[arch]: (name, numbers[2], numbers[3])
-            for name, numbers in {**_LOOKS, **_CHANGES}.items()
-            if numbers[arch] != _NONE
-        }
-        self._on_processes = {numbers[arch]: at for numbers, at in _ON_PROCESSES.items()}
+        self._calls, self._on_processes = calls_with_paths(), calls_on_processes()
         threading.Thread(target=self._answer, args=(listener,), daemon=True).start()
 
     def _answer(self, listener: int) -> None:
@@ -243,7 +130,7 @@ class Watch:
         """Return True if a call may change something, as far as can be told without its path."""
         name = self._calls[number][0] if number in self._calls else "openat2"  # what else is told changes something
         flags = 0 if name == "openat2" else self._flags(0, name, arguments)
-        return name in _CHANGES or name == "openat2" or bool(flags & _WRITES)
+        return name in CHANGES or name == "openat2" or bool(flags & _WRITES)
 
     def _look(self, pid: int, number: int, arguments: list[int]) -> int:
         """Note a call; return the error with which it is refused, or 0."""
@@ -253,24 +140,15 @@ class Watch:
             return self._sends(pid, number, arguments)
         name, folder, at = self._calls[number]
         path = self._path(pid, arguments, folder, at)
-        if name.startswith("exec"):
-            self._forget(pid)  # it gets another memory
         if path is None:
             return 0
-        if name in _CHANGES:
-            second = _SECOND_PATHS.get(name)
-            paths = [path, self._path(pid, arguments, *second)] if second else [path]
-            for each, use in zip(paths, (USED if second else EXISTS, EXISTS), strict=False):
-                if each is not None and not each.startswith(self._files):  # else the program's Python has looked before
-                    self._note(pid, each, use)
-            if second or name.startswith("sym"):
-                self._renames = True
-                if name.startswith("rename") and not f"{path}/".startswith(self._own) and os.path.isdir(path):
-                    self._is_complete = False  # what is read below its new name is not compared
-            if not self._guards:
-                return 0
-            may = self._may_enter if name.startswith(_ENTRIES) else self._may_change
-            return 0 if all(each is None or may(each) for each in paths) else errno.EACCES
+        if name in CHANGES:
+            return self._look_at_change(pid, name, path, arguments)
+        if name.startswith("exec"):
+            self._forget(pid)  # it gets another memory
+            interpreter = _interpreter(f"/proc/{pid}/root{path}")
+            if interpreter:
+                self._note(pid, interpreter, USED)
         flags = self._flags(pid, name, arguments)
         if not name.startswith("readlink") or not path.startswith(self._files):  # it asks whether a file is real
             self._note(pid, path, _use(name, flags))
@@ -278,6 +156,22 @@ class Watch:
             return 0
         changes = flags & _WRITES or (name.startswith("open") and _acts_when_opened(path))
         return errno.EACCES if changes and not self._may_change(path) else 0
+
+    def _look_at_change(self, pid: int, name: str, path: str, arguments: list[int]) -> int:
+        """Note a call that changes what stands at a path; return the error with which it is refused, or 0."""
+        second = _SECOND_PATHS.get(name)
+        paths = [path, self._path(pid, arguments, *second)] if second else [path]
+        for each, use in zip(paths, (USED if second else EXISTS, EXISTS), strict=False):
+            if each is not None and not each.startswith(self._files):  # else the program's Python has looked before
+                self._note(pid, each, use)
+        if second or name.startswith("sym"):
+            self._renames = True
+            if name.startswith("rename") and not f"{path}/".startswith(self._own) and os.path.isdir(path):
+                self._is_complete = False  # what is read below its new name is not compared
+        if not self._guards:
+            return 0
+        may = self._may_enter if name.startswith(_ENTRIES) else self._may_change
+        return 0 if all(each is None or may(each) for each in paths) else errno.EACCES
 
     def _flags(self, pid: int, name: str, arguments: list[int]) -> int:
         if name == "openat2":
@@ -288,11 +182,11 @@ class Watch:
 
     def _path(self, pid: int, arguments: list[int], folder: int, at: int) -> str | None:
         """Return the absolute path that a call names; None: it names none."""
-        descriptor = arguments[folder] & 0xFFFFFFFF if folder != _NONE else _AT_FDCWD
+        descriptor = arguments[folder] & 0xFFFFFFFF if folder != NONE else _AT_FDCWD
         text = ""
-        if at != _NONE and arguments[at]:
+        if at != NONE and arguments[at]:
             text = os.fsdecode(self._read(pid, arguments[at], _PATH_MAX).partition(b"\0")[0])
-        if at != _NONE and not text and descriptor == _AT_FDCWD:
+        if at != NONE and not text and descriptor == _AT_FDCWD:
             return None
         if not text.startswith("/"):
             place = "cwd" if descriptor == _AT_FDCWD else f"fd/{descriptor}"
@@ -374,17 +268,17 @@ class Watch:
 
     def _sends(self, pid: int, number: int, arguments: list[int]) -> int:
         """Note where a socket connects or sends to; the address of a message is in its header."""
-        if number in (*_CONNECT, *_BIND):
+        if number in (*CONNECT, *BIND):
             found = [(arguments[1], arguments[2])]
-        elif number in _SEND_TO:
+        elif number in SEND_TO:
             found = [(arguments[4], arguments[5])]
         else:
-            count = arguments[2] & 0xFFFFFFFF if number in _SEND_MANY else 1
+            count = arguments[2] & 0xFFFFFFFF if number in SEND_MANY else 1
             headers = self._read(pid, arguments[1], min(count, _MOST_MESSAGES) * _MESSAGE.size, whole=True)
             found = list(_MESSAGE.iter_unpack(headers[: len(headers) // _MESSAGE.size * _MESSAGE.size]))
         for address, size in found:
             told = self._read(pid, address, min(size, 128), whole=True) if address else b""
-            refused = self._connects(pid, told, binds=number in _BIND)
+            refused = self._connects(pid, told, binds=number in BIND)
             if refused:
                 return refused
         return 0
@@ -460,6 +354,22 @@ def _resolved_by(pid: int, path: str) -> str:
             at = "" if target.startswith("/") else at
             rest += [each for each in reversed(target.split("/")) if each]
     return at or "/"
+
+
+def _interpreter(path: str) -> str | None:
+    """Return the program that the kernel starts for a script (``#!``), which no call names."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        start = os.read(file, 256) if stat.S_ISREG(os.fstat(file).st_mode) else b""
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    words = os.fsdecode(start[2:].partition(b"\n")[0]).split() if start.startswith(b"#!") else []
+    return words[0] if words and words[0].startswith("/") else None
 
 
 def _acts_when_opened(path: str) -> bool:

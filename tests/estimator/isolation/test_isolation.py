@@ -109,6 +109,8 @@ ATTACKS = {
     "a message to a socket": "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendmsg([b'x'], [], 0, V + '/gram')",
     "an abstract socket": "s = socket.socket(socket.AF_UNIX); s.connect('\\0' + ABSTRACT); s.send(b'x')",
     "a signal": "os.kill(PID, 9)",
+    "a signal of a pipe's owner": "r, w = os.pipe(); fcntl.fcntl(r, fcntl.F_SETOWN, PID); "
+    "fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC); os.write(w, b'x')",
     "a pipe in the file system": "os.write(os.open(V + '/pipe', os.O_WRONLY | os.O_NONBLOCK), b'x')",
 }
 """Python that changes a file, folder, device, socket or process outside; each is run after the others."""

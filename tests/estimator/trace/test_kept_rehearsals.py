@@ -32,6 +32,7 @@ if os.path.exists("override.txt"):
 n = int(os.environ.get("BATCH", "8")) + len(os.listdir("shards"))
 n += len(sqlite3.connect("data.sqlite").execute("select * from t").fetchall())
 n += int(subprocess.run(["/bin/sh", "-c", ". ./settings.sh; echo $N"], capture_output=True).stdout)
+subprocess.run("./script.sh", check=True)
 ctypes.CDLL(None).open(b"native.bin", 0)
 open(STAGED).read()
 here = os.getcwd()
@@ -89,6 +90,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     )
     packages = "".join(f"import site; site.addsitedir({each!r})\n" for each in sys.path if "site-packages" in each)
     (next(folder.glob("env/lib/*/site-packages")) / "torch-of-tests.pth").write_text(packages)
+    shutil.copy("/bin/sh", folder / "shell")
+    (folder / "script.sh").write_text(f"#!{folder}/shell\n")
+    (folder / "script.sh").chmod(0o700)
     (folder / "env" / "share").mkdir()
     (folder / "env" / "share" / "table").write_text("x")
     monkeypatch.chdir(folder)
@@ -143,6 +147,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "shards": lambda: Path("shards/1").touch(),
     "data.sqlite": append_row,
     "settings.sh": lambda: Path("settings.sh").write_text("N=2"),
+    "shell": lambda: shutil.copy("/bin/true", "shell"),
     "native.bin": lambda: Path("native.bin").unlink(),
     "env/share/table": lambda: Path("env/share/table").write_text("y"),
     "current": relink,
