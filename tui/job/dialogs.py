@@ -34,8 +34,8 @@ _JOB_HINT = (
     "train.py ... runs a program of your own without a GPU"
 )
 _REHEARSAL_REMARK = (
-    "It runs as you, until each optimizer has stepped. What it writes by Python's own means is thrown away; programs "
-    "that it starts run as they would."
+    "It runs as you until each optimizer has stepped, and so do the programs that it starts. What they write is thrown "
+    "away; they may use the network, but upload nothing to hubs and loggers. SECURITY.md tells the limits."
 )
 _CLIPBOARD_HELP = (
     "Sent to the terminal's clipboard (OSC 52). If nothing arrives there, hold Shift (Option on a Mac) and select "
