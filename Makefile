@@ -42,8 +42,8 @@ INSTALL_LOCKED := $(INSTALL) --no-deps --require-hashes --requirement
 INSTALL_VRAMTOP := $(INSTALL) --no-deps --no-build-isolation --editable .
 COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(ARGS) pyproject.toml -
-# One torch thread per process: the processes share the cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
+# One torch thread per process: the processes share the cores. Bytecode is kept: tests start vramtop a thousand times.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
 # Prints the list above: `make` alone.
 help:

@@ -136,7 +136,8 @@ def key_of(python: Path, words: Sequence[str], folder: str, plan: Mapping[str, A
         plan: settings of the rehearsal.
     """
     digest = code_digest(_WORKER.rglob("*.py"), math.inf)
-    return cache_file(_KIND, [str(python), words, folder, plan, digest]).stem
+    host = os.uname().nodename  # machines may share a cache, but not their processors, drivers and local files
+    return cache_file(_KIND, [str(python), words, folder, plan, digest, host]).stem
 
 
 def find(name: str) -> KeptRehearsal | None:

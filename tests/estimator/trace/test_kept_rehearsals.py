@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -221,6 +222,13 @@ def test_what_asks_the_network_is_not_kept_unless_it_is_offline(folder: Path) ->
     assert said in found.assumptions
     with pytest.raises(CannotTellError, match="not rehearsed"):
         rehearsed(may_run=False)
+
+
+def test_machines_that_share_a_cache_have_rehearsals_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = kept_rehearsals.key_of(Path("python"), ["train.py"], "/data", {})
+    assert kept_rehearsals.key_of(Path("python"), ["train.py"], "/data", {}) == here
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="another"))
+    assert kept_rehearsals.key_of(Path("python"), ["train.py"], "/data", {}) != here
 
 
 def test_a_rehearsal_of_another_name_is_not_looked_for_elsewhere(tmp_path: Path) -> None:
