@@ -17,7 +17,7 @@ from ..common.untrusted_files import open_file
 from .records import CrashLog, Failure, OtherProcess, OutOfMemory, StackFrame, own_frame, phase_of
 from .snapshot.records import MemorySnapshot
 from .snapshot.snapshot_reader import is_snapshot, read_snapshot
-from .wordings import CAUGHT, Wording, find_wording, fold, further, may_say, size_bytes
+from .wordings import CAUGHT, Wording, find_wording, fold, further, may_go_on, may_say, size_bytes
 
 # Lines of a job log, of any length and encoding, in bounded memory: with their rank, without what terminals obey.
 
@@ -60,7 +60,7 @@ class _Block:
     """Lines of a log that follow each other."""
 
     number: int
-    """Of its first line."""
+    """Number of the first line, from 1."""
     lines: list[bytes]
     goes_on: bool
     """Its first line is a further piece of a long one."""
@@ -290,6 +290,8 @@ _MOST_MIXED = 2000
 """Lines of a log in which all of a message stands, when many ranks print theirs at once."""
 _MOST_FIGURES = 5000
 """Lines after a failure in which its further figures may stand: TensorFlow lists its chunks before it sums them up."""
+_MOST_TALK = 20
+"""Lines after a failure in which an unknown wording is taken for talk about it."""
 _MAX_UNKNOWN = 8
 """Lines of unknown wordings that are kept."""
 _MAX_TEXT = 300
@@ -343,7 +345,7 @@ class _Stream:
     least_later: int | None = None
     """Lowest count of steps since then."""
     figures: tuple[int, int, Wording, dict[str, str]] | None = None
-    """Of a failure whose further figures may follow: its index, its line, its wording and what is known."""
+    """A failure whose further figures may follow: its index, its line, its wording and what is known."""
 
 
 class _Reader:
@@ -367,6 +369,8 @@ class _Reader:
         folded = fold(b"\n".join(block.lines)).split(b"\n")
         kinds = set(folded)
         matter = {kind for kind in kinds if self._matters(kind)}
+        if matter or self.failures:
+            matter |= {kind for kind in kinds if may_go_on(kind)}
         bars = {kind for kind in kinds if _BAR in kind}
         if not matter and block.number > self._read_all_until:
             latest = dict(zip(folded, block.lines, strict=True)) if len(bars) == 1 else {}
@@ -385,7 +389,7 @@ class _Reader:
 
     def _matters(self, folded: bytes) -> bool:
         return folded not in self._silent and (
-            may_say(folded, afterwards=bool(self.failures))
+            may_say(folded)
             or any(word in folded for word in _ALWAYS_READ)
             or (any(mark in folded for mark in _LAUNCH_MARKS) and any(name in folded for name in _LAUNCHERS))
         )
@@ -540,6 +544,8 @@ class _Reader:
             found,
         )
         unknown = wording.kind == "not understood"
+        if unknown and stream.latest is not None and line.number <= self.failures[stream.latest].line + _MOST_TALK:
+            return
         if unknown and sum(each.kind == wording.kind for each in self.failures) >= _MAX_UNKNOWN:
             self.unkept += 1
             return

@@ -108,15 +108,15 @@ def _memory_findings(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> It
             f"The program limits itself to {format_gib(memory.allowed_bytes)} GiB (set_per_process_memory_fraction), "
             f"although {format_gib(free)} GiB of the GPU were free."
         )
+    elif total is not None and (held := _more_than_the_gpu(memory, total)) is not None:
+        yield from _paged(held, total, free or 0, tried)
+        return
     elif free is not None and tried is not None and free > tried + max(_ROUNDING, _ROUNDED * free):
         yield (
             f"The GPU had room: {size_text(free)} were free, and {size_text(tried)} were asked for. Another limit was "
             "reached: the commit limit of Windows or WSL (RAM and paging file), the quota of a vGPU or a container, or "
             "a memory fraction that the program sets; or another process freed memory in between."
         )
-        return
-    if total is not None and memory.allocated_bytes is not None and memory.allocated_bytes > (1 + _ROUNDED) * total:
-        yield from _paged(memory.allocated_bytes, total, tried)
         return
     yield from _other_processes(memory)
     yield from _fragmentation(memory, snapshot)
@@ -133,15 +133,23 @@ def _memory_findings(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> It
         )
 
 
-def _paged(allocated: int, total: int, tried: int | None) -> Iterator[str]:
-    """Yield what it means that more is allocated than the GPU has, as drivers of Windows and WSL let it happen."""
+def _more_than_the_gpu(memory: OutOfMemory, total: int) -> int | None:
+    """Return what the process had allocated or reserved, if that and what is free are more than the GPU has."""
+    free = memory.free_bytes or 0 if memory.tried_bytes is not None else 0  # of another moment where nothing was tried
+    held = (size for size in (memory.allocated_bytes, memory.reserved_bytes) if size is not None)
+    return next((size for size in held if size + free > 1.01 * total), None)
+
+
+def _paged(held: int, total: int, free: int, tried: int | None) -> Iterator[str]:
+    """Yield what it means that more is held than the GPU has, as drivers of Windows and WSL let it happen."""
+    beside = f" that had {size_text(free)} free" if free >= MIB else ""
     yield (
-        f"{size_text(allocated)} were allocated on a GPU of {size_text(total)}: the driver of Windows or WSL has moved "
-        f"at least {size_text(allocated - total)} to CPU RAM (CUDA's sysmem fallback policy), which is much slower. It "
-        "does not tell what each process holds."
+        f"PyTorch held {size_text(held)} on a GPU of {size_text(total)}{beside}: the driver of Windows or WSL has "
+        f"moved at least {size_text(held + free - total)} to CPU RAM (CUDA's sysmem fallback policy), which is much "
+        "slower. It does not tell what each process holds."
     )
     yield (
-        f"The job needs more than {size_text(allocated + (tried or 0))}: make it smaller, or use a larger GPU. With "
+        f"The job needs more than {size_text(held + (tried or 0))}: make it smaller, or use a larger GPU. With "
         "the policy set to 'Prefer No Sysmem Fallback' it fails at the GPU's size instead of becoming slow."
     )
 
@@ -209,8 +217,7 @@ def logits_findings(failure: Failure) -> Iterator[str]:
 def _size_of_logits(tried: int, *, loose: bool) -> str | None:
     """Return a number of tokens and a known vocabulary whose logits in fp32 have this size; None: there is none.
 
-    Tokens are a power of two, as batches mostly are; other numbers would fit any size. A vocabulary that is nearly a
-    power of two is left out: hidden states have such sizes too.
+    Tokens are a power of two, as batches mostly are; other numbers would fit any size.
 
     Args:
         tried: bytes that were asked for, as torch rounds them to two decimals.
@@ -221,7 +228,7 @@ def _size_of_logits(tried: int, *, loose: bool) -> str | None:
         return None
     for model in built_in_models():
         vocabulary = model.config.get("vocab_size")
-        if type(vocabulary) is not int or vocabulary & -vocabulary > vocabulary // 64:
+        if type(vocabulary) is not int or vocabulary <= 0 or _is_round(vocabulary):
             continue
         tokens = tried / (4 * vocabulary)
         for odd in (1, 3) if loose else (1,):
@@ -230,6 +237,12 @@ def _size_of_logits(tried: int, *, loose: bool) -> str | None:
             if abs(size - tried) <= rounded:
                 return f"{count:,} tokens x {vocabulary:,} words x 4 bytes, the vocabulary of {model.label}"
     return None
+
+
+def _is_round(vocabulary: int) -> bool:
+    """Return True for nearly a power of two, or a small multiple of one: hidden states have such sizes too."""
+    exponent = math.log2(vocabulary)
+    return abs(exponent - round(exponent)) < 0.005 or vocabulary & -vocabulary > vocabulary // 64
 
 
 def _history_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Iterator[str]:

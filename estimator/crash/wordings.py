@@ -42,7 +42,7 @@ class Wording:
 
     kind: FailureKind
     source: str | None = None
-    """Who says it, as people call it; None: it does not tell."""
+    """Name of the program or library that says it; None: the wording does not tell."""
     pattern: str
     """Regular expression of the line that says it; named groups are figures."""
     sure: bool = True
@@ -107,6 +107,7 @@ _TF_SMALLER = (
     "Make the batch smaller. If another process uses the GPU, set TF_FORCE_GPU_ALLOW_GROWTH=true: TensorFlow takes all "
     "of it when it starts."
 )
+_TPU_SMALLER = "Make the batch smaller, shard over more chips, or recompute activations (jax.checkpoint)."
 _SERVER = "Lower --max-model-len or --max-num-seqs, quantize the weights, or use more GPUs (--tensor-parallel-size)."
 _LLAMA_CPP = "Put fewer layers on the GPU (-ngl), shorten the context (-c), or take a smaller quantization."
 _POSSIBLE = (
@@ -183,6 +184,12 @@ WORDINGS: tuple[Wording, ...] = (
         source="Ollama",
         pattern=rf"model requires more system memory \((?P<tried>{SIZE})\) than is available \((?P<room>{SIZE})\)",
         says=("The model needs {tried} of CPU RAM, and {room} are available: take a smaller model or quantization.",),
+    ),
+    Wording(
+        kind="host",
+        source="Java",
+        pattern=r"java\.lang\.OutOfMemoryError",
+        says=("The heap of a Java process is full (Spark: spark.executor.memory, spark.driver.memory); GPUs are not.",),
     ),
     Wording(
         kind="host",
@@ -343,15 +350,22 @@ WORDINGS: tuple[Wording, ...] = (
         says=(
             "The program needs {needed} of the chip's {total} ({space}): {beyond} too much.",
             "Of them, arguments are {arguments} and temporaries {temporaries}.",
-            "Make the batch smaller, shard over more chips, or recompute activations (jax.checkpoint).",
+            _TPU_SMALLER,
         ),
     ),
     Wording(
         kind="gpu library",
-        source="JAX/XLA",
+        source="TPU",
         pattern=rf"RESOURCE_EXHAUSTED.{{0,200}}Attempting to (?:reserve|allocate) (?P<tried>{SIZE})"
         rf"(?:.{{0,200}}There (?:are|is) (?P<free>{SIZE}) free)?",
-        says=_XLA,
+        says=(_TPU_SMALLER,),
+    ),
+    Wording(
+        kind="gpu library",
+        source="TPU",
+        pattern=rf"RESOURCE_EXHAUSTED.{{0,80}}Hbm usage:? (?P<needed>{SIZE})"
+        rf".{{0,200}}exceeding available bytes: (?P<total>{SIZE})",
+        says=("The program needs {needed} of the chip's {total}.", _TPU_SMALLER),
     ),
     Wording(
         kind="gpu library",
@@ -447,14 +461,14 @@ WORDINGS: tuple[Wording, ...] = (
         kind="gpu library",
         source="llama.cpp",
         pattern=r"ggml_vulkan: Device memory allocation of size (?P<tried>\d+) failed"
-        r"|ggml_\w{1,60}: (?:error: )?failed to allocate buffer(?:,? (?:of )?size ?=? ?(?P<size>[\d.]+ MiB))?"
-        r"|(?:cuda|hip)Malloc failed: out of memory|failed to allocate (?:buffer for kv cache|compute buffers)",
+        r"|ggml_\w{1,60}: (?:error: )?failed to allocate buffer"
+        r"|failed to allocate (?:buffer for kv cache|compute buffers)",
         says=(_LLAMA_CPP,),
     ),
     Wording(  # ggml/src/ggml-cuda/ggml-cuda.cu: ggml_cuda_error
         kind="gpu library",
         source="llama.cpp",
-        pattern=r"CUDA error(?: 2 at \S+|: out of memory).{0,200}ggml|ggml.{0,200}CUDA error: out of memory",
+        pattern=r"CUDA error 2 at \S{0,200}ggml\S{0,200}: out of memory|ggml.{0,200}CUDA error: out of memory",
         says=(_LLAMA_CPP,),
     ),
     Wording(  # bitsandbytes: csrc/ops.cuh, pythonInterface.cpp, CUDA_CHECK_RETURN
@@ -512,6 +526,13 @@ WORDINGS: tuple[Wording, ...] = (
             "(LoRA, QLoRA), or shard over more GPUs.",
         ),
     ),
+    Wording(  # Intel GPUs: unified-runtime, Level Zero
+        kind="gpu library",
+        source="oneAPI",
+        pattern=r"(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)",
+        sure=False,
+        says=("The driver of the Intel GPU had nothing left to give; that is usually memory.", _SMALLER),
+    ),
     # --- the killers of the host: the kernel, systemd, Kubernetes and Slurm
     Wording(
         kind="killed",
@@ -553,7 +574,7 @@ WORDINGS: tuple[Wording, ...] = (
     Wording(  # c10/cuda/CUDAMallocAsyncAllocator.cpp; ComfyUI turns this backend on
         kind="gpu library",
         source="PyTorch's cudaMallocAsync backend",
-        pattern=r"\bAllocation on device(?: \d+)?\s*$",
+        pattern=r"\bAllocation on device(?: \d+)?\s*$|\bAllocation on device \d+ would exceed allowed memory",
         says=(
             "This backend of PyTorch raised it, and the log has none of its figures.",
             "Make the image, the batch or the model smaller, or offload parts of it (ComfyUI: --lowvram).",
@@ -572,6 +593,7 @@ WORDINGS: tuple[Wording, ...] = (
         r"|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|HIP_ERROR_OutOfMemory"
         r"|(?:Cuda|CUDA|Hip|HIP) failure(?: \d+)?:? '?out of memory|Failed to CUDA (?:calloc|host alloc)"
         r"|(?:CUDA|HIP) runtime error.{0,80}: out of memory|cudaSuccess \(2 vs\. 0\) +out of memory"
+        r"|(?:cuda|hip)Malloc\w{0,10} failed: out of memory"
         r"|OutOfMemoryError: ?(?:CUDA out of memory\.?)?\s*$|[A-Z]{2,4} out of memory\.?\s*$",
     ),
     Wording(
@@ -594,7 +616,7 @@ WORDINGS: tuple[Wording, ...] = (
         kind="not understood",
         sure=False,
         pattern=r"(?i:out[ _-]?of[ _-]?(?:\w{1,20}[ _-])?memory|OutOf\w{0,20}Memory|RESOURCE[ _]?EXHAUSTED"
-        r"|(?:failed|unable) to allocate|(?:can ?not|could not) allocate)",
+        r"|(?:failed|unable) to allocate|(?:can ?not|could not) allocate)|\bOOM\b",
     ),
 )
 
@@ -632,6 +654,8 @@ _ROOTS = {
         "cu": "cublas cudnn cusolver cusparse executablebatch",
         "ex": "exhausted unexpectedly findanengine",
         "kill": "kill",
+        "oom": "oom",
+        "outofres": "outofresources",
         "tensoris": "dsttensoris",
         "maxseq": "maxseq",
         "full": "objectstorefull",
@@ -643,16 +667,14 @@ _AFTERWARDS = tuple(word.encode() for word in ["oom", "retry", "skipp", "failed,
 """Folded words of which every line of ``CAUGHT`` contains one that says nothing else of memory."""
 
 
-def may_say(folded: bytes, *, afterwards: bool) -> bool:
-    """Return False for a line that certainly says nothing of memory that ran out.
+def may_say(folded: bytes) -> bool:
+    """Return False for a line, as ``fold`` returns it, that certainly says nothing of memory that ran out."""
+    return any(root in folded and any(word in folded for word in words) for root, words in _ROOTS.items())
 
-    Args:
-        folded: the line, by ``fold``.
-        afterwards: there was a failure before it, so that it may say that the program goes on.
-    """
-    return any(root in folded and any(word in folded for word in words) for root, words in _ROOTS.items()) or (
-        afterwards and any(word in folded for word in _AFTERWARDS)
-    )
+
+def may_go_on(folded: bytes) -> bool:
+    """Return False for a folded line that certainly does not say that the program goes on."""
+    return any(word in folded for word in _AFTERWARDS)
 
 
 _COMPILED = tuple((wording, re.compile(wording.pattern)) for wording in WORDINGS)
