@@ -72,3 +72,10 @@ def format_gib(size_bytes: int | None, *, digits: int = 1, signed: bool = False)
         return "n/a"
     text = f"{size_bytes / GIB:{'+' if signed else ''}.{digits}f}"
     return text.replace("-", "−") if float(text) != 0 else text.lstrip("-+")
+
+
+def size_text(size: int | None) -> str:
+    """Return a size with its unit, in MiB below one GiB."""
+    if size is None:
+        return "an unknown size"
+    return f"{size / MIB:,.0f} MiB" if size < GIB else f"{format_gib(size, digits=2)} GiB"

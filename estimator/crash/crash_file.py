@@ -6,16 +6,18 @@ import re
 import shlex
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from ..budget import PhaseName
 from ..common.errors import InputError
 from ..common.paths import expand_user
 from ..common.untrusted_files import open_file
-from .records import CrashLog, Failure, FailureKind, OtherProcess, OutOfMemory, StackFrame, own_frame, phase_of
+from .records import CrashLog, Failure, OtherProcess, OutOfMemory, StackFrame, own_frame, phase_of
 from .snapshot.records import MemorySnapshot
 from .snapshot.snapshot_reader import is_snapshot, read_snapshot
+from .wordings import CAUGHT, Wording, find_wording, fold, further, may_go_on, may_say, size_bytes
 
 # Lines of a job log, of any length and encoding, in bounded memory: with their rank, without what terminals obey.
 
@@ -24,10 +26,8 @@ _CHUNK_BYTES = 2**18
 _MAX_LINE = 2**16
 """Longer lines are read in pieces."""
 OVERLAP = 2**12
-"""Characters of a piece that the next one repeats: no message is longer."""
+"""Bytes of a piece that the next one repeats: no message is longer."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)")
-_BREAK = re.compile(r"\r\n|\n|\r")
-"""Progress bars end their lines with a carriage return."""
 _PREFIXES = re.compile(
     r"\s*(?:"
     r"\[rank ?(?P<torch>\d{1,6})\]:?"  # torch 2.2 and later, on the lines of a traceback
@@ -50,68 +50,90 @@ class LogLine:
     stream: str
     """Prefix of the line, which names its stream: lines of one stream follow each other."""
     goes_on: bool = False
-    """It is a further piece of a long line; its first ``OVERLAP`` characters are the last ones of the piece before."""
+    """It is a further piece of a long line; its first ``OVERLAP`` bytes are the last ones of the piece before."""
+    is_cut: bool = False
+    """A further piece follows it."""
 
 
-def log_lines(file: BinaryIO) -> Iterator[LogLine]:
-    """Yield the lines of a log that may be endless in length and width."""
-    before = 0
-    for number, raw in _numbered(file):
-        goes_on, before = number == before, number
-        text = _ESCAPES.sub("", raw) if "\x1b" in raw else raw
-        rank, stream, at = None, "", 0
-        while match := _PREFIXES.match(text, at):
-            at = match.end()
-            found = next((match[name] for name in ("torch", "torchrun", "mpi", "srun") if match[name]), None)
-            rank = int(found) if found else rank
-            stream = match[0].strip() if not stream or match["torch"] is None else stream
-        yield LogLine(number, text[at:] if at else text, rank, stream, goes_on)
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Lines of a log that follow each other."""
+
+    number: int
+    """Number of the first line, from 1."""
+    lines: list[bytes]
+    goes_on: bool
+    """Its first line is a further piece of a long one."""
 
 
-def _numbered(file: BinaryIO) -> Iterator[tuple[int, str]]:
-    """Yield each line with its number; a long one in several pieces with the same number."""
-    number, rest = 1, ""
-    for text in _decoded(file):
+def _blocks(file: BinaryIO, progress: Callable[[str], None] | None) -> Iterator[_Block]:
+    """Yield the lines of a log that may be endless in length and width; a long line in several blocks."""
+    number, rest, goes_on = 1, b"", False
+    for text in _utf_8(file, progress):
         rest += text
-        held = rest.endswith("\r")  # the line feed of a pair may follow
-        *lines, rest = _BREAK.split(rest[:-1] if held else rest)
-        for line in lines:
-            yield from ((number, piece) for piece in _pieces(line))
-            number += 1
-        if held:
-            rest += "\r"
+        held = b"\r" if rest.endswith(b"\r") else b""  # the line feed of a pair may follow
+        # progress bars end their lines with a carriage return
+        *lines, rest = rest.removesuffix(held).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        rest += held
+        if lines:
+            yield _Block(number, lines, goes_on)
+            number, goes_on = number + len(lines), False
         while len(rest) > _MAX_LINE:
-            yield number, rest[:_MAX_LINE]
-            rest = rest[_MAX_LINE - OVERLAP :]
-    if rest.rstrip("\r"):
-        yield from ((number, piece) for piece in _pieces(rest.rstrip("\r")))
+            yield _Block(number, [rest[:_MAX_LINE]], goes_on)
+            rest, goes_on = rest[_MAX_LINE - OVERLAP :], True
+    if rest.rstrip(b"\r"):
+        yield _Block(number, [rest.rstrip(b"\r")], goes_on)
 
 
-def _pieces(line: str) -> Iterator[str]:
+def _line(number: int, raw: bytes, *, goes_on: bool = False, is_cut: bool = False) -> LogLine:
+    """Return a line of a log without what terminals obey, and without the prefix of its rank."""
+    text = raw.decode("utf-8", "replace")
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
+    rank, stream, at = None, "", 0
+    while match := _PREFIXES.match(text, at):
+        at = match.end()
+        found = next((match[name] for name in ("torch", "torchrun", "mpi", "srun") if match[name]), None)
+        rank = int(found) if found else rank
+        stream = match[0].strip() if not stream or match["torch"] is None else stream
+    return LogLine(number, text[at:] if at else text, rank, stream, goes_on, is_cut)
+
+
+def _pieces(line: bytes) -> Iterator[bytes]:
     while len(line) > _MAX_LINE:
         yield line[:_MAX_LINE]
         line = line[_MAX_LINE - OVERLAP :]
     yield line
 
 
-def _decoded(file: BinaryIO) -> Iterator[str]:
-    """Yield the text of a file, in UTF-8 or, as Windows redirects it, in UTF-16; wrong bytes become a mark."""
+def _utf_8(file: BinaryIO, progress: Callable[[str], None] | None) -> Iterator[bytes]:
+    """Yield the text of a file in UTF-8; Windows redirects it in UTF-16.
+
+    NULs are left out: ``logrotate`` with ``copytruncate`` leaves a hole of them before what is written next.
+    """
     chunk = file.read(_CHUNK_BYTES)
-    decoder = codecs.getincrementaldecoder(_encoding(chunk))(errors="replace")
+    encoding = _encoding(chunk)
+    decoder, done = codecs.getincrementaldecoder(encoding)(errors="replace"), 0
+    chunk = chunk.removeprefix(codecs.BOM_UTF8)
     while chunk:
-        yield decoder.decode(chunk).replace("\0", "")
+        text = chunk if encoding == "utf-8" else decoder.decode(chunk).encode("utf-8", "replace")
+        yield text.replace(b"\0", b"")
+        done += len(chunk)
+        if progress is not None:
+            progress(f"reading the log: {done / 1e6:.0f} MB")
         chunk = file.read(_CHUNK_BYTES)
-    yield decoder.decode(b"", final=True)
 
 
 def _encoding(start: bytes) -> str:
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     sample = start[:4096]
-    for name, zeros in (("utf-16-le", sample[1::2]), ("utf-16-be", sample[0::2])):
-        if len(sample) >= 16 and zeros.count(0) > 0.7 * len(zeros):
+    even, odd = sample[0::2], sample[1::2]
+    for name, zeros, others in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
+        # a hole of NULs has them at both
+        if len(sample) >= 16 and zeros.count(0) > 0.7 * len(zeros) and others.count(0) < 0.3 * len(others):
             return name
-    return "utf-8-sig"
+    return "utf-8"
 
 
 # Torch's out-of-memory messages, in every wording since torch 1.0, as figures.
@@ -123,7 +145,7 @@ def _encoding(start: bytes) -> str:
 # NPU.
 
 
-_SIZE = r"(\d+(?:\.\d+)?) ?(bytes|[KMGTPE]i?B|B)"
+_SIZE = r"(\d+(?:\.\d+)? ?(?:bytes|[KMGTPE]i?B|B))"
 _HEAD = re.compile(rf"\b([A-Za-z]{{2,12}}) out of memory\. Tried to allocate {_SIZE}")
 _DEVICE = re.compile(r"\((?:GPU|NPU|MLU|XPU|DCU|GCU) (\d+);?")
 _NEW_DEVICE = re.compile(r"\b(?:GPU|NPU|XPU) ?(\d*) has a total capac(?:i)?ty of")
@@ -152,11 +174,6 @@ _MPS = re.compile(
 _END = re.compile(
     r"reserved in total by PyTorch|\d+ ?(?:[KMG]i)?B cached|reserved by PyTorch but unallocated|on \w+ pool"
 )
-_UNITS = {"bytes": 1, "B": 1} | {
-    f"{letter}{i}B": (1024 if i else 1000) ** power for power, letter in enumerate("KMGTPE", 1) for i in ("i", "")
-}
-_MAX_BYTES = 2**50
-"""Larger figures are -1 as an unsigned number: NVML did not know."""
 _MAX_OTHERS = 64
 
 
@@ -190,8 +207,8 @@ def _allocator_message(text: str) -> OutOfMemory | None:
         unallocated = figures["reserved"] if before_1_4 else max(0, figures["reserved"] - allocated)
     others = [
         OtherProcess(pid=int(pid), used_bytes=used)
-        for pid, number, unit in _PROCESS.findall(body)[:_MAX_OTHERS]
-        if (used := _bytes(number, unit)) is not None
+        for pid, size in _PROCESS.findall(body)[:_MAX_OTHERS]
+        if (used := size_bytes(size)) is not None
     ]
     process = figures["process"] or None  # 0 bytes: NVML could not attribute them, as in a container
     if process is None and allocated is not None and unallocated is not None:
@@ -199,7 +216,7 @@ def _allocator_message(text: str) -> OutOfMemory | None:
     return OutOfMemory(
         backend=head[1].upper() if len(head[1]) <= 4 else head[1],
         gpu=int(device[1]) if device and device[1] else None,
-        tried_bytes=_bytes(head[2], head[3]),
+        tried_bytes=size_bytes(head[2]),
         total_bytes=figures["total"],
         free_bytes=figures["free"],
         allocated_bytes=allocated,
@@ -229,10 +246,10 @@ def _async_message(text: str) -> OutOfMemory | None:
     return OutOfMemory(
         backend="CUDA",
         gpu=int(match[1]),
-        allocated_bytes=_bytes(match[2], match[3]),
-        tried_bytes=_bytes(match[4], match[5]),
-        total_bytes=_bytes(match[6], match[7]),
-        free_bytes=_bytes(match[8], match[9]),
+        allocated_bytes=size_bytes(match[2]),
+        tried_bytes=size_bytes(match[3]),
+        total_bytes=size_bytes(match[4]),
+        free_bytes=size_bytes(match[5]),
         unallocated_bytes=None,
     )
 
@@ -244,9 +261,9 @@ def _mps_message(text: str) -> OutOfMemory | None:
     return OutOfMemory(
         backend="MPS",
         gpu=None,
-        allocated_bytes=_bytes(match[1], match[2]),
-        allowed_bytes=_bytes(match[5], match[6]),
-        tried_bytes=_bytes(match[7], match[8]),
+        allocated_bytes=size_bytes(match[1]),
+        allowed_bytes=size_bytes(match[3]),
+        tried_bytes=size_bytes(match[4]),
         total_bytes=None,
         free_bytes=None,
         unallocated_bytes=None,
@@ -257,83 +274,7 @@ def _field(pattern: re.Pattern[str], text: str) -> int | None:
     match = pattern.search(text)
     if match is None:
         return None
-    number, unit = (each for each in match.groups() if each is not None)
-    return _bytes(number, unit)
-
-
-def _bytes(number: str, unit: str) -> int | None:
-    size = float(number) * _UNITS[unit] if len(number) <= 24 else float("inf")
-    return round(size) if size < _MAX_BYTES else None
-
-
-# Failures of memory that torch's allocator does not report: libraries on the GPU, CPU RAM, killed processes.
-
-
-_PATTERNS: tuple[tuple[FailureKind, bool, str], ...] = (
-    # the kernel, systemd, Kubernetes and Slurm name the killer
-    ("killed", True, r"[Mm]emory cgroup out of memory|Out of memory: Kill(?:ed)? process \d+|invoked oom-killer"),
-    ("killed", True, r"Detected \d+ oom[-_ ]kill event|task \d+[^:]{0,80}: Out Of Memory|State=OUT_OF_MEMORY"),
-    ("killed", True, r"\bOOMKilled\b(?!\W{1,4}false)"),
-    ("killed", True, r"oom-kill:constraint=|killed by the OOM killer|exceeded (?:step|job) memory limit"),
-    # a SIGKILL without its sender
-    (
-        "killed",
-        False,
-        r"exit ?code {0,9}[:=]? {0,9}(?:-9|137)\b|return code {0,9}=? {0,9}(?:-9|137)\b|Signal 9 \(SIGKILL\)",
-    ),
-    ("killed", False, r"^(?:\S+: line \d+: +\d+ )?Killed(?: {2,}.*)?$|died with <Signals\.SIGKILL: 9>"),
-    ("killed", False, r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)"),
-    ("killed", False, r"A worker process managed by the executor was unexpectedly terminated|was killed by SIGKILL"),
-    # CPU RAM
-    ("host", True, r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate \d+"),
-    ("host", True, r"_ArrayMemoryError|^(?:numpy\.\S*)?MemoryError\b|\bstd::bad_alloc\b|Cannot allocate memory"),
-    ("host", True, r"insufficient shared memory \(shm\)|cudaHostAlloc.{0,80}(?:fail|error)|\bENOMEM\b"),
-    # GPU memory, asked for by others than torch's allocator
-    ("gpu library", True, r"CUDA (?:driver )?error: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"),
-    ("gpu library", True, r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|CUSOLVER_STATUS_ALLOC_FAILED"),
-    (
-        "gpu library",
-        True,
-        r"(?:Cuda|CUDA|Hip|HIP) failure(?: \d+)? '?out of memory|Failed to CUDA (?:calloc|host alloc)",
-    ),
-    # torch asks NVML for the processes while it writes its message, and fails in that
-    ("gpu library", True, r"NVML_SUCCESS == \w+ ?INTERNAL ASSERT FAILED at .{0,60}CUDACachingAllocator"),
-    ("gpu library", True, r"OutOfMemoryError: ?(?:CUDA out of memory\.?)?\s*$|hipErrorOutOfMemory"),
-)
-_COMPILED = tuple((kind, sure, re.compile(pattern)) for kind, sure, pattern in _PATTERNS)
-_WORDS = (
-    *("memory", "Memory", "oom", "OOM", "Out Of", "Kill", "killed", "SIGKILL", "-9", "137", "_ALLOC_", "CUDA calloc"),
-    *("CUDA host alloc", "bad_alloc", "ENOMEM", "CUDACachingAllocator", "DataLoader worker", "unexpectedly terminated"),
-    *("cudaHostAlloc", "OUT_OF_MEMORY"),
-)
-"""Words of which every failure's line contains at least one; lines without any are skipped."""
-_HOST_BYTES = re.compile(r"you tried to allocate (\d{1,18}) bytes|Unable to allocate (\d+(?:\.\d+)?) ([KMGT])iB")
-
-
-@dataclass(frozen=True, slots=True)
-class OtherFailure:
-    """Kind of failure that a line reports."""
-
-    kind: FailureKind
-    sure: bool
-    tried_host_bytes: int | None
-
-
-def find_other_failure(line: str) -> OtherFailure | None:
-    """Return the failure that a line of a log reports; None if it reports none."""
-    if not any(word in line for word in _WORDS):
-        return None
-    for kind, sure, pattern in _COMPILED:
-        if pattern.search(line):
-            return OtherFailure(kind, sure, _host_bytes(line) if kind == "host" else None)
-    return None
-
-
-def _host_bytes(line: str) -> int | None:
-    match = _HOST_BYTES.search(line)
-    if match is None:
-        return None
-    return int(match[1]) if match[1] else round(float(match[2]) * 1024 ** ("KMGT".index(match[3]) + 1))
+    return size_bytes(next(each for each in match.groups() if each is not None))
 
 
 # Reads a job log of any length for failures of memory: one pass, bounded memory, one failure once per rank.
@@ -345,6 +286,14 @@ _MAX_FRAMES = 200
 _MAX_MESSAGE_LINES = 12
 """Lines over which a message may be wrapped."""
 _MAX_MESSAGE = 8000
+_MOST_MIXED = 2000
+"""Lines of a log in which all of a message stands, when many ranks print theirs at once."""
+_MOST_FIGURES = 5000
+"""Lines after a failure in which its further figures may stand: TensorFlow lists its chunks before it sums them up."""
+_MOST_TALK = 20
+"""Lines after a failure in which an unknown wording is taken for talk about it."""
+_MAX_UNKNOWN = 8
+"""Lines of unknown wordings that are kept."""
 _MAX_TEXT = 300
 _FRAME = re.compile(r'\bFile "([^"]{1,500})", line (\d{1,9}), in (.{1,200})$')
 """Collectors of logs put a time before it, exception groups a line."""
@@ -368,19 +317,35 @@ _LAUNCH = re.compile(
     re.IGNORECASE,
 )
 _MAX_LAUNCH = 8000
+_LAUNCH_MARKS = (b"+", b"$", b"cmd", b"command:", b"running:", b"executing:")
+_LAUNCHERS = tuple(b"torchrun accelerate deepspeed python srun mpirun litgpt axolotl llamafactorycli tune uv".split())
+_ALWAYS_READ = (b'file"', b"traceback(most", b"(localrank")
+"""Folded words of the lines that say where a failure stands, and of which rank it is."""
+_BAR = b"%|"
+_MAX_SILENT = 10_000
+_SILENT_LENGTH = range(24, 400)
+"""Folded lines that are remembered as saying nothing: a short one may differ from another in what is folded."""
 
 
 @dataclass(slots=True)
 class _Stream:
     """State of reading one stream of the log, such as the lines of one rank."""
 
-    frames: deque[StackFrame] = field(default_factory=lambda: deque(maxlen=_MAX_FRAMES))
-    """Frames of the latest traceback, outermost first."""
+    frames: deque[list[str]] = field(default_factory=lambda: deque(maxlen=_MAX_FRAMES))
+    """Frames of the latest traceback, outermost first: file, line, function, and source if the traceback has it."""
+    source_at: tuple[int, int] = (0, 0)
+    """Number and column of the line in which the source of the last frame may stand."""
     message: list[str] = field(default_factory=list)
     """Lines of a message that may go on; empty: none."""
     begun: LogLine | None = None
     """The line in which it began."""
     steps: int | None = None
+    latest: int | None = None
+    """Index of the latest failure."""
+    least_later: int | None = None
+    """Lowest count of steps since then."""
+    figures: tuple[int, int, Wording, dict[str, str]] | None = None
+    """A failure whose further figures may follow: its index, its line, its wording and what is known."""
 
 
 class _Reader:
@@ -389,32 +354,86 @@ class _Reader:
         self.unkept = 0
         self.launch_line: str | None = None
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
-        self._seen: set[object] = set()
+        self._seen: dict[object, int] = {}
         self._reported_rank: int | None = None
         self._steps: int | None = None
+        self._bars: dict[bytes, bytes] = {}
+        """The latest progress bar by what stands before it: only the one before a failure, or the last, counts."""
+        self._silent: set[bytes] = set()
+        """Folded lines that had a word that matters, and said nothing."""
+        self._read_all_until = 0
+        """Number of the last line that may belong to a message or to the figures of a failure."""
 
-    def take(self, line: LogLine) -> None:
+    def take_block(self, block: _Block) -> None:
+        """Read the lines of a block that may matter. Lines of one kind are equal when folded, so few are looked at."""
+        folded = fold(b"\n".join(block.lines)).split(b"\n")
+        kinds = set(folded)
+        matter = {kind for kind in kinds if self._matters(kind)}
+        if matter or self.failures:
+            matter |= {kind for kind in kinds if may_go_on(kind)}
+        bars = {kind for kind in kinds if _BAR in kind}
+        if not matter and block.number > self._read_all_until:
+            latest = dict(zip(folded, block.lines, strict=True)) if len(bars) == 1 else {}
+            for kind in bars if latest else ():
+                self._keep_bar(kind, latest[kind])
+            if latest or not bars:
+                return
+        of_source = False
+        for number, (kind, line) in enumerate(zip(folded, block.lines, strict=True), block.number):
+            if of_source or number <= self._read_all_until or (kind in matter and kind not in self._silent):
+                self._count_bars()
+                self._take_raw(number, line, kind, goes_on=block.goes_on and number == block.number)
+                of_source = b'file"' in kind
+            elif kind in bars:
+                self._keep_bar(kind, line)
+
+    def _matters(self, folded: bytes) -> bool:
+        return folded not in self._silent and (
+            may_say(folded)
+            or any(word in folded for word in _ALWAYS_READ)
+            or (any(mark in folded for mark in _LAUNCH_MARKS) and any(name in folded for name in _LAUNCHERS))
+        )
+
+    def _take_raw(self, number: int, raw: bytes, folded: bytes, *, goes_on: bool) -> None:
+        said = False
+        for piece in _pieces(raw):
+            said |= self.take(_line(number, piece, goes_on=goes_on, is_cut=len(piece) == _MAX_LINE))
+            goes_on = True
+        # of the numbers that are folded, only exit codes decide what a line says
+        if not said and len(folded) in _SILENT_LENGTH and b"code" not in folded and len(self._silent) < _MAX_SILENT:
+            self._silent.add(folded)
+
+    def take(self, line: LogLine) -> bool:
+        """Read a line; return False if it says nothing that matters, whatever its numbers are."""
         stream = self._stream(line.stream)
         text = line.text
         if line.goes_on and stream.begun is not None and _begins_late(stream.begun.text):
             stream.message, stream.begun = [], None  # this piece has it whole
         if stream.message:
-            self._continue(stream, text)
+            self._continue(stream, line)
+        self._fill(stream, line)
         if "emory" in text and _MESSAGE.search(text) and _WITH_FIGURES.search(text):
             self._close(stream)
             stream.message, stream.begun = [text], line
             if is_complete(text):
                 self._close(stream)
-            return
+            else:
+                self._read_all_until = max(self._read_all_until, line.number + _MOST_MIXED)
+            return True
         if 'File "' in text and (frame := _FRAME.search(text)):
-            stream.frames.append(StackFrame(file=frame[1], line=int(frame[2]), function=frame[3].strip()))
-            return
+            stream.frames.append([frame[1], frame[2], frame[3].strip(), ""])
+            stream.source_at = line.number + 1, frame.start() + 2
+            return True
+        if self._is_source(stream, line):
+            stream.frames[-1][3] = text.strip()[:_MAX_TEXT]
+            return True
         if "Traceback (most recent call last)" in text:
             stream.frames.clear()
-            return
-        self._other(stream, line)
+            return True
+        return self._other(stream, line)
 
     def finish(self) -> None:
+        self._count_bars()
         for stream in self._streams.values():
             self._close(stream)
 
@@ -428,8 +447,12 @@ class _Reader:
             self._streams.move_to_end(name)
         return stream
 
-    def _continue(self, stream: _Stream, text: str) -> None:
-        stream.message.append(text)
+    def _continue(self, stream: _Stream, line: LogLine) -> None:
+        begun = stream.begun
+        if begun is not None and line.number > begun.number + _MOST_MIXED:
+            self._close(stream)
+            return
+        stream.message.append(line.text)
         size = sum(map(len, stream.message))
         if is_complete(" ".join(stream.message)) or len(stream.message) > _MAX_MESSAGE_LINES or size > _MAX_MESSAGE:
             self._close(stream)
@@ -440,72 +463,173 @@ class _Reader:
         stream.message, stream.begun = [], None
         if begun is None:
             return
-        memory = parse_message(" ".join(lines))
+        whole = " ".join(lines)
+        memory = parse_message(whole)
         at = _MESSAGE.search(begun.text)
         inline = _INLINE_RANK.search(begun.text[: at.start()].rpartition(": ")[0]) if at else None
-        rank = int(inline[1]) if inline and begun.rank is None else None
+        rank = begun.rank if inline is None or begun.rank is not None else int(inline[1])
+        caught = CAUGHT.search(whole[:_MAX_MESSAGE]) is not None
         if memory is not None:
-            self._keep(stream, begun, "gpu", memory=memory, rank=rank)
-        else:
-            self._keep(stream, begun, "gpu library")
+            found = Failure(kind="gpu", line=begun.number, text=begun.text, rank=rank, memory=memory, caught=caught)
+            self._keep(stream, found, (rank, memory), also=memory)
+        elif known := find_wording(begun.text):
+            self._keep_wording(stream, begun, *known, caught=caught)
 
-    def _other(self, stream: _Stream, line: LogLine) -> None:
-        text = line.text
+    @staticmethod
+    def _is_source(stream: _Stream, line: LogLine) -> bool:
+        """Return True for the line of a traceback that quotes the program: it stands two columns right of its frame."""
+        number, column = stream.source_at
+        indent = line.text[column - 2 : column]
+        return line.number == number and indent == "  " and line.text[column : column + 1].strip() != ""
+
+    def _other(self, stream: _Stream, line: LogLine) -> bool:
+        text, said = line.text, line.number <= self._read_all_until
         # torchrun's summary names the rank before the exit code
         if "rank" in text and (rank := _RANK.search(text)) is not None:
-            self._reported_rank = int(rank[1])
-        if "/" in text and (progress := _PROGRESS.search(text)):
+            self._reported_rank, said = int(rank[1]), True
+        if "%|" in text and (progress := _PROGRESS.search(text)):
             self._count_steps(stream, progress)
+            said = True
         if len(text) <= _MAX_LAUNCH and (launch := _LAUNCH.search(text)):
-            self.launch_line = launch[1].strip()
-        found = find_other_failure(text)
-        if found is not None:
-            by_summary = self._reported_rank if line.rank is None and _OF_RANK.search(text) else None
-            self._keep(
-                stream, line, found.kind, sure=found.sure, tried_host_bytes=found.tried_host_bytes, rank=by_summary
-            )
+            self.launch_line, said = launch[1].strip(), True
+        caught = CAUGHT.search(text) is not None
+        if caught and stream.latest is not None and not self.failures[stream.latest].caught:
+            self._change(stream.latest, caught=True)
+        # what begins in the end of a piece stands in the next one too
+        elif found := find_wording(text, before=len(text) - OVERLAP if line.is_cut else None):
+            self._keep_wording(stream, line, *found, caught=caught)
+            said = True
+        return said or caught
+
+    def _keep_bar(self, folded: bytes, line: bytes) -> None:
+        self._bars[folded[: folded.index(_BAR)]] = line
+
+    def _count_bars(self) -> None:
+        for raw in self._bars.values():
+            line = _line(0, raw)
+            if progress := _PROGRESS.search(line.text):
+                self._count_steps(self._stream(line.stream), progress)
+        self._bars.clear()
 
     def _count_steps(self, stream: _Stream, progress: re.Match[str]) -> None:
         """Keep the steps of a bar that has not reached its end: that of another loop may have."""
-        if _TRAINING_BAR.fullmatch(progress["what"]) and int(progress["done"]) < int(progress["all"]):
-            stream.steps = self._steps = int(progress["done"])
-
-    def _keep(
-        self,
-        stream: _Stream,
-        line: LogLine,
-        kind: FailureKind,
-        *,
-        sure: bool = True,
-        memory: OutOfMemory | None = None,
-        tried_host_bytes: int | None = None,
-        rank: int | None = None,
-    ) -> None:
-        rank = line.rank if rank is None else rank
-        text = " ".join(line.text.split())[:_MAX_TEXT]
-        # printed again by loggers and launchers
-        key = (rank, memory) if memory else (rank, kind, sure, tried_host_bytes)
-        again = key in self._seen or (rank is None and memory is not None and memory in self._seen)
-        if not again:
-            self._seen.update((key, memory))
-        if again or len(self.failures) >= MAX_FAILURES:
-            self.unkept += not again
+        done = int(progress["done"])
+        if not _TRAINING_BAR.fullmatch(progress["what"]) or done >= int(progress["all"]):
             return
-        frames = tuple(stream.frames) if kind in ("gpu", "gpu library", "host") else ()
-        self.failures.append(
+        stream.steps = self._steps = done
+        if stream.latest is None:
+            return
+        before = self.failures[stream.latest].steps
+        least = min(each for each in (done, before, stream.least_later) if each is not None)
+        stream.least_later = least
+        if done > least:
+            self._change(stream.latest, later_steps=done - least)
+
+    def _keep_wording(
+        self, stream: _Stream, line: LogLine, wording: Wording, found: dict[str, str], *, caught: bool = False
+    ) -> None:
+        by_summary = self._reported_rank if line.rank is None and _OF_RANK.search(line.text) else None
+        rank = line.rank if by_summary is None else by_summary
+        failure = _told(
             Failure(
-                kind=kind,
+                kind=wording.kind,
                 line=line.number,
-                text=text,
-                sure=sure,
+                text=line.text,
+                sure=wording.sure,
+                source=wording.source,
                 rank=rank,
-                memory=memory,
-                phase=phase_of(frames) if frames else None,
-                place=own_frame(frames[::-1]),
-                tried_host_bytes=tried_host_bytes,
+                caught=wording.caught or caught,
+            ),
+            wording,
+            found,
+        )
+        unknown = wording.kind == "not understood"
+        if unknown and stream.latest is not None and line.number <= self.failures[stream.latest].line + _MOST_TALK:
+            return
+        if unknown and sum(each.kind == wording.kind for each in self.failures) >= _MAX_UNKNOWN:
+            self.unkept += 1
+            return
+        key = (
+            rank,
+            wording.kind,
+            wording.source,
+            wording.sure,
+            failure.tried_host_bytes,
+            unknown and line.text[:_MAX_TEXT],
+        )
+        index = self._keep(stream, failure, key)
+        if index is not None and wording.figures:
+            stream.figures = index, line.number, wording, found
+            self._read_all_until = max(self._read_all_until, line.number + _MOST_FIGURES)
+
+    def _fill(self, stream: _Stream, line: LogLine) -> None:
+        """Add figures of the latest failure that stand in this line."""
+        if stream.figures is None:
+            return
+        index, begun, wording, found = stream.figures
+        if line.number > begun + _MOST_FIGURES:
+            stream.figures = None
+        elif more := further(wording, line.text[:_MAX_MESSAGE]):
+            found |= {name: text for name, text in more.items() if name not in found}
+            self.failures[index] = _told(self.failures[index], wording, found)
+
+    @staticmethod
+    def _where(stream: _Stream, failure: Failure) -> tuple[StackFrame | None, str | None, PhaseName | None]:
+        """Return the place of a failure by the latest traceback, the source of its line, and the phase of the step."""
+        if failure.kind not in ("gpu", "gpu library", "host"):
+            return None, None, None
+        frames = [StackFrame(file=file, line=int(at), function=name) for file, at, name, _ in stream.frames]
+        place = own_frame(frames[::-1])
+        code = next((each[3] for frame, each in zip(frames, stream.frames, strict=True) if frame is place), "")
+        return place, code or None, phase_of(frames) if frames else None
+
+    def _change(self, index: int, *, caught: bool = False, later_steps: int | None = None) -> None:
+        known = self.failures[index]
+        later = max((each for each in (known.later_steps, later_steps) if each is not None), default=None)
+        self.failures[index] = replace(known, caught=known.caught or caught, later_steps=later)
+
+    def _keep(self, stream: _Stream, failure: Failure, key: object, *, also: object = None) -> int | None:
+        """Keep a failure, unless it was kept already; return its index, None if it was not kept.
+
+        Args:
+            stream: where it stands.
+            failure: without its place.
+            key: what loggers and launchers print again is one failure, unless the run had survived it meanwhile.
+            also: a key of the same failure without a rank.
+        """
+        known = self._seen.get(key, self._seen.get(also) if failure.rank is None and also is not None else None)
+        again = known is not None and not self.failures[known].survived
+        place, code, phase = self._where(stream, failure)
+        if known is not None and again:
+            if self.failures[known].place is None:  # a program may print its message before the traceback
+                self.failures[known] = replace(self.failures[known], phase=phase, place=place, code=code)
+            stream.latest, stream.least_later = known, None
+            return None
+        if len(self.failures) >= MAX_FAILURES:
+            self.unkept += 1
+            return None
+        self.failures.append(
+            replace(
+                failure,
+                text=" ".join(failure.text.split())[:_MAX_TEXT],
+                phase=phase,
+                place=place,
+                code=code,
                 steps=self._steps if stream.steps is None else stream.steps,
             )
         )
+        index = len(self.failures) - 1
+        self._seen[key] = index
+        if also is not None:
+            self._seen[also] = index
+        stream.latest, stream.least_later = index, None
+        return index
+
+
+def _told(failure: Failure, wording: Wording, found: dict[str, str]) -> Failure:
+    """Return the failure with the figures that are known of it, and what its wording says of them."""
+    host = wording.size(found["tried"]) if wording.kind == "host" and "tried" in found else None
+    return replace(failure, memory=wording.memory(found), tried_host_bytes=host, says=tuple(wording.sentences(found)))
 
 
 def _begins_late(text: str) -> bool:
@@ -514,16 +638,17 @@ def _begins_late(text: str) -> bool:
     return match is not None and len(text) > OVERLAP
 
 
-def read_log(file: BinaryIO) -> CrashLog:
+def read_log(file: BinaryIO, *, progress: Callable[[str], None] | None = None) -> CrashLog:
     """Return the failures of memory in a log.
 
     Args:
         file: read once from where it stands, in pieces; a pipe will do.
+        progress: called with what is being done.
     """
     reader, last = _Reader(), 0
-    for line in log_lines(file):
-        last = line.number
-        reader.take(line)
+    for block in _blocks(file, progress):
+        last = block.number + len(block.lines) - 1
+        reader.take_block(block)
     reader.finish()
     return CrashLog(
         failures=tuple(reader.failures),
@@ -575,7 +700,11 @@ def read_crash_stream(
     try:
         start = buffered.peek(_START_BYTES)[:_START_BYTES]
         _require_readable(start, name)
-        return read_snapshot(buffered, device=device, progress=progress) if is_snapshot(start) else read_log(buffered)
+        return (
+            read_snapshot(buffered, device=device, progress=progress)
+            if is_snapshot(start)
+            else read_log(buffered, progress=progress)
+        )
     except InputError as error:
         raise InputError(f"{name}: {error.message}") from None
 

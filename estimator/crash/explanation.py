@@ -1,13 +1,15 @@
 """Explains a failure of memory: what filled the GPU, why the allocation failed, and at which point of the step."""
 
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, TypedDict
 
 from ..budget import Budget, FieldsOf, PhaseName
 from ..common.errors import VramtopError
-from ..common.sizes import GIB, MIB, UNSEEN_BYTES, format_apart, format_gib
-from ..model.find_config import resolve_model
+from ..common.sizes import GIB, MIB, UNSEEN_BYTES, format_apart, format_gib, size_text
+from ..model.find_config import built_in_models, resolve_model
 from .records import Failure, FailureKind, OutOfMemory
 from .snapshot.records import MemorySnapshot, MemorySnapshotJson
 
@@ -18,7 +20,18 @@ ALLOCATOR_SETTING = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _MAX_OTHERS = 4
 _ROUNDED = 0.006
 """Figures of a message may be off by so much of themselves: torch prints two decimals, of a unit."""
+_ROUNDING = 2 * MIB
+"""Torch's allocator asks for segments in multiples of it (``kRoundLarge`` in CUDACachingAllocator)."""
 _WORDS = {2: "16-bit", 4: "fp32"}
+_OF_LOGITS = re.compile(r"\blogits\b|\blm_head\b|\blog_softmax\b|\bcross_entropy\b")
+_OF_LANGUAGE_MODELS = ("/modeling_", "/transformers/", "/trl/")
+_LEAST_LOGITS = 256 * MIB
+_EXACT = 0.0013
+"""Rounding, as a share of a size, up to which it rarely fits one of forty vocabularies by chance (5 to 10 %)."""
+_FUSED_LOSS = (
+    "A fused loss never holds them: use_liger_kernel=True in Trainer's and TRL's arguments, or cut-cross-entropy. "
+    "Fewer tokens in a micro-batch make them smaller too."
+)
 _MORE_HOST_MEMORY = (
     "Ask the scheduler for more memory (--mem), or start fewer ranks or DataLoader workers on this host."
 )
@@ -26,9 +39,24 @@ _MORE_HOST_MEMORY = (
 
 def failure_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Iterator[str]:
     """Yield what a failure says by itself, the cause first."""
+    if failure.caught:
+        yield "The program caught it and went on, so it did not end the run."
+    elif failure.survived:
+        yield (
+            f"The log counts {failure.later_steps:,} training steps after it: the program caught it, or the run was "
+            "started again."
+        )
+    yield from failure.says
     if failure.kind == "gpu" and failure.memory is not None:
         yield from _memory_findings(failure.memory, snapshot)
         yield from _history_findings(failure, snapshot)
+    elif failure.says:
+        return
+    elif failure.kind == "not understood":
+        yield (
+            "vramtop does not know this wording, so it cannot tell what ran out, or whether anything did: read the "
+            "lines around it."
+        )
     elif failure.kind == "gpu library":
         yield (
             "A library or the driver found no GPU memory: CUDA, cuBLAS, cuDNN or NCCL allocate outside PyTorch's "
@@ -80,6 +108,16 @@ def _memory_findings(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> It
             f"The program limits itself to {format_gib(memory.allowed_bytes)} GiB (set_per_process_memory_fraction), "
             f"although {format_gib(free)} GiB of the GPU were free."
         )
+    elif total is not None and (held := _more_than_the_gpu(memory, total)) is not None:
+        yield from _paged(held, total, free or 0, tried)
+        return
+    elif free is not None and tried is not None and free > tried + max(_ROUNDING, _ROUNDED * free):
+        yield (
+            f"The GPU had room: {size_text(free)} were free, and {size_text(tried)} were asked for. Another limit was "
+            "reached: the commit limit of Windows or WSL (RAM and paging file), the quota of a vGPU or a container, or "
+            "a memory fraction that the program sets; or another process freed memory in between."
+        )
+        return
     yield from _other_processes(memory)
     yield from _fragmentation(memory, snapshot)
     if memory.private_pool_bytes and memory.private_pool_bytes > GIB // 4:
@@ -93,6 +131,27 @@ def _memory_findings(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> It
             f"Tensors of this process fill {100 * allocated / total:.0f} % of the GPU: it needs a smaller job, or a "
             "larger or another GPU."
         )
+
+
+def _more_than_the_gpu(memory: OutOfMemory, total: int) -> int | None:
+    """Return what the process had allocated or reserved, if that and what is free are more than the GPU has."""
+    free = memory.free_bytes or 0 if memory.tried_bytes is not None else 0  # of another moment where nothing was tried
+    held = (size for size in (memory.allocated_bytes, memory.reserved_bytes) if size is not None)
+    return next((size for size in held if size + free > 1.01 * total), None)
+
+
+def _paged(held: int, total: int, free: int, tried: int | None) -> Iterator[str]:
+    """Yield what it means that more is held than the GPU has, as drivers of Windows and WSL let it happen."""
+    beside = f" that had {size_text(free)} free" if free >= MIB else ""
+    yield (
+        f"PyTorch held {size_text(held)} on a GPU of {size_text(total)}{beside}: the driver of Windows or WSL has "
+        f"moved at least {size_text(held + free - total)} to CPU RAM (CUDA's sysmem fallback policy), which is much "
+        "slower. It does not tell what each process holds."
+    )
+    yield (
+        f"The job needs more than {size_text(held + (tried or 0))}: make it smaller, or use a larger GPU. With "
+        "the policy set to 'Prefer No Sysmem Fallback' it fails at the GPU's size instead of becoming slow."
+    )
 
 
 def _other_processes(memory: OutOfMemory) -> Iterator[str]:
@@ -131,6 +190,59 @@ def _fragmentation(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> Iter
             f"Fragmentation adds to it: {size_text(unused)} are reserved and unused{pieces}; with what was free they "
             f"would have been enough for the {size_text(tried)} asked for. {remedy}"
         )
+
+
+def logits_findings(failure: Failure) -> Iterator[str]:
+    """Yield that the logits were asked for, by the line that failed, or by the size that was asked for."""
+    if failure.kind != "gpu":
+        return
+    tried = failure.memory.tried_bytes if failure.memory else None
+    file = failure.place.file if failure.place else ""
+    in_loss = file.endswith(("loss/loss_utils.py", "cross_entropy.py"))
+    in_model = in_loss or any(part in file for part in _OF_LANGUAGE_MODELS)
+    size = _size_of_logits(tried, loose=in_model) if tried is not None and (in_model or not file) else None
+    if failure.code is not None and _OF_LOGITS.search(failure.code):
+        where = f"The line that failed, `{failure.code}`, works on the logits"
+    elif in_loss:
+        where = "It failed in the loss, which works on the logits"
+    elif size is not None and failure.phase in ("forward", "backward", None):
+        yield f"The {size_text(tried)} asked for may be the logits in fp32: {size}. {_FUSED_LOSS}"
+        return
+    else:
+        return
+    asked = f", of which {size_text(tried)} were asked for" if tried else ""
+    yield f"{where} (tokens x vocabulary){asked}{f': {size}' if size else ''}. {_FUSED_LOSS}"
+
+
+def _size_of_logits(tried: int, *, loose: bool) -> str | None:
+    """Return a number of tokens and a known vocabulary whose logits in fp32 have this size; None: there is none.
+
+    Tokens are a power of two, as batches mostly are; other numbers would fit any size.
+
+    Args:
+        tried: bytes that were asked for, as torch rounds them to two decimals.
+        loose: it failed in a language model, so three times a power of two counts too, and a size that is less exact.
+    """
+    rounded = GIB // 200 if tried >= GIB else MIB // 200
+    if tried < _LEAST_LOGITS or not (loose or rounded <= _EXACT * tried):
+        return None
+    for model in built_in_models():
+        vocabulary = model.config.get("vocab_size")
+        if type(vocabulary) is not int or vocabulary <= 0 or _is_round(vocabulary):
+            continue
+        tokens = tried / (4 * vocabulary)
+        for odd in (1, 3) if loose else (1,):
+            count = odd << round(math.log2(max(1.0, tokens / odd)))
+            size = -(-count * vocabulary * 4 // _ROUNDING) * _ROUNDING
+            if abs(size - tried) <= rounded:
+                return f"{count:,} tokens x {vocabulary:,} words x 4 bytes, the vocabulary of {model.label}"
+    return None
+
+
+def _is_round(vocabulary: int) -> bool:
+    """Return True for nearly a power of two, or a small multiple of one: hidden states have such sizes too."""
+    exponent = math.log2(vocabulary)
+    return abs(exponent - round(exponent)) < 0.005 or vocabulary & -vocabulary > vocabulary // 64
 
 
 def _history_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Iterator[str]:
@@ -229,13 +341,6 @@ def _components_beside(snapshot: MemorySnapshot, budget: Budget, failure: Failur
             f"{name.capitalize()} hold {format_gib(snapshot.components[name])} GiB, {format_gib(excess[name])} GiB "
             f"more than predicted {'for that phase' if phase else 'at the peak'}."
         )
-
-
-def size_text(size: int | None) -> str:
-    """Return a size with its unit, in MiB below one GiB."""
-    if size is None:
-        return "an unknown size"
-    return f"{size / MIB:,.0f} MiB" if size < GIB else f"{format_gib(size, digits=2)} GiB"
 
 
 # Finds the point of the predicted step at which an allocation failed.
@@ -349,8 +454,8 @@ def explain_failure(
     least = _least_bytes(memory, budget)
     return Explanation(
         failure=failure,
-        parts=tuple(_parts(memory)) if memory else (),
-        findings=tuple(failure_findings(failure, snapshot)),
+        parts=tuple(_parts(memory)) if memory and failure.kind == "gpu" else (),
+        findings=(*failure_findings(failure, snapshot), *(logits_findings(failure) if budget is None else ())),
         compared=tuple(job_findings(failure, budget, snapshot, least_bytes=least)) if budget else (),
         place=find_place(budget, failure) if budget and memory else None,
         least_bytes=least,
@@ -409,26 +514,35 @@ class FailureJson(TypedDict):
     """One failure of memory in a log, or the one that a memory snapshot shows."""
 
     kind: FailureKind
-    """`gpu`: torch's allocator raised, with its figures; `gpu library`: CUDA, cuBLAS, cuDNN or NCCL had no GPU memory;
-    `host`: an allocation of CPU RAM failed; `killed`: a process was killed."""
+    """`gpu`: torch's allocator raised, with its figures; `gpu library`: another framework or library had no GPU memory;
+    `start`: a server refused to start for lack of GPU memory; `host`: an allocation of CPU RAM failed; `killed`: a
+    process was killed; `not understood`: the line says that memory ran out, in a wording that is not known."""
     line: int
     """Number of its line in the log, from 1; 0: of a memory snapshot."""
     text: str
     """The line, shortened."""
     sure: bool
-    """false: a process was killed by SIGKILL, which may have other reasons than memory."""
+    """false: it may have other reasons than memory, such as SIGKILL or a cuDNN without an algorithm."""
+    source: str | None
+    """Framework, library or program that says it; null: torch, or unknown."""
     rank: int | None
     """Rank of the process; null: the log does not say it."""
     memory: Annotated[dict[str, Any], FieldsOf(OutOfMemory)] | None
-    """Figures of torch's message; null: the failure comes without."""
+    """Figures of the message; null: the failure comes without."""
     phase: PhaseName | None
     """Part of the step in which it happened, by its traceback; null: unknown."""
     place: str | None
     """Innermost line of the traceback outside torch's own files: `file:line function`; null: unknown."""
+    code: str | None
+    """Source of that line, as the traceback prints it; null: unknown."""
     tried_host_bytes: int | None
     """CPU RAM that was asked for; null: unknown, or the failure is not of CPU RAM."""
     steps: int | None
     """Steps that a progress bar had counted before; null: none was seen."""
+    caught: bool
+    """true: the log says that the program caught it and went on."""
+    later_steps: int | None
+    """Steps that a progress bar of the same stream counts after it; null: none was seen."""
 
 
 class ExplanationJson(TypedDict):
@@ -437,7 +551,8 @@ class ExplanationJson(TypedDict):
     failure: FailureJson
     """The failure that is explained."""
     parts: dict[PartName, int]
-    """Bytes that filled the GPU, by what held them; all parts together are the GPU. Empty: the failure comes without
+    """Bytes that filled the GPU, by what held them; all parts together are the GPU, or more
+    than it where a driver moves memory to CPU RAM. Empty: the failure comes without
     figures."""
     findings: list[str]
     """Sentences that follow from the failure alone, the most important first."""

@@ -10,10 +10,13 @@ from ..budget import PhaseName
 if TYPE_CHECKING:
     from .explanation import FailureJson
 
-FailureKind = Literal["gpu", "gpu library", "host", "killed"]
-"""``gpu``: torch's allocator raised, with its figures; ``gpu library``: CUDA, cuBLAS, cuDNN or NCCL had no GPU memory,
-and says no figures; ``host``: an allocation of CPU RAM failed; ``killed``: a process was killed, by the kernel's
-out-of-memory killer or by a signal that it sends."""
+FailureKind = Literal["gpu", "gpu library", "start", "host", "killed", "not understood"]
+"""``gpu``: torch's allocator raised, with its figures; ``gpu library``: another framework or library had no GPU memory;
+``start``: a server refused to start for lack of GPU memory; ``host``: an allocation of CPU RAM failed; ``killed``: a
+process was killed, by the kernel's out-of-memory killer, by a monitor, or by a signal that they send; ``not
+understood``: the line says that memory ran out, in a wording that is not known."""
+_FURTHER_STEPS = 3
+"""Ranks that share a stream print a bar or two after one of them has failed; more steps mean that training went on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +31,13 @@ class OtherProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
-    """The figures of torch's out-of-memory message; None for what its wording does not say.
+    """The figures of an out-of-memory message; None for what its wording does not say.
 
     Torch rounds them to two decimals of their unit.
     """
 
     backend: str
-    """``CUDA``, ``HIP``, ``XPU``, ``NPU``, ``MPS``."""
+    """``CUDA``, ``HIP``, ``XPU``, ``NPU``, ``MPS``; of another framework its name."""
     gpu: int | None
     """Index among the devices that the process sees."""
     tried_bytes: int | None
@@ -106,18 +109,33 @@ class Failure:
     text: str
     """The line, shortened."""
     sure: bool = True
-    """False for a process that was killed by SIGKILL, which is not the kernel's out-of-memory killer alone."""
+    """False for what has other causes than memory too, such as SIGKILL or a cuDNN without an algorithm."""
+    source: str | None = None
+    """Framework, library or program that says it; None: torch, or not known."""
+    says: tuple[str, ...] = ()
+    """What this wording means and what helps, by the table of wordings."""
     rank: int | None = None
     memory: OutOfMemory | None = None
-    """Figures of torch's allocator; None: the failure comes without."""
+    """Figures of the message; None: the failure comes without."""
     phase: PhaseName | None = None
     """Part of the step in which it happened, by its traceback; None: not known."""
     place: StackFrame | None = None
     """Innermost line of the traceback outside torch's own files."""
+    code: str | None = None
+    """Source of that line, as the traceback prints it."""
     tried_host_bytes: int | None = None
     """CPU RAM that was asked for."""
     steps: int | None = None
     """Steps that a progress bar had counted before; None: none was seen."""
+    caught: bool = False
+    """The log says that the program caught it and went on."""
+    later_steps: int | None = None
+    """Steps that a progress bar of the same stream counts after it; None: none was seen."""
+
+    @property
+    def survived(self) -> bool:
+        """True if the log goes on after it: it was caught, or the run was started again."""
+        return self.caught or (self.later_steps or 0) >= _FURTHER_STEPS
 
     def to_json(self) -> "FailureJson":
         """Return the failure for ``--json``."""
@@ -126,12 +144,16 @@ class Failure:
             "line": self.line,
             "text": self.text,
             "sure": self.sure,
+            "source": self.source,
             "rank": self.rank,
             "memory": self.memory.to_json() if self.memory else None,
             "phase": self.phase,
             "place": str(self.place) if self.place else None,
+            "code": self.code,
             "tried_host_bytes": self.tried_host_bytes,
             "steps": self.steps,
+            "caught": self.caught,
+            "later_steps": self.later_steps,
         }
 
 
@@ -152,14 +174,20 @@ class CrashLog:
         """The failure to explain: the first that torch's allocator reports, else the first that is sure, else any.
 
         When one rank runs out of GPU memory, its launcher kills the others, so that a killed rank may come before it
-        in a log only by its printing.
+        in a log only by its printing. What was survived did not end the run.
         """
-        for wanted in ("gpu", "gpu library"):
-            found = next((each for each in self.failures if each.kind == wanted), None)
-            if found is not None:
-                return found
-        sure = (each for each in self.failures if each.sure)
-        return next(sure, self.failures[0] if self.failures else None)
+        return min(self.failures, key=_order, default=None)
+
+
+_RANKING = (("gpu", True), ("gpu library", True), ("start", True), ("host", True), ("gpu library", False))
+"""Kinds of failures, and whether they are sure, in the order in which one is the cause of the others."""
+
+
+def _order(failure: Failure) -> tuple[bool, bool, int]:
+    """Return the key by which the failure to explain comes first."""
+    kind = ("host" if failure.kind == "killed" and failure.sure else failure.kind, failure.sure)
+    rank = _RANKING.index(kind) if kind in _RANKING else len(_RANKING)
+    return failure.kind == "not understood", failure.survived, rank
 
 
 # Finds the phase of the training step of a stack, and its innermost line of the user's or a model's code.

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.sizes import GIB, format_gib
-from vramtop.estimator.crash.explanation import Explanation, PredictedPlace, size_text
+from vramtop.estimator.common.sizes import GIB, format_gib, size_text
+from vramtop.estimator.crash.explanation import Explanation, PredictedPlace
 from vramtop.estimator.crash.records import CrashLog, Failure
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 
@@ -17,10 +17,18 @@ _LEAST_SHOWN = GIB // 200
 """Bytes that a table with two decimals of a GiB shows as more than nothing."""
 _HEADS = {
     "gpu": "GPU memory ran out",
-    "gpu library": "GPU memory ran out, outside PyTorch's allocator",
+    "gpu library": "GPU memory ran out",
+    "start": "The server did not start for lack of GPU memory",
     "host": "CPU RAM ran out",
     "killed": "A process was killed",
+    "not understood": "Not understood: a line that may say that memory ran out",
 }
+_MAYBE = {
+    "gpu library": "Possible: GPU memory may have run out",
+    "start": "The server did not start",
+    "killed": "A process was killed (SIGKILL)",
+}
+"""Heads of failures that have other causes too."""
 _PARTS = {
     "tensors": "tensors",
     "unused by tensors": "reserved by PyTorch, unused",
@@ -155,8 +163,9 @@ def place_sentence(place: PredictedPlace) -> str:
 
 def _headline(failure: Failure) -> str:
     memory = failure.memory
-    words = [_HEADS[failure.kind]]
-    where = [f"rank {failure.rank}"] if failure.rank is not None else []
+    words = [_head(failure)]
+    where = [failure.source] if failure.source else []
+    where += [f"rank {failure.rank}"] if failure.rank is not None else []
     if memory is not None:
         where += [f"GPU {memory.gpu}"] if memory.gpu is not None else []
         where += [f"line {failure.line:,}"] if failure.line else []
@@ -166,17 +175,29 @@ def _headline(failure: Failure) -> str:
         words.append(f": {', '.join(known)}" if known else "")
     elif where:
         words.append(f" ({', '.join(where)})")
+    if failure.tried_host_bytes is not None:
+        words.append(f": {size_text(failure.tried_host_bytes)} asked for")
     step = [phase_place(failure.phase) if failure.phase else "", f"at {failure.place}" if failure.place else ""]
     place = ", ".join(word for word in step if word)
     return "".join(words) + (f"; {place}" if place else "")
 
 
+def _head(failure: Failure) -> str:
+    """Return the first words on a failure."""
+    head = _HEADS[failure.kind] if failure.sure else _MAYBE.get(failure.kind, _HEADS[failure.kind])
+    return f"{head}, and the program went on" if failure.caught else head
+
+
 def _other_failures(log: CrashLog, shown: Failure, output: TextOutput) -> Iterator[str]:
-    others = [failure for failure in log.failures if failure is not shown]
+    others = [
+        each for each in log.failures if (each.line, each.kind, each.rank) != (shown.line, shown.kind, shown.rank)
+    ]
+    others.sort(key=lambda failure: failure.kind == "not understood")
     for failure in others[:_MAX_FAILURES]:
         rank = f"rank {failure.rank}: " if failure.rank is not None else ""
-        what = _HEADS[failure.kind] if failure.sure else "A process was killed (SIGKILL)"
-        yield from output.wrapped(f"also line {failure.line:,}: {rank}{_inside(what)}", indent="  ")
+        what = f"not understood: {failure.text}" if failure.kind == "not understood" else _inside(_head(failure))
+        by = f" ({failure.source})" if failure.source else ""
+        yield from output.wrapped(f"also line {failure.line:,}: {rank}{what}{by}", indent="  ", further="    ")
     left = len(others) - _MAX_FAILURES + log.unkept
     if left > 0:
         yield output.text(f"  and {left:,} more")
@@ -194,8 +215,10 @@ def _part_lines(explanation: Explanation, output: TextOutput) -> Iterator[str]:
     memory = explanation.failure.memory
     total = memory.total_bytes if memory else None
     yield ""
-    yield output.text(f"what filled the GPU{f', {format_gib(total)} GiB' if total else ''}:")
-    scale = total or sum(part.bytes for part in parts)
+    held = sum(part.bytes for part in parts)
+    what = "what filled the GPU" if total is None or held <= 1.01 * total else "what was held, more than the GPU has"
+    yield output.text(f"{what}{f', {format_gib(total)} GiB' if total else ''}:")
+    scale = max(total or 0, held)
     width = max(len(_PARTS[part.name]) for part in parts)
     room = min(_BAR_WIDTH, output.width - width - 17)
     for part in parts:

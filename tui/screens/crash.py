@@ -84,7 +84,7 @@ CRASH_KEYS: list[BindingType] = [
 
 
 _ASK = "Open what the run has left: {key} asks for a log with torch's out-of-memory message, or a memory snapshot."
-_NO_FAILURE = "This log has no failure of memory: neither torch's out-of-memory message nor a host out-of-memory kill."
+_NO_FAILURE = "No out-of-memory error was found in this log."
 
 
 class CrashScreen(Screen[None]):
@@ -206,7 +206,7 @@ class CrashScreen(Screen[None]):
             return "Out of memory"
         if self._opened is None:
             return "What a run has left"
-        return "Memory snapshot" if isinstance(self._opened.content, MemorySnapshot) else "No failure of memory found"
+        return "Memory snapshot" if isinstance(self._opened.content, MemorySnapshot) else "No out-of-memory error found"
 
     @property
     def _explanation(self) -> Explanation | None:

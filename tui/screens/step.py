@@ -15,10 +15,9 @@ from textual.screen import Screen
 
 from vramtop.estimator.budget import Budget, ComponentName, Components, LargeTensor, PhaseMark, Timeline
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.common.sizes import format_gib, size_text
 from vramtop.estimator.common.untrusted_files import read_file
 from vramtop.estimator.crash.crash_file import read_crash_file
-from vramtop.estimator.crash.explanation import size_text
 from vramtop.estimator.crash.records import CrashLog
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 from vramtop.estimator.estimation import UNTRACED, why_untraced

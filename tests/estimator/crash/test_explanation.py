@@ -7,7 +7,7 @@ from memory_snapshots import AUTOGRAD, LOAD, LOSS, MIB, Recorder
 
 from vramtop.estimator.budget import Budget, Components, PhaseMark, PhaseName, Timeline
 from vramtop.estimator.crash.explanation import explain_failure, failure_of_snapshot
-from vramtop.estimator.crash.records import Failure, OtherProcess, OutOfMemory
+from vramtop.estimator.crash.records import Failure, OtherProcess, OutOfMemory, StackFrame
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 from vramtop.estimator.crash.snapshot.snapshot_reader import _Reader
 from vramtop.estimator.estimation import estimate
@@ -85,6 +85,42 @@ def test_one_tensor_larger_than_the_gpu() -> None:
 
 def test_a_limit_of_the_programs_own() -> None:
     assert "limits itself to 12.0 GiB" in said(failure(allowed_bytes=12 * GIB, free_bytes=10 * GIB))
+
+
+def test_more_than_the_gpu_has_was_moved_to_cpu_ram() -> None:
+    """The driver of Windows and WSL pages, so that the figures exceed the GPU; NVML then knows no process."""
+    text = said(failure(total_bytes=8 * GIB, free_bytes=0, allocated_bytes=13 * GIB, unallocated_bytes=0))
+    assert "13.00 GiB on a GPU of 8.00 GiB: the driver of Windows or WSL has moved at least 5.00 GiB to CPU RAM" in text
+    assert "needs more than 15.00 GiB" in text
+    assert "fill" not in text
+    beside = said(failure(total_bytes=8 * GIB, free_bytes=3 * GIB, allocated_bytes=7 * GIB, unallocated_bytes=0))
+    assert "that had 3.00 GiB free: the driver of Windows or WSL has moved at least 2.00 GiB" in beside
+    assert "Windows" not in said(failure())
+
+
+def test_more_free_than_was_asked_for_is_another_limit() -> None:
+    roomy = failure(free_bytes=4 * GIB, allocated_bytes=10 * GIB, unallocated_bytes=3 * GIB, process_bytes=14 * GIB)
+    text = said(roomy)
+    assert "The GPU had room: 4.00 GiB were free, and 2.00 GiB were asked for. Another limit was reached" in text
+    assert "Fragmentation" not in text
+    assert "without them" not in text
+    assert "had room" not in said(failure(allowed_bytes=12 * GIB, free_bytes=10 * GIB, allocated_bytes=10 * GIB))
+
+
+def test_logits_without_a_job() -> None:
+    """By the line that failed, or by tokens x vocabulary x 4 bytes of a vocabulary that is known."""
+    place = StackFrame(file="/env/transformers/models/llama/modeling_llama.py", line=9, function="forward")
+    line = replace(failure("forward", tried_bytes=3 * GIB), place=place, code="logits = logits.float()")
+    assert "`logits = logits.float()`, works on the logits (tokens x vocabulary), of which 3.00 GiB" in said(line)
+    assert "use_liger_kernel=True" in said(line)
+    size = 16_384 * 128_256 * 4
+    for tried in (size, round(round(size / GIB, 2) * GIB)):
+        text = said(failure(None, total_bytes=80 * GIB, tried_bytes=tried))
+        assert "may be the logits in fp32: 16,384 tokens x 128,256 words x 4 bytes" in text
+    assert "logits" not in said(failure(None, total_bytes=80 * GIB, tried_bytes=round(size * 1.01)))
+    assert "logits" not in said(failure(None, total_bytes=80 * GIB, tried_bytes=8 * GIB))
+    elsewhere = replace(failure("forward", tried_bytes=size), place=replace(place, file="/home/u/resnet.py"))
+    assert "logits" not in said(elsewhere)
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,57 @@ def test_the_launch_line_of_the_log_is_the_job_if_it_can_be_read(
 
 
 @pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (
+            "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3221225472 "
+            "bytes.\n     preallocated temp allocation:    3.00GiB\n",
+            "GPU memory ran out (JAX/XLA, line 1): 3.00 GiB asked for",
+        ),
+        (
+            "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.25GiB (rounded to 2415919104)requested by op "
+            "model/conv/Conv2D\n",
+            "The op was model/conv/Conv2D.",
+        ),
+        (
+            "ValueError: Free memory on device (30.00/40.00 GiB) on startup is less than desired GPU memory "
+            "utilization (0.9, 36.00 GiB).\n",
+            "start with --gpu-memory-utilization 0.75 or less",
+        ),
+        ("torch.OutOfMemoryError: Allocation on device \n", "GPU memory ran out (PyTorch's cudaMallocAsync backend)"),
+        ("RuntimeError: Unable to find a valid cuDNN algorithm\n", "Possible: GPU memory may have run out (cuDNN)"),
+        (
+            MESSAGE.removeprefix("[rank1]: ") + "WARNING attempting to recover from OOM in forward/backward pass\n",
+            "GPU memory ran out, and the program went on (GPU 1, line 1)",
+        ),
+        (MESSAGE.replace("16.00 GiB is", "30.00 GiB is"), "what was held, more than the GPU has, 23."),
+    ],
+)
+def test_who_else_says_that_memory_ran_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, words: str
+) -> None:
+    path = tmp_path / "log"
+    path.write_text(lines)
+    assert main(["explain", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert words in " ".join(out.split())
+    assert "also line" not in out
+    assert explained(capsys, str(path))["failures"][0]["line"] == 1
+
+
+def test_what_is_not_understood_is_shown_and_not_denied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log"
+    path.write_text("loss 0.1\nfrobnicator: the arena is out of memory\n")
+    assert main(["explain", str(path)]) == 3
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Not understood: a line that may say that memory ran out line 2: frobnicator: the arena is out of" in out
+    assert main(["explain", str(path), "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    require_valid("explain", found)
+    assert found["failure"]["kind"] == "not understood"
+
+
+@pytest.mark.parametrize(
     ("content", "code", "words"),
     [
         (b"", 2, "it is empty"),
@@ -177,8 +228,8 @@ def test_the_launch_line_of_the_log_is_the_job_if_it_can_be_read(
         (b"\x80\x04cposix\nsystem\n.", 2, "nothing in it was executed"),
         (b"\x80\x04N.", 2, "not a memory snapshot"),
         (b"\x80\x04]K\x01a.", 2, "not a memory snapshot"),
-        (b"all is well\nloss 0.1\n", 3, "no failure of memory in its 2 lines: neither torch's"),
-        (b"all is well\n", 3, "in its 1 line:"),
+        (b"all is well\nloss 0.1\n", 3, "no out-of-memory error found in its 2 lines"),
+        (b"all is well\n", 3, "found in its 1 line"),
     ],
     ids=range(9),
 )

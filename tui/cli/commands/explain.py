@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError, InputError, VramtopError
+from vramtop.estimator.common.errors import CannotTellError, ExitCode, InputError, VramtopError
 from vramtop.estimator.common.sizes import parse_size
 from vramtop.estimator.crash.crash_file import read_crash_file, read_crash_stream
 from vramtop.estimator.crash.explanation import Explanation, explain_failure, failure_of_snapshot
@@ -117,11 +117,11 @@ _GIVE_HOST_JOB = (
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
-    """Print the explanation; exit code 0: explained, 3: nothing that could be explained.
+    """Print the explanation; exit code 0: explained, 3: nothing that is understood.
 
     Raises:
         InputError: the file or the job cannot be read.
-        CannotTellError: the file has no failure of memory.
+        CannotTellError: the file says nothing of memory that ran out.
     """
     given_bytes = _given_bytes(options)  # a wrong flag is an error, whether it is needed or not
     for text in options.set:
@@ -136,6 +136,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     memory = failure.memory
     budget, correct = _estimate(options, loaded, memory.total_bytes if memory else None)
     explanation = explain_failure(failure, budget=budget, snapshot=snapshot)
+    code = ExitCode.CANNOT_TELL if failure.kind == "not understood" else ExitCode.DONE
     advice = None
     if loaded is not None and budget is not None:
         with Progress(quiet=options.json) as progress:
@@ -151,7 +152,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             "notes": [remark] if remark else [],
         }
         print(json_text(found))
-        return 0
+        return code
     print("\n".join(explanation_lines(explanation, output, budget=budget, log=log)))
     if advice is not None and loaded is not None and budget is not None:
         print("\n".join(advice_lines(advice, loaded, output)))
@@ -163,7 +164,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if remark:
         print()
         print("\n".join(output.wrapped(remark)))
-    return 0
+    return code
 
 
 def _read(options: argparse.Namespace) -> tuple[CrashLog | None, MemorySnapshot | None]:
@@ -187,8 +188,7 @@ def _failure(options: argparse.Namespace, log: CrashLog | None, snapshot: Memory
         return failure_of_snapshot(snapshot) if snapshot is not None else None
     if not log.failures:
         raise CannotTellError(
-            f"{options.file}: no failure of memory in its {log.lines:,} line{'' if log.lines == 1 else 's'}: neither "
-            "torch's out-of-memory message nor a host out-of-memory kill"
+            f"{options.file}: no out-of-memory error found in its {log.lines:,} line{'' if log.lines == 1 else 's'}"
         )
     if options.rank is None:
         return log.cause

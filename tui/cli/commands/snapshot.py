@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.crash.explanation import size_text
+from vramtop.estimator.common.sizes import size_text
 from vramtop.monitor.probe.ask_snapshot import ask_for_snapshot
 
 from ...draw.text_output import detect_output

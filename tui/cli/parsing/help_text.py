@@ -196,7 +196,7 @@ OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
     },
     "models": {ExitCode.DONE: "listed", ExitCode.WRONG_INPUT: "wrong input, or no model has such a name"},
     "attach": {ExitCode.DONE: "the run was read", ExitCode.CANNOT_TELL: "a setting that is needed is missing"},
-    "explain": {ExitCode.DONE: "explained", ExitCode.CANNOT_TELL: "no failure of memory found"},
+    "explain": {ExitCode.DONE: "explained", ExitCode.CANNOT_TELL: "no out-of-memory error found, or not understood"},
     "snapshot": {
         ExitCode.DONE: "the snapshot is written",
         ExitCode.CANNOT_TELL: "it is not: the process has no probe, or did not answer in time",

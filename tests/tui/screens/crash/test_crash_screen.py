@@ -176,7 +176,7 @@ async def test_the_key_asks_for_a_file_where_no_run_has_failed(
         log.write_text("all is well\n")
         app.screen.query_one(Input).value = str(log)
         await pilot.press("enter")
-        await until_shown(pilot, lambda: "No failure of memory found: " in screen_text(app))
+        await until_shown(pilot, lambda: "No out-of-memory error found: " in screen_text(app))
         await pilot.press("o")
         await until_shown(pilot, lambda: bool(app.screen.query(Input)))
         app.screen.query_one(Input).value = str(path)

@@ -1,0 +1,702 @@
+"""Wordings in which programs say that memory ran out: one table, with what each tells and what helps."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ..common.sizes import size_text
+from .records import FailureKind, OutOfMemory
+
+# Sizes as programs print them.
+
+
+SIZE = r"\d[\d,]{0,24}(?:\.\d{1,9})? ?(?:bytes|[KMGTPE]i?B?|B)\b"
+_PARTS = re.compile(r"([\d,]+(?:\.\d+)?) ?([A-Za-z]*)")
+_MAX_BYTES = 2**50
+"""Larger figures are -1 as an unsigned number: the driver did not know."""
+
+
+def size_bytes(text: str, *, binary: bool = False) -> int | None:
+    """Return the bytes of a size such as ``2.25GiB``, ``20.00 MiB``, ``0 bytes`` or ``184549376B``; None: unknown.
+
+    Args:
+        text: a size; XLA's ``G`` and ``M`` are powers of 1024. Without a unit it is bytes, a decimal GiB.
+        binary: ``GB`` and ``MB`` are powers of 1024 too.
+    """
+    match = _PARTS.match(text)
+    if match is None or len(match[1]) > 24:
+        return None
+    unit = match[2] or ("GiB" if "." in match[1] else "")
+    power = "KMGTPE".find(unit[0]) + 1 if unit and unit != "bytes" else 0
+    base = 1000 if len(unit) == 2 and not binary else 1024
+    size = float(match[1].replace(",", "")) * base**power
+    return round(size) if size < _MAX_BYTES else None
+
+
+# The table: the first wording that a line has is what it says.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """One way of saying that memory ran out."""
+
+    kind: FailureKind
+    source: str | None = None
+    """Name of the program or library that says it; None: the wording does not tell."""
+    pattern: str
+    """Regular expression of the line that says it; named groups are figures."""
+    sure: bool = True
+    """False: it has other causes than memory too."""
+    caught: bool = False
+    """The line says that the program goes on."""
+    figures: tuple[str, ...] = ()
+    """Expressions whose named groups are figures too, in the same line or one that follows it."""
+    binary: bool = False
+    """``MB`` and ``GB`` are powers of 1024 here."""
+    says: tuple[str, ...] = ()
+    """What it means and what helps; ``{name}`` is a figure, and a sentence whose figures the log lacks is left out."""
+    derive: Callable[[Mapping[str, int]], dict[str, str]] | None = None
+    """Makes further figures, as text, of the sizes."""
+
+    def memory(self, found: Mapping[str, str]) -> OutOfMemory | None:
+        """Return the figures of the GPU; None: the log has none."""
+        known = {name: self.size(found[name]) for name in ("tried", "total", "free", "allocated") if name in found}
+        if self.kind in ("host", "killed") or not known:
+            return None
+        return OutOfMemory(
+            backend=self.source or "CUDA",
+            gpu=int(found["gpu"]) if "gpu" in found else None,
+            tried_bytes=known.get("tried"),
+            total_bytes=known.get("total"),
+            free_bytes=known.get("free"),
+            allocated_bytes=known.get("allocated"),
+            unallocated_bytes=None,
+        )
+
+    def sentences(self, found: Mapping[str, str]) -> Iterator[str]:
+        """Yield what it says, with the figures of the log.
+
+        Args:
+            found: figures by name, as the log has them.
+        """
+        sizes = {name: size for name, text in found.items() if name in _SIZES and (size := self.size(text)) is not None}
+        texts = {name: text for name, text in found.items() if name not in _SIZES}
+        texts |= {name: size_text(size) for name, size in sizes.items()}
+        if self.derive is not None:
+            texts |= self.derive(sizes)
+        for sentence in self.says:
+            if all(name in texts for name in re.findall(r"\{(\w+)\}", sentence)):
+                yield sentence.format_map(texts)
+
+    def size(self, text: str) -> int | None:
+        """Return the bytes of a size as this program prints it."""
+        return size_bytes(text, binary=self.binary)
+
+
+_SIZES = frozenset(
+    "tried total free allocated needed wanted room used node beyond arguments outputs temporaries".split()  # noqa: SIM905
+)
+"""Names of figures that are sizes; all others are words or numbers, shown as they are."""
+
+_SMALLER = "Make the batch or the sequences smaller, or checkpoint activations."
+_SHARED_GPU = (
+    "If another process uses the GPU, lower XLA_PYTHON_CLIENT_MEM_FRACTION or set XLA_PYTHON_CLIENT_PREALLOCATE=false: "
+    "JAX takes 75 % of the GPU when it starts."
+)
+_TF_SMALLER = (
+    "Make the batch smaller. If another process uses the GPU, set TF_FORCE_GPU_ALLOW_GROWTH=true: TensorFlow takes all "
+    "of it when it starts."
+)
+_TPU_SMALLER = "Make the batch smaller, shard over more chips, or recompute activations (jax.checkpoint)."
+_SERVER = "Lower --max-model-len or --max-num-seqs, quantize the weights, or use more GPUs (--tensor-parallel-size)."
+_LLAMA_CPP = "Put fewer layers on the GPU (-ngl), shorten the context (-c), or take a smaller quantization."
+_POSSIBLE = (
+    "On a full GPU this is usually memory: {what}. It has other causes too, such as a driver or library version that "
+    "does not match."
+)
+
+
+def _of_vllm_share(sizes: Mapping[str, int]) -> dict[str, str]:
+    """Return what others hold, and the largest share of the GPU that is free, rounded down to two decimals."""
+    if not {"free", "total"} <= sizes.keys() or not sizes["total"]:
+        return {}
+    share = int(100 * sizes["free"] / sizes["total"]) / 100
+    return {"others": size_text(sizes["total"] - sizes["free"]), "share": f"{share:.2f}"}
+
+
+# XLA: xla/service/buffer_assignment.cc, xla/stream_executor/*_executor_memory_allocator.cc, and its TPU compiler
+_XLA_STATS = (
+    rf"parameter allocation: +(?P<arguments>{SIZE})",
+    rf"maybe_live_out allocation: +(?P<outputs>{SIZE})",
+    rf"preallocated temp allocation: +(?P<temporaries>{SIZE})",
+    rf"total allocation: +(?P<needed>{SIZE})",
+)
+_XLA = (
+    "The program needs {needed}: arguments {arguments}, outputs {outputs}, temporaries {temporaries}.",
+    _SMALLER.replace("checkpoint activations", "recompute activations (jax.checkpoint)"),
+    _SHARED_GPU,
+)
+# tsl/framework/bfc_allocator.cc, tensorflow/core/framework/op_kernel.cc
+_TF_FIGURES = (
+    r"requested by op (?P<op>[^\s.]\S*)",
+    rf"Sum Total of in-use chunks: (?P<allocated>{SIZE})",
+    r"\bLimit: +(?P<total>\d+)",
+    r"\bInUse: +(?P<allocated>\d+)",
+    r"OOM when allocating tensor with shape ?(?P<shape>\[[\d,]*\]) and type (?P<type>\w+)",
+)
+_TF = (
+    "The op was {op}.",
+    "The tensor has the shape {shape}, of {type}.",
+    "TensorFlow's allocator had {allocated} of its {total} in use.",
+    _TF_SMALLER,
+)
+_KV_LENGTH = "Serve shorter sequences, --max-model-len {length}, or raise --gpu-memory-utilization if memory is free."
+
+WORDINGS: tuple[Wording, ...] = (
+    # --- CPU RAM: monitors and servers that say so themselves
+    Wording(  # ray: src/ray/raylet/worker_killing_policy.cc, node_manager.cc
+        kind="killed",
+        source="Ray's memory monitor",
+        pattern=r"due to the node running low on memory|killed due to memory pressure \(OOM\)|\bNODE_OUT_OF_MEMORY\b",
+        figures=(
+            rf"\bwas (?P<used>{SIZE}) / (?P<node>{SIZE})",
+            r"memory usage threshold of (?P<threshold>[\d.]+\d)",
+        ),
+        binary=True,
+        says=(
+            "CPU RAM of the node ran out, not GPU memory: Ray's memory monitor killed a task or an actor.",
+            "The node had {used} of {node} in use.",
+            "Ray kills when a share of {threshold} of the RAM is in use (RAY_memory_usage_threshold).",
+            "Run fewer tasks or actors on each node (num_cpus, memory), or use a node with more RAM.",
+        ),
+    ),
+    Wording(
+        kind="host",
+        source="Ray",
+        pattern=r"\bObjectStoreFullError\b",
+        says=(
+            "Ray's object store in shared memory is full; GPU memory was not the cause.",
+            "Give it more (ray start --object-store-memory), or hold fewer objects at once.",
+        ),
+    ),
+    Wording(  # ollama: server/sched.go, llm/server.go
+        kind="host",
+        source="Ollama",
+        pattern=rf"model requires more system memory \((?P<tried>{SIZE})\) than is available \((?P<room>{SIZE})\)",
+        says=("The model needs {tried} of CPU RAM, and {room} are available: take a smaller model or quantization.",),
+    ),
+    Wording(
+        kind="host",
+        source="Java",
+        pattern=r"java\.lang\.OutOfMemoryError",
+        says=("The heap of a Java process is full (Spark: spark.executor.memory, spark.driver.memory); GPUs are not.",),
+    ),
+    Wording(
+        kind="host",
+        source="Windows",
+        pattern=r"\[WinError 1455\]|[Pp]aging file is too small",
+        says=(
+            "Windows has no room left in RAM and its paging file; GPU memory was not the cause.",
+            "Make the paging file larger, or load with fewer DataLoader workers.",
+        ),
+    ),
+    Wording(
+        kind="host",
+        source="TensorFlow",
+        pattern=r"OOM when allocating tensor with shape ?(?P<shape>\[[\d,]*\]) and type (?P<type>\w+) on .{0,200}"
+        r"device:(?:CPU|cpu):",
+        says=("CPU RAM ran out, not GPU memory, for a tensor of shape {shape}, of {type}.",),
+    ),
+    # --- servers that refuse to start
+    Wording(  # vllm/v1/worker/gpu_worker.py, vllm/v1/worker/utils.py: request_memory
+        kind="start",
+        source="vLLM",
+        pattern=rf"Free memory on device(?: \S+)? \((?P<free>[\d.]+)/(?P<total>{SIZE})\) on startup is less than",
+        figures=(rf"desired GPU memory utilization \((?P<asked>[\d.]+), (?P<wanted>{SIZE})\)",),
+        says=(
+            "vLLM wants {wanted} (--gpu-memory-utilization {asked}), and {free} of {total} are free: {others} are held "
+            "by other processes or by an earlier run that has not ended.",
+            "Free them, or start with --gpu-memory-utilization {share} or less.",
+        ),
+        derive=_of_vllm_share,
+    ),
+    Wording(  # vllm/v1/core/kv_cache_utils.py; 0.6 and earlier: vllm/worker/worker.py
+        kind="start",
+        source="vLLM",
+        pattern=r"No available memory for (?:the )?cache blocks",
+        figures=(rf"Available KV cache memory: (?P<left>-?{SIZE})",),
+        says=(
+            "Weights and activations fill vLLM's share of the GPU, so no room is left for the KV cache.",
+            "vLLM counted {left} for it.",
+            "Raise --gpu-memory-utilization, or end other processes on the GPU. " + _SERVER,
+        ),
+    ),
+    Wording(
+        kind="start",
+        source="vLLM",
+        pattern=r"To serve at least one request with the models?'?s? max(?:imum)? seq(?:uence)? len(?:gth)? "
+        r"\((?P<asked>\d+)\)",
+        figures=(
+            rf"(?P<needed>{SIZE}) KV cache is needed",
+            rf"available KV cache memory \((?P<room>{SIZE})\)",
+            r"estimated maximum model length is (?P<length>\d+)",
+        ),
+        says=(
+            "One sequence of {asked} tokens needs {needed} of KV cache, and vLLM has {room} for it.",
+            _KV_LENGTH,
+            "Otherwise: an fp8 KV cache (--kv-cache-dtype fp8), quantized weights, or more GPUs "
+            "(--tensor-parallel-size).",
+        ),
+    ),
+    Wording(
+        kind="start",
+        source="vLLM",
+        pattern=r"max seq len \((?P<asked>\d+)\) is larger than the maximum number of tokens that can be stored in "
+        r"(?:the )?KV cache \((?P<length>\d+)\)",
+        says=("One sequence of {asked} tokens is too long: the KV cache has room for {length} tokens.", _KV_LENGTH),
+    ),
+    Wording(
+        kind="start",
+        source="vLLM",
+        pattern=rf"Error in memory profiling\. Initial free memory (?P<free>{SIZE}|\d+)",
+        sure=False,
+        says=(
+            "Another process gave GPU memory back while vLLM measured what it may use: memory had not run out.",
+            "Start vLLM when the others have ended, or set --kv-cache-memory-bytes, with which it does not measure.",
+        ),
+    ),
+    Wording(  # vllm/v1/worker/gpu_model_runner.py
+        kind="start",
+        source="vLLM",
+        pattern=r"out of memory occurred when warming up (?P<what>\w+) with (?P<requests>\d+) dummy requests",
+        says=(
+            "The GPU was full when vLLM warmed up its {what} with {requests} requests.",
+            "Lower --max-num-seqs or --gpu-memory-utilization.",
+        ),
+    ),
+    Wording(  # sglang/srt/model_executor: MemoryPoolConfig, ModelRunner.init_memory_pool
+        kind="start",
+        source="SGLang",
+        pattern=r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction-static",
+        figures=(r"mem_fraction_static=(?P<asked>[\d.]*\d)",),
+        says=(
+            "Weights fill SGLang's static share of the GPU, so no room is left for the KV cache.",
+            "The share is --mem-fraction-static {asked}.",
+            "Raise --mem-fraction-static, quantize the weights, or use more GPUs (--tp-size).",
+        ),
+    ),
+    Wording(
+        kind="start",
+        source="SGLang",
+        pattern=r"memory capacity is unbalanced",
+        figures=(
+            r"pre_model_load_memory=(?P<least>[\d.]+)",
+            r"local_gpu_memory=(?P<here>[\d.]+)",
+        ),
+        says=(
+            "One GPU of the group has much less free memory than the others; another process probably holds it.",
+            "Look at the GPUs with vramtop --once and free them, or choose others (CUDA_VISIBLE_DEVICES).",
+        ),
+    ),
+    Wording(
+        kind="start",
+        source="SGLang",
+        pattern=r"Capture cuda graph failed: .{0,200}out of memory",
+        says=(
+            "The GPU was full when SGLang captured CUDA graphs.",
+            "Lower --mem-fraction-static or --cuda-graph-max-bs.",
+        ),
+    ),
+    Wording(
+        kind="gpu library",
+        source="SGLang",
+        pattern=r"(?:Prefill|Decode) out of memory\. Try to lower your batch size",
+        says=("The KV cache of SGLang is full.", "Lower --max-running-requests or --chunked-prefill-size."),
+    ),
+    Wording(  # text-generation-inference: server/text_generation_server/models/flash_causal_lm.py
+        kind="start",
+        source="text-generation-inference",
+        pattern=r"Not enough memory to handle (?P<tokens>\d+) (?:prefill|total|max_total) tokens",
+        says=(
+            "The GPU has no room for a batch of {tokens} tokens.",
+            "Lower --max-batch-prefill-tokens or --max-total-tokens.",
+        ),
+    ),
+    Wording(
+        kind="gpu library",
+        source="CuPy",
+        pattern=rf"Out of memory allocating (?P<tried>{SIZE}) \(allocated so far: (?P<allocated>{SIZE})",
+        says=("CuPy asked for it; if it shares the GPU with PyTorch, limit its pool (CUPY_GPU_MEMORY_LIMIT).",),
+    ),
+    # --- JAX, XLA, TensorFlow
+    Wording(
+        kind="gpu library",
+        source="TensorFlow or XLA",
+        pattern=rf"ran out of memory trying to allocate (?P<tried>{SIZE}).{{0,200}}"
+        r"caller indicates that this is not a failure",
+        caught=True,
+        says=("It is a warning: the program goes on with a slower algorithm that needs less memory.",),
+    ),
+    Wording(
+        kind="gpu library",
+        source="TPU",
+        pattern=r"[Rr]an out of memory in memory space (?P<space>\w+)",
+        figures=(
+            rf"Used (?P<needed>{SIZE}) of (?P<total>{SIZE}) \w+\.",
+            rf"Exceeded \w+ capacity by (?P<beyond>{SIZE})",
+            rf"HLO temp +(?P<temporaries>{SIZE})",
+            rf"arguments +(?P<arguments>{SIZE})",
+        ),
+        says=(
+            "The program needs {needed} of the chip's {total} ({space}): {beyond} too much.",
+            "Of them, arguments are {arguments} and temporaries {temporaries}.",
+            _TPU_SMALLER,
+        ),
+    ),
+    Wording(
+        kind="gpu library",
+        source="TPU",
+        pattern=rf"RESOURCE_EXHAUSTED.{{0,200}}Attempting to (?:reserve|allocate) (?P<tried>{SIZE})"
+        rf"(?:.{{0,200}}There (?:are|is) (?P<free>{SIZE}) free)?",
+        says=(_TPU_SMALLER,),
+    ),
+    Wording(
+        kind="gpu library",
+        source="TPU",
+        pattern=rf"RESOURCE_EXHAUSTED.{{0,80}}Hbm usage:? (?P<needed>{SIZE})"
+        rf".{{0,200}}exceeding available bytes: (?P<total>{SIZE})",
+        says=("The program needs {needed} of the chip's {total}.", _TPU_SMALLER),
+    ),
+    Wording(
+        kind="gpu library",
+        source="JAX/XLA",
+        pattern=rf"Out of memory (?:while trying to allocate|allocating) (?P<tried>{SIZE})",
+        figures=_XLA_STATS,
+        says=_XLA,
+    ),
+    Wording(
+        kind="gpu library",
+        source="JAX/XLA",
+        pattern=rf"Failed to allocate request for (?P<tried>{SIZE}) \(\d+B\) on device ordinal (?P<gpu>\d+)",
+        figures=_XLA_STATS,
+        says=_XLA,
+    ),
+    Wording(
+        kind="gpu library",
+        source="JAX/XLA",
+        pattern=rf"\bxla/.{{0,200}}ran out of memory trying to allocate (?P<tried>{SIZE})",
+        figures=(*_XLA_STATS, rf"Sum Total of in-use chunks: (?P<allocated>{SIZE})"),
+        says=_XLA,
+    ),
+    Wording(
+        kind="gpu library",
+        source="TensorFlow",
+        pattern=rf"Allocator \(\w*?GPU_(?P<gpu>\d+)_bfc\) ran out of memory trying to allocate (?P<tried>{SIZE})",
+        figures=_TF_FIGURES,
+        says=_TF,
+    ),
+    Wording(
+        kind="gpu library",
+        source="TensorFlow",
+        pattern=r"OOM when allocating tensor with shape ?(?P<shape>\[[\d,]*\]) and type (?P<type>\w+)",
+        figures=(r"device:(?:GPU|gpu):(?P<gpu>\d+)", *_TF_FIGURES),
+        says=_TF,
+    ),
+    Wording(
+        kind="gpu library",
+        source="TensorFlow",
+        pattern=r"errors_impl\.ResourceExhaustedError"
+        r"|(?:RESOURCE_EXHAUSTED|Resource exhausted): ?failed to allocate memory",
+        figures=_TF_FIGURES,
+        says=_TF,
+    ),
+    Wording(
+        kind="gpu library",
+        source="TensorFlow",
+        pattern=r"Dst tensor is not initialized",
+        sure=False,
+        says=(_POSSIBLE.format(what="TensorFlow could not copy a tensor to it"), _TF_SMALLER),
+    ),
+    Wording(  # xla/stream_executor/cuda/cuda_executor.cc, of TensorFlow and JAX
+        kind="gpu library",
+        source="TensorFlow or JAX",
+        pattern=rf"failed to allocate (?P<tried>{SIZE}) \(\d+ bytes\) from device: (?:CUDA|HIP)_ERROR_",
+        says=("The driver had no {tried} to give when the program took its share of the GPU.", _SHARED_GPU),
+    ),
+    # --- other frameworks and programs
+    Wording(  # paddle/fluid/memory/allocation/cuda_allocator.cc
+        kind="gpu library",
+        source="PaddlePaddle",
+        pattern=rf"Out of memory error on GPU (?P<gpu>\d+)\. +Cannot allocate (?P<tried>{SIZE}) memory",
+        figures=(
+            rf"(?P<allocated>{SIZE}) memory has been allocated",
+            rf"available memory is only (?P<free>{SIZE})",
+        ),
+        binary=True,
+        says=(_SMALLER,),
+    ),
+    Wording(
+        kind="gpu library",
+        source="RAPIDS",
+        pattern=r"bad_alloc: (?:out_of_memory|CUDA error|cudaErrorMemoryAllocation)|rmm::out_of_memory",
+        says=(
+            "RMM, the allocator of RAPIDS and XGBoost, had no GPU memory.",
+            "Use smaller partitions, or managed memory.",
+        ),
+    ),
+    Wording(  # ggml/src/ggml-cuda/ggml-cuda.cu
+        kind="gpu library",
+        source="llama.cpp",
+        pattern=rf"allocating (?P<tried>{SIZE}) on device (?P<gpu>\d+): (?:cuda|hip|musa)Malloc failed: out of memory",
+        says=(_LLAMA_CPP,),
+    ),
+    Wording(  # ggml-alloc.c, llama-model.cpp, ggml-vulkan.cpp, ggml-metal.m
+        kind="gpu library",
+        source="llama.cpp",
+        pattern=r"(?:failed|unable) to allocate (?P<device>CUDA|ROCm|Vulkan|Metal|SYCL|MUSA)\w{0,20} buffer"
+        r"(?: of size (?P<tried>\d+))?",
+        says=(_LLAMA_CPP,),
+    ),
+    Wording(
+        kind="gpu library",
+        source="llama.cpp",
+        pattern=r"ggml_vulkan: Device memory allocation of size (?P<tried>\d+) failed"
+        r"|ggml_\w{1,60}: (?:error: )?failed to allocate buffer"
+        r"|failed to allocate (?:buffer for kv cache|compute buffers)",
+        says=(_LLAMA_CPP,),
+    ),
+    Wording(  # ggml/src/ggml-cuda/ggml-cuda.cu: ggml_cuda_error
+        kind="gpu library",
+        source="llama.cpp",
+        pattern=r"CUDA error 2 at \S{0,200}ggml\S{0,200}: out of memory|ggml.{0,200}CUDA error: out of memory",
+        says=(_LLAMA_CPP,),
+    ),
+    Wording(  # bitsandbytes: csrc/ops.cuh, pythonInterface.cpp, CUDA_CHECK_RETURN
+        kind="gpu library",
+        source="bitsandbytes",
+        pattern=r"Error out of memory at line \d+ in file \S+",
+        says=(
+            "bitsandbytes asked the driver for GPU memory, and there was none.",
+            "Load 4-bit instead of 8-bit, keep part of the model on the CPU (device_map), or make the batch smaller.",
+        ),
+    ),
+    Wording(  # onnxruntime/core/framework/bfc_arena.cc
+        kind="gpu library",
+        source="ONNX Runtime",
+        pattern=r"Failed to allocate memory for requested buffer of size (?P<tried>\d+)",
+        sure=False,
+        says=(
+            "ONNX Runtime could not get {tried}; it was GPU memory if its CUDA provider was in use, else CPU RAM.",
+            "Make the batch smaller, or set arena_extend_strategy to kSameAsRequested.",
+        ),
+    ),
+    Wording(  # mlx/backend/metal/allocator.cpp
+        kind="gpu library",
+        source="MLX",
+        pattern=r"\[metal::malloc\] Attempting to allocate (?P<tried>\d+ bytes) which is greater than",
+        figures=(r"maximum allowed buffer size of (?P<room>\d+ bytes)",),
+        says=("Metal gives at most {room} to one tensor.", "Make the batch or the sequences smaller."),
+    ),
+    Wording(
+        kind="gpu library",
+        source="Metal",
+        pattern=r"kIOGPUCommandBufferCallbackErrorOutOfMemory",
+        says=("The memory that the Mac gives its GPU is used up.", "Make the batch or the context smaller."),
+    ),
+    Wording(
+        kind="gpu library",
+        source="Vulkan",
+        pattern=r"ErrorOutOfDeviceMemory|VK_ERROR_OUT_OF_DEVICE_MEMORY",
+        says=("The Vulkan driver had no GPU memory to give.",),
+    ),
+    Wording(  # CUDA.jl: lib/cudadrv/pool.jl
+        kind="gpu library",
+        source="CUDA.jl",
+        pattern=rf"Out of GPU memory(?: trying to allocate (?P<tried>{SIZE}))?",
+        figures=(rf"Effective GPU memory usage: [\d.]+% \((?P<allocated>{SIZE})/(?P<total>{SIZE})\)",),
+        says=("Free unused arrays with CUDA.reclaim(), or make the arrays smaller.",),
+    ),
+    Wording(  # accelerate/utils/memory.py: find_executable_batch_size
+        kind="gpu library",
+        source="accelerate",
+        pattern=r"No executable batch size found",
+        says=(
+            "accelerate halved the batch size until 1, and every size ran out of memory.",
+            "A batch of one sequence does not fit: shorten the sequences, checkpoint activations, train adapters "
+            "(LoRA, QLoRA), or shard over more GPUs.",
+        ),
+    ),
+    Wording(  # Intel GPUs: unified-runtime, Level Zero
+        kind="gpu library",
+        source="oneAPI",
+        pattern=r"(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)",
+        sure=False,
+        says=("The driver of the Intel GPU had nothing left to give; that is usually memory.", _SMALLER),
+    ),
+    # --- the killers of the host: the kernel, systemd, Kubernetes and Slurm
+    Wording(
+        kind="killed",
+        pattern=r"[Mm]emory cgroup out of memory|Out of memory: Kill(?:ed)? process \d+|invoked oom-killer"
+        r"|Detected \d+ oom[-_ ]kill event|task \d+[^:]{0,80}: Out Of Memory|State=OUT_OF_MEMORY"
+        r"|\bOOMKilled\b(?!\W{1,4}false)"
+        r"|oom-kill:constraint=|killed by the OOM killer|exceeded (?:step|job) memory limit",
+    ),
+    Wording(  # a SIGKILL without its sender
+        kind="killed",
+        sure=False,
+        pattern=r"exit ?code {0,9}[:=]? {0,9}(?:-9|137)\b|return code {0,9}=? {0,9}(?:-9|137)\b|Signal 9 \(SIGKILL\)"
+        r"|^(?:\S+: line \d+: +\d+ )?Killed(?: {2,}.*)?$|died with <Signals\.SIGKILL: 9>"
+        r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)"
+        r"|A worker process managed by the executor was unexpectedly terminated|was killed by SIGKILL",
+    ),
+    # --- CPU RAM
+    Wording(
+        kind="host",
+        pattern=r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate "
+        r"(?P<tried>\d{1,18}) bytes",
+    ),
+    Wording(
+        kind="host",
+        pattern=r"_ArrayMemoryError|^(?:numpy\.\S*)?MemoryError\b|\bstd::bad_alloc\b|Cannot allocate memory"
+        r"|insufficient shared memory \(shm\)|cudaHostAlloc.{0,80}(?:fail|error)|\bENOMEM\b",
+        figures=(r"Unable to allocate (?P<tried>\d+(?:\.\d+)? [KMGT]iB)",),
+    ),
+    # --- GPU memory that PyTorch or a library asked for, without figures
+    Wording(  # aten/src/THC/THCGeneral.cpp, of PyTorch before 1.5
+        kind="gpu library",
+        source="PyTorch before 1.5",
+        pattern=r"[Cc]uda runtime error \(2\) ?: out of memory|THCudaCheck FAIL .{0,200}error=2 ?: out of memory",
+        says=(
+            "PyTorch asked the driver for GPU memory, and there was none; this old message has no figures.",
+            _SMALLER,
+        ),
+    ),
+    Wording(  # c10/cuda/CUDAMallocAsyncAllocator.cpp; ComfyUI turns this backend on
+        kind="gpu library",
+        source="PyTorch's cudaMallocAsync backend",
+        pattern=r"\bAllocation on device(?: \d+)?\s*$|\bAllocation on device \d+ would exceed allowed memory",
+        says=(
+            "This backend of PyTorch raised it, and the log has none of its figures.",
+            "Make the image, the batch or the model smaller, or offload parts of it (ComfyUI: --lowvram).",
+            "For figures, run once with PyTorch's own allocator (ComfyUI: --disable-cuda-malloc; elsewhere unset "
+            "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync).",
+        ),
+    ),
+    Wording(  # torch asks NVML for the processes while it writes its message, and fails in that
+        kind="gpu library",
+        source="PyTorch",
+        pattern=r"NVML_SUCCESS == \w+ ?INTERNAL ASSERT FAILED at .{0,60}CUDACachingAllocator",
+    ),
+    Wording(
+        kind="gpu library",
+        pattern=r"CUDA (?:driver )?error: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
+        r"|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|HIP_ERROR_OutOfMemory"
+        r"|(?:Cuda|CUDA|Hip|HIP) failure(?: \d+)?:? '?out of memory|Failed to CUDA (?:calloc|host alloc)"
+        r"|(?:CUDA|HIP) runtime error.{0,80}: out of memory|cudaSuccess \(2 vs\. 0\) +out of memory"
+        r"|(?:cuda|hip)Malloc\w{0,10} failed: out of memory"
+        r"|OutOfMemoryError: ?(?:CUDA out of memory\.?)?\s*$|[A-Z]{2,4} out of memory\.?\s*$",
+    ),
+    Wording(
+        kind="gpu library",
+        source="cuBLAS",
+        pattern=r"(?:CUBLAS|CUSOLVER|CUSPARSE)_STATUS_NOT_INITIALIZED",
+        sure=False,
+        says=(_POSSIBLE.format(what="cuBLAS finds no room for its workspace"), _SMALLER),
+    ),
+    Wording(  # aten/src/ATen/native/cudnn/Conv_v7.cpp, Conv_v8.cpp; tensorflow/.../cuda_dnn.cc
+        kind="gpu library",
+        source="cuDNN",
+        pattern=r"Unable to find a valid cuDNN algorithm|was unable to find an engine to execute this computation"
+        r"|CUDNN_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)|Failed to get convolution algorithm",
+        sure=False,
+        says=(_POSSIBLE.format(what="no algorithm of cuDNN finds room for its workspace"), _SMALLER),
+    ),
+    # --- whatever else says that memory ran out
+    Wording(
+        kind="not understood",
+        sure=False,
+        pattern=r"(?i:out[ _-]?of[ _-]?(?:\w{1,20}[ _-])?memory|OutOf\w{0,20}Memory|RESOURCE[ _]?EXHAUSTED"
+        r"|(?:failed|unable) to allocate|(?:can ?not|could not) allocate)|\bOOM\b",
+    ),
+)
+
+CAUGHT = re.compile(
+    # fairseq/trainer.py; lightning/pytorch/tuner/batch_size_scaling.py; detectron2/utils/memory.py; ComfyUI
+    r"(?i:attempting to recover from OOM|batch size \d+ failed, trying batch size|retrying batch"
+    r"|attempting to copy inputs of .{0,200} due to CUDA OOM|skipp\w{1,9} (?:\w{1,20} ){0,2}batch"
+    r"|(?:\boom\b|out ?of ?memory).{0,120}(?:\bretry|\bskipp|\brecover|using cpu|falling back|trying again"
+    r"|reducing (?:the )?batch|halving)"
+    r"|(?:\bretry\w{0,9}|\bskipp\w{1,9}|\brecover\w{0,9}) .{0,60}(?:\boom\b|out of memory))"
+)
+"""A line that says the program caught the failure and goes on."""
+
+# Which lines may matter: most lines of a log have none of a few words, which is told before anything else is read.
+
+
+_LETTERS = bytes(byte + 32 if 65 <= byte <= 90 else byte for byte in range(256))
+_LEFT_OUT = b"0123456789 ._-"
+"""Characters in which lines of one kind differ, and in which wordings of one failure do."""
+
+
+def fold(text: bytes) -> bytes:
+    """Return a text without digits, blanks, dots and dashes, in lower case: lines of one kind become equal."""
+    return text.translate(_LETTERS, _LEFT_OUT)
+
+
+_ROOTS = {
+    root.encode(): tuple(word.encode() for word in words.split())
+    for root, words in {
+        "mem": "outof memoryerror enomem lowonmem memorypressure memorylimit memory(shm memoryondevice memoryfor "
+        "memoryprof memoryalloc enoughmemory systemmemory memorycapac",
+        "alloc": "oallocate tallocate allocating allocationon allocfailed badalloc cudahostalloc calloc hostalloc "
+        "cachingallocator memoryallocation",
+        "code": "exitcode returncode",
+        "cu": "cublas cudnn cusolver cusparse executablebatch",
+        "ex": "exhausted unexpectedly findanengine",
+        "kill": "kill",
+        "oom": "oom",
+        "outofres": "outofresources",
+        "tensoris": "dsttensoris",
+        "maxseq": "maxseq",
+        "full": "objectstorefull",
+        "pagingfile": "pagingfile",
+    }.items()
+}
+"""Folded words of which every line that the table knows contains one, by a part that they share."""
+_AFTERWARDS = tuple(word.encode() for word in ["oom", "retry", "skipp", "failed,trying", "copyinputsof"])
+"""Folded words of which every line of ``CAUGHT`` contains one that says nothing else of memory."""
+
+
+def may_say(folded: bytes) -> bool:
+    """Return False for a line, as ``fold`` returns it, that certainly says nothing of memory that ran out."""
+    return any(root in folded and any(word in folded for word in words) for root, words in _ROOTS.items())
+
+
+def may_go_on(folded: bytes) -> bool:
+    """Return False for a folded line that certainly does not say that the program goes on."""
+    return any(word in folded for word in _AFTERWARDS)
+
+
+_COMPILED = tuple((wording, re.compile(wording.pattern)) for wording in WORDINGS)
+
+
+def find_wording(line: str, *, before: int | None = None) -> tuple[Wording, dict[str, str]] | None:
+    """Return the wording of a line of a log with the figures in it; None: it does not say that memory ran out.
+
+    Args:
+        line: of a log.
+        before: what begins here or later does not count.
+    """
+    for wording, pattern in _COMPILED:
+        if (match := pattern.search(line)) and (before is None or match.start() < before):
+            return wording, {name: text for name, text in match.groupdict().items() if text} | further(wording, line)
+    return None
+
+
+def further(wording: Wording, line: str) -> dict[str, str]:
+    """Return the figures of a wording that stand in this line, its own or one that follows it."""
+    found: dict[str, str] = {}
+    for pattern in wording.figures:
+        if match := re.search(pattern, line):
+            found = {name: text for name, text in match.groupdict().items() if text} | found
+    return found

@@ -1,0 +1,263 @@
+"""Who else says that memory ran out: every row of the table on a line of its kind, and what no row knows."""
+
+# ruff: noqa: E501 - lines of logs as they are written
+
+import io
+
+import pytest
+
+from vramtop.estimator.crash.crash_file import read_log
+from vramtop.estimator.crash.explanation import Explanation, explain_failure
+from vramtop.estimator.crash.records import CrashLog
+from vramtop.estimator.crash.wordings import WORDINGS, find_wording, size_bytes
+
+GIB, MIB = 2**30, 2**20
+
+XLA = """\
+E0528 07:02:44 pjrt_client.cc:2826] Execution of replica 0 failed: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3221225472 bytes.
+BufferAssignment OOM Debugging.
+BufferAssignment stats:
+             parameter allocation:  512.00MiB
+        maybe_live_out allocation:    1.50GiB
+     preallocated temp allocation:    3.00GiB
+                 total allocation:    5.00GiB
+"""
+TENSORFLOW = """\
+W tensorflow/core/common_runtime/bfc_allocator.cc:485] Allocator (GPU_1_bfc) ran out of memory trying to allocate 1.50GiB (rounded to 1610612736)requested by op model/dense/MatMul
+I tensorflow/core/common_runtime/bfc_allocator.cc:1040] InUse at 7f0000000000 of size 256 next 1
+I tensorflow/core/common_runtime/bfc_allocator.cc:1101] Sum Total of in-use chunks: 7.50GiB
+Limit:                      8589934592
+InUse:                      8053063680
+tensorflow.python.framework.errors_impl.ResourceExhaustedError: Graph execution error:
+OOM when allocating tensor with shape[64,512,4096] and type float on /job:localhost/replica:0/task:0/device:GPU:1 by allocator GPU_1_bfc
+"""
+FREE = (
+    "ValueError: Free memory on device cuda:0 (30.00/40.00 GiB) on startup is less than desired GPU memory utilization "
+    "(0.9, 36.0 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
+)
+LENGTH = (
+    "ValueError: To serve at least one request with the model's max seq len (32768), 4.0 GiB KV cache is needed, which "
+    "is larger than the available KV cache memory (1.5 GiB). Based on the available memory, the estimated maximum model "
+    "length is 12288."
+)
+RAY = """\
+ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.
+Memory on the node (IP: 10.0.0.2, ID: 4f) where the task (task ID: a6, name=tokenize, pid=9, memory used=3.33GB) was running was 51.00GB / 54.00GB (0.944), which exceeds the memory usage threshold of 0.94. Ray killed this worker
+"""
+
+# (log, head of the failure, a sentence)
+EXAMPLES = (
+    (XLA, "gpu library", "JAX/XLA", True, "needs 5.00 GiB: arguments 512 MiB, outputs 1.50 GiB, temporaries 3.00 GiB"),
+    ("RESOURCE_EXHAUSTED: Failed to allocate request for 176.00MiB (184549376B) on device ordinal 0", "gpu library", "JAX/XLA", True, "XLA_PYTHON_CLIENT_PREALLOCATE=false"),
+    ("W external/xla/xla/tsl/framework/bfc_allocator.cc:497] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.00GiB", "gpu library", "JAX/XLA", True, "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+    ("failed to allocate 20.00GiB (21474836480 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "gpu library", "TensorFlow or JAX", True, "no 20.00 GiB to give"),
+    ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 30.00G of 16.00G hbm. Exceeded hbm capacity by 14.00G.", "gpu library", "TPU", True, "30.00 GiB of the chip's 16.00 GiB (hbm): 14.00 GiB too much"),
+    ("RESOURCE_EXHAUSTED: Attempting to reserve 3.50G at the bottom of memory. That was not possible. There are 2.25G free", "gpu library", "TPU", True, "shard over more chips"),
+    ("RESOURCE_EXHAUSTED: TPU TensorCore Hbm usage: 100.00G, SparseCore Hbm usage 1.00G, exceeding available bytes: 90.00G", "gpu library", "TPU", True, "of the chip's 90.00 GiB"),
+    (TENSORFLOW, "gpu library", "TensorFlow", True, "the shape [64,512,4096], of float"),
+    ("OOM when allocating tensor with shape[8,9] and type half on /job:localhost/device:GPU:0 by allocator GPU_0_bfc", "gpu library", "TensorFlow", True, "shape [8,9], of half"),
+    ("Resource exhausted: failed to allocate memory [Op:Mul]", "gpu library", "TensorFlow", True, "TF_FORCE_GPU_ALLOW_GROWTH=true"),
+    ("InternalError: Dst tensor is not initialized.", "gpu library", "TensorFlow", False, "usually memory"),
+    ("OOM when allocating tensor with shape[8,9] and type half on /job:localhost/device:CPU:0 by allocator cpu", "host", "TensorFlow", True, "CPU RAM ran out, not GPU memory"),
+    ("Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.27GiB with freed_by_count=0. The caller indicates that this is not a failure, but", "gpu library", "TensorFlow or XLA", True, "slower algorithm"),
+    (FREE, "start", "vLLM", True, "--gpu-memory-utilization 0.75 or less"),
+    ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when", "start", "vLLM", True, "no room is left for the KV cache"),
+    (LENGTH, "start", "vLLM", True, "--max-model-len 12288"),
+    (LENGTH.replace("), ", "),\n(", 1), "start", "vLLM", True, "needs 4.00 GiB of KV cache, and vLLM has 1.50 GiB"),
+    ("ValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be stored in KV cache (20208).", "start", "vLLM", True, "--max-model-len 20208"),
+    ("AssertionError: Error in memory profiling. Initial free memory 8.46 GiB, current free memory 12.98 GiB.", "start", "vLLM", False, "memory had not run out"),
+    ("RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests. Please try lowering", "start", "vLLM", True, "sampler with 256 requests"),
+    ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value: mem_fraction_static=0.7", "start", "SGLang", True, "--mem-fraction-static 0.7"),
+    ("ValueError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes.", "start", "SGLang", True, "much less free memory"),
+    ("Exception: Capture cuda graph failed: CUDA error: out of memory", "start", "SGLang", True, "--cuda-graph-max-bs"),
+    ("Prefill out of memory. Try to lower your batch size.", "gpu library", "SGLang", True, "--max-running-requests"),
+    ("Not enough memory to handle 4096 prefill tokens. You need to decrease `--max-batch-prefill-tokens`", "start", "text-generation-inference", True, "a batch of 4096 tokens"),
+    (RAY, "killed", "Ray's memory monitor", True, "51.00 GiB of 54.00 GiB in use"),
+    ("ray.exceptions.ObjectStoreFullError: Failed to put object", "host", "Ray", True, "--object-store-memory"),
+    ("Error: model requires more system memory (5.6 GiB) than is available (4.1 GiB)", "host", "Ollama", True, "4.10 GiB are available"),
+    ("OSError: [WinError 1455] The paging file is too small for this operation to complete.", "host", "Windows", True, "paging file larger"),
+    ("Exception in thread main java.lang.OutOfMemoryError: Java heap space", "host", "Java", True, "spark.executor.memory"),
+    ("Out of memory error on GPU 0. Cannot allocate 1.500000GB memory on GPU 0, 6.000000GB memory has been allocated and available memory is only 512.000000MB.", "gpu library", "PaddlePaddle", True, "smaller"),
+    ("cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 4,294,967,296 bytes (allocated so far: 12,000,000,000 bytes).", "gpu library", "CuPy", True, "CUPY_GPU_MEMORY_LIMIT"),
+    ("MemoryError: std::bad_alloc: out_of_memory: CUDA error at: cuda_memory_resource.hpp:62: cudaErrorMemoryAllocation", "gpu library", "RAPIDS", True, "managed memory"),
+    ("ggml_backend_cuda_buffer_type_alloc_buffer: allocating 2048.00 MiB on device 1: cudaMalloc failed: out of memory", "gpu library", "llama.cpp", True, "-ngl"),
+    ("llama_model_load: error loading model: unable to allocate CUDA0 buffer", "gpu library", "llama.cpp", True, "-ngl"),
+    ("ggml_vulkan: Device memory allocation of size 462323712 failed.", "gpu library", "llama.cpp", True, "-ngl"),
+    ("CUDA error 2 at /src/ggml-cuda.cu:4856: out of memory", "gpu library", "llama.cpp", True, "-ngl"),
+    ("Error out of memory at line 380 in file /src/csrc/pythonInterface.cpp", "gpu library", "bitsandbytes", True, "device_map"),
+    ("bfc_arena.cc:342 AllocateRawInternal Failed to allocate memory for requested buffer of size 1073741824", "gpu library", "ONNX Runtime", False, "could not get 1.00 GiB"),
+    ("RuntimeError: [metal::malloc] Attempting to allocate 2147483648 bytes which is greater than the maximum allowed buffer size of 1073741824 bytes.", "gpu library", "MLX", True, "at most 1.00 GiB"),
+    ("Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)", "gpu library", "Metal", True, "Mac"),
+    ("vk::Device::allocateMemory: ErrorOutOfDeviceMemory", "gpu library", "Vulkan", True, "no GPU memory"),
+    ("terminate: UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", "gpu library", "oneAPI", False, "usually memory"),
+    ("ERROR: Out of GPU memory trying to allocate 3.000 GiB\nEffective GPU memory usage: 99.85% (15.0 GiB/16.0 GiB)", "gpu library", "CUDA.jl", True, "CUDA.reclaim()"),
+    ("RuntimeError: No executable batch size found, reached zero.", "gpu library", "accelerate", True, "batch of one sequence"),
+    ("srun: error: gpu017: task 3: Out Of Memory", "killed", None, True, "OOM killer"),
+    ("exits with return code = -9", "killed", None, False, "SIGKILL"),
+    ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 2147483648 bytes", "host", None, True, "of 2.00 GiB"),
+    ("numpy.core._exceptions._ArrayMemoryError: Unable to allocate 3.00 GiB for an array", "host", None, True, "of 3.00 GiB"),
+    ("THCudaCheck FAIL file=THCStorage.cu line=58 error=2 : out of memory", "gpu library", "PyTorch before 1.5", True, "no figures"),
+    ("!!! Exception during processing !!! Allocation on device ", "gpu library", "PyTorch's cudaMallocAsync backend", True, "--disable-cuda-malloc"),
+    ('RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":1131', "gpu library", "PyTorch", True, "no figures"),
+    ("torch.AcceleratorError: CUDA error: out of memory", "gpu library", None, True, "outside PyTorch's"),
+    ("RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "gpu library", "cuBLAS", False, "usually memory"),
+    ("RuntimeError: Unable to find a valid cuDNN algorithm to run convolution", "gpu library", "cuDNN", False, "usually memory"),
+    ("ERROR renderer: the arena is Out-Of-Memory", "not understood", None, False, "does not know this wording"),
+)  # fmt: skip
+
+
+def read(text: str) -> CrashLog:
+    return read_log(io.BytesIO(f"step 1\n{text}\n".encode()))
+
+
+def explained(text: str) -> Explanation:
+    cause = read(text).cause
+    assert cause is not None
+    return explain_failure(cause)
+
+
+@pytest.mark.parametrize(("text", "kind", "source", "sure", "words"), EXAMPLES, ids=lambda each: str(each)[:30])
+def test_a_wording_and_what_it_tells(text: str, kind: str, source: str | None, sure: bool, words: str) -> None:
+    log = read(text)
+    assert [(each.kind, each.source, each.sure) for each in log.failures] == [(kind, source, sure)]
+    assert words in " ".join(explained(text).findings)
+
+
+def test_every_row_of_the_table_has_an_example() -> None:
+    found = {id(known[0]) for text, *_ in EXAMPLES for line in text.splitlines() if (known := find_wording(line))}
+    assert [row.pattern for row in WORDINGS if id(row) not in found] == []
+
+
+def test_figures_of_the_gpu() -> None:
+    memory = explained(TENSORFLOW).failure.memory
+    assert memory is not None
+    assert (memory.gpu, memory.tried_bytes, memory.allocated_bytes) == (1, 1.5 * GIB, 7.5 * GIB)
+    assert memory.total_bytes == 8 * GIB
+    memory = explained(FREE).failure.memory
+    assert memory is not None
+    assert (memory.free_bytes, memory.total_bytes, memory.tried_bytes) == (30 * GIB, 40 * GIB, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("2.25GiB", 2.25 * GIB),
+        ("184549376B", 176 * MIB),
+        ("0 bytes", 0),
+        ("20.00 MiB", 20 * MIB),
+        ("4,096 bytes", 4096),
+        ("1.5G", 1.5 * GIB),
+        ("2 GB", 2_000_000_000),
+        ("67.5", 67.5 * GIB),
+        ("17179869184.00 GiB", None),
+        ("9" * 40, None),
+    ],
+)
+def test_sizes_as_programs_print_them(text: str, size: float | None) -> None:
+    assert size_bytes(text) == size
+
+
+@pytest.mark.parametrize("word", ["out of memory", "OutOfMemory", "RESOURCE_EXHAUSTED", "Failed to allocate", "OOM"])
+def test_an_unknown_wording_is_never_denied(word: str) -> None:
+    cause = read(f"fatal: {word} (frobnicator)").cause
+    assert cause is not None
+    assert (cause.kind, cause.text) == ("not understood", f"fatal: {word} (frobnicator)")
+
+
+def test_what_is_understood_comes_first_and_what_is_survived_last() -> None:
+    text = "note: out of memory\n{}\nRuntimeError: CUDA error: out of memory\nexits with return code = -9"
+    log = read(text.format("Unable to find a valid cuDNN algorithm"))
+    assert log.cause is log.failures[2]
+    assert log.cause.kind == "gpu library"
+    assert log.cause.source is None
+
+
+def test_the_source_that_a_traceback_quotes_is_no_message() -> None:
+    log = read(
+        "Traceback (most recent call last):\n"
+        '  File "/env/vllm/kv_cache_utils.py", line 500, in check\n'
+        '    raise ValueError("No available memory for the cache blocks. "\n'
+        "ValueError: No available memory for the cache blocks. Try increasing it."
+    )
+    assert [(each.kind, each.line) for each in log.failures] == [("start", 5)]
+
+
+def test_a_traceback_after_the_message_says_where() -> None:
+    found = explained(
+        "!!! Exception during processing !!! Allocation on device\nTraceback (most recent call last):\n"
+        '  File "/opt/comfy/attention.py", line 63, in forward\n    x = self.proj(x)\n'
+        "torch.OutOfMemoryError: Allocation on device\n"
+    ).failure
+    assert (str(found.place), found.code) == ("comfy/attention.py:63 forward", "x = self.proj(x)")
+
+
+# What was caught, and where the log goes on.
+
+MESSAGE = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 10.00 GiB total capacity; 7.00 GiB already allocated; 1.00 "
+    "GiB free; 8.50 GiB reserved in total by PyTorch)"
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING attempting to recover from OOM in forward/backward pass",
+        "Batch size 16 failed, trying batch size 8",
+        "Attempting to copy inputs of <function f> to CPU due to CUDA OOM",
+        "ran out of memory in validation step, retrying batch",
+        "skipping this batch",
+    ],
+)
+def test_a_failure_that_the_program_caught(line: str) -> None:
+    log = read(f"WARNING {MESSAGE}\n{line}\nloss 1.0\n")
+    assert [(each.kind, each.caught) for each in log.failures] == [("gpu", True)]
+    assert "caught it and went on" in explained(f"{MESSAGE}\n{line}\n").findings[0]
+
+
+def test_the_failure_that_was_not_caught_is_the_cause() -> None:
+    log = read(f"{MESSAGE}\nattempting to recover from OOM\n{MESSAGE}\n")
+    assert [each.caught for each in log.failures] == [True, False]
+    assert log.cause is log.failures[1]
+
+
+def bar(step: int) -> str:
+    return f"  5%|5    | {step}/400 [00:31<16:40,  2.58s/it]"
+
+
+def test_steps_after_it_mean_that_the_log_goes_on() -> None:
+    text = f"{bar(10)}\r{MESSAGE}\n" + "\r".join(bar(step) for step in range(10, 40))
+    assert "29 training steps after it" in explained(text).findings[0]
+    ended = f"{bar(10)}\r{MESSAGE}\n{bar(11)}\rRuntimeError: CUDA error: out of memory"
+    assert not any(each.survived for each in read(ended).failures)
+    other = f"[rank0]: {bar(10)}\n[rank1]: {MESSAGE}\n" + "\n".join(f"[rank0]: {bar(step)}" for step in range(10, 40))
+    assert read(other).cause == read(other).failures[0]
+    assert not read(other).failures[0].survived
+
+
+# Logs of any size.
+
+
+def test_a_hole_of_nuls_hides_nothing() -> None:
+    """``copytruncate`` truncates a log that its writer goes on writing where it was: what is before is NULs."""
+    for before in (b"", b"step 1\n", b"x" * 3000 + b"\n"):
+        log = read_log(io.BytesIO(before + bytes(300_001) + f"step 2\n{MESSAGE}\n".encode()))
+        assert [(each.kind, each.line) for each in log.failures] == [("gpu", 2 + (before != b""))]
+
+
+def test_lines_of_one_kind_are_read_once_and_no_failure_among_them_is_missed() -> None:
+    lines = [
+        f"[rank{n % 8}]: step {n} memory allocated 12.{n % 10} GiB, exit code 0, 3 to allocate" for n in range(9000)
+    ]
+    lines[4321] = "[rank1]: step 4321 exit code 137"
+    lines[7000] = MESSAGE
+    log = read_log(io.BytesIO("\n".join(lines).encode()))
+    assert [(each.kind, each.line) for each in log.failures] == [("killed", 4322), ("gpu", 7001)]
+    assert log.lines == 9000
+
+
+def test_progress_is_told() -> None:
+    said: list[str] = []
+    read_log(io.BytesIO(b"loss 1.0\n" * 400_000), progress=said.append)
+    assert said[-1] == "reading the log: 4 MB"
+    assert len(said) > 10
