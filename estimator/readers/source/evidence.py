@@ -84,12 +84,11 @@ class LayeredSettings:
         return None
 
     def find_true(self, *names: str) -> Setting | None:
-        """Return the setting that ``find`` returns, if its value means true."""
-        setting = self.find(*names)
-        return setting if as_bool(setting) else None
+        """Return the first of these settings whose value means true. A false one does not hide another name."""
+        return next((setting for setting in map(self.find, names) if as_bool(setting)), None)
 
     def is_true(self, *names: str) -> bool:
-        """Return True if the setting that ``find`` returns means true; a missing one counts as false."""
+        """Return True if one of these settings means true; a missing one counts as false."""
         return self.find_true(*names) is not None
 
     def names(self, prefix: str) -> list[str]:

@@ -100,8 +100,8 @@ def section(table: ConfigTable, key: str) -> ConfigTable:
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _RESOLVED_CONFIG_MARK = "config:"
 """Text before the resolved configuration in axolotl's log."""
-_NULL_IS_A_VALUE = ("nvfsdp_unit_modules", "megatron_fsdp_unit_modules")
-"""Settings whose null is not their default: Automodel's units."""
+_NULL_IS_A_VALUE = ("bf16", "nvfsdp_unit_modules", "megatron_fsdp_unit_modules")
+"""Settings whose null is not their default: axolotl's precision, Automodel's units."""
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=")
 

@@ -45,6 +45,7 @@ def read(folder: Path, line: str, **files: str) -> JobReading:
         ("trl sft --model_name_or_path org/model", True),
         ("torchrun t.py", None),
         ("torchrun t.py --group_by_length true", True),
+        ("torchrun t.py --group_by_length false --padding_free true", True),
         ("torchrun t.py --pad_to_max_length true", False),
         ("torchrun t.py --train_sampling_strategy group_by_length", True),
     ],
