@@ -34,6 +34,7 @@ from .source.evidence import (
 )
 from .source.notebooks import NotebookCode
 from .source.versions import AssumedVersion, assumed_versions, transformers_defaults
+from .started_tool import find_started_tool
 from .tools.tool_registry import find_tool_by_launch, parse_launch, split_launch_line
 from .trainer.trainer_program import known_config, read_trainer
 from .trl.defaults import model_config_defaults, trl_defaults
@@ -99,7 +100,8 @@ def read_launch(
     if program.pid is None:
         program = replace(program, versions=_with_pins(program))
     _read_software(program)
-    tool = find_tool_by_launch(launch)
+    program = _with_started_tool(program)
+    tool = find_tool_by_launch(program.launch)
     return tool.read(program) if tool is not None else _read_own_script(program)
 
 
@@ -108,10 +110,26 @@ def tool_of_line(argv: Sequence[str]) -> str | None:
     launch = parse_launch(split_launch_line(argv))
     if launch.program_name is None:
         return None
+    started = find_started_tool(launch, FilesystemView(cwd=working_folder()))
+    launch = launch if started is None else started.launch
     tool = find_tool_by_launch(launch)
     if tool is not None:
         return tool.name
     return "TRL" if launch.trl_command else "transformers"
+
+
+def _with_started_tool(program: Program) -> Program:
+    """Return the program as the tool's own command line, where its script only starts a tool."""
+    started = find_started_tool(program.launch, program.filesystem)
+    if started is None:
+        return program
+    if started.note is not None:
+        program.findings.warn(started.note)
+    if started.doubts:
+        program.findings.warn(*started.doubts)
+        program.findings.add_uncertainty("either", *MODEL_STATES, "activations", "logits")
+    launcher = started.launch if program.launcher == program.launch else program.launcher
+    return replace(program, launch=started.launch, launcher=launcher)
 
 
 def _given_versions(given: Mapping[str, Any]) -> dict[str, str]:

@@ -294,6 +294,11 @@ TOOL = Tool(
     name="axolotl",
     programs=re.compile(r"axolotl\.cli(\.train|\.main)?|(.*/)?axolotl(/cli/(train|main))?"),
     commands=(ToolCommand(name="axolotl", subcommands=frozenset({"train"})),),
+    entries={
+        r"axolotl\.cli\.train\.do_cli": "python -m axolotl.cli.train",
+        r"axolotl\.cli\.main\.(main|cli)": "axolotl",
+    },
+    scripts={r"(.*/)?scripts/finetune\.py": "python -m axolotl.cli.train"},
     is_config=lambda table: "base_model" in table,
     read=read,
     keys=ToolKeys(

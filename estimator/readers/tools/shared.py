@@ -70,6 +70,10 @@ class Tool:
     """Its own commands on the PATH."""
     flags: frozenset[str] = frozenset()
     """Flags that only its programs take, all of them together, for programs of other names."""
+    entries: Mapping[str, str] = field(default_factory=dict)
+    """Functions that a script of another name starts it with, as patterns of dotted names, and the equal command."""
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    """Scripts that its repository has, as patterns of paths, and the equal command, for those that are not here."""
     is_config: Callable[[ConfigTable], bool]
     """Return True for the table of one of its configuration files."""
     read: Callable[[Program], JobReading]
