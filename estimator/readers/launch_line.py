@@ -12,6 +12,7 @@ from ..common.errors import InputError
 from ..common.paths import working_folder
 from ..job.settings import Software
 from .notebook import notebook_of_program, with_cells
+from .program.device_choice import choice_of_line, choice_of_setting
 from .program.pinned_versions import pinned_versions, repository_folders
 from .program.program import Program, accelerate_layers, read_world_size
 from .script.command_line.options import MEMORY_ARGUMENTS, options_of_class
@@ -100,6 +101,10 @@ def read_launch(
     if program.pid is None:
         program = replace(program, versions=_with_pins(program))
     _read_software(program)
+    if program.pid is None:
+        program.findings.devices = choice_of_line(
+            launch.wrappers, launch.launchers, accelerate_layers(program, {}), program.filesystem
+        )
     program = _with_started_tool(program)
     tool = find_tool_by_launch(program.launch)
     return tool.read(program) if tool is not None else _read_own_script(program)
@@ -198,6 +203,7 @@ def _read_own_script(program: Program) -> JobReading:
             "vramtop rehearse -- COMMAND runs it without a GPU; or give a function that builds it, such as vramtop fit "
             "train.py:build_model --method traced"
         )
+    _read_devices(program, script, launched)
     _warn_of_unread_files(program, opened)
     unresolved = {name: sentence for name, sentence in script.unresolved.items() if name not in given}
     method = program.launch.trl_command or script.trl_method
@@ -227,6 +233,18 @@ def _read_own_script(program: Program) -> JobReading:
         understood=script.understood,
     )
     return reading if notebook is None else with_cells(reading, notebook, PurePath(program.launch.script or "").name)
+
+
+def _read_devices(program: Program, script: ScriptSettings, launched: Sequence[SettingsLayer]) -> None:
+    """Record the GPUs that the script chooses itself; of a choice of its own for each rank only that there is one."""
+    if script.visible_devices is None:
+        return
+    choice = choice_of_setting(script.visible_devices)
+    ranks = as_int(read_world_size(program.launcher, LayeredSettings(*launched), program.environ).ranks) or 1
+    if choice.visible is not None and ranks > 1 and choice.visible.count(",") + 1 < ranks:
+        choice = replace(choice, visible=None)
+    around = program.findings.devices
+    program.findings.devices = replace(choice, container=around.container if around is not None else None)
 
 
 def _warn_of_unread_files(program: Program, opened: Collection[Path]) -> None:

@@ -653,6 +653,8 @@ class ScriptSettings:
     """A trainer of TRL's that is not known here, as a method's name would be."""
     doubts: tuple[Doubt, ...] = ()
     """What memory depends on and was not understood."""
+    visible_devices: Setting | None = None
+    """The CUDA_VISIBLE_DEVICES that it sets itself; the value is no text where it is not known."""
 
     @property
     def makes_images(self) -> bool:
@@ -802,6 +804,7 @@ def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting], 
         unused=frozenset(found.unused),
         option_names=frozenset(found.option_names),
         doubts=tuple(found.doubts),
+        visible_devices=found.visible_devices,
     )
 
 
