@@ -194,6 +194,12 @@ def _read_own_script(program: Program) -> JobReading:
     if (spelled := _spell_out(program, flags, script)) != flags:
         flags, given = spelled, {**files, **spelled}
         script = _read_script(program, given, notebook, opened, launched)
+    if unread := _unread_flags(flags, script):
+        _warn_of_unread_flags(program, unread)
+        flags = {name: setting for name, setting in flags.items() if name not in unread}
+        files = {} if "config" in unread else files
+        given = {**files, **flags}
+        script = _read_script(program, given, notebook, opened, launched)
     if assumed := assumed_versions(script.old_calls, program.versions):
         program = _with_assumed(program, assumed)
         script = _read_script(program, given, notebook, opened, launched)
@@ -245,6 +251,30 @@ def _read_devices(program: Program, script: ScriptSettings, launched: Sequence[S
         choice = replace(choice, visible=None)
     around = program.findings.devices
     program.findings.devices = replace(choice, container=around.container if around is not None else None)
+
+
+def _unread_flags(flags: SettingsLayer, script: ScriptSettings) -> SettingsLayer:
+    """Return the flags that no parser of the script reads; none where not all that it reads is known."""
+    read = script.read_options
+    if read is None:
+        return {}
+    return {
+        name: setting
+        for name, setting in flags.items()
+        if setting.origin.startswith("--")
+        and name.removeprefix("no_") not in read
+        and f"no_{name}" not in read
+        and not any(each.startswith(name) for each in read)
+        and name != "local_rank"  # which launchers add
+    }
+
+
+def _warn_of_unread_flags(program: Program, unread: SettingsLayer) -> None:
+    """Name the flags that the script does not read."""
+    names = list(dict.fromkeys(setting.origin.partition(" ")[0] for setting in unread.values()))
+    shown = ", ".join(names[:_MAX_NAMES])
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    program.findings.warn(f"{program.launch.program_name} does not read {shown}{more}; what they set is not counted.")
 
 
 def _warn_of_unread_files(program: Program, opened: Collection[Path]) -> None:

@@ -518,6 +518,8 @@ class Outcome:
     """Options that do not decide what their names say, as what does was followed."""
     option_names: set[str] = field(default_factory=set)
     """Names that its command line may have, and may abbreviate."""
+    read_options: set[str] | None = None
+    """All options that the script reads; None: not known."""
     unresolved: dict[str, str] = field(default_factory=dict)
     attention: OwnAttention | None = None
     """That of the model's own class, where nothing else is said of it."""

@@ -12,6 +12,8 @@ from vramtop.estimator.readers.source.evidence import JobReading
 AXOLOTL = "base_model: org/model\nsequence_len: 1024\nmicro_batch_size: 1\n"
 TORCHTUNE = "model:\n  _component_: torchtune.models.llama3_1.lora_llama3_1_8b\n  lora_dropout: 0.1\nbatch_size: 1\n"
 SCRIPT = """from transformers import *
+from elsewhere import Options
+HfArgumentParser((TrainingArguments, Options)).parse_args_into_dataclasses()
 tokenizer = AutoTokenizer.from_pretrained("gpt2")
 model = AutoModelForCausalLM.from_pretrained("gpt2")
 {}
