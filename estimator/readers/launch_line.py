@@ -12,6 +12,7 @@ from ..common.errors import InputError
 from ..common.paths import working_folder
 from ..job.settings import Software
 from .notebook import notebook_of_program, with_cells
+from .program.device_choice import choice_of_line, choice_of_setting
 from .program.pinned_versions import pinned_versions, repository_folders
 from .program.program import Program, accelerate_layers, read_world_size
 from .script.command_line.options import MEMORY_ARGUMENTS, options_of_class
@@ -34,6 +35,7 @@ from .source.evidence import (
 )
 from .source.notebooks import NotebookCode
 from .source.versions import AssumedVersion, assumed_versions, transformers_defaults
+from .started_tool import find_started_tool
 from .tools.tool_registry import find_tool_by_launch, parse_launch, split_launch_line
 from .trainer.trainer_program import known_config, read_trainer
 from .trl.defaults import model_config_defaults, trl_defaults
@@ -99,7 +101,12 @@ def read_launch(
     if program.pid is None:
         program = replace(program, versions=_with_pins(program))
     _read_software(program)
-    tool = find_tool_by_launch(launch)
+    if program.pid is None:
+        program.findings.devices = choice_of_line(
+            launch.wrappers, launch.launchers, accelerate_layers(program, {}), program.filesystem
+        )
+    program = _with_started_tool(program)
+    tool = find_tool_by_launch(program.launch)
     return tool.read(program) if tool is not None else _read_own_script(program)
 
 
@@ -108,10 +115,26 @@ def tool_of_line(argv: Sequence[str]) -> str | None:
     launch = parse_launch(split_launch_line(argv))
     if launch.program_name is None:
         return None
+    started = find_started_tool(launch, FilesystemView(cwd=working_folder()))
+    launch = launch if started is None else started.launch
     tool = find_tool_by_launch(launch)
     if tool is not None:
         return tool.name
     return "TRL" if launch.trl_command else "transformers"
+
+
+def _with_started_tool(program: Program) -> Program:
+    """Return the program as the tool's own command line, where its script only starts a tool."""
+    started = find_started_tool(program.launch, program.filesystem)
+    if started is None:
+        return program
+    if started.note is not None:
+        program.findings.warn(started.note)
+    if started.doubts:
+        program.findings.warn(*started.doubts)
+        program.findings.add_uncertainty("either", *MODEL_STATES, "activations", "logits")
+    launcher = started.launch if program.launcher == program.launch else program.launcher
+    return replace(program, launch=started.launch, launcher=launcher)
 
 
 def _given_versions(given: Mapping[str, Any]) -> dict[str, str]:
@@ -171,6 +194,12 @@ def _read_own_script(program: Program) -> JobReading:
     if (spelled := _spell_out(program, flags, script)) != flags:
         flags, given = spelled, {**files, **spelled}
         script = _read_script(program, given, notebook, opened, launched)
+    if unread := _unread_flags(flags, script):
+        _warn_of_unread_flags(program, unread)
+        flags = {name: setting for name, setting in flags.items() if name not in unread}
+        files = {} if "config" in unread else files
+        given = {**files, **flags}
+        script = _read_script(program, given, notebook, opened, launched)
     if assumed := assumed_versions(script.old_calls, program.versions):
         program = _with_assumed(program, assumed)
         script = _read_script(program, given, notebook, opened, launched)
@@ -180,6 +209,7 @@ def _read_own_script(program: Program) -> JobReading:
             "vramtop rehearse -- COMMAND runs it without a GPU; or give a function that builds it, such as vramtop fit "
             "train.py:build_model --method traced"
         )
+    _read_devices(program, script, launched)
     _warn_of_unread_files(program, opened)
     unresolved = {name: sentence for name, sentence in script.unresolved.items() if name not in given}
     method = program.launch.trl_command or script.trl_method
@@ -209,6 +239,42 @@ def _read_own_script(program: Program) -> JobReading:
         understood=script.understood,
     )
     return reading if notebook is None else with_cells(reading, notebook, PurePath(program.launch.script or "").name)
+
+
+def _read_devices(program: Program, script: ScriptSettings, launched: Sequence[SettingsLayer]) -> None:
+    """Record the GPUs that the script chooses itself; of a choice of its own for each rank only that there is one."""
+    if script.visible_devices is None:
+        return
+    choice = choice_of_setting(script.visible_devices)
+    ranks = as_int(read_world_size(program.launcher, LayeredSettings(*launched), program.environ).ranks) or 1
+    if choice.visible is not None and ranks > 1 and choice.visible.count(",") + 1 < ranks:
+        choice = replace(choice, visible=None)
+    around = program.findings.devices
+    program.findings.devices = replace(choice, container=around.container if around is not None else None)
+
+
+def _unread_flags(flags: SettingsLayer, script: ScriptSettings) -> SettingsLayer:
+    """Return the flags that no parser of the script reads; none where not all that it reads is known."""
+    read = script.read_options
+    if read is None:
+        return {}
+    return {
+        name: setting
+        for name, setting in flags.items()
+        if setting.origin.startswith("--")
+        and name.removeprefix("no_") not in read
+        and f"no_{name}" not in read
+        and not any(each.startswith(name) for each in read)
+        and name != "local_rank"  # which launchers add
+    }
+
+
+def _warn_of_unread_flags(program: Program, unread: SettingsLayer) -> None:
+    """Name the flags that the script does not read."""
+    names = list(dict.fromkeys(setting.origin.partition(" ")[0] for setting in unread.values()))
+    shown = ", ".join(names[:_MAX_NAMES])
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    program.findings.warn(f"{program.launch.program_name} does not read {shown}{more}; what they set is not counted.")
 
 
 def _warn_of_unread_files(program: Program, opened: Collection[Path]) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, TypedDict, TypeVar
 
@@ -13,6 +13,7 @@ from vramtop.estimator.model.hub import Refusal
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
 
 from ..attach.attachment import GpuAssignment, GpuEnvironment, assign_gpu, nvml_mig_parent, visible_mig_devices
+from ..attach.chosen_devices import ChosenDevices
 from ..board.fit import DeviceCapacity
 from .facts import JobInterpreter, Machine
 
@@ -142,6 +143,8 @@ class CheckContext:
     machine: Machine
     environ: Mapping[str, str]
     """Environment of the job."""
+    devices: ChosenDevices = field(default_factory=ChosenDevices)
+    """The GPUs that it chooses, where this is known; its environment names them."""
     working_folder: Path
     """Folder in which the job is started; its relative paths count from here."""
     quick_budget: Callable[[], Budget]
@@ -210,7 +213,7 @@ def assigned_gpu_indices(context: CheckContext) -> tuple[int, ...]:
 def target_devices(context: CheckContext) -> tuple[DeviceCapacity, ...]:
     """Return the devices that the job will use; all considered ones if that is unknown."""
     devices = context.machine.devices
-    if context.machine.chosen:
+    if context.machine.chosen or context.devices.is_unknown:
         return devices
     mig_devices = _visible_mig_devices(context)
     if mig_devices:

@@ -25,8 +25,10 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.model.hub import Refusal
+from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.estimator.trace.installed_packages import installed_packages, torch_build
 
+from ..attach.chosen_devices import ChosenDevices, chosen_devices
 from .checks import CHECKS
 from .context import Check, CheckContext, CheckResult, LazyValue, inconclusive
 from .facts import (
@@ -173,6 +175,7 @@ def prepare(
     environ: Mapping[str, str],
     folder: Path,
     launch: Sequence[str] | None = None,
+    choice: DeviceChoice | None = None,
     method: MethodChoice = "auto",
     worker_python: str | None = None,
     seconds: float = ESTIMATE_TIMEOUT_SECONDS,
@@ -188,6 +191,7 @@ def prepare(
         environ: environment of the shell in which it is to be started.
         folder: folder in which it is to be started.
         launch: its launch line; None: there is none.
+        choice: the GPUs that its launch line or script chooses; None: those of the environment.
         method: method of the estimate for the verdict.
         worker_python: interpreter for that estimate; searched for if left out.
         seconds: time limit of that estimate.
@@ -195,6 +199,15 @@ def prepare(
         rehearses: the user has asked for the job's program to be run, which is done once.
     """
     environ = job_environment(environ, launch)
+    devices = ChosenDevices()
+    if machine.snapshot is not None:
+        try:
+            devices = chosen_devices(choice, environ, machine.snapshot.gpus)
+        except InputError:  # a choice of no GPU, which the check of the visible devices reports
+            if choice is not None:
+                devices = ChosenDevices(selection=(), origin=choice.origin)
+                environ["CUDA_VISIBLE_DEVICES"] = choice.visible or choice.text
+    environ = devices.environ(environ)
     model = None
     with suppress(InputError):  # which the checks of the model report
         model = resolve_model(job.model, environ=environ)
@@ -226,6 +239,7 @@ def prepare(
         job=job,
         machine=machine,
         environ=environ,
+        devices=devices,
         working_folder=folder,
         quick_budget=LazyValue(lambda: budget("formula")),
         deepest_budget=LazyValue(lambda: _within(seconds, lambda: budget(method))),

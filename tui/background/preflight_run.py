@@ -11,6 +11,7 @@ from vramtop.estimator.common.paths import working_folder
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.resolved_job import settles
+from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
 from vramtop.monitor.preflight.checks import CHECKS
@@ -38,6 +39,8 @@ class PreflightRequest:
     """A refined budget, if one is known; otherwise preflight estimates the job itself."""
     launch: Sequence[str] | None = None
     """The launch line that the job was read from; None: there was none."""
+    choice: DeviceChoice | None = None
+    """The GPUs that the launch line or its script chooses; None: those of the environment."""
     python: str | None = None
     """The interpreter given with ``--python``."""
 
@@ -82,6 +85,7 @@ def read_context(request: PreflightRequest) -> CheckContext:
         environ=os.environ,
         folder=working_folder(),
         launch=launch,
+        choice=request.choice,
         worker_python=request.python,
     )
     validate_job(context)

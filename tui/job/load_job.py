@@ -48,7 +48,7 @@ from .flags import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from vramtop.estimator.readers.source.evidence import JobReading
+    from vramtop.estimator.readers.source.evidence import DeviceChoice, JobReading
 
 _JOB_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 _PROGRAM_SUFFIXES = (".py", ".ipynb")
@@ -111,6 +111,11 @@ class LoadedJob:
         """Versions of libraries that a script speaks for, each with the reason."""
         found = self.reading.assumed_versions() if self.reading is not None else {}
         return tuple(text for key, text in found.items() if key not in self.typed)
+
+    @property
+    def devices(self) -> DeviceChoice | None:
+        """The GPUs that its launch line or script chooses; None: it takes those of the environment."""
+        return self.reading.devices if self.reading is not None else None
 
     @property
     def is_typed(self) -> bool:

@@ -32,7 +32,9 @@ from vramtop.estimator.job.job import REHEARSED, Job
 from vramtop.estimator.job.job_file.changes import job_differences, with_changes
 from vramtop.estimator.job.resolved_job import settles
 from vramtop.estimator.job.settings import ModelSpec, Target
+from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.estimator.trace.own_program import WhatRuns, what_runs
+from vramtop.monitor.attach.chosen_devices import ChosenDevices, chosen_devices
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.fit import (
     DeviceCapacity,
@@ -800,6 +802,8 @@ class GpuPicker(Horizontal):
         self._chosen = _catalogue_name(chosen)
         self._count: int | None = None
         self._board: Board | None = None
+        self._choice: DeviceChoice | None = None
+        self._limited = ChosenDevices()
 
     def compose(self) -> ComposeResult:
         """The model and the count."""
@@ -810,7 +814,21 @@ class GpuPicker(Horizontal):
 
     def show_board(self, board: Board) -> None:
         """Take the GPUs of this machine from the latest board."""
+        listed = [] if self._board is None else [gpu.uuid for gpu in self._board.snapshot.gpus]
         self._board = board
+        if self._choice is not None and listed != [gpu.uuid for gpu in board.snapshot.gpus]:
+            self.limit(self._choice)
+
+    def limit(self, choice: DeviceChoice | None) -> tuple[str, ...]:
+        """Count this machine's GPUs that a job chooses for itself, or all; return notes about them."""
+        self._choice, self._limited = choice, ChosenDevices()
+        if choice is None or self._board is None:
+            return ()
+        try:
+            self._limited = chosen_devices(choice, {}, self._board.snapshot.gpus)
+        except InputError as error:
+            return (f"{error.message}.",)
+        return self._limited.notes
 
     @property
     def catalogue_count(self) -> int | None:
@@ -839,7 +857,7 @@ class GpuPicker(Horizontal):
             return (alike,)
         if self._board is None:
             return ()
-        return device_capacities(self._board.snapshot, _committed(self._board, pinned))
+        return device_capacities(self._board.snapshot, _committed(self._board, pinned), self._limited.selection)
 
     def choose(self, gpu: str | None) -> None:
         """Choose a model by a name in the catalogue; None: the GPUs of this machine."""
@@ -1358,7 +1376,8 @@ class FitCheckScreen(Screen[None]):
         devices = self._picker.devices(job.parallel.world_size) if job else ()
         if self._opened is not None and self._opened.loaded.is_launch_line:
             launch = shlex.split(self._opened.text)
-        open_preflight(self, job, devices=devices, budget=self._view.budget, launch=launch)
+        choice = self._opened.loaded.devices if self._opened is not None else None
+        open_preflight(self, job, devices=devices, budget=self._view.budget, launch=launch, choice=choice)
 
     def action_rehearse(self) -> None:
         """Ask whether to run the program, and show what would run."""
@@ -1531,7 +1550,7 @@ class FitCheckScreen(Screen[None]):
     def _show_name_and_notes(self, loaded: "LoadedJob") -> None:
         self.query_one("#title", Label).update(f"Fit check: would {loaded.job.label} fit?")
         program = () if loaded.job.program is None else (f"{loaded.job.label} {REHEARSED}.",)
-        self._view.set_notes((*program, *loaded.notes))
+        self._view.set_notes((*program, *self._picker.limit(loaded.devices), *loaded.notes))
 
     def _apply_value(self, chosen: "tuple[Axis, int] | None") -> None:
         self._what_if = None

@@ -15,6 +15,7 @@ from textual.screen import Screen
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.job.job import Job
+from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.fit import DeviceCapacity
 from vramtop.monitor.preflight.context import Check, CheckContext, CheckResult
@@ -279,6 +280,7 @@ def open_preflight(
     devices: tuple[DeviceCapacity, ...] = (),
     budget: Budget | None = None,
     launch: Sequence[str] | None = None,
+    choice: DeviceChoice | None = None,
 ) -> None:
     """Open the preflight screen on a job; the ``PreflightMark`` of the opener, if it has one, then shows the outcome.
 
@@ -288,6 +290,7 @@ def open_preflight(
         devices: the chosen GPUs; used if the job is for another machine.
         budget: the best known budget of this job.
         launch: the launch line that the job was read from; None: there was none.
+        choice: the GPUs that it or its script chooses; None: those of the environment.
     """
     if job is None or not (job.model.id or job.model.config):
         opener.notify("There is no job to check yet: choose a model and correct the marked fields.", severity="warning")
@@ -299,6 +302,7 @@ def open_preflight(
         board=getattr(app, "board", None),
         budget=budget,
         launch=launch,
+        choice=choice,
         python=getattr(app, "python", None),
     )
 

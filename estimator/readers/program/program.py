@@ -96,6 +96,8 @@ class Launch:
     """The path of a tool's own command, where it starts a recipe of another name: ``/venv/bin/tune``."""
     assignments: dict[str, str] = field(default_factory=dict)
     """``NAME=value`` in front of the command."""
+    wrappers: tuple[str, ...] = ()
+    """The words in front of the program or its launcher: ``env``, ``srun --gpus 1``."""
     script: str | None = None
     module: str | None = None
     """The module of ``python -m``."""
@@ -147,7 +149,8 @@ class LaunchParser:
         if start and not launch.launchers:
             launch = _started_by_slurm(argv[:start], launch)
         matches = [_ASSIGNMENT.fullmatch(token) for token in argv[:start] if not is_flag(token)]
-        return replace(launch, assignments={match[1]: match[2] for match in matches if match})
+        assignments = {match[1]: match[2] for match in matches if match}
+        return replace(launch, assignments=assignments, wrappers=tuple(argv[:start]))
 
     def split(self, line: Sequence[str]) -> list[str]:
         """Split a launch line into words, even if it was pasted as one word or is the text of ``bash -c``.
@@ -176,16 +179,18 @@ class LaunchParser:
     def _first_program(self, words: list[str]) -> list[str]:
         """Return the first command in a shell's words that starts a program, else the last one."""
         command: list[str] = []
+        exported: list[str] = []
         for word in [*words, ";"]:
             if not set(word) <= set("();<>|&"):
                 command.append(word)
             elif self.find_program_index(command) is not None:
                 break
             elif word[0] not in "<>":
+                exported += [each for each in command[1:] if command[0] == "export" and _ASSIGNMENT.fullmatch(each)]
                 command = []
         if command and word[0] in "<>" and command[-1].isdigit():  # 2>&1
             command.pop()
-        return command
+        return [*exported, *command] if command else []
 
     def _starts(self, token: str, following: Sequence[str]) -> bool:
         """Return True if a word starts a program. Environments may be called ``trl`` too: the next word decides."""

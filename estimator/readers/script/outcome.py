@@ -518,10 +518,13 @@ class Outcome:
     """Options that do not decide what their names say, as what does was followed."""
     option_names: set[str] = field(default_factory=set)
     """Names that its command line may have, and may abbreviate."""
+    read_options: set[str] | None = None
+    """All options that the script reads; None: not known."""
     unresolved: dict[str, str] = field(default_factory=dict)
     attention: OwnAttention | None = None
     """That of the model's own class, where nothing else is said of it."""
     doubts: list[Doubt] = field(default_factory=list)
+    visible_devices: Setting | None = None
 
 
 def read_outcome(notes: Notes) -> Outcome:
@@ -531,7 +534,7 @@ def read_outcome(notes: Notes) -> Outcome:
     found = Outcome(called=set(notes.called), own_loss=notes.own_loss, assigned=dict(notes.assigned))
     found.hints = {name: setting for name, setting in notes.hints.items() if setting.value is not None}
     found.unresolved, found.old_calls = dict(notes.unresolved), notes.old_calls
-    found.doubts = notes.all_doubts()
+    found.doubts, found.visible_devices = notes.all_doubts(), notes.visible_devices
     found.trains = bool(notes.trainers or notes.optimizers or notes.models)
     found.has_optimizer = bool(notes.trainers or notes.optimizers)
     _read_arguments(notes, found)

@@ -15,6 +15,7 @@ from ..source.evidence import MODEL_STATES, Component, Setting, SettingsLayer, a
 from ..source.versions import OldCall
 from ..trl.methods import method_of_class
 from .command_line.options import Options, setting_of_name
+from .command_line.other_parsers import may_parse_elsewhere
 from .library.script_library import DIFFUSION, PAIRED, ScriptLibrary
 from .library.trainer_hooks import doubt_end, doubt_lengths
 from .models.configs import LENGTH_ARGUMENTS, TRAINING_CONFIG, Doubt, Notes
@@ -222,9 +223,11 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
     module = ScriptModule(script.path.name, script.path)
     module.scope.names["__name__"] = "__main__"
     module.scope.names["__file__"] = str(script.path)
+    followed = False
     try:
         run.run_module(script.tree, module)
         _follow_rest(run, module, notes, options)
+        followed = True
     except KnownFailureError:
         pass
     except ScriptEndsError as end:
@@ -255,6 +258,15 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
     for name, setting in named.items():  # the names hold what flags of the same name became
         if any(word in script.options for word in NAMES_BY_SETTING.get(name, ())):
             outcome.assigned.setdefault(name, setting)
+    _note_options(script, options, opened, outcome)
+    may_be_read = not followed or not outcome.has_optimizer or options.is_open
+    if not may_be_read and not may_parse_elsewhere([script.tree, *imports.trees()], imports.names()):
+        outcome.read_options = {*options.names, *options.declared, *options.sought}
+    return Reading(outcome=outcome, module=module, steps=_MAX_STEPS - run.steps_left)
+
+
+def _note_options(script: Script, options: Options, opened: set[str], outcome: Outcome) -> None:
+    """Note the options that the script was seen to use, those that it assigns, and the names of all."""
     origins = {setting.origin for setting in (*outcome.written.values(), *outcome.accelerate.values())}
     used = {
         name for name, given in script.options.items() if any(each.startswith(f"{given.origin} (") for each in origins)
@@ -267,7 +279,6 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
     used |= {name for name, given in script.options.items() if str(given.value) in opened}
     outcome.understood |= {*options.decisive, *used, *(name for name in options.declared if name not in script.options)}
     outcome.option_names = set() if options.has_unknown_names else options.names
-    return Reading(outcome=outcome, module=module, steps=_MAX_STEPS - run.steps_left)
 
 
 def _found(script: Script, name: str, opened: set[str]) -> Path | None:
@@ -523,6 +534,8 @@ def _merge(worlds: list[_World], *, left: list[Undecided], options: Mapping[str,
         outcome.doubts += [doubt for doubt in world.outcome.doubts if doubt.sentence not in known]
         known |= {doubt.sentence for doubt in world.outcome.doubts}
         outcome.option_names |= world.outcome.option_names
+        read, more = outcome.read_options, world.outcome.read_options
+        outcome.read_options = None if read is None or more is None else read | more
     outcome.doubts += doubts.values()
     if left:
         sentence = (
@@ -647,12 +660,16 @@ class ScriptSettings:
     """Options that do not decide what their names say."""
     option_names: frozenset[str] = frozenset()
     """Names that its command line may have, and may abbreviate as argparse allows."""
+    read_options: frozenset[str] | None = None
+    """All options that it reads; None: not known."""
     unresolved: Mapping[str, str] = field(default_factory=dict)
     """Arguments whose values are known only when the script runs, each with a sentence."""
     unknown_trainer: str | None = None
     """A trainer of TRL's that is not known here, as a method's name would be."""
     doubts: tuple[Doubt, ...] = ()
     """What memory depends on and was not understood."""
+    visible_devices: Setting | None = None
+    """The CUDA_VISIBLE_DEVICES that it sets itself; the value is no text where it is not known."""
 
     @property
     def makes_images(self) -> bool:
@@ -801,7 +818,9 @@ def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting], 
         understood=frozenset(found.understood),
         unused=frozenset(found.unused),
         option_names=frozenset(found.option_names),
+        read_options=None if found.read_options is None else frozenset(found.read_options),
         doubts=tuple(found.doubts),
+        visible_devices=found.visible_devices,
     )
 
 

@@ -84,12 +84,11 @@ class LayeredSettings:
         return None
 
     def find_true(self, *names: str) -> Setting | None:
-        """Return the setting that ``find`` returns, if its value means true."""
-        setting = self.find(*names)
-        return setting if as_bool(setting) else None
+        """Return the first of these settings whose value means true. A false one does not hide another name."""
+        return next((setting for setting in map(self.find, names) if as_bool(setting)), None)
 
     def is_true(self, *names: str) -> bool:
-        """Return True if the setting that ``find`` returns means true; a missing one counts as false."""
+        """Return True if one of these settings means true; a missing one counts as false."""
         return self.find_true(*names) is not None
 
     def names(self, prefix: str) -> list[str]:
@@ -253,6 +252,27 @@ class GlobalBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceChoice:
+    """The GPUs that a job chooses for itself when it is started."""
+
+    origin: str
+    """Where: ``CUDA_VISIBLE_DEVICES in the launch line``, ``--gpu_ids of accelerate``."""
+    text: str
+    """The choice as it is written."""
+    visible: str | None = None
+    """What CUDA_VISIBLE_DEVICES is for the program; None: nothing sets it, or the value is not known."""
+    excluded: str | None = None
+    """The GPUs that the program does not get, of all."""
+    container: str | None = None
+    """The GPUs that its container is given, as NVIDIA_VISIBLE_DEVICES names them; CUDA numbers these from 0."""
+
+    @property
+    def is_known(self) -> bool:
+        """False if only the start of the job decides which GPUs these are."""
+        return (self.visible, self.excluded, self.container) != (None, None, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobReading:
     """A job as far as it could be read."""
 
@@ -267,6 +287,8 @@ class JobReading:
     global_batch: GlobalBatch | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     """Missing keys for which something is written that makes no sense, each with a sentence on what and where."""
+    devices: DeviceChoice | None = None
+    """The GPUs that the launch line or the script chooses; None: the job takes those of its environment."""
 
     def evidence(self) -> dict[str, str]:
         """Return where each value was read, by key."""
@@ -344,6 +366,7 @@ class FindingCollector:
         self._global_batch: GlobalBatch | None = None
         self._refused: dict[str, str] = {}
         self._refused_ranks: str | None = None
+        self.devices: DeviceChoice | None = None
 
     def record(self, key: str, value: Any, origin: str, *, written: bool = True) -> None:
         """Record a value, unless the key has one already, or what was written for it makes no sense."""
@@ -472,6 +495,7 @@ class FindingCollector:
             uncertainties=tuple(self._uncertainties),
             global_batch=self._global_batch,
             refused={key: sentence for key, sentence in refused.items() if key not in self._findings},
+            devices=self.devices,
         )
 
     def _accumulation(self) -> Iterator[Finding]:

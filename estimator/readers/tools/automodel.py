@@ -774,6 +774,8 @@ TOOL = Tool(
     name="NeMo Automodel",
     programs=re.compile(r"(.*/)?automodel|nemo_automodel(\.\w+)*|(.*/)?nemo_automodel/.*"),
     commands=(ToolCommand(name="automodel", subcommands=None),),
+    entries={r"nemo_automodel\.recipes\.[\w.]+Recipe\w*": "python -m nemo_automodel.cli.app"},
+    scripts={r"(.*/)?examples/\w+/(finetune|pretrain|kd|seq_cls)\.py": "python -m nemo_automodel.cli.app"},
     is_config=lambda table: has_key(table, "_target_") and has_any(table, "step_scheduler", "recipe"),
     read=read,
     keys=ToolKeys(

@@ -217,15 +217,25 @@ def _translate_loss(translation: Translation) -> None:
 
 
 def _precision(settings: LayeredSettings) -> dict[str, Setting]:
-    """Return the dtype of computation, in which weights are loaded too: bf16 by default (``utils/config``)."""
-    bf16 = settings.find("bf16", "bfloat16") or default_setting("auto", "axolotl's default bf16: auto")
-    fp16 = settings.find_true("fp16", "float16")
-    if as_bool(bf16) or (as_word(bf16) == "auto" and fp16 is None):
-        return {"bf16": bf16.with_value(True), "fp16": bf16.with_value(False), "dtype": _weights("bfloat16")}
-    if fp16 is not None:
-        return {"bf16": fp16.with_value(False), "fp16": fp16.with_value(True), "dtype": _weights("float16")}
-    dtype = "float16" if settings.is_true("load_in_8bit") else "float32"
-    return {"bf16": bf16.with_value(False), "dtype": _weights(dtype)}
+    """Return the precision of computation and the type in which weights are loaded.
+
+    ``bf16`` and ``fp16`` ask for autocast, ``bfloat16`` and ``float16`` only for the type of the weights; Trainer's
+    ``bf16`` follows ``bfloat16`` too. A null ``bf16`` is off, and the default ``auto`` hides ``float16``
+    (axolotl 0.18: ``resolve_dtype`` in utils/config, ``_configure_precision_settings`` in core/builders/base.py).
+    """
+    fp16 = settings.find_true("fp16")
+    default = default_setting("auto", "axolotl's default bf16: auto")
+    bf16 = settings.find("bf16") or settings.find_unset("bf16") or default
+    word = as_word(bf16)
+    if as_bool(bf16) or word == "full" or (word == "auto" and fp16 is None):
+        on, dtype = bf16.with_value(word != "full"), "bfloat16"
+    elif (bfloat16 := settings.find_true("bfloat16")) is not None:
+        on, dtype = bfloat16.with_value(True), "bfloat16"
+    elif (half := fp16 or settings.find_true("float16")) is not None:
+        return {"bf16": bf16.with_value(False), "fp16": half.with_value(fp16 is not None), "dtype": _weights("float16")}
+    else:
+        on, dtype = bf16.with_value(False), "float16" if settings.is_true("load_in_8bit") else "float32"
+    return {"bf16": on, "fp16": on.with_value(False), "dtype": _weights(dtype)}
 
 
 def _weights(dtype: str) -> Setting:
@@ -284,6 +294,11 @@ TOOL = Tool(
     name="axolotl",
     programs=re.compile(r"axolotl\.cli(\.train|\.main)?|(.*/)?axolotl(/cli/(train|main))?"),
     commands=(ToolCommand(name="axolotl", subcommands=frozenset({"train"})),),
+    entries={
+        r"axolotl\.cli\.train\.do_cli": "python -m axolotl.cli.train",
+        r"axolotl\.cli\.main\.(main|cli)": "axolotl",
+    },
+    scripts={r"(.*/)?scripts/finetune\.py": "python -m axolotl.cli.train"},
     is_config=lambda table: "base_model" in table,
     read=read,
     keys=ToolKeys(

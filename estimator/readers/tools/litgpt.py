@@ -515,6 +515,7 @@ TOOL = Tool(
     name="LitGPT",
     programs=re.compile(r"(.*/)?litgpt|litgpt(\.\w+)*|(.*/)?litgpt/(finetune|pretrain)\w*(/\w+)?"),
     commands=(ToolCommand(name="litgpt", subcommands=_SUBCOMMANDS),),
+    entries={r"litgpt\.__main__\.main": "litgpt"},
     is_config=lambda table: (
         isinstance(table.get("train"), Mapping) and has_any(table, "checkpoint_dir", "model_name", "lora_r")
     ),

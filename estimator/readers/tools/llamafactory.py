@@ -537,6 +537,11 @@ TOOL = Tool(
         r"|llamafactory\.((v1\.)?(launcher|cli)|v1\.trainers\.\w+)"
     ),
     commands=tuple(ToolCommand(name=name, subcommands=_COMMANDS) for name in ("llamafactory-cli", "lmf")),
+    entries={
+        r"(llamafactory|llmtuner)\.([\w.]+\.)?run_exp": "python -m llamafactory.launcher",
+        r"llamafactory\.(cli\.main|launcher\.launch)": "llamafactory-cli",
+    },
+    scripts={r"(.*/)?src/train(_bash)?\.py": "python -m llamafactory.launcher"},
     is_config=lambda table: (
         ("model_name_or_path" in table and has_any(table, "finetuning_type", "cutoff_len", "stage", "template"))
         or is_version1(table)

@@ -70,6 +70,10 @@ class Tool:
     """Its own commands on the PATH."""
     flags: frozenset[str] = frozenset()
     """Flags that only its programs take, all of them together, for programs of other names."""
+    entries: Mapping[str, str] = field(default_factory=dict)
+    """Functions that a script of another name starts it with, as patterns of dotted names, and the equal command."""
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    """Scripts that its repository has, as patterns of paths, and the equal command, for those that are not here."""
     is_config: Callable[[ConfigTable], bool]
     """Return True for the table of one of its configuration files."""
     read: Callable[[Program], JobReading]
@@ -100,8 +104,8 @@ def section(table: ConfigTable, key: str) -> ConfigTable:
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _RESOLVED_CONFIG_MARK = "config:"
 """Text before the resolved configuration in axolotl's log."""
-_NULL_IS_A_VALUE = ("nvfsdp_unit_modules", "megatron_fsdp_unit_modules")
-"""Settings whose null is not their default: Automodel's units."""
+_NULL_IS_A_VALUE = ("bf16", "nvfsdp_unit_modules", "megatron_fsdp_unit_modules")
+"""Settings whose null is not their default: axolotl's precision, Automodel's units."""
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=")
 

@@ -419,6 +419,12 @@ TOOL = Tool(
     name="ms-swift",
     programs=re.compile(r"(.*/)?(swift|swift/cli/(main|sft|pt|rlhf))|swift\.cli\.(main|sft|pt|rlhf)"),
     commands=(ToolCommand(name="swift", subcommands=_COMMANDS),),
+    entries={
+        r"swift\.([\w.]+\.)?sft_main": "python -m swift.cli.sft",
+        r"swift\.([\w.]+\.)?(pt|pretrain)_main": "python -m swift.cli.pt",
+        r"swift\.([\w.]+\.)?rlhf_main": "python -m swift.cli.rlhf",
+        r"swift\.cli\.main\.cli_main": "swift",
+    },
     is_config=lambda table: (
         "model" in table
         and not isinstance(table["model"], Mapping)

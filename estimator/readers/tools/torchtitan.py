@@ -262,6 +262,7 @@ def _read_resharding(settings: LayeredSettings, stages: Setting | None, findings
 TOOL = Tool(
     name="torchtitan",
     programs=re.compile(r"torchtitan\.train|(.*/)?torchtitan/train|(.*/)?run_train\.sh"),
+    entries={r"torchtitan\.train\.main": "python -m torchtitan.train"},
     is_config=lambda table: (
         has_any(table, "job", "parallelism", "activation_checkpoint")
         and isinstance(table.get("training", {}), Mapping)

@@ -228,6 +228,7 @@ TOOL = Tool(
     name="torchtune",
     programs=re.compile(r"(.*/)?recipes/\w+|(full|lora|qat|knowledge|dev|ppo|grpo)_\w*(single_device|distributed)"),
     commands=(ToolCommand(name="tune", subcommands=frozenset({"run"}), launcher="torchrun"),),
+    entries={r"torchtune\._cli\.tune\.main": "tune"},
     is_config=lambda table: has_key(table, "_component_"),
     read=read,
     keys=ToolKeys(

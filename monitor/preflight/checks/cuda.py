@@ -131,9 +131,12 @@ def check_visible_devices(context: CheckContext) -> CheckResult:
         return skips("there are no GPUs of this machine to check")
     value, indices = context.environ.get("CUDA_VISIBLE_DEVICES"), assigned_gpu_indices(context)
     setting = "CUDA_VISIBLE_DEVICES is not set" if value is None else f"CUDA_VISIBLE_DEVICES={value}"
+    if context.devices.is_unknown:
+        return inconclusive(" ".join(context.devices.notes).rstrip("."))
+    setting = context.devices.by_flag or setting
     names_mig = (value or "").startswith("MIG-")  # several MIG devices may be parts of one GPU
     if not indices and not names_mig:
-        return fails(f"{setting}: no GPU is visible", "correct CUDA_VISIBLE_DEVICES, or unset it")
+        return fails(f"{setting}: no GPU is visible", f"correct {_name(context)}, or leave it out")
     gpus, ranks, total = f"GPU {gpu_list(indices)}", context.ranks_here, len(snapshot.gpus)
     if len(indices) < ranks and not names_mig:
         return _too_few(context, f"{setting}: {ranks} ranks, and only {gpus} for them", total)
@@ -141,14 +144,19 @@ def check_visible_devices(context: CheckContext) -> CheckResult:
     chosen = list(dict.fromkeys(device.index for device in context.machine.devices))
     if context.machine.chosen and not set(indices) <= set(chosen):
         named = ",".join(map(str, chosen))
-        return warns(f"{found}, and not on GPU {named}, as --gpu says", f"set CUDA_VISIBLE_DEVICES={named}")
+        return warns(f"{found}, and not on GPU {named}, as --gpu says", f"set {_name(context)}={named}")
     note = next((assignment.note for assignment in assignments if assignment.note), None)
     return warns(f"{found}; {note}", "set CUDA_DEVICE_ORDER=PCI_BUS_ID") if note else passes(found)
 
 
+def _name(context: CheckContext) -> str:
+    """Return what chooses the GPUs, in advice."""
+    return context.devices.by_flag or "CUDA_VISIBLE_DEVICES"
+
+
 def _too_few(context: CheckContext, found: str, gpus: int) -> CheckResult:
     if context.ranks_here <= gpus:
-        return fails(found, "name as many GPUs in CUDA_VISIBLE_DEVICES as there are ranks")
+        return fails(found, f"name as many GPUs in {_name(context)} as there are ranks")
     if context.local_ranks is None:
         return fails(found, "start fewer ranks; if others run on other machines, give the whole launch line")
     return fails(found, "start fewer ranks on this machine")

@@ -1,6 +1,5 @@
 """Checks of memory: a quick lower bound on the GPUs, the whole fit verdict, and the host's RAM."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -13,7 +12,7 @@ from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.job.settings import Parallel
 from vramtop.estimator.model.read_architecture import UNKNOWN_FAMILY_ERROR
 
-from ...board.fit import DeviceCapacity, check_fit
+from ...board.fit import check_fit
 from ...host.available_ram import RANKS_OF_DESCRIBED_HOST, host_verdict
 from ..context import CheckContext, CheckResult, fails, inconclusive, passes, skips, target_devices, warns
 
@@ -65,7 +64,7 @@ def check_fit_verdict(context: CheckContext) -> CheckResult:
     found = f"{result.sentence} ({method})"
     if result.verdict == "fits":
         return passes(found)
-    advice = _advice(budget, context.machine.devices)
+    advice = _advice(budget, context)
     if result.verdict == "tight":
         return warns(found, advice)
     return fails(found, advice) if result.verdict == "does_not_fit" else inconclusive(found)
@@ -111,13 +110,16 @@ def rank_lower_bound(budget: Budget) -> tuple[int, str]:
     return weights + context, f"{words} {format_gib(weights + context)} GiB at least"
 
 
-def _advice(budget: Budget, devices: Sequence[DeviceCapacity]) -> str:
+def _advice(budget: Budget, context: CheckContext) -> str:
     """Advise other GPUs of the machine, or a smaller job."""
+    devices = context.machine.devices
     best = check_fit(budget, devices)
     if best.verdict == "fits" and devices[0].uuid is not None:
         has_mig = any(device.mig for device in devices)
         names = best.cuda_devices if has_mig else map(str, best.placement)  # an index would select a whole GPU
-        return f"it fits on others: CUDA_VISIBLE_DEVICES={','.join(names)}"
+        flag = context.devices.by_flag
+        chosen = f"CUDA_VISIBLE_DEVICES={','.join(names)}" if flag is None else f"GPU {','.join(names)}; change {flag}"
+        return f"it fits on others: {chosen}"
     return "vramtop fit says what would make it smaller"
 
 

@@ -12,7 +12,9 @@ from vramtop.estimator.readers.source.evidence import JobReading
 BATCH, LENGTH, STEPS = "training.micro_batch", "training.sequence_length", "training.gradient_accumulation"
 STRATEGY, SHARD, COPIES = "parallel.strategy", "parallel.data_shard", "parallel.data_replicate"
 SCRIPT = """
-from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+from elsewhere import Options
+HfArgumentParser((TrainingArguments, Options)).parse_args_into_dataclasses()
 model = AutoModelForCausalLM.from_pretrained("gpt2")
 Trainer(model=model, args=TrainingArguments(output_dir="x"), train_dataset=None).train()
 """

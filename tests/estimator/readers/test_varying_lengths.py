@@ -12,6 +12,8 @@ from vramtop.estimator.readers.source.evidence import JobReading
 AXOLOTL = "base_model: org/model\nsequence_len: 1024\nmicro_batch_size: 1\n"
 TORCHTUNE = "model:\n  _component_: torchtune.models.llama3_1.lora_llama3_1_8b\n  lora_dropout: 0.1\nbatch_size: 1\n"
 SCRIPT = """from transformers import *
+from elsewhere import Options
+HfArgumentParser((TrainingArguments, Options)).parse_args_into_dataclasses()
 tokenizer = AutoTokenizer.from_pretrained("gpt2")
 model = AutoModelForCausalLM.from_pretrained("gpt2")
 {}
@@ -45,6 +47,7 @@ def read(folder: Path, line: str, **files: str) -> JobReading:
         ("trl sft --model_name_or_path org/model", True),
         ("torchrun t.py", None),
         ("torchrun t.py --group_by_length true", True),
+        ("torchrun t.py --group_by_length false --padding_free true", True),
         ("torchrun t.py --pad_to_max_length true", False),
         ("torchrun t.py --train_sampling_strategy group_by_length", True),
     ],

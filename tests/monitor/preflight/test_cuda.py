@@ -10,8 +10,9 @@ import pytest
 
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
+from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.estimator.trace.installed_packages import TorchBuild
-from vramtop.monitor.board.fit import DeviceCapacity
+from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
 from vramtop.monitor.preflight.checks.cuda import (
     check_compute_capability,
     check_cuda_runtime,
@@ -20,8 +21,9 @@ from vramtop.monitor.preflight.checks.cuda import (
     kernel_support,
 )
 from vramtop.monitor.preflight.checks.libraries import check_libraries
-from vramtop.monitor.preflight.context import CheckContext, CheckResult
+from vramtop.monitor.preflight.context import CheckContext, CheckResult, target_devices
 from vramtop.monitor.preflight.facts import JobInterpreter, Machine, described_machine, this_machine
+from vramtop.monitor.preflight.run_checks import prepare
 
 MakeContext = Callable[..., CheckContext]
 
@@ -190,6 +192,28 @@ def test_each_rank_needs_a_visible_gpu(
     found = check_visible_devices(make_context(ddp(ranks), gpus=[make_gpu(i) for i in range(4)], environ=environ))
     assert found.status == status
     assert words in found.found
+
+
+def test_a_launcher_that_chooses_gpus_is_named(make_gpu: Any, make_snapshot: Any, tmp_path: Path) -> None:
+    gpus = [make_gpu(index) for index in range(3)]
+    snapshot = make_snapshot(gpus)
+    machine = Machine(devices=device_capacities(snapshot, {}), snapshot=snapshot)
+    python = JobInterpreter(path=tmp_path / "python", origin="--python")
+
+    def prepared(visible: str | None) -> CheckContext:
+        choice = DeviceChoice(origin="--gpu_ids of accelerate", text=str(visible), visible=visible)
+        environ = {"CUDA_VISIBLE_DEVICES": "0"}
+        return prepare(ddp(1), machine, python, environ=environ, folder=tmp_path, choice=choice)
+
+    second = prepared("1")
+    found = check_visible_devices(second)
+    assert (found.status, found.found) == ("pass", "--gpu_ids of accelerate: 1 rank on GPU 1 of 3")
+    assert [device.index for device in target_devices(second)] == [1]
+    missing = check_visible_devices(prepared("9"))
+    assert (missing.status, missing.advice) == ("failure", "correct --gpu_ids of accelerate, or leave it out")
+    unknown = prepared(None)
+    assert check_visible_devices(unknown).unknown
+    assert len(target_devices(unknown)) == 3
 
 
 def test_ranks_on_other_machines_need_no_gpu_here(make_context: MakeContext, make_gpu: Any) -> None:

@@ -1,4 +1,6 @@
+import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +32,8 @@ def run_fit(
             monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         else:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        code = main(["fit", "gpt2", "--method", "formula", "--json", *words])
+        job = [] if "--" in words else ["gpt2"]
+        code = main(["fit", *job, "--method", "formula", "--json", *words])
         out, err = capsys.readouterr()
         return code, valid_json("fit", out) if out else {}, err
 
@@ -48,6 +51,49 @@ def test_the_visible_gpu_with_the_most_free_memory_is_chosen(run_fit: Answer) ->
 def test_flags_take_precedence_over_the_environment(run_fit: Answer) -> None:
     code, said, _ = run_fit("--gpu", "1", visible="0")
     assert (code, said["placement"]) == (0, [1])
+
+
+SCRIPT = """import os
+from transformers import *
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+args = TrainingArguments(output_dir="o", per_device_train_batch_size=1)
+Trainer(model=model, args=args, train_dataset=data).train()
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "env CUDA_VISIBLE_DEVICES=0 python plain.py",
+        "python own.py",
+        "accelerate launch --gpu_ids 0 plain.py",
+        "deepspeed --include localhost:0 plain.py",
+        "docker run --gpus device=0 image python plain.py",
+    ],
+)
+def test_the_job_is_judged_on_the_gpus_that_it_chooses(
+    run_fit: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain.py").write_text(SCRIPT)
+    (tmp_path / "own.py").write_text(SCRIPT.replace("os\n", "os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'\n", 1))
+    job = ["--seq-len", "512", "--", *shlex.split(line)]
+    code, said, _ = run_fit(*job, free=(0.5, 70))
+    assert (code, [gpu["index"] for gpu in said["gpus"]]) == (1, [0])
+    assert any(note.startswith("Only GPU 0: ") for note in said["notes"])
+    code, said, _ = run_fit("--wait", "--timeout", "0.1", *job, free=(0.5, 70))
+    assert (code, said["placement"]) == (1, [0])
+    code, said, _ = run_fit("--gpu", "1", *job, free=(0.5, 70))
+    assert (code, said["placement"]) == (0, [1])
+    assert "The job does not use all of GPU 1, which --gpu names." in said["notes"]
+
+
+def test_a_choice_that_is_not_known_is_a_note(run_fit: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain.py").write_text(SCRIPT)
+    code, said, _ = run_fit("--seq-len", "512", "--", *shlex.split("srun -n 1 --gpus 1 python plain.py"))
+    assert (code, len(said["gpus"])) == (0, 3)
+    assert "--gpus of srun is '1': which GPUs the job gets is not known before it starts." in said["notes"]
 
 
 def test_an_environment_that_names_no_gpu_is_an_input_error(run_fit: Answer) -> None:

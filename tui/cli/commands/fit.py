@@ -76,7 +76,7 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
         raise InputError(f"--wait waits for GPUs of this machine; leave out {cards}")
     with open_source(_WAIT_ADVICE) as source:
         snapshot = read_gpus(source, _WAIT_ADVICE)
-        selection, notes = select_devices(options.gpu, snapshot)
+        selection, notes = select_devices(options.gpu, snapshot, loaded.devices)
         loaded = replace(loaded, notes=(*loaded.notes, *notes))
         check = check_on(options, loaded, device_capacities(snapshot, {}, selection))
 

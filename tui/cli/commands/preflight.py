@@ -22,7 +22,7 @@ from vramtop.monitor.preflight.facts import (
 from vramtop.monitor.preflight.run_checks import ESTIMATE_TIMEOUT_SECONDS, exit_code, prepare, run_checks, validate_job
 
 from ...draw.text_output import detect_output
-from ...job.load_job import job_from_options
+from ...job.load_job import load_from_options
 from ...reports.preflight_text import preflight_lines
 from ..json_text import json_text
 from ..measured_runs import correction
@@ -30,6 +30,8 @@ from ..option_values import described_devices, described_gpu, described_host, gp
 from ..progress import Progress
 
 if TYPE_CHECKING:
+    from vramtop.estimator.readers.source.evidence import DeviceChoice
+
     from ..json_types import PreflightJson
 
 _BUDGET_SHARE = 0.75
@@ -43,8 +45,9 @@ _RESULTS: dict[int, Literal["pass", "failure", "unknown"]] = {
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the outcome of each check; exit code 0: nothing fails, 1: a check fails, 3: cannot tell."""
-    job, notes = job_from_options(options, launch)
-    context = _context(options, job, launch)
+    loaded = load_from_options(options, launch)
+    job, notes = loaded.job, loaded.notes
+    context = _context(options, job, launch, loaded.devices)
     outcomes = _run_checks(context, options)
     if options.json:
         print(json_text(_to_json(context, outcomes, notes)))
@@ -56,7 +59,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     return exit_code(outcomes)
 
 
-def _context(options: argparse.Namespace, job: Job, launch: Sequence[str] | None) -> CheckContext:
+def _context(
+    options: argparse.Namespace, job: Job, launch: Sequence[str] | None, choice: "DeviceChoice | None"
+) -> CheckContext:
     machine = _machine(options, job)
     context = prepare(
         job,
@@ -67,6 +72,7 @@ def _context(options: argparse.Namespace, job: Job, launch: Sequence[str] | None
         environ=os.environ,
         folder=working_folder(),
         launch=launch,
+        choice=choice,
         method=options.method,
         worker_python=options.python,
         seconds=min(ESTIMATE_TIMEOUT_SECONDS, (options.timeout or ESTIMATE_TIMEOUT_SECONDS) * _BUDGET_SHARE),

@@ -251,10 +251,10 @@ def check_here(options: argparse.Namespace, loaded: LoadedJob) -> FitCheck:
 
     Raises:
         NoGpusError: there are none.
-        InputError: ``--gpu`` or CUDA_VISIBLE_DEVICES names no GPU here, or the job is invalid.
+        InputError: what chooses the GPUs names none here, or the job is invalid.
         CannotTellError: no estimate can be made.
     """
-    found = gpus_here(options.gpu)
+    found = gpus_here(options.gpu, choice=loaded.devices)
     return check_on(options, replace(loaded, notes=(*loaded.notes, *found.notes)), found.devices)
 
 

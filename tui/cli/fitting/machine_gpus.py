@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
 from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot, gpu_list
@@ -17,6 +17,7 @@ from vramtop.monitor.storage.reservations import Reservations
 from ..option_values import gpu_indices
 
 if TYPE_CHECKING:
+    from vramtop.estimator.readers.source.evidence import DeviceChoice
     from vramtop.monitor.attach.attachment import Attachment
 
 DeviceSelection = Sequence[int | str] | None
@@ -39,20 +40,21 @@ class GpusHere:
     """How they were chosen, and which running jobs have yet to take memory there."""
 
 
-def gpus_here(selected: str | None, advice: str = DESCRIBE) -> GpusHere:
+def gpus_here(selected: str | None, advice: str = DESCRIBE, *, choice: "DeviceChoice | None" = None) -> GpusHere:
     """Read this machine's GPUs.
 
     Args:
-        selected: value of ``--gpu``; None: those of CUDA_VISIBLE_DEVICES, otherwise all.
+        selected: value of ``--gpu``; None: those that the job or CUDA_VISIBLE_DEVICES chooses, otherwise all.
         advice: what to do where there is no GPU, at the end of the error.
+        choice: the GPUs that the job's launch line or script chooses.
 
     Raises:
-        InputError: ``selected`` or CUDA_VISIBLE_DEVICES names no GPU here.
+        InputError: what chooses the GPUs names none here.
         NoGpusError: there is no GPU, or no usable driver.
     """
     with open_source(advice) as source:
         snapshot = read_gpus(source, advice)
-    selection, notes = select_devices(selected, snapshot)
+    selection, notes = select_devices(selected, snapshot, choice)
     committed, job_notes = committed_bytes(snapshot, selection)
     devices = device_capacities(snapshot, committed, selection)
     return GpusHere(devices=devices, snapshot=snapshot, notes=(*notes, *job_notes))
@@ -120,27 +122,21 @@ def _estimate_attached(attachment: "Attachment") -> Budget:
     return estimate(attachment.reading.job(), environ=attachment.estimate_environ)
 
 
-def select_devices(text: str | None, snapshot: Snapshot) -> tuple[DeviceSelection, tuple[str, ...]]:
-    """Return the GPUs of ``--gpu``, otherwise of CUDA_VISIBLE_DEVICES, otherwise all; and notes about the choice."""
-    return _visible_devices(snapshot) if text is None else (gpu_indices(text, snapshot), ())
+def select_devices(
+    text: str | None, snapshot: Snapshot, choice: "DeviceChoice | None" = None
+) -> tuple[DeviceSelection, tuple[str, ...]]:
+    """Return the GPUs of ``--gpu``, otherwise those that the job chooses, otherwise all; and notes about the choice.
 
+    Raises:
+        InputError: ``--gpu``, or what chooses the job's GPUs, names no GPU here.
+    """
+    from vramtop.monitor.attach.chosen_devices import chosen_devices  # with the readers of processes
 
-def _visible_devices(snapshot: Snapshot) -> tuple[DeviceSelection, tuple[str, ...]]:
-    from vramtop.monitor.attach.attachment import GpuEnvironment, nvml_mig_parent, visible_gpus, visible_mig_devices
-
-    choice = GpuEnvironment.from_environ(os.environ, local_rank=None, mig_parent=nvml_mig_parent)
-    if choice.cuda_visible_devices is None:
-        return None, ()
-    mig_devices = visible_mig_devices(choice, snapshot.gpus)
-    if mig_devices:
-        return mig_devices, (
-            f"Only {', '.join(mig_devices)}: CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}.",
-        )
-    indices, uncertainty = visible_gpus(choice, snapshot.gpus)
-    if not indices:
-        raise InputError(
-            f"CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}, which names no GPU here; "
-            "unset it, or give --gpu INDEX"
-        )
-    note = f"Only GPU {gpu_list(indices)}: CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}."
-    return indices, (note, f"They may be different ones: {uncertainty}.") if uncertainty else (note,)
+    if text is None:
+        chosen = chosen_devices(choice, os.environ, snapshot.gpus)
+        return chosen.selection, chosen.notes
+    named = gpu_indices(text, snapshot)
+    chosen = chosen_devices(choice, {}, snapshot.gpus)
+    if chosen.selection is None or set(chosen.selection) <= set(named):
+        return named, ()
+    return named, (*chosen.notes, f"The job does not use all of GPU {gpu_list(named)}, which --gpu names.")

@@ -158,6 +158,10 @@ class Options:
         """Names that the command line may have, and may abbreviate as argparse allows; empty: none are abbreviated."""
         self.has_unknown_names = False
         """It has options besides, or argparse is told to allow no abbreviations."""
+        self.is_open = False
+        """It has options besides that are not known by name."""
+        self.sought: set[str] = set()
+        """Options of the command line that the script asked for."""
         self.looked_up: list[str] = []
         """Options that the script looked at in the condition that is being followed."""
         self.assigned: dict[str, Setting] = {}
@@ -185,6 +189,7 @@ class Options:
         """Return an option of the command line or its default, as the script gets it; None: unknown."""
         declared, given = self.declared.get(name), self.given.get(name)
         self.looked_up.append(name)
+        self.sought.add(name)
         if given is None:
             value = declared.default if declared is not None else UNKNOWN
             return None if declared is None or value is UNKNOWN else Setting(value=value, origin=declared.origin)
@@ -195,6 +200,7 @@ class Options:
     def add_argument(self, call: Call) -> None:
         """Declare ``parser.add_argument("--batch", type=int, default=4)``."""
         flags = [word for word in call.args if isinstance(word, str)]
+        self.is_open |= not flags or len(flags) < len(call.args)
         name = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else "")
         dest = call.value(None, "dest")
         key = dest if isinstance(dest, str) else name.lstrip("-").replace("-", "_")
@@ -231,6 +237,7 @@ class Options:
         names = options_of_class(name)
         self.names |= names
         self.has_unknown_names |= not names
+        self.is_open |= not names
 
     def declare_class(self, kind: ScriptClass, run: Any) -> list[str]:
         """Declare the fields of a dataclass; return their names."""
@@ -254,6 +261,7 @@ class Options:
     def of_function(self, function: Function, run: Any) -> dict[str, Setting]:
         """Return the options of the command line that a function's parameters stand for (fire, typer, tyro)."""
         found: dict[str, Setting] = {}
+        self.is_open = True
         arguments = function.node.args
         for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             default = function.defaults.get(parameter.arg, UNKNOWN)
@@ -276,6 +284,7 @@ class Options:
     def click_option(self, call: Call) -> None:
         """Declare ``@click.option("--batch", default=4)`` for the function below it."""
         function = call.args[0]
+        self.is_open = True
         parser = Call(call.run, call.node, "add_argument", None, call.args[1:], dict(call.kwargs))
         if call.value(None, "is_flag") and "default" not in call.kwargs:
             parser.kwargs["default"] = False

@@ -145,6 +145,7 @@ class Parser(Thing):
             return UNKNOWN
         if not call.name.startswith("parse"):
             return UNKNOWN
+        self._options.is_open |= call.name not in _PARSES
         if call.name in ("parse_json_file", "parse_yaml_file"):
             self._take_file(call)
         elif call.name not in _PARSES:

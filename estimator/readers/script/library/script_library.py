@@ -472,11 +472,20 @@ class ScriptLibrary:
             self.notes.hints.setdefault("activation_checkpointing", Setting(value=True, origin=origin))
         return UNKNOWN
 
+    def _update_environment(self, call: Call) -> Any:
+        table = call.value(0)
+        for key, value in {**(table if isinstance(table, dict) else {}), **call.kwargs}.items():
+            self._set_environment(Call(call.run, call.node, "__setitem__", None, [key, value]))
+
     def _set_environment(self, call: Call) -> Any:
         key, value = call.value(0), call.value(1)
+        if call.name == "setdefault" and key in call.run.environ:
+            return call.run.environ[key]
         if isinstance(key, str):
             call.run.environ = {**call.run.environ, key: value}
-        return None
+        if key == "CUDA_VISIBLE_DEVICES":
+            self.notes.visible_devices = Setting(value=value, origin=f"{call.where}: {key}")
+        return value
 
     def _follow(self, value: Any, call: Call) -> None:
         """Follow a function of the script that a library is given and may call."""
@@ -543,7 +552,8 @@ _BY_PATH: Mapping[str, _Handler] = {
     "torch.compile": _noting(compile_model),
     "deepspeed.initialize": _noting(initialize_deepspeed),
     "torch.device": _apply(_device),
-    "os.environ.__setitem__": ScriptLibrary._set_environment,
+    **dict.fromkeys(("os.environ.__setitem__", "os.environ.setdefault", "os.putenv"), ScriptLibrary._set_environment),
+    "os.environ.update": ScriptLibrary._update_environment,
     "compile": _noting(compile_model),
 }
 _BY_NAME: Mapping[str, _Handler] = {

@@ -197,6 +197,8 @@ class Notes:
     """Models that something refers to, by identity, each time that the script trains."""
 
     default_dtype: Setting | None = None
+    visible_devices: Setting | None = None
+    """The CUDA_VISIBLE_DEVICES that the script sets."""
     ranks: Any = UNKNOWN
     """Number of processes that run the script."""
     added_tokens: int | None = 0

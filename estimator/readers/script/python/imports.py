@@ -13,10 +13,10 @@ from .values import ScriptModule
 MAX_BYTES = 3 * 2**16
 """A script of this size is read within a second, whatever it contains; transformers' modeling files are smaller."""
 _MAX_MODULES = 24
-_LIBRARIES = (
+LIBRARIES = {
     *("torch", "torchvision", "transformers", "accelerate", "peft", "trl", "datasets", "diffusers", "deepspeed"),
     *("bitsandbytes", "sentence_transformers", "unsloth", "lightning", "pytorch_lightning", "optimum", "evaluate"),
-)
+}
 """Libraries whose functions are known by name: those of a script that lies in a library's own repository too."""
 
 
@@ -42,6 +42,11 @@ class Imports:
         """Return the files that were parsed."""
         return list(self._trees.values())
 
+    def names(self) -> set[str]:
+        """Return the names of the modules that were followed."""
+        found = (module.scope.names.get("__name__") for module in self._modules.values() if module is not None)
+        return {name for name in found if isinstance(name, str)}
+
     def load(self, run: Any, name: str, *, level: int = 0) -> ScriptModule | None:
         """Return a module of the folder after following it; None if it is a library's.
 
@@ -66,7 +71,7 @@ class Imports:
 
     def _find(self, name: str, importer: Path | None, level: int) -> Path | None:
         root = name.partition(".")[0]
-        if (not name and not level) or (not level and (root in sys.stdlib_module_names or root in _LIBRARIES)):
+        if (not name and not level) or (not level and (root in sys.stdlib_module_names or root in LIBRARIES)):
             return None
         starts = self._folders
         if level and importer is not None:

@@ -264,7 +264,9 @@ def test_a_configuration_that_is_not_opened_is_named(tmp_path: Path) -> None:
 
 def test_lengths_of_source_and_target_are_one_sequence_of_a_decoder(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(HEAD + LOAD + TRAIN)
-    reading = read(tmp_path, HEAD + LOAD + TRAIN, "--max_source_length", "64", "--max_target_length", "128")
+    options = "import argparse\nP = argparse.ArgumentParser()\nP.add_argument('--max_source_length', type=int)\n"
+    options += "P.add_argument('--max_target_length', type=int)\nA = P.parse_args()\n"
+    reading = read(tmp_path, HEAD + options + LOAD + TRAIN, "--max_source_length", "64", "--max_target_length", "128")
     assert reading.value("training.sequence_length") == 192
     assert "are taken to be one sequence" in doubts(reading)
 

@@ -215,7 +215,7 @@ def test_a_classifier_reads_source_and_target_as_one(tmp_path: Path, name: str, 
     text = (
         f"from transformers import {name}\nmodel = {name}.from_pretrained('x')\nTrainer(model=model, args=args).train()"
     )
-    (tmp_path / "train.py").write_text(HEAD.replace("max_length = 512", "") + text)
+    (tmp_path / "train.py").write_text(HEAD.replace("max_length = 512", "from elsewhere import options") + text)
     reading = read_launch(["python", "train.py", *CUTS], environ={}, cwd=tmp_path)
     assert reading.value("training.sequence_length") == length
     assert any("taken to be one sequence" in each for each in reading.warnings) == (length == 128)
@@ -232,7 +232,7 @@ Trainer(model=model, args=args, data_collator=TrainCollator()).train()
 
 @pytest.mark.parametrize(("query", "sequences"), [("512", 3), ("64", 2)])
 def test_a_short_query_is_not_counted_at_a_passages_length(tmp_path: Path, query: str, sequences: int) -> None:
-    (tmp_path / "train.py").write_text(HEAD.replace("max_length = 512", "") + GROUPS)
+    (tmp_path / "train.py").write_text(HEAD.replace("max_length = 512", "from elsewhere import options") + GROUPS)
     given = ("--train_group_size", "2", "--query_max_len", query, "--passage_max_len", "512")
     reading = read_launch(["python", "train.py", *given], environ={}, cwd=tmp_path)
     assert reading.value("training.sequence_length") == 512

@@ -117,7 +117,8 @@ def test_tokens_that_a_collator_joins_are_no_sequences(tmp_path: Path, body: str
     ("option", "sequences"), [("--train_group_size=8", 9), ("--num_negatives=6", 8), ("--eval_steps=6", None)]
 )
 def test_an_option_on_groups_tells_how_many(tmp_path: Path, option: str, sequences: int | None) -> None:
-    reading = read(tmp_path, HEAD + LOAD + COLLATOR.format(body=EXTENDS) + TRAIN, option)
+    text = "from elsewhere import options\n" + HEAD + LOAD + COLLATOR.format(body=EXTENDS) + TRAIN
+    reading = read(tmp_path, text, option)
     assert reading.value(SEQUENCES) == sequences
     assert (SEQUENCES in reading.missing) is (sequences is None)
     if sequences is not None:

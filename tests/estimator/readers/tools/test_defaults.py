@@ -40,6 +40,11 @@ AXOLOTL = "base_model: org/model\nmicro_batch_size: 2\n"
         ("bf16: false\n", "fp32"),
         ("bf16: false\nload_in_8bit: true\nadapter: lora\n", "fp16"),
         ("bf16: auto\nfp16: true\n", "fp16"),
+        ("float16: true\nbf16: false\nfp16: false\n", "fp16"),
+        ("bfloat16: true\nbf16: false\n", "bf16"),
+        ("float16: true\n", "bf16"),  # bf16: auto, axolotl's default, is on where float16 stands alone
+        ("bf16: full\n", "bf16"),
+        ("bf16: null\n", "fp32"),
     ],
 )
 def test_axolotl_computes_in_bf16_by_default(read: Read, text: str, precision: str) -> None:

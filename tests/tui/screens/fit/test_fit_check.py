@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from screen_host import ScreenHost, opened, screen_lines
+from screen_host import ScreenHost, opened, screen_lines, screen_text
 from textual.events import Paste
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -21,7 +21,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.storage.recent_models import RecentModels
 from vramtop.tui.job.dialogs import CopiedTextScreen, OpenJobScreen, SaveJobScreen
 from vramtop.tui.job.form import FieldRow, JobForm, ModelInput
-from vramtop.tui.screens.fit import FitCheckScreen, Suggestions, VerdictView
+from vramtop.tui.screens.fit import FitCheckScreen, GpuPicker, Suggestions, VerdictView
 from vramtop.tui.screens.step import StepScreen
 from vramtop.tui.screens.what_if import WhatIfScreen
 from vramtop.tui.widgets.choice import Choice
@@ -415,6 +415,21 @@ async def test_a_launch_line_pasted_into_the_models_field_is_opened(watchlist, e
         screen.query_one("#row-model-id Input").post_message(Paste(line))
         await until_shown(pilot, lambda: app.screen is screen and bool(screen.query(".remark")))
         assert row(screen, "model.id").value == MODEL
+
+
+async def test_a_launch_line_that_chooses_gpus_is_judged_on_these(fit, board, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("from transformers import Trainer\n")
+    settings = f"--model_name_or_path {MODEL} --per_device_train_batch_size 3 --max_length 512 --output_dir o"
+    async with fit(board) as (screen, pilot):
+        await until_shown(pilot, lambda: settled(screen))
+        screen.query_one("#row-model-id Input").post_message(
+            Paste(f"CUDA_VISIBLE_DEVICES=0 python train.py {settings}")
+        )
+        await until_shown(pilot, lambda: bool(screen.query(".remark")) and settled(screen))
+        picker = screen.query_one(GpuPicker)
+        assert [device.index for device in picker.devices(1)] == [0]
+        assert "Only GPU 0: CUDA_VISIBLE_DEVICES in the launch line" in screen_text(pilot.app)
 
 
 async def test_a_source_that_cannot_be_opened_is_reported_below_the_field(watchlist, estimate):

@@ -1,0 +1,161 @@
+"""Reads which GPUs a launch line chooses for its program: by a variable, a launcher, Slurm or a container."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import dropwhile
+from pathlib import PurePath
+from typing import Any
+
+from ...common.errors import InputError
+from ..source.data_files import FilesystemView, read_table
+from ..source.evidence import DeviceChoice, Setting, SettingsLayer, parse_digits, parse_flags
+
+_VARIABLE = "CUDA_VISIBLE_DEVICES"
+_ASSIGNED = re.compile(rf"(?:.*[=,])?{_VARIABLE}=(.*)")
+"""A word in front of a program: ``CUDA_VISIBLE_DEVICES=0``, ``--export=ALL,CUDA_VISIBLE_DEVICES=0``."""
+_CONTAINER = re.compile(r"(?:.*=)?NVIDIA_VISIBLE_DEVICES=(.*)")
+_OF_SLURM = ("gpus", "G", "gpus_per_node", "gpus_per_task", "gpus_per_socket", "gres", "tres_per_task")
+_DOCKER_DEVICES = re.compile(r"device=([^\"=]*)(?:\"|$)")
+_DOCKER_COUNT = re.compile(r"(?:count=)?(\d{1,4})")
+_COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
+_ALL = ("all", "", "none", "-1")
+
+
+def choice_of_line(
+    wrappers: Sequence[str], launchers: Sequence[str], options: Iterable[SettingsLayer], filesystem: FilesystemView
+) -> DeviceChoice | None:
+    """Return the choice of a launch line; None: it leaves the GPUs to the environment.
+
+    Args:
+        wrappers: the words in front of the program or its launcher.
+        launchers: the launchers.
+        options: their settings, the layer that wins first.
+        filesystem: where a compose file is looked for.
+    """
+    found = {name: setting for layer in reversed(list(options)) for name, setting in layer.items()}
+    container = _container(wrappers, filesystem)
+    inner = _by_launcher(launchers, found) or _by_wrappers(wrappers)
+    if container is None or inner is None:
+        return inner or container
+    return replace(inner, container=container.container)
+
+
+def choice_of_setting(setting: Setting) -> DeviceChoice:
+    """Return the choice of a script that sets CUDA_VISIBLE_DEVICES."""
+    value = setting.value if isinstance(setting.value, str) else None
+    return DeviceChoice(origin=setting.origin, text=value or _VARIABLE, visible=value)
+
+
+def _by_launcher(launchers: Sequence[str], options: Mapping[str, Setting]) -> DeviceChoice | None:
+    """Return what accelerate or deepspeed sets for its processes, whatever the variable was before.
+
+    Sources: ``prepare_multi_gpu_env`` in accelerate 1.15's utils/launch.py; ``main`` in DeepSpeed 0.19's
+    launcher/runner.py, which takes the first GPUs for ``--num_gpus`` and ignores the variable.
+    """
+    if not {"accelerate", "trl"}.isdisjoint(launchers) and (ids := options.get("gpu_ids")) is not None:
+        text = str(ids.value).strip()
+        return None if text.lower() in _ALL else DeviceChoice(origin=ids.origin, text=text, visible=text)
+    if "deepspeed" not in launchers:
+        return None
+    for name in ("include", "exclude"):
+        if (setting := options.get(name)) is not None and str(setting.value):
+            hosts = str(setting.value).split("@")
+            slots = hosts[0].partition(":")[2] if len(hosts) == 1 else ""
+            field = {"visible" if name == "include" else "excluded": slots or None}
+            return DeviceChoice(origin=setting.origin, text=str(setting.value), **field)
+    number = options.get("num_gpus")
+    if number is None or not (count := parse_digits(str(number.value))):
+        return None
+    return DeviceChoice(origin=number.origin, text=str(number.value), visible=_first(count))
+
+
+def _by_wrappers(wrappers: Sequence[str]) -> DeviceChoice | None:
+    """Return what stands in front of the program: the variable, unless Slurm sets it after that."""
+    slurm = list(dropwhile(lambda word: PurePath(word).name != "srun", wrappers))
+    asked, _ = parse_flags(slurm[1:], where="of srun")
+    by_slurm = next((asked[name] for name in _OF_SLURM if name in asked), None)
+    words = wrappers if by_slurm is None else slurm
+    values = [match[1] for word in words if (match := _ASSIGNED.fullmatch(word))]
+    if values:
+        visible = None if "$" in values[-1] or "`" in values[-1] else values[-1]  # which the shell fills in
+        return DeviceChoice(origin=f"{_VARIABLE} in the launch line", text=values[-1], visible=visible)
+    return None if by_slurm is None else DeviceChoice(origin=by_slurm.origin, text=_word(by_slurm))
+
+
+def _container(wrappers: Sequence[str], filesystem: FilesystemView) -> DeviceChoice | None:
+    """Return the GPUs that a container is given: docker's flags, or a service of a compose file."""
+    names = [PurePath(word).name for word in wrappers]
+    at = next((index for index, name in enumerate(names) if name in ("docker", "podman", "docker-compose")), None)
+    if at is None:
+        return None
+    words = wrappers[at + 1 :]
+    if names[at] == "docker-compose" or "compose" in words:
+        return _by_compose(words, filesystem)
+    flags, _ = parse_flags(words, where=f"of {names[at]}")
+    for word in words:
+        if match := _CONTAINER.fullmatch(word):
+            return _given(match[1], "NVIDIA_VISIBLE_DEVICES in the launch line")
+    if (gpus := flags.get("gpus")) is not None:
+        text = _word(gpus)
+        devices, count = _DOCKER_DEVICES.search(text), _DOCKER_COUNT.fullmatch(text)
+        return _given(devices[1] if devices else _first(int(count[1])) if count else "all", gpus.origin)
+    device = flags.get("device")
+    named = re.fullmatch(r"nvidia\.com/gpu=(.*)", _word(device)) if device is not None else None
+    return _given(named[1], device.origin) if device is not None and named else None
+
+
+def _by_compose(words: Sequence[str], filesystem: FilesystemView) -> DeviceChoice | None:
+    """Return the GPUs of the service that ``docker compose run SERVICE`` starts."""
+    flags, _ = parse_flags(words)
+    given = next((flags[name] for name in ("f", "file") if name in flags), None)
+    files = _COMPOSE_FILES if given is None else (_word(given),)
+    for name in files:
+        try:
+            services = read_table(filesystem.resolve(name)).get("services")
+        except InputError:
+            continue
+        table = services if isinstance(services, Mapping) else {}
+        service = next((word for word in words if word in table), "")
+        return next(_of_service(table.get(service), f"{name}: {service}"), None)
+    return None
+
+
+def _of_service(service: Any, where: str) -> Iterator[DeviceChoice | None]:
+    """Yield the GPUs that a compose file gives a service; None: all."""
+    environment = _at(service, "environment")
+    pairs = environment.items() if isinstance(environment, Mapping) else ()
+    words = environment if isinstance(environment, list) else [f"{name}={value}" for name, value in pairs]
+    for word in words:
+        if match := _CONTAINER.fullmatch(str(word)):
+            yield _given(match[1], f"{where}.environment: NVIDIA_VISIBLE_DEVICES")
+    reserved = _at(_at(_at(_at(service, "deploy"), "resources"), "reservations"), "devices")
+    for device in (*_list(reserved), *_list(_at(service, "gpus"))):
+        ids, count = _list(_at(device, "device_ids")), _at(device, "count")
+        if ids:
+            yield _given(",".join(map(str, ids)), f"{where}: device_ids")
+        elif type(count) is int and count > 0:
+            yield _given(_first(count), f"{where}: count")
+
+
+def _word(setting: Setting) -> str:
+    """Return a flag's value, of several words the first: the others are the command."""
+    return str(setting.value[0] if isinstance(setting.value, list) else setting.value)
+
+
+def _at(table: Any, key: str) -> Any:
+    return table.get(key) if isinstance(table, Mapping) else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _given(text: str, origin: str) -> DeviceChoice | None:
+    text = text.strip().strip("\"'")
+    return None if text.lower() in (*_ALL, "void") else DeviceChoice(origin=origin, text=text, container=text)
+
+
+def _first(count: int) -> str:
+    """Return the indices of the first GPUs, which launchers and docker take for a number."""
+    return ",".join(map(str, range(min(count, 1024))))

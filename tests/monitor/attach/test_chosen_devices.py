@@ -1,0 +1,54 @@
+"""The GPUs of this machine that a job's choice names."""
+
+from collections.abc import Callable
+
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.readers.source.evidence import DeviceChoice
+from vramtop.monitor.attach.chosen_devices import ChosenDevices, chosen_devices
+from vramtop.monitor.snapshot.snapshot import GpuReading
+
+
+def chosen(make_gpu: Callable[..., GpuReading], environ: dict[str, str] | None = None, **choice: str) -> ChosenDevices:
+    made = DeviceChoice(origin="--flag of it", text="x", **choice) if choice else None
+    return chosen_devices(made, environ or {}, [make_gpu(index) for index in range(4)])
+
+
+@pytest.mark.parametrize(
+    ("choice", "selection"),
+    [
+        ({"visible": "2,0"}, (2, 0)),
+        ({"visible": "GPU-00000003"}, (3,)),
+        ({"excluded": "0,2"}, (1, 3)),
+        ({"container": "3,1"}, (1, 3)),
+        ({"container": "1,3", "visible": "1"}, (3,)),
+    ],
+)
+def test_a_choice_wins_over_the_environment(
+    make_gpu: Callable[..., GpuReading], choice: dict[str, str], selection: tuple[int, ...]
+) -> None:
+    found = chosen(make_gpu, {"CUDA_VISIBLE_DEVICES": "0"}, **choice)
+    assert (found.selection, found.by_flag, found.is_unknown) == (selection, "--flag of it", False)
+    assert found.notes == (f"Only GPU {', '.join(map(str, selection))}: --flag of it is 'x'.",)
+    assert found.environ({"A": "b"}) == {"A": "b", "CUDA_VISIBLE_DEVICES": ",".join(map(str, selection))}
+
+
+def test_without_a_choice_the_environment_counts(make_gpu: Callable[..., GpuReading]) -> None:
+    assert chosen(make_gpu) == ChosenDevices()
+    found = chosen(make_gpu, {"CUDA_VISIBLE_DEVICES": "1"})
+    assert (found.selection, found.by_flag) == ((1,), None)
+
+
+def test_a_choice_that_is_not_known_is_a_note(make_gpu: Callable[..., GpuReading]) -> None:
+    found = chosen_devices(
+        DeviceChoice(origin="--gpus of srun", text="1"), {"CUDA_VISIBLE_DEVICES": "0"}, [make_gpu(0)]
+    )
+    assert (found.selection, found.is_unknown) == (None, True)
+    assert found.notes == ("--gpus of srun is '1': which GPUs the job gets is not known before it starts.",)
+
+
+@pytest.mark.parametrize("choice", [{"visible": "9"}, {"container": "9"}, {"excluded": "0,1,2,3"}])
+def test_a_choice_of_no_gpu_is_an_error(make_gpu: Callable[..., GpuReading], choice: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="--flag of it is 'x', which names no GPU here; correct it, or give --gpu"):
+        chosen(make_gpu, **choice)
