@@ -60,7 +60,7 @@ def test_every_model_is_small_enough_and_all_jobs_but_one_fit_a_large_gpu(parts:
 
 
 @pytest.mark.slow
-@pytest.mark.published
+@pytest.mark.exhaustive
 def test_the_whole_suite_runs_on_the_cpu_and_is_gone_on_with(parts: tuple[Part, ...], tmp_path: Path) -> None:
     command = [sys.executable, str(START), "--cpu", "--json", "--out", str(tmp_path / "results.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from real_run import real_peak
+from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.gpu_catalogue import find_gpu
@@ -204,32 +205,35 @@ def test_what_a_program_writes_is_thrown_away(program) -> None:
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [
-        ("raise ValueError('no data')", r"failed in the rehearsal, at train\.py:1: ValueError: no data"),
-        ("import torch", "ended without a backward pass"),
-        ("raise SystemExit('usage: train.py')", "ended with exit code 1 before an optimizer had stepped"),
-        ("input()", r"EOFError"),
-        ("import time\ntime.sleep(60)", r"no optimizer has stepped within 2 s; the program was at train\.py:2"),
-        (
-            "import torch\nnet = torch.nn.Linear(2, 2).cuda()\nx = torch.ones(1, 2, device='cuda')\n"
-            "opt = torch.optim.Adam(net.parameters())\nwhile len('sleep'): net(x).sum().backward()",
-            r"no optimizer has stepped within 2 s; the program was at /?[\w./-]+\.py:\d+",
-        ),
-        (
-            "import threading, time\nthread = threading.Thread(target=time.sleep, args=(60,))\nthread.start()",
-            r"no optimizer has stepped within 2 s",
-        ),
-        (
-            "import threading\ndef train():\n    raise ValueError('no data')\nthreading.Thread(target=train).start()",
-            r"failed in the rehearsal, at train\.py:3: ValueError: no data",
-        ),
-        ("import os\nos._exit(7)", r"without an answer \(exit code 7\)"),
-        ("print('x' * 10**8)\nraise KeyError('a')", "KeyError"),
-        (
-            "import torch\ntorch.zeros(3, device='cuda').repeat_interleave(torch.rand(3, device='cuda').long())",
-            "repeat",
-        ),
-    ],
+    quick_every(
+        2,
+        [
+            ("raise ValueError('no data')", r"failed in the rehearsal, at train\.py:1: ValueError: no data"),
+            ("import torch", "ended without a backward pass"),
+            ("raise SystemExit('usage: train.py')", "ended with exit code 1 before an optimizer had stepped"),
+            ("input()", r"EOFError"),
+            ("import time\ntime.sleep(60)", r"no optimizer has stepped within 2 s; the program was at train\.py:2"),
+            (
+                "import torch\nnet = torch.nn.Linear(2, 2).cuda()\nx = torch.ones(1, 2, device='cuda')\n"
+                "opt = torch.optim.Adam(net.parameters())\nwhile len('sleep'): net(x).sum().backward()",
+                r"no optimizer has stepped within 2 s; the program was at /?[\w./-]+\.py:\d+",
+            ),
+            (
+                "import threading, time\nthread = threading.Thread(target=time.sleep, args=(60,))\nthread.start()",
+                r"no optimizer has stepped within 2 s",
+            ),
+            (
+                "import threading\ndef train():\n    raise ValueError('no data')\nthreading.Thread(target=train).start()",
+                r"failed in the rehearsal, at train\.py:3: ValueError: no data",
+            ),
+            ("import os\nos._exit(7)", r"without an answer \(exit code 7\)"),
+            ("print('x' * 10**8)\nraise KeyError('a')", "KeyError"),
+            (
+                "import torch\ntorch.zeros(3, device='cuda').repeat_interleave(torch.rand(3, device='cuda').long())",
+                "repeat",
+            ),
+        ],
+    ),
 )
 def test_a_program_that_does_not_train_is_told_in_a_sentence(program, text: str, sentence: str) -> None:
     with pytest.raises(CannotTellError, match=sentence) as raised:
@@ -302,7 +306,7 @@ for _ in range(3):
     assert not Path("deep").exists()
 
 
-@pytest.mark.parametrize("views", [False, True])
+@pytest.mark.parametrize("views", quick_every(2, [False, True]))
 def test_torchrun_starts_one_of_many_ranks_whose_replica_has_buckets(program, views: bool) -> None:
     text = """
 import os, sys, torch, torch.nn as nn, torch.distributed as dist
@@ -373,7 +377,7 @@ for _ in range(3):
 """
 
 
-@pytest.mark.parametrize("kind", ["plain", "meta", "mixed", "offload"])
+@pytest.mark.parametrize("kind", quick_every(3, ["plain", "meta", "mixed", "offload"], start=2))
 def test_fsdp2_holds_its_shards_and_gathers_a_layer_ahead(program, kind: str) -> None:
     line = f"torchrun --nproc-per-node 4 {program(SHARDED)} {kind}"
     found = rehearse(line.split(), python=sys.executable)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from slow_cases import quick_every
 
 from vramtop.estimator.trace.rehearsal import rehearse
 
@@ -115,19 +116,22 @@ asyncio.run(run())
 
 @pytest.mark.parametrize(
     ("client", "text", "not_sent"),
-    [
-        ("http", STANDARD, ["POST to 127.0.0.1", "PUT to 127.0.0.1", "DELETE to 127.0.0.1"]),
-        ("requests", REQUESTS, ["POST to 127.0.0.1", "POST to hooks.example.invalid"]),
-        *(
-            (
-                name,
-                HTTPX.format(name=name),
-                ["POST to 127.0.0.1", "PATCH to hooks.example.invalid", "DELETE to 127.0.0.1"],
-            )
-            for name in ("httpx", "httpx2")
-        ),
-        ("aiohttp", AIOHTTP, ["POST to 127.0.0.1", "PATCH to hooks.example.invalid"]),
-    ],
+    quick_every(
+        2,
+        [
+            ("http", STANDARD, ["POST to 127.0.0.1", "PUT to 127.0.0.1", "DELETE to 127.0.0.1"]),
+            ("requests", REQUESTS, ["POST to 127.0.0.1", "POST to hooks.example.invalid"]),
+            *(
+                (
+                    name,
+                    HTTPX.format(name=name),
+                    ["POST to 127.0.0.1", "PATCH to hooks.example.invalid", "DELETE to 127.0.0.1"],
+                )
+                for name in ("httpx", "httpx2")
+            ),
+            ("aiohttp", AIOHTTP, ["POST to 127.0.0.1", "PATCH to hooks.example.invalid"]),
+        ],
+    ),
 )
 def test_a_request_that_writes_is_answered_not_sent_and_told(
     program, server: Server, client: str, text: str, not_sent: list[str]

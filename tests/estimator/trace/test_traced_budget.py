@@ -61,7 +61,7 @@ JOBS = {
     "gpt2": job(config={"model_type": "gpt2", "n_embd": 512, "n_layer": 6, "n_head": 8, "vocab_size": 8000}),
 }
 
-QUICK = ("bf16", "mixed", "sharded", "gpt2, mixed", "lora, mixed, checkpointed")
+QUICK = ("sharded", "lora, mixed, checkpointed")
 """Jobs that every run traces."""
 
 
@@ -77,6 +77,7 @@ def test_closed_form_and_trace_agree_within_the_closed_forms_range(name: str) ->
         assert phase.allocated_bytes == pytest.approx(same.allocated_bytes, rel=0.03), phase.name
 
 
+@pytest.mark.slow
 def test_only_fsdp2_allocations_on_its_own_streams_have_separate_pools() -> None:
     """Sharded gradients and all-gathered weights; a 250 MiB reduce-scatter input reuses free blocks of the loss."""
     wide = CONFIG | {"vocab_size": 64000, "hidden_size": 1024, "num_attention_heads": 16, "tie_word_embeddings": False}

@@ -10,6 +10,7 @@ from pathlib import Path
 import exporter
 import pytest
 from counted_python import counted_python
+from slow_cases import quick_every
 
 from vramtop.tui.cli.main import COMMANDS, main
 
@@ -107,7 +108,7 @@ def test_the_answer_is_the_command_to_type(
     assert runs() == 0
 
 
-@pytest.mark.parametrize("words", [["estimate", "job.toml"], ["fit", "job.toml", "--gpu-type", "4090"]])
+@pytest.mark.parametrize("words", quick_every(2, [["estimate", "job.toml"], ["fit", "job.toml", "--gpu-type", "4090"]]))
 def test_the_command_that_is_named_is_asked_once_and_answers_from_then_on(
     words: list[str], folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,12 +124,15 @@ def test_the_command_that_is_named_is_asked_once_and_answers_from_then_on(
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "rehearse --gpu-type 4090 --timeout 4",
-        "fit --rehearse --gpu-type 4090 --set program.timeout=4",
-        "fit --rehearse --set program.timeout=4",
-        "preflight --rehearse --gpu-type 4090 --set program.timeout=4",
-    ],
+    quick_every(
+        2,
+        [
+            "rehearse --gpu-type 4090 --timeout 4",
+            "fit --rehearse --gpu-type 4090 --set program.timeout=4",
+            "fit --rehearse --set program.timeout=4",
+            "preflight --rehearse --gpu-type 4090 --set program.timeout=4",
+        ],
+    ),
 )
 @pytest.mark.parametrize("why", ["the cache cannot be written", pytest.param("the time is up", marks=pytest.mark.slow)])
 def test_a_rehearsal_that_is_not_kept_runs_once_and_is_the_answer(

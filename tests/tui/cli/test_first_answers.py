@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from slow_cases import quick_every
 
 from vramtop.tui.cli.main import main
 
@@ -126,18 +127,21 @@ def test_a_verdict_is_what_the_field_knows(line: str, verdict: str, capsys: pyte
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "llama-3.1-8b --gpu-type 4090",
-        "llama-3.1-8b --lora --gpu-type 4090",
-        "llama-3.1-70b --qlora --gpu-type a6000",
-        "llama-3.1-70b --vllm --gpu 4x4090",
-        "llama-3.1-70b --inference --4bit --gpu 2x3090",
-        "qwen2.5-7b --dpo --gpu 4090",
-        "llama-3.1-8b --fsdp full_shard --gpu 2x4090 --bf16",
-        "llama-3.1-8b --inference --gpu 3060",
-        "llama-3.1-8b --full --fp32 -b 8 --vram 140",
-        "llama-3.1-8b --zero3 --gpus 4 --vram 24",
-    ],
+    quick_every(
+        4,
+        [
+            "llama-3.1-8b --gpu-type 4090",
+            "llama-3.1-8b --lora --gpu-type 4090",
+            "llama-3.1-70b --qlora --gpu-type a6000",
+            "llama-3.1-70b --vllm --gpu 4x4090",
+            "llama-3.1-70b --inference --4bit --gpu 2x3090",
+            "qwen2.5-7b --dpo --gpu 4090",
+            "llama-3.1-8b --fsdp full_shard --gpu 2x4090 --bf16",
+            "llama-3.1-8b --inference --gpu 3060",
+            "llama-3.1-8b --full --fp32 -b 8 --vram 140",
+            "llama-3.1-8b --zero3 --gpus 4 --vram 24",
+        ],
+    ),
 )
 def test_a_pasted_fix_gives_the_figure_and_the_range_that_it_promised(
     line: str, capsys: pytest.CaptureFixture[str]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from json_schemas import valid_json
+from slow_cases import quick_every
 
 from vramtop.monitor.preflight.context import CheckResult
 from vramtop.tui.draw.text_output import TextOutput
@@ -111,15 +112,18 @@ def test_an_unknown_decisive_check_is_exit_code_3(preflight: Preflight) -> None:
 
 @pytest.mark.parametrize(
     ("words", "hint"),
-    [
-        ((), "no job"),
-        (("absent.toml",), "absent.toml: no such file"),
-        (("job.toml", "--set", "run.outptu_dir=x"), "'run.output_dir'"),
-        (("job.toml", "--gpu-type", "h1000"), "h100"),
-        (("job.toml", "--python", "/no/such/python"), "/no/such/python"),
-        (("job.toml", "--lora-targets", "nope"), "nope"),
-        (("job.toml", "--timeout", "0"), "0 is not between"),
-    ],
+    quick_every(
+        3,
+        [
+            ((), "no job"),
+            (("absent.toml",), "absent.toml: no such file"),
+            (("job.toml", "--set", "run.outptu_dir=x"), "'run.output_dir'"),
+            (("job.toml", "--gpu-type", "h1000"), "h100"),
+            (("job.toml", "--python", "/no/such/python"), "/no/such/python"),
+            (("job.toml", "--lora-targets", "nope"), "nope"),
+            (("job.toml", "--timeout", "0"), "0 is not between"),
+        ],
+    ),
 )
 def test_wrong_input_is_exit_code_2_with_one_sentence(preflight: Preflight, words: tuple[str, ...], hint: str) -> None:
     done = preflight(*words)

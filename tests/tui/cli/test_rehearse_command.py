@@ -106,6 +106,7 @@ for batch in DataLoader(data(), batch_size=8, {collate}):
     assert said not in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_a_rehearsed_program_is_judged_as_a_job_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(PROGRAM)
@@ -155,6 +156,7 @@ def test_who_asks_for_a_rehearsal_gets_one_and_others_the_one_that_is_kept(
     assert file.stat().st_mode & 0o77 == 0
 
 
+@pytest.mark.slow
 def test_two_rehearsals_are_compared_by_component_module_line_and_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:

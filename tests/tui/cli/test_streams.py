@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from slow_cases import quick_every
 
 VRAMTOP = f"{sys.executable} -m vramtop.tui.cli"
 ESTIMATE = f"{VRAMTOP} estimate gpt2 --method formula"
@@ -47,7 +48,7 @@ def test_output_that_cannot_be_written_is_an_error(words) -> None:
     assert done.stderr == "vramtop: the output cannot be written: No space left on device\n"
 
 
-@pytest.mark.parametrize("around", ["{} < /dev/null", "echo | {}", "{} <&-", "{} >&-", "{} | cat"])
+@pytest.mark.parametrize("around", quick_every(3, ["{} < /dev/null", "echo | {}", "{} <&-", "{} >&-", "{} | cat"]))
 def test_the_dashboard_without_a_terminal_is_a_usage_error(around) -> None:
     done = in_shell(around.format(VRAMTOP))
     assert (done.returncode, done.stdout) == (2, "")
@@ -57,14 +58,18 @@ def test_the_dashboard_without_a_terminal_is_a_usage_error(around) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [
-        "estimate gpt2 --method formula",
-        "fit gpt2 --method formula --gpu-memory 8GiB",
-        "preflight gpt2 --method formula --gpu-memory 8GiB --timeout 5",
-        "doctor",
-        "--help",
-        "fit --help",
-    ],
+    quick_every(
+        2,
+        [
+            "estimate gpt2 --method formula",
+            "fit gpt2 --method formula --gpu-memory 8GiB",
+            "preflight gpt2 --method formula --gpu-memory 8GiB --timeout 5",
+            "doctor",
+            "--help",
+            "fit --help",
+        ],
+        start=1,
+    ),
 )
 def test_a_pipe_gets_plain_text_unless_colour_is_forced(words) -> None:
     plain = in_shell(f"TERM=xterm-256color COLORTERM=truecolor {VRAMTOP} {words} | cat")

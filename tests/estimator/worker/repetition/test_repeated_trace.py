@@ -61,7 +61,7 @@ def plain(traced: TracedSteps) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", quick_every(2, QUICK, start=1))
+@pytest.mark.parametrize("name", quick_every(2, QUICK))
 def test_repeated_layers_give_the_full_trace(name: str) -> None:
     request = deep_request(name, QUICK[name])
     repeated = trace_repeated(request)
