@@ -12,7 +12,7 @@ from ..common.errors import InputError
 from ..common.paths import working_folder
 from ..job.settings import Software
 from .notebook import notebook_of_program, with_cells
-from .program.device_choice import choice_of_line, choice_of_setting
+from .program.device_choice import choice_of_line, choice_of_script
 from .program.pinned_versions import pinned_versions, repository_folders
 from .program.program import Program, accelerate_layers, read_world_size
 from .script.command_line.options import MEMORY_ARGUMENTS, options_of_class
@@ -133,6 +133,8 @@ def _with_started_tool(program: Program) -> Program:
     if started.doubts:
         program.findings.warn(*started.doubts)
         program.findings.add_uncertainty("either", *MODEL_STATES, "activations", "logits")
+    findings = program.findings
+    findings.devices = choice_of_script(started.visible, None, findings.devices, 1)
     launcher = started.launch if program.launcher == program.launch else program.launcher
     return replace(program, launch=started.launch, launcher=launcher)
 
@@ -242,15 +244,10 @@ def _read_own_script(program: Program) -> JobReading:
 
 
 def _read_devices(program: Program, script: ScriptSettings, launched: Sequence[SettingsLayer]) -> None:
-    """Record the GPUs that the script chooses itself; of a choice of its own for each rank only that there is one."""
-    if script.visible_devices is None:
-        return
-    choice = choice_of_setting(script.visible_devices)
+    """Record the GPUs that the script chooses itself."""
     ranks = as_int(read_world_size(program.launcher, LayeredSettings(*launched), program.environ).ranks) or 1
-    if choice.visible is not None and ranks > 1 and choice.visible.count(",") + 1 < ranks:
-        choice = replace(choice, visible=None)
-    around = program.findings.devices
-    program.findings.devices = replace(choice, container=around.container if around is not None else None)
+    found = program.findings.devices
+    program.findings.devices = choice_of_script(script.visible_devices, script.device, found, ranks)
 
 
 def _unread_flags(flags: SettingsLayer, script: ScriptSettings) -> SettingsLayer:

@@ -13,10 +13,11 @@ from .program.program import Launch
 from .script.entry_call import find_entry
 from .script.script_settings import open_script
 from .source.data_files import FilesystemView, read_table
-from .source.evidence import parse_flags
+from .source.evidence import Setting, parse_flags
 from .tools.shared import CONFIG_SUFFIXES, ConfigTable
 from .tools.tool_registry import all_tools, find_tool_by_launch, parse_launch
 
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ENTRIES_OF_TRL = {r"trl\.cli(\.main)?\.main": "trl"}
 
 
@@ -29,6 +30,8 @@ class StartedTool:
     """How it is known, where the script is not here."""
     doubts: tuple[str, ...] = ()
     """What of the script is not counted."""
+    visible: Setting | None = None
+    """The CUDA_VISIBLE_DEVICES that the script sets; the value is no text where it is not known."""
 
 
 def find_started_tool(launch: Launch, filesystem: FilesystemView) -> StartedTool | None:
@@ -54,7 +57,9 @@ def find_started_tool(launch: Launch, filesystem: FilesystemView) -> StartedTool
     if entry.other_line is not None:
         doubts.append(f"{name}:{entry.other_line}: what the script does besides {function} is not counted.")
     arguments = launch.arguments if entry.arguments is None else entry.arguments
-    return StartedTool(launch=_with_command(launch, command, arguments), doubts=tuple(doubts))
+    line, value = entry.variables.get(_VISIBLE, (0, None))
+    visible = Setting(value=value, origin=f"{name} line {line}: {_VISIBLE}") if line else None
+    return StartedTool(launch=_with_command(launch, command, arguments), doubts=tuple(doubts), visible=visible)
 
 
 def _by_path(launch: Launch, filesystem: FilesystemView) -> StartedTool | None:

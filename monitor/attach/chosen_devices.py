@@ -69,6 +69,8 @@ def chosen_devices(
         note = f"{choice.origin} is {choice.text!r}: which GPUs the job gets is not known before it starts."
         return ChosenDevices(origin=choice.origin, notes=(note,))
     found, uncertainty = _find(choice, environ, gpus)
+    if choice.index is not None:
+        found = found[choice.index : choice.index + 1]
     if not found:
         change = "unset it" if choice.origin == _VARIABLE else "correct it"
         raise InputError(f"{choice.origin} is {choice.text!r}, which names no GPU here; {change}, or give --gpu INDEX")

@@ -41,10 +41,27 @@ def choice_of_line(
     return replace(inner, container=container.container)
 
 
-def choice_of_setting(setting: Setting) -> DeviceChoice:
-    """Return the choice of a script that sets CUDA_VISIBLE_DEVICES."""
-    value = setting.value if isinstance(setting.value, str) else None
-    return DeviceChoice(origin=setting.origin, text=value or _VARIABLE, visible=value)
+def choice_of_script(
+    visible: Setting | None, device: Setting | None, around: DeviceChoice | None, ranks: int
+) -> DeviceChoice | None:
+    """Return what a line and its script choose together.
+
+    Args:
+        visible: the CUDA_VISIBLE_DEVICES that the script sets.
+        device: the position of the GPU that it uses among those that it sees.
+        around: the choice of the line.
+        ranks: processes that run it: each may choose another GPU, which is not known then.
+    """
+    found = around
+    if visible is not None:
+        text = visible.value if isinstance(visible.value, str) else None
+        known = text if text is None or text.count(",") + 1 >= ranks else None
+        container = around.container if around is not None else None
+        found = DeviceChoice(origin=visible.origin, text=text or _VARIABLE, visible=known, container=container)
+    if device is None or ranks > 1 or (found is not None and not found.is_known):
+        return found
+    chosen = DeviceChoice(origin=device.origin, text=f"cuda:{device.value}", index=device.value)
+    return chosen if found is None else replace(found, origin=chosen.origin, text=chosen.text, index=chosen.index)
 
 
 def _by_launcher(launchers: Sequence[str], options: Mapping[str, Setting]) -> DeviceChoice | None:
@@ -62,8 +79,8 @@ def _by_launcher(launchers: Sequence[str], options: Mapping[str, Setting]) -> De
         if (setting := options.get(name)) is not None and str(setting.value):
             hosts = str(setting.value).split("@")
             slots = hosts[0].partition(":")[2] if len(hosts) == 1 else ""
-            field = {"visible" if name == "include" else "excluded": slots or None}
-            return DeviceChoice(origin=setting.origin, text=str(setting.value), **field)
+            visible, excluded = (slots or None, None) if name == "include" else (None, slots or None)
+            return DeviceChoice(origin=setting.origin, text=str(setting.value), visible=visible, excluded=excluded)
     number = options.get("num_gpus")
     if number is None or not (count := parse_digits(str(number.value))):
         return None

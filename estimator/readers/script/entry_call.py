@@ -23,6 +23,8 @@ class Entry:
     """What the script passes, as the words of a command line; None: the tool reads the script's own command line."""
     unread: bool
     """The script passes settings that cannot be read here."""
+    variables: dict[str, tuple[int, str | None]]
+    """Variables of the environment that the script sets before, with line and value; None: not known."""
     other_line: int | None
     """The first line that does something else than to start the tool; None: there is none."""
 
@@ -48,6 +50,7 @@ class _Reader:
         self._bodies = {node.name: node.body for node in tree.body if isinstance(node, ast.FunctionDef)}
         self._values: dict[str, ast.expr] = {}
         self._argv: ast.expr | None = None
+        self._variables: dict[str, tuple[int, str | None]] = {}
         self._found: tuple[str, int, ast.Call] | None = None
         self._others: list[tuple[int, str]] = []
 
@@ -63,7 +66,14 @@ class _Reader:
         except (ValueError, TypeError):
             words, unread = (), True
         other = next((line for line, called in self._others if called != package), None)
-        return Entry(function=name, line=line, arguments=words or None, unread=unread, other_line=other)
+        return Entry(
+            function=name,
+            line=line,
+            arguments=words or None,
+            unread=unread,
+            variables=self._variables,
+            other_line=other,
+        )
 
     def follow(self, body: Sequence[ast.stmt]) -> None:
         """Follow statements."""
@@ -87,7 +97,11 @@ class _Reader:
                 self._names[target.id] = self._dotted(value) or target.id
             elif self._dotted(target) == "sys.argv":
                 self._argv = value
-            elif changed != "os.environ":
+            elif changed == "os.environ" and isinstance(target, ast.Subscript):
+                key = getattr(target.slice, "value", None)
+                known = getattr(value, "value", None)
+                self._variables[str(key)] = (statement.lineno, known if isinstance(known, str) else None)
+            else:
                 self._others.append((statement.lineno, ""))
         if isinstance(value, ast.Call):
             self._call(value)

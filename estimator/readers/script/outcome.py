@@ -525,6 +525,7 @@ class Outcome:
     """That of the model's own class, where nothing else is said of it."""
     doubts: list[Doubt] = field(default_factory=list)
     visible_devices: Setting | None = None
+    device: Setting | None = None
 
 
 def read_outcome(notes: Notes) -> Outcome:
@@ -534,7 +535,8 @@ def read_outcome(notes: Notes) -> Outcome:
     found = Outcome(called=set(notes.called), own_loss=notes.own_loss, assigned=dict(notes.assigned))
     found.hints = {name: setting for name, setting in notes.hints.items() if setting.value is not None}
     found.unresolved, found.old_calls = dict(notes.unresolved), notes.old_calls
-    found.doubts, found.visible_devices = notes.all_doubts(), notes.visible_devices
+    found.doubts = notes.all_doubts()
+    found.visible_devices, found.device = notes.visible_devices, notes.device
     found.trains = bool(notes.trainers or notes.optimizers or notes.models)
     found.has_optimizer = bool(notes.trainers or notes.optimizers)
     _read_arguments(notes, found)

@@ -670,6 +670,8 @@ class ScriptSettings:
     """What memory depends on and was not understood."""
     visible_devices: Setting | None = None
     """The CUDA_VISIBLE_DEVICES that it sets itself; the value is no text where it is not known."""
+    device: Setting | None = None
+    """The position among the GPUs that it sees of the one that it uses, if that is not the first: ``cuda:1``."""
 
     @property
     def makes_images(self) -> bool:
@@ -821,6 +823,7 @@ def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting], 
         read_options=None if found.read_options is None else frozenset(found.read_options),
         doubts=tuple(found.doubts),
         visible_devices=found.visible_devices,
+        device=found.device,
     )
 
 

@@ -62,6 +62,13 @@ def test_entry_functions_of_tools(tmp_path: Path, script: str, arguments: str) -
     assert not any("start.py" in warning or "not read" in warning for warning in reading.warnings)
 
 
+def test_gpus_that_the_script_chooses_are_known(tmp_path: Path) -> None:
+    chooses = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '3'\n"
+    reading = read(tmp_path, "python start.py factory.yaml", chooses + RUN_EXP + "run_exp()\n")
+    assert reading.devices is not None
+    assert (reading.devices.visible, reading.devices.origin) == ("3", "start.py line 2: CUDA_VISIBLE_DEVICES")
+
+
 def test_the_job_is_that_of_the_tools_own_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     line = "torchrun --nproc_per_node 1 start.py factory.yaml"

@@ -1,6 +1,7 @@
 """The GPUs of this machine that a job's choice names."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from vramtop.monitor.attach.chosen_devices import ChosenDevices, chosen_devices
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
 
-def chosen(make_gpu: Callable[..., GpuReading], environ: dict[str, str] | None = None, **choice: str) -> ChosenDevices:
+def chosen(make_gpu: Callable[..., GpuReading], environ: dict[str, str] | None = None, **choice: Any) -> ChosenDevices:
     made = DeviceChoice(origin="--flag of it", text="x", **choice) if choice else None
     return chosen_devices(made, environ or {}, [make_gpu(index) for index in range(4)])
 
@@ -23,10 +24,11 @@ def chosen(make_gpu: Callable[..., GpuReading], environ: dict[str, str] | None =
         ({"excluded": "0,2"}, (1, 3)),
         ({"container": "3,1"}, (1, 3)),
         ({"container": "1,3", "visible": "1"}, (3,)),
+        ({"visible": "3,2,1", "index": 1}, (2,)),
     ],
 )
 def test_a_choice_wins_over_the_environment(
-    make_gpu: Callable[..., GpuReading], choice: dict[str, str], selection: tuple[int, ...]
+    make_gpu: Callable[..., GpuReading], choice: dict[str, Any], selection: tuple[int, ...]
 ) -> None:
     found = chosen(make_gpu, {"CUDA_VISIBLE_DEVICES": "0"}, **choice)
     assert (found.selection, found.by_flag, found.is_unknown) == (selection, "--flag of it", False)
@@ -38,6 +40,13 @@ def test_without_a_choice_the_environment_counts(make_gpu: Callable[..., GpuRead
     assert chosen(make_gpu) == ChosenDevices()
     found = chosen(make_gpu, {"CUDA_VISIBLE_DEVICES": "1"})
     assert (found.selection, found.by_flag) == ((1,), None)
+
+
+def test_a_position_counts_among_the_gpus_that_are_visible(make_gpu: Callable[..., GpuReading]) -> None:
+    assert chosen(make_gpu, index=1).selection == (1,)
+    assert chosen(make_gpu, {"CUDA_VISIBLE_DEVICES": "3,2"}, index=1).selection == (2,)
+    with pytest.raises(InputError, match="names no GPU here"):
+        chosen(make_gpu, {"CUDA_VISIBLE_DEVICES": "3"}, index=1)
 
 
 def test_a_choice_that_is_not_known_is_a_note(make_gpu: Callable[..., GpuReading]) -> None:

@@ -12,6 +12,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.fit import FitResult, check_fit, device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.device_calls import NoDriverError
@@ -197,6 +198,10 @@ def test_a_mig_device_is_reserved_and_passed_to_the_program(
     found = wait(lambda: check_fit(budget, device_capacities(snapshot, {})), promises, starts=True)
     exec_program(("true",), found)
     assert started["CUDA_VISIBLE_DEVICES"] == "MIG-0-3-0"
+    started.clear()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    exec_program(("true",), found, DeviceChoice(origin="train.py line 1", text="cuda:1", index=1))
+    assert started["CUDA_VISIBLE_DEVICES"] == "0,1"  # the second of these, as the script says
     (promise,) = promises.active()
     assert promise.gpus == {"MIG-0-3-0": budget.peak.device_bytes}
     assert promises.committed(snapshot) == {(0, 3): budget.peak.device_bytes}

@@ -93,6 +93,6 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
             starts=bool(program),
         )
     if program and verdict.verdict == "fits":
-        exec_program(program, verdict)
+        exec_program(program, verdict, loaded.devices)
     devices = tuple(each.device for each in verdict.gpus)
     return report_fit(options, replace(check, judge=judge_on(devices, options, here=True), devices=devices))

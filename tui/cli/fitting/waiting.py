@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.secrets import mask_line
 from vramtop.estimator.common.trust import look_up_program
+from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.fit import FitResult
 from vramtop.monitor.host.processes import start_time_of
 from vramtop.monitor.storage.reservations import Reservation, Reservations
@@ -84,13 +85,20 @@ def wait_until_it_fits(
         sleep(interval if deadline is None else max(0.0, min(interval, deadline - clock())))
 
 
-def exec_program(program: Sequence[str], verdict: FitResult) -> None:
+def exec_program(program: Sequence[str], verdict: FitResult, choice: DeviceChoice | None = None) -> None:
     """Replace this process with the command, on the GPUs that are reserved for it.
+
+    Args:
+        program: the command.
+        verdict: with the GPUs.
+        choice: what the job chooses itself; a position counts among the GPUs that it sees now.
 
     Raises:
         InputError: it cannot be started.
     """
-    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(verdict.cuda_devices)}
+    environ = dict(os.environ)
+    if choice is None or choice.index is None:
+        environ["CUDA_VISIBLE_DEVICES"] = ",".join(verdict.cuda_devices)
     sys.stdout.flush()
     sys.stderr.flush()
     try:

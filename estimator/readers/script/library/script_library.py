@@ -311,6 +311,8 @@ class ScriptLibrary:
 
     def load(self, call: Call) -> Any:
         """Follow ``from_pretrained``."""
+        device_map = call.kwargs.get("device_map")
+        self.notes.note_device(device_map.get("") if isinstance(device_map, dict) else device_map, call.where)
         found = from_pretrained(call, self.notes)
         if isinstance(found, Model):
             doubt_forward(call.kind, self.notes)
@@ -554,6 +556,9 @@ _BY_PATH: Mapping[str, _Handler] = {
     "torch.device": _apply(_device),
     **dict.fromkeys(("os.environ.__setitem__", "os.environ.setdefault", "os.putenv"), ScriptLibrary._set_environment),
     "os.environ.update": ScriptLibrary._update_environment,
+    "torch.cuda.set_device": _noting(
+        lambda call, notes: notes.note_device(call.value(0, "device"), call.where, is_current=True)
+    ),
     "compile": _noting(compile_model),
 }
 _BY_NAME: Mapping[str, _Handler] = {

@@ -152,6 +152,9 @@ class Doubt:
     """No range allows for it: the user has to give the key."""
 
 
+_DEVICE = re.compile(r"cuda(?::(\d{1,3}))?")
+
+
 @dataclass(slots=True)
 class Notes:
     """The outcome of one reading."""
@@ -199,10 +202,27 @@ class Notes:
     default_dtype: Setting | None = None
     visible_devices: Setting | None = None
     """The CUDA_VISIBLE_DEVICES that the script sets."""
+    devices: dict[int, str] = field(default_factory=dict)
+    """Positions of the GPUs that models are put on, with the place of the first use."""
+    current_device: int = 0
     ranks: Any = UNKNOWN
     """Number of processes that run the script."""
     added_tokens: int | None = 0
     """Tokens that the script adds to its tokenizer; None: unknown."""
+
+    def note_device(self, value: Any, where: str, *, is_current: bool = False) -> None:
+        """Note a GPU that something is put on, by its position: ``cuda:1``, 1; ``cuda`` is the current one."""
+        match = _DEVICE.fullmatch(value) if isinstance(value, str) else None
+        index = value if type(value) is int else int(match[1] or self.current_device) if match else None
+        if index is not None:
+            self.devices.setdefault(index, where)
+            self.current_device = index if is_current else self.current_device
+
+    @property
+    def device(self) -> Setting | None:
+        """The one GPU that the script uses, by its position among those that it sees, if that is not the first."""
+        index, where = next(iter(self.devices.items()), (0, ""))
+        return Setting(value=index, origin=f"{where}: the device") if index > 0 and len(self.devices) == 1 else None
 
     def living_beside(self, trained: Any) -> set[int] | None:
         """Return the models that live while a model trains; None: no training was seen."""

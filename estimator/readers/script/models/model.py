@@ -699,6 +699,7 @@ def _to(part: Part, call: Call) -> Any:
             convert(part, value, call)
         elif isinstance(part.owner, Model) and _is_whole(part):
             part.owner.on_gpu = not (isinstance(value, str) and value.startswith(("cpu", "meta")))
+            call.run.library.notes.note_device(value, call.where)
     return _itself(part)
 
 
@@ -723,6 +724,8 @@ def _move(on_gpu: bool) -> Callable[[Part, Call], Any]:
     def apply(part: Part, call: Call) -> Any:
         if isinstance(part.owner, Model) and _is_whole(part):
             part.owner.on_gpu = on_gpu
+            if on_gpu:
+                call.run.library.notes.note_device(call.value(0, "device", default="cuda"), call.where)
         return _itself(part)
 
     return apply

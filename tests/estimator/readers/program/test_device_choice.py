@@ -125,3 +125,31 @@ def test_choices_of_scripts(tmp_path: Path, statement: str, line: str, visible: 
     assert found is not None
     assert (found.visible, found.is_known) == (visible, visible is not None)
     assert found.origin == ("CUDA_VISIBLE_DEVICES in the launch line" if visible == "0" else found.origin)
+
+
+LOADED = "from transformers import *\nimport torch\nmodel = AutoModelForCausalLM.from_pretrained('gpt2'{})\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "line", "index"),
+    [
+        (LOADED.format("") + "model.to('cuda:1')\n", "python t.py", 1),
+        (LOADED.format("") + "model.to(torch.device('cuda:2'))\n", "env CUDA_VISIBLE_DEVICES=3,2,1 python t.py", 2),
+        (LOADED.format("") + "model.cuda(1)\n", "python t.py", 1),
+        (LOADED.format(", device_map={'': 3}"), "python t.py", 3),
+        ("import torch\ntorch.cuda.set_device(1)\n", "python t.py", 1),
+        (LOADED.format("") + "torch.cuda.set_device(1)\nmodel.cuda()\n", "python t.py", 1),
+        (LOADED.format("") + "model.to('cuda:0')\n", "python t.py", None),
+        (LOADED.format("") + "model.to('cuda')\ncopy = torch.nn.Linear(1, 1).to('cuda:1')\n", "python t.py", None),
+        (
+            LOADED.format("") * 2 + "other = model\nother.to('cuda:1')\n" + LOADED.format("") + "model.cuda()\n",
+            "python t.py",
+            None,
+        ),
+        (LOADED.format("") + "model.to('cuda:1')\n", "torchrun --nproc_per_node 4 t.py", None),
+    ],
+)
+def test_a_script_names_a_gpu_among_those_that_it_sees(tmp_path: Path, script: str, line: str, index: int) -> None:
+    found = choice(tmp_path, line, script)
+    assert (None if found is None else found.index) == index
+    assert index != 2 or (found is not None and found.visible == "3,2,1")
