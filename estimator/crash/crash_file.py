@@ -390,8 +390,8 @@ class _Reader:
             self.unkept += sum(kind in matter for kind in folded) if matter else 0
             return
         if not matter and len(bars) == 1 and block.number > self._read_all_until:
-            latest = dict(zip(folded, block.lines, strict=True))
-            self._keep_bar(*bars, latest[next(iter(bars))])
+            (bar,) = bars
+            self._keep_bar(bar, dict(zip(folded, block.lines, strict=True))[bar])
             return
         places = lines_with(kinds, _ALWAYS_READ)
         if not matter and not places and not bars and block.number > self._read_all_until:
