@@ -17,7 +17,19 @@ from ..common.untrusted_files import open_file
 from .records import CrashLog, Failure, OtherProcess, OutOfMemory, StackFrame, own_frame, phase_of
 from .snapshot.records import MemorySnapshot
 from .snapshot.snapshot_reader import is_snapshot, read_snapshot
-from .wordings import CAUGHT, Wording, find_wording, fold, further, may_go_on, may_say, size_bytes
+from .wordings import (
+    CAUGHT,
+    Wording,
+    find_wording,
+    fold,
+    further,
+    lines_that_may_go_on,
+    lines_that_may_say,
+    lines_that_may_say_killed,
+    lines_with,
+    may_say_killed,
+    size_bytes,
+)
 
 # Lines of a job log, of any length and encoding, in bounded memory: with their rank, without what terminals obey.
 
@@ -321,6 +333,8 @@ _LAUNCH_MARKS = (b"+", b"$", b"cmd", b"command:", b"running:", b"executing:")
 _LAUNCHERS = tuple(b"torchrun accelerate deepspeed python srun mpirun litgpt axolotl llamafactorycli tune uv".split())
 _ALWAYS_READ = (b'file"', b"traceback(most", b"(localrank")
 """Folded words of the lines that say where a failure stands, and of which rank it is."""
+_MAX_PLACES = 2 * _MAX_FRAMES
+"""Lines of a block without a failure in which the tracebacks stand that a failure of the next block may have."""
 _BAR = b"%|"
 _MAX_SILENT = 10_000
 _SILENT_LENGTH = range(24, 400)
@@ -367,32 +381,44 @@ class _Reader:
     def take_block(self, block: _Block) -> None:
         """Read the lines of a block that may matter. Lines of one kind are equal when folded, so few are looked at."""
         folded = fold(b"\n".join(block.lines)).split(b"\n")
-        kinds = set(folded)
-        matter = {kind for kind in kinds if self._matters(kind)}
-        if matter or self.failures:
-            matter |= {kind for kind in kinds if may_go_on(kind)}
-        bars = {kind for kind in kinds if _BAR in kind}
-        if not matter and block.number > self._read_all_until:
-            latest = dict(zip(folded, block.lines, strict=True)) if len(bars) == 1 else {}
-            for kind in bars if latest else ():
-                self._keep_bar(kind, latest[kind])
-            if latest or not bars:
-                return
+        kinds = b"\n".join(set(folded))
+        matter, bars = self._kinds_that_say(kinds) - self._silent, lines_with(kinds, (_BAR,))
+        if weak := lines_that_may_say_killed(kinds) - matter - self._silent:
+            lines = zip(folded, block.lines, strict=True)
+            matter |= {kind for kind, line in lines if kind in weak and may_say_killed(line)}
+        if len(self.failures) >= MAX_FAILURES:
+            self.unkept += sum(kind in matter for kind in folded) if matter else 0
+            return
+        if not matter and len(bars) == 1 and block.number > self._read_all_until:
+            (bar,) = bars
+            self._keep_bar(bar, dict(zip(folded, block.lines, strict=True))[bar])
+            return
+        places = lines_with(kinds, _ALWAYS_READ)
+        if not matter and not places and not bars and block.number > self._read_all_until:
+            return
+        # a failure of a later block has its traceback at the end of this one
+        first = 0 if matter or block.number <= self._read_all_until else len(folded) - _MAX_PLACES
+        matter |= places
         of_source = False
-        for number, (kind, line) in enumerate(zip(folded, block.lines, strict=True), block.number):
-            if of_source or number <= self._read_all_until or (kind in matter and kind not in self._silent):
+        for at, (kind, line) in enumerate(zip(folded, block.lines, strict=True)):
+            number = block.number + at
+            wanted = of_source or (kind in matter and kind not in self._silent)
+            if number <= self._read_all_until or (wanted and at >= first):
                 self._count_bars()
-                self._take_raw(number, line, kind, goes_on=block.goes_on and number == block.number)
+                self._take_raw(number, line, kind, goes_on=block.goes_on and at == 0)
                 of_source = b'file"' in kind
             elif kind in bars:
                 self._keep_bar(kind, line)
 
-    def _matters(self, folded: bytes) -> bool:
-        return folded not in self._silent and (
-            may_say(folded)
-            or any(word in folded for word in _ALWAYS_READ)
-            or (any(mark in folded for mark in _LAUNCH_MARKS) and any(name in folded for name in _LAUNCHERS))
-        )
+    def _kinds_that_say(self, kinds: bytes) -> set[bytes]:
+        """Return the folded lines that may say that memory ran out, that the program goes on, or how it was started."""
+        found = lines_that_may_say(kinds)
+        if any(mark in kinds for mark in _LAUNCH_MARKS):
+            starts = lines_with(kinds, _LAUNCHERS)
+            found |= {kind for kind in starts if any(mark in kind for mark in _LAUNCH_MARKS)}
+        if found or self.failures:
+            found |= lines_that_may_go_on(kinds)
+        return found
 
     def _take_raw(self, number: int, raw: bytes, folded: bytes, *, goes_on: bool) -> None:
         said = False

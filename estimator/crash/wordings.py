@@ -1,7 +1,7 @@
 """Wordings in which programs say that memory ran out: one table, with what each tells and what helps."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..common.sizes import size_text
@@ -646,35 +646,68 @@ def fold(text: bytes) -> bytes:
 _ROOTS = {
     root.encode(): tuple(word.encode() for word in words.split())
     for root, words in {
-        "mem": "outof memoryerror enomem lowonmem memorypressure memorylimit memory(shm memoryondevice memoryfor "
+        "memory": "outof memoryerror lowonmem memorypressure memorylimit memory(shm memoryondevice memoryfor "
         "memoryprof memoryalloc enoughmemory systemmemory memorycapac",
         "alloc": "oallocate tallocate allocating allocationon allocfailed badalloc cudahostalloc calloc hostalloc "
         "cachingallocator memoryallocation",
         "code": "exitcode returncode",
         "cu": "cublas cudnn cusolver cusparse executablebatch",
-        "ex": "exhausted unexpectedly findanengine",
-        "kill": "kill",
-        "oom": "oom",
-        "outofres": "outofresources",
-        "tensoris": "dsttensoris",
-        "maxseq": "maxseq",
-        "full": "objectstorefull",
-        "pagingfile": "pagingfile",
     }.items()
 }
-"""Folded words of which every line that the table knows contains one, by a part that they share."""
+_WORDS = tuple(
+    word.encode()
+    for word in [
+        "enomem",
+        "exhausted",
+        "unexpectedly",
+        "findanengine",
+        "outofres",
+        "dsttensoris",
+        "maxseq",
+        "objectstorefull",
+        "pagingfile",
+    ]
+)
+"""Folded words of which every line that the table knows contains one; of many the part that they share is above."""
+_WEAK = (b"kill", b"oom")
+"""Folded words of the other lines: parts of others, such as of skill and room, so that the line itself is looked at."""
+_KILLED = re.compile(rb"\b(?:OOM|oom)|\bKilled\b|SIGKILL")
 _AFTERWARDS = tuple(word.encode() for word in ["oom", "retry", "skipp", "failed,trying", "copyinputsof"])
 """Folded words of which every line of ``CAUGHT`` contains one that says nothing else of memory."""
 
 
-def may_say(folded: bytes) -> bool:
-    """Return False for a line, as ``fold`` returns it, that certainly says nothing of memory that ran out."""
-    return any(root in folded and any(word in folded for word in words) for root, words in _ROOTS.items())
+def lines_that_may_say(folded: bytes) -> set[bytes]:
+    """Return those of folded lines that may say that memory ran out; the others certainly do not."""
+    words = [word for root, shared in _ROOTS.items() if root in folded for word in shared]
+    return lines_with(folded, (*words, *_WORDS))
 
 
-def may_go_on(folded: bytes) -> bool:
-    """Return False for a folded line that certainly does not say that the program goes on."""
-    return any(word in folded for word in _AFTERWARDS)
+def lines_that_may_say_killed(folded: bytes) -> set[bytes]:
+    """Return those of folded lines that may say so where ``may_say_killed`` finds it in the line as it is."""
+    return lines_with(folded, _WEAK)
+
+
+def may_say_killed(line: bytes) -> bool:
+    """Return False for a line that certainly says nothing of a process that was killed."""
+    return _KILLED.search(line) is not None
+
+
+def lines_that_may_go_on(folded: bytes) -> set[bytes]:
+    """Return those of folded lines that may say that the program goes on; the others certainly do not."""
+    return lines_with(folded, _AFTERWARDS)
+
+
+def lines_with(folded: bytes, words: Iterable[bytes]) -> set[bytes]:
+    """Return the lines of a text that contain one of the words: it is searched as a whole, as words are few."""
+    found = set()
+    for word in words:
+        at = folded.find(word)
+        while at >= 0:
+            end = folded.find(b"\n", at)
+            end = len(folded) if end < 0 else end
+            found.add(folded[folded.rfind(b"\n", 0, at) + 1 : end])
+            at = folded.find(word, end)
+    return found
 
 
 _COMPILED = tuple((wording, re.compile(wording.pattern)) for wording in WORDINGS)

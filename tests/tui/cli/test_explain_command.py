@@ -203,6 +203,7 @@ def test_who_else_says_that_memory_ran_out(
     out = capsys.readouterr().out
     assert words in " ".join(out.split())
     assert "also line" not in out
+    assert ("The job is not known" in out) == ("out of memory. Tried" in lines or "ValueError" in lines)
     assert explained(capsys, str(path))["failures"][0]["line"] == 1
 
 

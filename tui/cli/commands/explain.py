@@ -159,7 +159,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if loaded is not None and budget is not None:
         print()
         print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
-    if memory is not None and memory.total_bytes is None:
+    if memory is not None and memory.total_bytes is None and failure.kind == "gpu":
         remark = f"{remark or ''} {_GIVE_SIZE}".strip()
     if remark:
         print()
@@ -227,7 +227,10 @@ def _job(
     if log is None or log.launch_line is None:
         if options.set:
             raise InputError("--set changes a setting of the job, which is not known: give it with --job JOB")
-        return None, _GIVE_JOB if log is None or log.cause is None or log.cause.memory else _GIVE_HOST_JOB
+        cause = log.cause if log is not None else None
+        if cause is not None and cause.kind == "gpu library" and cause.source is not None:
+            return None, None  # of a program whose jobs are mostly not estimated
+        return None, _GIVE_JOB if cause is None or cause.memory else _GIVE_HOST_JOB
     try:
         loaded = load_from_options(options, shlex.split(log.launch_line))
     except (VramtopError, ValueError) as error:
