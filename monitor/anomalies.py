@@ -401,8 +401,21 @@ def find_hidden_memory(context: RuleContext) -> Iterator[Anomaly]:
     """Find memory of no visible process, beyond the driver's own."""
     for gpu in context.snapshot.gpus:
         rest = gpu.unattributed_bytes
-        if rest is not None and rest >= _MIN_HIDDEN_BYTES and gpu.reserved_bytes is not None:
+        if (
+            rest is not None
+            and rest >= _MIN_HIDDEN_BYTES
+            and gpu.reserved_bytes is not None
+            and not _is_host_memory(gpu)
+        ):
             yield _hidden_memory(gpu, rest)
+
+
+def _is_host_memory(gpu: GpuReading) -> bool:
+    """Return True for a model that shares the host's memory, also where its driver answers as if it did not."""
+    from vramtop.estimator.job.gpu_catalogue import match_nvml_name  # rarely needed, and reads the catalogue
+
+    model = match_nvml_name(gpu.name, None) if gpu.name else None
+    return model is not None and model.unified
 
 
 def _hidden_memory(gpu: GpuReading, rest: int) -> Anomaly:

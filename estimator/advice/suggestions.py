@@ -520,6 +520,8 @@ def candidate_changes(job: Job, *, gpus: int = 1, gpu: Gpu | None = None) -> tup
     found: Iterator[Change] = (change for propose in CHANGES[_workload(resolved)] for change in propose(resolved, gpus))
     if gpu is not None and gpu.compute_capability < BF16_CAPABILITY:
         found = _before_ampere(found, resolved)
+    if gpu is not None and gpu.unified:  # it would move to where it is already
+        found = (change for change in found if "offload" not in change.kind)
     return tuple(sorted(found, key=lambda change: change.cost))
 
 

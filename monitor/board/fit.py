@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-from vramtop.estimator.budget import Budget, FieldsOf, HostNeedJson, RankPeak, RankPeaks, ServingNeed
+from vramtop.estimator.budget import Budget, FieldsOf, HostNeed, HostNeedJson, RankPeak, RankPeaks, ServingNeed
 from vramtop.estimator.common.errors import Verdict  # noqa: TC001 - schemas look types up at run time
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 
@@ -63,6 +63,8 @@ class DeviceCapacity:
     """Name of the MIG device on the dashboard: ``0:3``."""
     count: int = 1
     """GPUs that are alike, with consecutive indices: those of a machine that is described rather than read."""
+    shares_host_memory: bool = False
+    """It has no memory of its own: its total is the machine's RAM (GB10, Jetson)."""
 
     @property
     def device_index(self) -> DeviceIndex:
@@ -137,6 +139,29 @@ def device_capacities(
     )
 
 
+_SYSTEM_BYTES = 4 << 30
+"""What the system and its page cache are left of a memory that GPU and CPU share. An assumption."""
+
+
+def described_devices(gpu: Gpu | None, memory_bytes: int, count: int) -> tuple[DeviceCapacity, ...]:
+    """Return this number of empty GPUs of a machine that is described rather than read: alike, so one entry."""
+    is_whole = gpu is not None and memory_bytes == gpu.total_bytes
+    reserved = (gpu.reserved_bytes or 0) if gpu is not None and is_whole else 0
+    if gpu is not None and gpu.unified:
+        reserved += _SYSTEM_BYTES
+    alike = DeviceCapacity(
+        index=0,
+        uuid=None,
+        name=gpu.label if gpu else "as described",
+        total_bytes=memory_bytes,
+        free_bytes=memory_bytes - reserved,
+        reserved_bytes=reserved,
+        count=count,
+        shares_host_memory=gpu is not None and gpu.unified,
+    )
+    return (alike,)
+
+
 def commit(
     devices: Iterable[DeviceCapacity], taken: Iterable[tuple[DeviceCapacity, int]]
 ) -> tuple[DeviceCapacity, ...]:
@@ -172,6 +197,7 @@ def _devices_of(gpu: GpuReading) -> Iterator[DeviceCapacity]:
         unread_reason=gpu.reason("free_bytes") if gpu.is_stale or gpu.free_bytes is None else None,
         reserved_bytes=gpu.reserved_bytes or 0,
         unusable_reason=reason,
+        shares_host_memory=gpu.shares_host_memory,
     )
 
 
@@ -648,6 +674,8 @@ def check_fit(
         ranks: those of its ranks that are placed on these devices; None: all.
     """
     ranks = budget.ranks if ranks is None else ranks
+    if budget.host is not None and any(device.shares_host_memory for device in devices):
+        return _check_one_pool(budget, budget.host, ranks, devices, slack_bytes=slack_bytes)
     if len(budget.ranks) > 1:
         reasons = ((each, each.unusable_reason or (MIG_NEEDS_ONE_RANK if each.mig else None)) for each in devices)
         devices = [replace(each, unusable_reason=reason) for each, reason in reasons]
@@ -660,19 +688,39 @@ def check_fit(
     return replace(found, sentence=f"{found.sentence}; but {length:,} tokens are more than the model's {most:,}")
 
 
+def _check_one_pool(
+    budget: Budget, host: HostNeed, ranks: RankPeaks, devices: Sequence[DeviceCapacity], *, slack_bytes: int
+) -> FitResult:
+    """Judge what each process needs on the GPU and beside it against the one memory that both have."""
+    loading = budget.phase("loading")
+    while_loading = host.loading_bytes(1) + (loading.components.total_bytes if loading else 0)
+    beside, most_beside = host.saving_bytes(1), host.high_bytes(1)
+    stages = tuple(
+        RankPeak(
+            device_bytes=max(rank.device_bytes + beside, while_loading),
+            low_bytes=max(rank.low_bytes + beside, while_loading),
+            high_bytes=max(rank.high_bytes + most_beside, while_loading),
+        )
+        for rank in ranks.stages
+    )
+    found = check_training_fit(replace(ranks, stages=stages), devices, slack_bytes=slack_bytes)
+    parts = f"{format_gib(ranks.highest.device_bytes)} GiB on the GPU and {format_gib(beside)} GiB beside it"
+    return replace(found, sentence=f"{found.sentence}; GPU and CPU share one memory: {parts}")
+
+
 def with_host_memory(
     result: FitResult, budget: Budget, host: HostRam, *, ranks: int, slack_bytes: int = 0
 ) -> FitResult:
     """Return the result with the host's RAM included: a job that exceeds the RAM does not fit.
 
     Args:
-        result: whether the job fits the GPUs.
+        result: whether the job fits the GPUs; where these share the host's RAM, it has been counted already.
         budget: budget of the job; the result is unchanged if it predicts no host memory.
         host: RAM of the machine.
         ranks: ranks of the job on this machine.
         slack_bytes: bytes that may lack, or that have to be left if negative.
     """
-    if budget.host is None:
+    if budget.host is None or any(gpu.device.shares_host_memory for gpu in result.gpus):
         return result
     verdict = host_verdict(budget.host, host, ranks=ranks, slack_bytes=slack_bytes)
     if verdict.verdict == "does_not_fit" or (verdict.verdict == "tight" and result.verdict == "fits"):

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.board.fit import DeviceCapacity
     from vramtop.monitor.host.available_ram import HostRam
     from vramtop.monitor.snapshot.snapshot import Snapshot
 
@@ -23,24 +22,6 @@ def described_gpu(options: argparse.Namespace, job: Job) -> tuple[Gpu | None, in
     name = options.gpu_type or (job.target.gpu if not options.gpu_memory and not options.gpu else None)
     gpu = find_gpu(name) if name else None
     return gpu, parse_size(options.gpu_memory) if options.gpu_memory else gpu.total_bytes if gpu else None
-
-
-def described_devices(gpu: Gpu | None, memory_bytes: int, count: int) -> tuple[DeviceCapacity, ...]:
-    """Return this number of empty GPUs of a machine that is described rather than read: alike, so one entry."""
-    from vramtop.monitor.board.fit import DeviceCapacity  # not for an estimate alone
-
-    reserved = gpu.reserved_bytes or 0 if gpu and memory_bytes == gpu.total_bytes else 0
-    name = gpu.label if gpu else "as described"
-    alike = DeviceCapacity(
-        index=0,
-        uuid=None,
-        name=name,
-        total_bytes=memory_bytes,
-        free_bytes=memory_bytes - reserved,
-        reserved_bytes=reserved,
-        count=count,
-    )
-    return (alike,)
 
 
 def described_host(options: argparse.Namespace) -> HostRam | None:

@@ -14,7 +14,7 @@ from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 from vramtop.estimator.formula.rank_memory import ASSUMPTION
 from vramtop.estimator.job.gpu_catalogue import BF16_CAPABILITY, Gpu, catalogue, find_gpu
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.board.fit import VERDICTS_BEST_FIRST, check_fit
+from vramtop.monitor.board.fit import VERDICTS_BEST_FIRST, check_fit, described_devices
 from vramtop.monitor.fleet.schedulers import (
     CardMatch,
     CardSize,
@@ -36,7 +36,7 @@ from ..reports.budget_text import need_text
 from .fitting.fit_check import EXIT_CODES
 from .json_text import json_text
 from .measured_runs import estimate_job
-from .option_values import described_devices, described_gpu
+from .option_values import described_gpu
 
 if TYPE_CHECKING:
     from .json_types import KubernetesFacts, OfferJson, SlurmFacts

@@ -41,6 +41,7 @@ from vramtop.monitor.board.fit import (
     FitResult,
     check_fit,
     count_devices,
+    described_devices,
     device_capacities,
     with_host_memory,
 )
@@ -845,16 +846,7 @@ class GpuPicker(Horizontal):
         """
         gpu = self._catalogue.get(self._chosen)
         if gpu is not None:
-            free_bytes = gpu.total_bytes - (gpu.reserved_bytes or 0)
-            alike = DeviceCapacity(
-                index=0,
-                uuid=None,
-                name=gpu.label,
-                total_bytes=gpu.total_bytes,
-                free_bytes=free_bytes,
-                count=self._count or ranks,
-            )
-            return (alike,)
+            return described_devices(gpu, gpu.total_bytes, self._count or ranks)
         if self._board is None:
             return ()
         return device_capacities(self._board.snapshot, _committed(self._board, pinned), self._limited.selection)

@@ -223,7 +223,7 @@ def test_what_a_program_writes_is_thrown_away(program) -> None:
                 r"no optimizer has stepped within 2 s",
             ),
             (
-                "import threading\ndef train():\n    raise ValueError('no data')\nthreading.Thread(target=train).start()",
+                "import threading\ndef run():\n    raise ValueError('no data')\nthreading.Thread(target=run).start()",
                 r"failed in the rehearsal, at train\.py:3: ValueError: no data",
             ),
             ("import os\nos._exit(7)", r"without an answer \(exit code 7\)"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.trace.worker_pool import keep_idle_workers
-from vramtop.monitor.board.fit import FitResult, device_capacities
+from vramtop.monitor.board.fit import FitResult, described_devices, device_capacities
 
 from ...job.load_job import load_from_options
 from ..fitting.fit_check import check_here, check_on, judge_on, report_fit
@@ -15,7 +15,7 @@ from ..fitting.machine_gpus import NoGpusError, committed_bytes, open_source, re
 from ..fitting.no_gpus import report_without_gpus
 from ..fitting.waiting import exec_program, program_to_start, wait_until_it_fits
 from ..measured_runs import estimate_job
-from ..option_values import described_devices, described_gpu
+from ..option_values import described_gpu
 
 _WAIT_ADVICE = "vramtop fit with --gpu-type or --gpu-memory judges another machine"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from vramtop.estimator.common.errors import ExitCode
 from vramtop.estimator.common.paths import working_folder
 from vramtop.estimator.job.job import Job
+from vramtop.monitor.board.fit import described_devices
 from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import CheckContext, CheckResult
 from vramtop.monitor.preflight.facts import (
@@ -26,7 +27,7 @@ from ...job.load_job import load_from_options
 from ...reports.preflight_text import preflight_lines
 from ..json_text import json_text
 from ..measured_runs import correction
-from ..option_values import described_devices, described_gpu, described_host, gpu_indices
+from ..option_values import described_gpu, described_host, gpu_indices
 from ..progress import Progress
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.gpu_catalogue import Gpu, catalogue
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes
-from vramtop.monitor.board.fit import check_fit
+from vramtop.monitor.board.fit import check_fit, described_devices
 
 from ...draw.palette import VERDICTS
 from ...draw.text_output import TextOutput, detect_output, format_table
@@ -19,7 +19,6 @@ from ...job.budgets_by_card import beyond_formula, estimator_on_card
 from ...job.load_job import LoadedJob
 from ...reports.budget_text import assumed_lines, budget_lines, closing_lines, need_text
 from ..json_text import json_text
-from ..option_values import described_devices
 
 if TYPE_CHECKING:
     from ..json_types import CardJson, FitJson

@@ -1,0 +1,66 @@
+"""GPUs without memory of their own (GB10, Jetson): what a job needs on the GPU and beside it is one sum."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from vramtop.estimator.advice.suggestions import candidate_changes
+from vramtop.estimator.budget import Budget, HostNeed
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.anomalies import find_hidden_memory
+from vramtop.monitor.board.fit import check_fit, described_devices, device_capacities, with_host_memory
+from vramtop.monitor.host.available_ram import HostRam
+from vramtop.monitor.snapshot.snapshot import HOST_MEMORY, Fault, GpuReading, Snapshot
+from vramtop.tui.cli.main import main
+
+HOST = HostNeed(process=GIB, loaded=0, loads_once=False, mapped=0, activations=29 * GIB)
+
+
+@pytest.fixture
+def budget(make_budget: Callable[..., Budget]) -> Budget:
+    return replace(make_budget(device=40), host=HOST)
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(90, "fits"), (69, "does_not_fit")])
+def test_gpu_and_host_are_one_sum_on_this_machine(
+    budget: Budget, make_gpu: Callable[..., GpuReading], make_snapshot: Callable[..., Snapshot], free: int, verdict: str
+) -> None:
+    shared = Fault(field="reserved_bytes", code=HOST_MEMORY, message="shared")
+    gpu = make_gpu(total_bytes=96 * GIB, free_bytes=free * GIB, reserved_bytes=None, faults=(shared,))
+    found = check_fit(budget, device_capacities(make_snapshot([gpu]), {}))
+    assert (found.verdict, found.gpus[0].need_bytes) == (verdict, budget.peak.device_bytes + 30 * GIB)
+    assert "share one memory: 40.0 GiB on the GPU and 30.0 GiB beside it" in found.sentence
+    assert with_host_memory(found, budget, HostRam(available_bytes=GIB), ranks=1) == found  # it is counted already
+
+
+def test_a_process_that_loads_counts_with_what_the_gpu_holds_then(budget: Budget) -> None:
+    need = replace(HOST, loaded=200 * GIB)
+    (gpu,) = check_fit(replace(budget, host=need), described_devices(find_gpu("gb10"), 300 * GIB, 1)).gpus
+    assert gpu.need_bytes == need.loading_bytes(1) + budget.phases[0].components.total_bytes
+
+
+def test_a_described_one_leaves_the_system_its_part() -> None:
+    gpu = find_gpu("gb10")
+    (device,) = described_devices(gpu, gpu.total_bytes, 1)
+    assert device.available_bytes == gpu.total_bytes - 4 * GIB
+
+
+def test_nothing_is_offloaded_to_the_same_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    job = Job(model=ModelSpec(id="gpt2"))
+    kinds = {name: {each.kind for each in candidate_changes(job, gpu=find_gpu(name))} for name in ("gb10", "h100")}
+    assert kinds["h100"] - kinds["gb10"] == {"activation offload"}
+    words = ["llama-3.1-8b", "--batch-size", "4", "--seq-len", "4096", "--bf16", "--activation-offload", "true"]
+    assert main(["fit", *words, "--gpu-type", "gb10", "--method", "formula"]) == 1
+    assert "share one memory: 79.8 GiB on the GPU and 99.4 GiB beside it" in capsys.readouterr().out
+
+
+def test_its_hosts_use_is_not_taken_for_memory_of_a_process_that_has_ended(
+    make_gpu: Callable[..., GpuReading], make_snapshot: Callable[..., Snapshot]
+) -> None:
+    for name, count in (("NVIDIA GB10", 0), ("NVIDIA H100 80GB HBM3", 1)):
+        gpu = make_gpu(name=name, used_bytes=70 * GIB, free_bytes=9 * GIB)
+        assert len(list(find_hidden_memory(SimpleNamespace(snapshot=make_snapshot([gpu]))))) == count
