@@ -281,14 +281,27 @@ def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> 
 
 
 def _doubt_evaluation(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Doubt the logits where evaluation runs on larger batches than training: it makes them without gradients.
+    """Doubt the logits where evaluation makes more of them than training, or keeps them.
 
-    transformers' default is 8 sequences (``per_device_eval_batch_size``), whatever the training batch is.
+    transformers' default is 8 sequences (``per_device_eval_batch_size``), whatever the training batch is. With
+    ``compute_metrics``, ``Trainer.evaluation_loop`` gathers the logits of all batches on the GPU, until
+    ``eval_accumulation_steps`` batches have been gathered (transformers 5.23, trainer.py).
     """
     strategy = settings.find("eval_strategy", "evaluation_strategy", "val_set_size")
     size, micro = settings.find("per_device_eval_batch_size"), findings.get("training.micro_batch")
-    off = strategy is None or as_word(strategy) in ("no", "0", "0.0") or as_bool(strategy) is False
-    if off or size is None or micro is None or (number := as_int(size) or 0) <= micro.value:
+    metrics = settings.find("compute_metrics")
+    moves = settings.find("eval_accumulation_steps", "preprocess_logits_for_metrics")
+    moves = moves or settings.find_true("prediction_loss_only", "batch_eval_metrics")
+    if strategy is None or as_word(strategy) in ("no", "0", "0.0") or as_bool(strategy) is False:
+        return
+    if metrics is not None and moves is None:
+        findings.warn(
+            f"Evaluation keeps the logits of the whole validation set on the GPU ({metrics.origin}), and they are not "
+            "counted: sequence length x vocabulary x 2 to 4 bytes for each sequence. eval_accumulation_steps moves "
+            "them to CPU RAM."
+        )
+        findings.add_uncertainty("more", "logits")
+    if size is None or micro is None or (number := as_int(size) or 0) <= micro.value:
         return
     findings.warn(
         f"Evaluation runs on {number} sequences at a time ({size.origin}) and training on {micro.value}: "

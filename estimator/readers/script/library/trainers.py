@@ -434,6 +434,10 @@ class TrainerObject(Thing):
             self.arguments = next((each for each in call.args if isinstance(each, Arguments)), self.arguments)
         doubt_arguments(self.arguments, call, self._notes)
         doubt_batches(call.value(None, "data_collator"), call, self._notes, name="data_collator")
+        for name in ("compute_metrics", "preprocess_logits_for_metrics"):
+            if call.value(None, name) is not None:
+                origin = f"{call.where}: {call.name}({name}=...)"
+                self._notes.hints[name] = Setting(value=True, origin=origin)
         node = call.expression(0, "model")
         if isinstance(call.value(None, "model_init"), Function):
             model = call.run.call(call.kwargs["model_init"], Call(call.run, call.node, "", None))

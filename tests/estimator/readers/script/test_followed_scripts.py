@@ -237,6 +237,31 @@ Mine(model, TrainingArguments("out", optim="adamw_torch"), callbacks=[Freeze()])
     )
 
 
+EVALUATED = """\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+args = TrainingArguments("out", {}, per_device_train_batch_size=8)
+Trainer(model, args, {}).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "doubt"),
+    [
+        ("eval_strategy='steps'", "compute_metrics=score", "more"),
+        ("eval_strategy='no'", "compute_metrics=score", "no"),
+        ("eval_strategy='steps'", "compute_metrics=None", "no"),
+        ("eval_strategy='steps', eval_accumulation_steps=4", "compute_metrics=score", "no"),
+        ("eval_strategy='steps', batch_eval_metrics=True", "compute_metrics=score", "no"),
+        ("eval_strategy='steps'", "compute_metrics=score, preprocess_logits_for_metrics=best", "no"),
+    ],
+)
+def test_logits_that_evaluation_keeps_for_its_metrics(tmp_path: Path, settings: str, given: str, doubt: str) -> None:
+    reading = read(tmp_path, EVALUATED.format(settings, given))
+    assert unsure(reading).get("logits", "no") == doubt
+    assert any("the whole validation set" in each for each in reading.warnings) == (doubt == "more")
+
+
 def test_a_trainers_own_optimizer_that_is_not_followed_is_a_doubt(tmp_path: Path) -> None:
     own = "class Mine(Trainer):\n    def create_optimizer(self):\n        self.optimizer = make_it(self)\n"
     model = 'model = AutoModelForCausalLM.from_pretrained("gpt2")\n'
