@@ -376,6 +376,15 @@ class Budget:
         peak = replace(self.peak, device_bytes=need.device_bytes, low_bytes=need.low_bytes, high_bytes=need.high_bytes)
         return replace(self, peak=peak, steady_device_bytes=need.device_bytes)
 
+    @property
+    def not_counted(self) -> str | None:
+        """What a training run does besides its steps and no figure here holds, in a sentence; None: nothing."""
+        if self.job.training.mode != "train":
+            return None
+        if self.phase("saving"):
+            return "Evaluation is not in this figure."
+        return "Evaluation and saving are not in this figure."
+
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase of that name; None if the job has none (inference has no backward)."""
         return next((phase for phase in self.phases if phase.name == name), None)

@@ -111,6 +111,8 @@ def closing_lines(budget: Budget, notes: Sequence[str], output: TextOutput, *, v
     for title, sentences in (("corrected", learned), ("warning", budget.warnings), ("note", notes)):
         for sentence in sentences:
             yield from output.wrapped(f"{title}: {sentence}", further="  ")
+    if budget.not_counted:
+        yield output.text(budget.not_counted)
     count = len(budget.assumptions)
     if verbose:
         for sentence in budget.assumptions:

@@ -112,10 +112,11 @@ def phase_table(budget: Budget) -> list[Content]:
 
 
 def remark_lines(budget: Budget) -> list[Content]:
-    """Return the correction by measured runs, the warnings, then the assumptions."""
+    """Return the correction by measured runs, the warnings, what is not counted, then the assumptions."""
     learned = [Content.assemble(("= ", "bold"), budget.learned.sentence)] if budget.learned else []
     warnings = [Content.assemble(("! ", f"bold {colour_of('warning')}"), sentence) for sentence in budget.warnings]
-    return learned + warnings + [Content.assemble((f"- {sentence}", "dim")) for sentence in budget.assumptions]
+    dim = filter(None, (budget.not_counted, *budget.assumptions))
+    return learned + warnings + [Content.assemble((f"- {sentence}", "dim")) for sentence in dim]
 
 
 def gpu_lines(fit: FitResult, budget: Budget, *, width: int, placed_only: bool = False) -> list[Content]:

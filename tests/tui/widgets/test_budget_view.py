@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import estimate
@@ -6,7 +7,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.monitor.board.fit import check_fit, device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.tui.widgets.budget_view import gpu_lines, phase_table
+from vramtop.tui.widgets.budget_view import gpu_lines, phase_table, remark_lines
 
 
 def test_each_mig_device_has_a_bar_and_its_full_name(
@@ -38,3 +39,14 @@ def test_five_phases_keep_apart_in_the_table() -> None:
     lines = [line.plain for line in phase_table(estimate(job))]
     assert lines[0].replace("◀", "").split() == ["GiB", "loading", "generate", "forward", "backward", "step"]
     assert {len(line) for line in lines} == {67}
+
+
+def test_what_a_training_does_besides_its_steps_is_said_to_be_outside_of_the_figure(
+    make_budget: Callable[..., Budget],
+) -> None:
+    budget = make_budget()
+    assert remark_lines(budget)[0].plain == "- Evaluation and saving are not in this figure."
+    saves = replace(budget, phases=(*budget.phases, replace(budget.phases[0], name="saving")))
+    assert remark_lines(saves)[0].plain == "- Evaluation is not in this figure."
+    served = replace(budget, job=with_changes(budget.job, {"training.mode": "inference"}))
+    assert not any("figure" in line.plain for line in remark_lines(served))
