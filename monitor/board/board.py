@@ -226,6 +226,8 @@ class Board:
     gpus: tuple[GpuRow, ...]
     pending: tuple[PendingRow, ...]
     runs: tuple[RunRow, ...] = ()
+    ended: tuple[ProcessRow, ...] = ()
+    """Processes without a budget that have ended within the last minute."""
     anomalies: tuple[Anomaly, ...] = ()
     """Anomalies by GPU: helper processes with a CUDA context, two ranks on one GPU, forgotten processes."""
     committed: Mapping[DeviceIndex, int] = field(default_factory=dict)
@@ -251,8 +253,8 @@ class Board:
 
     @property
     def ended_processes(self) -> tuple[ProcessRow, ...]:
-        """The processes of runs that have ended and were not dismissed yet."""
-        return tuple(row for run in self.runs for row in run.rows if row.ended_at is not None)
+        """The processes of runs that have ended and were not dismissed yet, and others that have just ended."""
+        return (*(row for run in self.runs for row in run.rows if row.ended_at is not None), *self.ended)
 
     @property
     def processes(self) -> tuple[ProcessRow, ...]:

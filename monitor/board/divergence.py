@@ -11,6 +11,7 @@ from vramtop.estimator.causes.divergence import Divergence, Observation, explain
 from vramtop.estimator.common.sizes import MIB, UNSEEN_BYTES, format_gib
 from vramtop.estimator.job.job import REHEARSED, Job
 
+from ..host.plain_text import duration_text
 from ..snapshot.snapshot import GpuProcess, MemorySample, ProcessCounters, usual_interval
 
 # The statuses: how a running job compares with its budget.
@@ -251,6 +252,10 @@ MIN_DEVIATIONS = 3.3
 """Standard deviations of a significant trend: one series in two thousand gets there by chance."""
 _MIN_SECONDS = 120.0
 _ALMOST_CERTAIN_DEVIATIONS = 4
+_SHORT_SECONDS = (15.0, 30.0, 60.0)
+"""Spans in which growth counts if it fills the GPU within as long again: a fast leak is over before two minutes are."""
+_LEAST_COVERED = 0.8
+"""Share of such a span that the readings in it must cover."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +279,11 @@ class GrowthTrend:
 
 
 def find_growth(
-    readings: Sequence[tuple[float, int]], *, min_bytes: int, min_deviations: float = MIN_DEVIATIONS
+    readings: Sequence[tuple[float, int]],
+    *,
+    min_bytes: int,
+    left_bytes: int | None = None,
+    min_deviations: float = MIN_DEVIATIONS,
 ) -> GrowthTrend | None:
     """Return the trend of readings (Unix seconds, bytes), oldest first; None if they do not grow significantly.
 
@@ -283,9 +292,25 @@ def find_growth(
     Args:
         readings: readings of the steady phase alone.
         min_bytes: smallest growth over all readings that is reported.
+        left_bytes: free memory of the GPU; None: unknown. Growth that fills it soon counts after a few seconds.
         min_deviations: standard deviations of a significant trend.
     """
-    if len(readings) < BUCKET_COUNT or readings[-1][0] - readings[0][0] < _MIN_SECONDS:
+    if trend := _growth_over(readings, _MIN_SECONDS, min_bytes, min_deviations):
+        return trend
+    if left_bytes is None:
+        return None
+    for span in _SHORT_SECONDS:
+        latest = [reading for reading in readings if reading[0] >= readings[-1][0] - span]
+        trend = _growth_over(latest, _LEAST_COVERED * span, min_bytes, min_deviations)
+        if trend is not None and trend.seconds_until(left_bytes) <= span:
+            return trend
+    return None
+
+
+def _growth_over(
+    readings: Sequence[tuple[float, int]], min_seconds: float, min_bytes: int, min_deviations: float
+) -> GrowthTrend | None:
+    if len(readings) < BUCKET_COUNT or readings[-1][0] - readings[0][0] < min_seconds:
         return None
     maxima = _bucket_maxima(readings)
     if len(maxima) < BUCKET_COUNT * 2 // 3:
@@ -335,8 +360,7 @@ _LevelStatus = Literal["loading", "warming_up", "on_budget", "over", "under", "u
 """The statuses that follow from how much memory a process holds, without its trend and its end."""
 _MIN_DEVIATIONS_STILL_GROWING = 2.3
 """Threshold for a job that was growing at the reading before, so that the status does not flicker: one in a hundred."""
-_MIN_GROWTH_BYTES = 64 * MIB
-_MAX_SHOWN_MINUTES = 120
+MIN_GROWTH_BYTES = 64 * MIB
 _DOUBTS: dict[Status, tuple[str, ...]] = {"over": ("more", "either"), "under": ("less", "either")}
 """Directions of the job's uncertainties that may be the cause of a status."""
 
@@ -350,8 +374,8 @@ class Comparison:
     """Memory of the process now, as NVML counts it."""
     peak_usage: PeakUsage | None
     """The most that it has held; None: it was never seen to hold any."""
-    expected_bytes: int
-    """Memory in the steady state, as the budget predicts it."""
+    expected_bytes: int | None
+    """Memory in the steady state, as the budget predicts it; None: there is no budget."""
     sentence: str
     """The status in words."""
     phase: RunPhase | None = None
@@ -363,8 +387,8 @@ class Comparison:
 
     @property
     def difference_bytes(self) -> int | None:
-        """Observed less expected; None if nothing was observed, or what is expected is a guess."""
-        if self.observed_bytes is None or self.status == "incomplete":
+        """Observed less expected; None if nothing was observed, or what is expected is a guess or not known."""
+        if self.observed_bytes is None or self.expected_bytes is None or self.status == "incomplete":
             return None
         return self.observed_bytes - self.expected_bytes
 
@@ -399,9 +423,11 @@ def compare_with_budget(
     sentence = _sentence(level, observed, tracker)
     trend = None
     if status in ("on_budget", "over"):
-        trend = _trend(tracker.budget, history, process, was_growing=previous == "growing")
+        left = left_bytes if status == "over" else None  # within its budget it may still reach its level quickly
+        trend = _trend(tracker.budget, history, process, left_bytes=left, was_growing=previous == "growing")
     if trend is not None:
-        status, sentence = "growing", _growth_sentence(trend, observed, left_bytes)
+        status = "growing"
+        sentence = _growth_sentence(trend, observed, left_bytes, " although it should be steady")
     return Comparison(
         status=status,
         observed_bytes=observed,
@@ -411,6 +437,36 @@ def compare_with_budget(
         phase=tracker.phase if observed is not None else None,
         trend=trend,
         left_budget_at=tracker.steady_since if status == "under" else tracker.over_since,
+    )
+
+
+def compare_without_budget(
+    history: Sequence[MemorySample], *, left_bytes: int | None, previous: Status | None
+) -> Comparison | None:
+    """Return that a process without a budget grows, all that can be told of it; None: it does not.
+
+    Args:
+        history: (Unix seconds, bytes or None) of the last minutes, the latest last.
+        left_bytes: free memory of the GPU; None: unknown.
+        previous: status at the reading before.
+    """
+    known = [(time, size) for time, size in history if size is not None]
+    observed = history[-1][1] if history else None
+    trend = find_growth(
+        known,
+        min_bytes=max(MIN_GROWTH_BYTES, round(MIN_CHANGE_FRACTION * (observed or 0))),
+        left_bytes=left_bytes,
+        min_deviations=_MIN_DEVIATIONS_STILL_GROWING if previous == "growing" else MIN_DEVIATIONS,
+    )
+    if trend is None:
+        return None
+    return Comparison(
+        status="growing",
+        observed_bytes=observed,
+        peak_usage=peak_usage(max(size for _, size in known), history, None),
+        expected_bytes=None,
+        sentence=_growth_sentence(trend, observed, left_bytes),
+        trend=trend,
     )
 
 
@@ -457,7 +513,12 @@ def _status(tracker: PhaseTracker, observed: int | None, previous: Status | None
 
 
 def _trend(
-    budget: Budget, history: Sequence[MemorySample], process: GpuProcess | None, *, was_growing: bool
+    budget: Budget,
+    history: Sequence[MemorySample],
+    process: GpuProcess | None,
+    *,
+    left_bytes: int | None,
+    was_growing: bool,
 ) -> GrowthTrend | None:
     """Return the trend of the readings since the job first reached its budget; None before its second step."""
     counters = process.counters if process else None
@@ -467,7 +528,8 @@ def _trend(
     start = next((at for at, (_, size) in enumerate(known) if reaches_budget(budget.peak, size)), len(known))
     return find_growth(
         known[start:],
-        min_bytes=max(_MIN_GROWTH_BYTES, round(MIN_CHANGE_FRACTION * budget.steady_device_bytes)),
+        min_bytes=max(MIN_GROWTH_BYTES, round(MIN_CHANGE_FRACTION * budget.steady_device_bytes)),
+        left_bytes=left_bytes,
         min_deviations=_MIN_DEVIATIONS_STILL_GROWING if was_growing else MIN_DEVIATIONS,
     )
 
@@ -498,17 +560,13 @@ def _sentence(status: _LevelStatus, observed: int | None, tracker: PhaseTracker)
             return "its memory cannot be read"
 
 
-def _growth_sentence(trend: GrowthTrend, observed: int | None, left_bytes: int | None) -> str:
+def _growth_sentence(trend: GrowthTrend, observed: int | None, left_bytes: int | None, against: str = "") -> str:
+    """Return when the GPU is full, which is read first, and how the process grows, against what was expected."""
     per_minute = format_gib(round(trend.bytes_per_second * 60))
-    growth = (
-        f"holds {format_gib(observed)} GiB and has been growing by {per_minute} GiB per minute since "
-        f"{time.strftime('%H:%M', time.localtime(trend.since))} although it should be steady"
-    )
-    if left_bytes is None:
-        return f"{growth} ({trend.confidence})"
-    minutes = trend.seconds_until(left_bytes) / 60
-    when = f"{minutes:.0f} minutes" if minutes < _MAX_SHOWN_MINUTES else f"{minutes / 60:.0f} hours"
-    return f"{growth}; the GPU is full in about {when} ({trend.confidence})"
+    since = time.strftime("%H:%M", time.localtime(trend.since))
+    full = "" if left_bytes is None else f"GPU full in about {duration_text(trend.seconds_until(left_bytes))}: "
+    grown = f"has grown by {per_minute} GiB per minute since {since}{against} ({trend.confidence})"
+    return f"{full}{grown}, holds {format_gib(observed)} GiB"
 
 
 # Find the likely causes of a divergence: the observations of a process, passed to the estimator's cause search.

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import VramtopError
-from vramtop.estimator.common.sizes import MIB, UNSEEN_BYTES, format_gib
+from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 
 from ..anomalies import AnomalyDetector
 from ..host.kinds import program_of
 from ..host.processes import is_running
 from ..snapshot.snapshot import MemoryHistory, mig_devices, processes_by_device
 from .board import Board, GpuRow, PendingRow, ProcessRow, RunRow
+from .endings import count_kernel_oom_kills, peak_sentence, process_end
+from .without_budget import ProcessesWithoutBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,14 +35,13 @@ if TYPE_CHECKING:
         GpuReading,
         HistoryKey,
         MigDevice,
-        ProcessCounters,
         ProcessKey,
         Snapshot,
         WatchedJob,
     )
     from .board import AttachProgress, NoBudgetReason
     from .display_filter import DisplayFilter
-    from .divergence import PeakUsage, PhaseTracker, RunPhase, Status
+    from .divergence import PhaseTracker, Status
     from .fit import DeviceCapacity, FitResult
 
 # Cache of budgets: one estimate per job, and one budget per rank of a job whose pipeline stages differ.
@@ -330,81 +329,6 @@ def _check(
     return next((other for other in others if other.verdict == previous), result)
 
 
-# Determine how a process ended: whether it ran out of memory, from its last counters and the last reading of its GPU.
-#
-# Only the parent of a process learns its exit code.
-
-
-_OUT_OF_MEMORY_ERROR = "OutOfMemoryError"
-_MAX_SECONDS_AFTER_OUT_OF_MEMORY = 30.0
-"""A failed allocation explains the end of the process within this time; it may wait for the other ranks first."""
-_FULL_FRACTION = 0.02
-_FULL_BYTES = 512 * MIB
-"""A GPU is nearly full if less than this and less than the fraction of its total is free: the next block may fail."""
-
-
-def process_end(
-    last_status: Status,
-    phase: RunPhase | None,
-    counters: ProcessCounters | None,
-    gpu: GpuReading,
-    *,
-    ended_at: float,
-    kernel_killed: bool,
-) -> tuple[Status, str]:
-    """Return the status of a process that has ended, and how it ended in words.
-
-    Args:
-        last_status: its status at the last reading with it.
-        phase: phase of its run then.
-        counters: its last counters, if it ran with the probe.
-        gpu: the last reading of its GPU with the process.
-        ended_at: Unix seconds of the first reading without it.
-        kernel_killed: at that time the kernel killed a process because host memory ran out.
-    """
-    if counters and _failed_to_allocate(counters, ended_at):
-        return "out_of_memory", "has run out of memory, as torch itself reports"
-    if counters and (counters.ended is not None or counters.error):
-        return "ended", f"was ended by {counters.error}" if counters.error else "has finished"
-    if kernel_killed:
-        return (
-            "out_of_memory",
-            "ended when the kernel killed a process because host memory ran out, probably this one",
-        )
-    free = gpu.free_bytes
-    if free is None or free >= max(_FULL_BYTES, round(_FULL_FRACTION * (gpu.total_bytes or 0))):
-        return "ended", "was killed, or crashed" if counters else "has ended"
-    nearly_full = f"its GPU was nearly full then ({format_gib(free)} GiB free)"
-    if phase == "steady" and last_status not in ("over", "growing"):
-        return "ended", f"has ended; {nearly_full}"
-    return "out_of_memory", f"ended before it was steady, and {nearly_full}: it has probably run out of memory"
-
-
-def peak_sentence(peak: PeakUsage | None, budget: Budget) -> str:
-    """Return the peak memory of a process beside the peak that its budget predicts."""
-    span = f"the budget predicts {format_gib(budget.peak.low_bytes)} to {format_gib(budget.peak.shown_high_bytes)}"
-    if peak is None:
-        return f"its memory was never known ({span})"
-    return f"held at most {format_gib(peak.size_bytes)} GiB; {span}"
-
-
-def count_kernel_oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
-    """Return how many processes the kernel's OOM killer has ended since boot; None if it is not reported."""
-    try:
-        lines = vmstat.read_bytes().splitlines()
-    except OSError:
-        return None
-    counts = (line.split()[1] for line in lines if line.startswith(b"oom_kill "))
-    count = next(counts, None)
-    return None if count is None else int(count)
-
-
-def _failed_to_allocate(counters: ProcessCounters, ended_at: float) -> bool:
-    if counters.error == _OUT_OF_MEMORY_ERROR:
-        return True
-    return ended_at - (counters.out_of_memory_time or -math.inf) < _MAX_SECONDS_AFTER_OUT_OF_MEMORY
-
-
 # Tracks the processes of known jobs through their phases, compares them with their budgets, and notices their end.
 
 
@@ -636,12 +560,14 @@ class Watchlist:
     _pending_fits: PendingFits = field(default_factory=PendingFits)
     _budgets: BudgetCache = field(init=False)
     _tracker: RunTracker = field(init=False)
+    _others: ProcessesWithoutBudget = field(init=False)
     _latest: Snapshot | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         self._budgets = BudgetCache(self.estimate)
         self._tracker = RunTracker(self.history, self.is_running)
+        self._others = ProcessesWithoutBudget(self.history, self.is_running)
 
     @property
     def gpu_type(self) -> Gpu | None:
@@ -674,6 +600,7 @@ class Watchlist:
         pids = tuple(pids)
         with self._lock:
             self._dismissed.add(pids)
+            self._others.forget(pids)
             self._runs = tuple(run for run in self._runs if set(pids).isdisjoint(run.pids))
 
     def add_pending(self, job: Job) -> None:
@@ -740,7 +667,7 @@ class Watchlist:
         runs = (*self._runs, *self._recorded_runs(snapshot))
         pending = (*(job for job in snapshot.pending if job not in self._pending), *self._pending)
         rank_of = {key: (run, rank) for run in runs for rank, key in enumerate(run.pids)}
-        gpus = gpu_rows(snapshot, lambda row: self._with_job(row, rank_of), self.no_budget_reason)
+        gpus = gpu_rows(snapshot, lambda row: self._with_job(row, rank_of, snapshot.time), self.no_budget_reason)
         committed = committed_bytes(gpus)
         for device, size in self.reserved_bytes(snapshot).items():
             committed[device] = committed.get(device, 0) + size
@@ -750,6 +677,7 @@ class Watchlist:
             pending=self._pending_rows(snapshot, committed, pending),
             committed=committed,
             runs=self._tracker.run_rows(snapshot, gpus, [(run, self._budget_of_run(run, gpus)) for run in runs]),
+            ended=self._others.ended_rows(snapshot, {row.key: row for gpu in gpus for row in gpu.rows}),
             anomalies=self.anomaly_detector.update(snapshot),
             attach_progress=self.attach_progress(),
         )
@@ -762,17 +690,19 @@ class Watchlist:
         unknown = (run for run in snapshot.watched if not any(_overlap(run, known) for known in self._runs))
         return (run for run in unknown if run.pids not in self._dismissed)
 
-    def _with_job(self, row: ProcessRow, rank_of: Mapping[ProcessKey, tuple[WatchedJob, int]]) -> ProcessRow:
+    def _with_job(
+        self, row: ProcessRow, rank_of: Mapping[ProcessKey, tuple[WatchedJob, int]], time: float
+    ) -> ProcessRow:
         """Add the job of a process, its budget and its comparison to its row."""
         if row.process.key not in rank_of:
-            return row
+            return self._others.compare_process(row, time)
         run, rank = rank_of[row.process.key]
         row = replace(row, job=run.job, missing=run.missing)
         if run.job.is_served:  # also where its command line does not say so
             row = replace(row, kind="server", program_name=run.job.engine_name)
         budget = self._budgets.budget_of_rank(run, rank, row.gpu.cuda_total_bytes)
         if isinstance(budget, str):
-            return replace(row, problem=budget)
+            return self._others.compare_process(replace(row, problem=budget), time)
         return self._tracker.compare_process(replace(row, no_budget_reason=None), budget)
 
     def _budget_of_run(self, run: WatchedJob, gpus: Iterable[GpuRow]) -> Budget | str:

@@ -52,9 +52,9 @@ STATUS_HELP = {
     "on_budget": "holds what its budget predicts",
     "over": "holds more than the upper bound: different settings, or a leak",
     "under": "holds less than the lower bound and is not growing",
-    "growing": "should be steady but keeps growing",
+    "growing": "should be steady but keeps growing; without a budget: will fill its GPU at this rate",
     "incomplete": "settings of its job are missing, so its budget is a guess: open it to fill them in",
-    "ended": "is no longer on its GPU; listed until you dismiss it",
+    "ended": "is no longer on its GPU: listed until you dismiss it; without a budget, for a minute",
     "out_of_memory": "ended because it ran out of memory, judging by its last message or reading",
     "unknown": "its memory cannot be read",
 }

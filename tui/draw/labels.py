@@ -58,7 +58,7 @@ _GPU_FAULTS = {
 }
 """A word for each fault of a whole GPU, by its code."""
 _CALM_STYLES = {"on_budget": "$text-success", "fits": "bold $text-success"}
-_BADGE_WORDS = {mark.word for mark in (*STATUSES.values(), *VERDICTS.values()) if mark.word.isupper()}
+_BADGES = {name for name, mark in (*STATUSES.items(), *VERDICTS.items()) if mark.word.isupper()}
 
 
 def alarm() -> str:
@@ -93,6 +93,11 @@ def process_name(process: GpuProcess) -> str:
     return printable(program)
 
 
+def job_name(row: ProcessRow) -> str:
+    """Return the label of a process's job; of an unknown one, the name of the process."""
+    return printable(row.job.label) if row.job else process_name(row.process)
+
+
 def format_duration(seconds: float | None) -> str:
     """Format a duration by its two largest units: ``14 min``, ``2 h 05``; n/a if it is unknown."""
     return "n/a" if seconds is None else duration_text(seconds)
@@ -104,8 +109,22 @@ def signed_gib(size_bytes: int | None) -> str:
 
 
 def difference_label(comparison: Comparison) -> str:
-    """Return how far a process is from its budget, in GiB; empty if the budget is a guess."""
-    return "" if comparison.status == "incomplete" else signed_gib(comparison.difference_bytes)
+    """Return how far a process is from its budget, in GiB; empty if the budget is a guess, or there is none."""
+    known = comparison.status != "incomplete" and comparison.expected_bytes is not None
+    return signed_gib(comparison.difference_bytes) if known else ""
+
+
+def urgent_label(row: ProcessRow, *, unit: str = "") -> str:
+    """Return what matters most beside a status: of growth when the GPU is full, else how far it is from its budget.
+
+    Args:
+        row: the process.
+        unit: of the difference, such as `` GiB``.
+    """
+    if row.comparison is not None and row.comparison.status == "growing" and row.full_seconds is not None:
+        return f"full in {format_duration(row.full_seconds)}"
+    difference = difference_label(row.comparison) if row.comparison else ""
+    return f"{difference}{unit}" if difference else ""
 
 
 def high_water_label(comparison: Comparison) -> str:
@@ -121,7 +140,7 @@ def high_water_label(comparison: Comparison) -> str:
 def badge(mark: Mark, name: str) -> Content:
     """Return sign and word of a status or verdict between spaces; one that needs attention stands on its colour."""
     text = f" {mark.letter} {mark.word} "
-    if mark.word in _BADGE_WORDS and name != "fits":
+    if name in _BADGES and name != "fits":
         return Content.styled(text, f"bold {on_colour(mark.colour)}")
     return Content.styled(text, _CALM_STYLES.get(name, MUTED))
 
@@ -162,11 +181,12 @@ def gpu_status(gpu: GpuRow, width: int) -> Content:
             return Content.styled(f" ! {_GPU_FAULTS.get(fault.code, 'cannot be read')} ", alarm())
     row = worst_row(gpu.rows)
     if row and row.comparison:
-        mark, difference = STATUSES[row.comparison.status], difference_label(row.comparison)
+        mark, beside = STATUSES[row.comparison.status], urgent_label(row)
         status = badge(mark, row.comparison.status)
-        if status.cell_length + len(difference) > width:
-            status = badge(replace(mark, word=mark.short_word), row.comparison.status)
-        return left_and_right(status, Content.assemble(difference), width)
+        if status.cell_length + len(beside) > width:
+            word, beside = (beside, "") if row.comparison.status == "growing" else (mark.short_word, beside)
+            status = badge(replace(mark, word=word), row.comparison.status)
+        return left_and_right(status, Content.assemble(beside), width)
     if gpu.reading.mig is not None:
         count = len(gpu.reading.mig)
         return Content.styled(f" MIG, {count or 'no'} device{'' if count == 1 else 's'}", MUTED)
@@ -461,7 +481,7 @@ def _process_segment(row: ProcessRow, *, figures: bool, less_bytes: int = 0) -> 
 
 def held_colour(row: ProcessRow) -> str:
     """Return the calm colour of what a process holds within its budget."""
-    if row.comparison is None or row.comparison.status == "incomplete":
+    if row.budget is None or row.comparison is None or row.comparison.status == "incomplete":
         return colour_of("no_budget")
     return colour_of("good") if row.comparison.diverges else STATUSES[row.comparison.status].colour
 
@@ -472,8 +492,9 @@ def _difference(gpu: GpuRow) -> tuple[str, str | None]:
     first = worst_row(those)
     if first is None or first.comparison is None:
         return "", None
-    sizes = [row.comparison.difference_bytes or 0 for row in those if row.comparison]
-    return signed_gib(sum(sizes)), STATUSES[first.comparison.status].colour
+    sizes = [row.comparison.difference_bytes for row in those if row.comparison]
+    known = [size for size in sizes if size is not None]
+    return signed_gib(sum(known)) if known else "", STATUSES[first.comparison.status].colour
 
 
 def _with_end_label(cells: list[Cell], words: str, colour: str | None) -> list[Cell]:

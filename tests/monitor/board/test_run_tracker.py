@@ -12,7 +12,8 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.board import Board, ProcessRow, RunRow
-from vramtop.monitor.board.watchlist import RunTracker, Watchlist, count_kernel_oom_kills
+from vramtop.monitor.board.endings import count_kernel_oom_kills
+from vramtop.monitor.board.watchlist import RunTracker, Watchlist
 from vramtop.monitor.host.processes import is_running
 from vramtop.monitor.snapshot.snapshot import (
     NO_ANSWER,

@@ -27,7 +27,6 @@ from ...draw.labels import (
     badge,
     bar_content,
     budget_cells,
-    difference_label,
     format_duration,
     gpu_figure_parts,
     gpu_status,
@@ -35,12 +34,14 @@ from ...draw.labels import (
     held_cells,
     held_cells_with_budget_mark,
     held_colour,
+    job_name,
     join_to_width,
     left_and_right,
     process_name,
     run_moments,
     severity_rank,
     shorten,
+    urgent_label,
     worst_row,
 )
 from ...draw.memory_graph import Readings, TimelineMark, graph_levels, level_rows, timeline_cells, timeline_marks
@@ -630,25 +631,25 @@ def _correction(gpu: GpuRow) -> list[str]:
 
 
 def _verdict(gpu: GpuRow, width: int) -> Content:
-    """Return each known job with its status, worst first, and the sentence of the worst one."""
-    judged = sorted(gpu.rows_with_budget, key=severity_rank)
+    """Return each process that has a status, worst first, and the sentence of the worst one."""
+    judged = sorted((row for row in gpu.rows if row.comparison), key=severity_rank)
     if not judged or judged[0].comparison is None:
         return Content()
     first = judged[0].comparison
-    parts: list[Content | str] = [_job(judged[0])]
-    parts += [_job(row) for row in judged[1:]] if len(judged) < 3 else [f"{len(judged) - 1} more jobs"]
+    is_told = len(judged) == 1 and first.status == "growing"  # the sentence begins with it
+    parts: list[Content | str] = [_job(judged[0], "" if is_told else urgent_label(judged[0], unit=" GiB"))]
+    parts += [_job(row, urgent_label(row, unit=" GiB")) for row in judged[1:]] if len(judged) < 3 else [f"{len(judged) - 1} more jobs"]
     line = join_to_width(parts, width)
     room = width - line.cell_length - 3
     return join_to_width([line, shorten(first.sentence, room)], width) if room > 16 else line
 
 
-def _job(row: ProcessRow) -> Content:
-    if row.job is None or row.comparison is None:
+def _job(row: ProcessRow, beside: str) -> Content:
+    if row.comparison is None:
         return Content("?")
     status = row.comparison.status
-    size = difference_label(row.comparison)
-    difference = f" {size} GiB" if size else ""
-    return Content.assemble(shorten(printable(row.job.label), 24), " ", badge(STATUSES[status], status), difference)
+    mark = Content.assemble(badge(STATUSES[status], status), f" {beside}" if beside else "")
+    return Content.assemble(shorten(job_name(row), 24), " ", mark)
 
 
 def _frame_style(gpu: GpuRow, *, stale: bool) -> str:
@@ -859,7 +860,7 @@ def panel_needs(gpus: Sequence[GpuRow]) -> list[PanelNeed]:
     for gpu in gpus:
         row = worst_row(gpu.rows)
         diverges = row is not None and row.comparison is not None and row.comparison.diverges
-        needs.append("jobless" if gpu.expected_bytes is None else "diverging" if diverges else "calm")
+        needs.append("diverging" if diverges else "jobless" if gpu.expected_bytes is None else "calm")
     return needs
 
 

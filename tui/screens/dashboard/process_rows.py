@@ -161,8 +161,16 @@ def short_gpu_list(labels: Iterable[str]) -> str:
     return gpu_list(labels, most=_MAX_GPU_PARTS).replace(", ", ",")
 
 
+def ended_size(row: ProcessRow) -> str:
+    """Return what an ended process held at its last reading: ``was 61.2``; in a column of eight cells."""
+    size = row.process.used_bytes
+    return "-" if size is None else f"was {format_gib(size, digits=1 if size < 100 * GIB else 0)}"
+
+
 def group_used(group: ProcessGroup) -> CellText:
     """Return the memory of all its processes; ``≥`` if some of them are of unknown size."""
+    if not group.present:
+        return CellText("-", "muted")
     size = group.used_bytes
     words = format_gib(size) if size is None or not group.has_unknown_sizes else f"≥{format_gib(size)}"
     return CellText(words, "muted" if group.is_stale else "plain")
@@ -501,7 +509,7 @@ SORTED_BY: dict[SortKey, ColumnName] = {
 _MIN_UNATTRIBUTED_BYTES = 54_000_000
 """Less unattributed memory would be shown as 0.0 GiB, and gets no row."""
 _OF_ENDED: dict[ColumnName, str] = {
-    "VRAM GiB": "-", "DIFF": "-", **{column.name: "-" for column in COLUMNS if column.figure},
+    "DIFF": "-", **{column.name: "-" for column in COLUMNS if column.figure},
 }  # fmt: skip
 
 
@@ -581,7 +589,8 @@ class TableRow:
             cell = CellText(f"{self.lead}{process_command(row, label=self.group is None)}", cell.tone)
         if row.ended_at is None or column.name == "STATUS":
             return cell
-        return CellText(_OF_ENDED.get(column.name, cell.text), "muted")
+        words = ended_size(row) if column.name == "VRAM GiB" else _OF_ENDED.get(column.name, cell.text)
+        return CellText(words, "muted")
 
 
 def table_rows(board: Board) -> list[TableRow]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -28,12 +29,13 @@ from ...draw.labels import (
     alarm,
     badge,
     gpu_labels,
+    job_name,
     join_to_width,
     left_and_right,
     legend_line,
     severity_rank,
     shorten,
-    signed_gib,
+    urgent_label,
 )
 from ...draw.palette import STATUSES, VERDICTS, colour_of, on_colour
 from ...draw.text_output import printable
@@ -185,7 +187,7 @@ def _anomaly_lines(board: Board) -> list[Content]:
 
 def summary_line(board: Board, width: int) -> Content:
     """Return all running jobs in one line, worst first, and whether the next pending one fits."""
-    jobs = _by_job(board.runs)
+    jobs = [*_by_job(board.runs), *_without_job(board)]
     reading = _reading(board)
     if not jobs and not board.pending:
         return Content.styled(reading or _without_budgets(board), MUTED).truncate(width, ellipsis=True)
@@ -194,7 +196,7 @@ def summary_line(board: Board, width: int) -> Content:
     pressing = [status for status in settled if status not in ("on_budget", "ended")]
     heads = [[_named(status, jobs) for status in present]]
     heads += [[_count(status, jobs) for status in statuses] for statuses in (present, settled, pressing)]
-    if more := reading if jobs else "no running job has a budget":
+    if more := reading if board.runs else "no running job has a budget":
         heads[0].append(Content.styled(more, MUTED))
         heads[1].append(Content.styled(more, MUTED))
     tails = [[words] for words in _next(board.pending)] if board.pending else [[]]
@@ -255,6 +257,13 @@ def _by_job(runs: Sequence[RunRow]) -> list[_Running]:
     return jobs
 
 
+def _without_job(board: Board) -> list[_Running]:
+    """Return the processes of unknown jobs that need attention: they grow, or have just run out of memory."""
+    known = {key for run in board.runs for key in run.pids}
+    rows = (row for row in (*board.processes, *board.ended) if row.process.key not in known and board.displays(row))
+    return [_Running(row.comparison.status, (row,)) for row in rows if row.comparison and row.comparison.diverges]
+
+
 def _named(status: Status, jobs: Sequence[_Running]) -> Content:
     """Return the jobs of a status, by name if they are few and need attention."""
     mark, those = STATUSES[status], [job for job in jobs if job.status == status]
@@ -265,14 +274,17 @@ def _named(status: Status, jobs: Sequence[_Running]) -> Content:
         return _count(status, jobs)
     names = []
     for job in those:
-        label = printable(job.worst[0].job.label) if job.worst[0].job else "?"
-        most = max(
-            (row.comparison for row in job.worst if row.comparison), key=lambda each: abs(each.difference_bytes or 0)
-        )
         gpus = gpu_list(gpu_labels(job.worst), most=4)
-        names.append(f"{shorten(label, 24)} {signed_gib(most.difference_bytes)} on GPU {gpus}")
+        parts = (shorten(job_name(job.worst[0]), 24), urgent_label(min(job.worst, key=_urgency)), f"on GPU {gpus}")
+        names.append(" ".join(filter(None, parts)))
     sign = (f" {mark.letter} {mark.word} ", f"bold {on_colour(mark.colour)}")
     return Content.assemble(sign, f" {', '.join(names)}")
+
+
+def _urgency(row: ProcessRow) -> tuple[float, int]:
+    """Sort the rank first whose GPU is full first, then the one furthest from its budget."""
+    difference = row.comparison.difference_bytes if row.comparison else None
+    return (math.inf if row.full_seconds is None else row.full_seconds, -abs(difference or 0))
 
 
 def _count(status: Status, jobs: Sequence[_Running]) -> Content:

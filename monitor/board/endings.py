@@ -1,0 +1,90 @@
+"""The end of a process: whether it ran out of memory, by its last counters and the last reading of its GPU.
+
+Only the parent of a process learns its exit code.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.sizes import MIB, format_gib
+
+if TYPE_CHECKING:
+    from vramtop.estimator.budget import Budget
+
+    from ..snapshot.snapshot import GpuReading, ProcessCounters
+    from .divergence import PeakUsage, RunPhase, Status
+
+_OUT_OF_MEMORY_ERROR = "OutOfMemoryError"
+_MAX_SECONDS_AFTER_OUT_OF_MEMORY = 30.0
+"""A failed allocation explains the end of the process within this time; it may wait for the other ranks first."""
+_FULL_FRACTION = 0.02
+_FULL_BYTES = 512 * MIB
+"""A GPU is nearly full if less than this and less than the fraction of its total is free: the next block may fail."""
+
+
+def process_end(
+    last_status: Status | None,
+    phase: RunPhase | None,
+    counters: ProcessCounters | None,
+    gpu: GpuReading,
+    *,
+    ended_at: float,
+    kernel_killed: bool = False,
+    grew_bytes: int = 0,
+) -> tuple[Status, str]:
+    """Return the status of a process that has ended, and how it ended in words.
+
+    Args:
+        last_status: its status at the last reading with it; None: it had none.
+        phase: phase of its run then; None: it never held memory.
+        counters: its last counters, if it ran with the probe.
+        gpu: the last reading of its GPU with the process.
+        ended_at: Unix seconds of the first reading without it.
+        kernel_killed: at that time the kernel killed a process because host memory ran out.
+        grew_bytes: what it allocated from one reading to the next, if it grew.
+    """
+    if counters and _failed_to_allocate(counters, ended_at):
+        return "out_of_memory", "has run out of memory, as torch itself reports"
+    if counters and (counters.ended is not None or counters.error):
+        return "ended", f"was ended by {counters.error}" if counters.error else "has finished"
+    if kernel_killed:
+        return (
+            "out_of_memory",
+            "ended when the kernel killed a process because host memory ran out, probably this one",
+        )
+    free = gpu.free_bytes
+    if free is None or free >= max(_FULL_BYTES, round(_FULL_FRACTION * (gpu.total_bytes or 0)), grew_bytes):
+        return "ended", "was killed, or crashed" if counters else "has ended"
+    nearly_full = f"its GPU was nearly full then ({format_gib(free)} GiB free)"
+    if phase == "steady" and last_status not in ("over", "growing"):
+        return "ended", f"has ended; {nearly_full}"
+    when = "while it grew" if last_status == "growing" else "before it was steady"
+    return "out_of_memory", f"ended {when}, and {nearly_full}: it has probably run out of memory"
+
+
+def peak_sentence(peak: PeakUsage | None, budget: Budget) -> str:
+    """Return the peak memory of a process beside the peak that its budget predicts."""
+    span = f"the budget predicts {format_gib(budget.peak.low_bytes)} to {format_gib(budget.peak.shown_high_bytes)}"
+    if peak is None:
+        return f"its memory was never known ({span})"
+    return f"held at most {format_gib(peak.size_bytes)} GiB; {span}"
+
+
+def count_kernel_oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
+    """Return how many processes the kernel's OOM killer has ended since boot; None if it is not reported."""
+    try:
+        lines = vmstat.read_bytes().splitlines()
+    except OSError:
+        return None
+    counts = (line.split()[1] for line in lines if line.startswith(b"oom_kill "))
+    count = next(counts, None)
+    return None if count is None else int(count)
+
+
+def _failed_to_allocate(counters: ProcessCounters, ended_at: float) -> bool:
+    if counters.error == _OUT_OF_MEMORY_ERROR:
+        return True
+    return ended_at - (counters.out_of_memory_time or -math.inf) < _MAX_SECONDS_AFTER_OUT_OF_MEMORY

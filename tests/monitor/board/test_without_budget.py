@@ -1,0 +1,135 @@
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pytest
+
+from vramtop.estimator.budget import Budget
+from vramtop.monitor.board.board import Board, ProcessRow
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
+
+Play = Callable[..., list[Board]]
+
+
+@pytest.fixture
+def running() -> set[tuple[int, float | None]]:
+    """The processes that still run."""
+    return set()
+
+
+@pytest.fixture
+def play(
+    running: set[tuple[int, float | None]],
+    make_budget: Callable[..., Budget],
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+    make_process: Callable[..., GpuProcess],
+) -> Play:
+    """Show a watchlist one process of these sizes in GiB, a second apart; None: it is on no GPU."""
+    watchlist = Watchlist(make_budget, is_running=running.__contains__)
+    now = [2_000.0]
+
+    def run(sizes: Iterable[float | None], **changes: object) -> list[Board]:
+        boards = []
+        for size in sizes:
+            processes = [] if size is None else [make_process(1, size, **changes)]
+            boards.append(watchlist.update(make_snapshot([make_gpu(0, processes)], time=now[0])))
+            now[0] += 1.0
+        return boards
+
+    run.watchlist = watchlist  # type: ignore[attr-defined]
+    return run
+
+
+def only(board: Board) -> ProcessRow:
+    (row,) = board.processes
+    return row
+
+
+def test_a_fast_leak_of_an_unknown_job_is_told_before_the_gpu_is_full(play: Play) -> None:
+    boards = play([20.0] * 20 + [20.0 + 3 * second for second in range(1, 19)])  # 74 of 78.5 GiB
+    growing = [only(board) for board in boards if only(board).comparison]
+    assert {row.comparison.status for row in growing if row.comparison} == {"growing"}
+    first, last = growing[0], growing[-1]
+    assert first.full_seconds == pytest.approx(11, abs=5)
+    assert last.full_seconds == pytest.approx(1.2, abs=1)
+    assert last.comparison is not None
+    assert last.comparison.sentence.startswith("GPU full in about 1 s: has grown by 180.0 GiB per minute since ")
+    assert last.comparison.difference_bytes is last.comparison.phase is None
+
+
+def test_a_slow_leak_of_an_unknown_job_is_told_after_two_minutes(play: Play) -> None:
+    boards = play(20 + 0.02 * second for second in range(150))
+    found = [only(board).comparison is not None for board in boards]
+    assert found.index(True) == 120
+    assert all(found[120:])
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [min(2.0 * second, 30) for second in range(200)],
+        [30 + second % 7 for second in range(200)],
+        [2.0 * second for second in range(16)],
+    ],
+    ids=["loads, then steady", "goes up and down", "loads, and much is left"],
+)
+def test_loading_and_working_is_no_growth(play: Play, sizes: list[float]) -> None:
+    assert not any(only(board).comparison for board in play(sizes))
+
+
+def test_a_browser_that_grows_is_no_news(play: Play) -> None:
+    boards = play((20 + 0.02 * second for second in range(150)), name="firefox", command="/usr/lib/firefox/firefox")
+    assert not any(only(board).comparison for board in boards)
+
+
+def test_a_process_that_ended_stays_for_a_minute_with_its_last_figure(play: Play) -> None:
+    boards = play([20.0, 30.0, 25.0, *[None] * 61])
+    shown = [board.ended_processes for board in boards]
+    assert [len(rows) for rows in shown] == [0, 0, 0, *[1] * 60, 0]
+    (row,) = shown[3]
+    assert (row.ended_at, row.process.used_bytes) == (2_003.0, 25 * 2**30)
+    assert row.comparison is not None
+    assert (row.comparison.status, row.comparison.observed_bytes) == ("ended", None)
+    assert row.comparison.sentence == "has ended; held 25.0 GiB at the last reading, at most 30.0 GiB"
+
+
+def test_a_leak_that_ends_at_a_full_gpu_has_probably_run_out_of_memory(
+    play: Play, running: set[tuple[int, float | None]]
+) -> None:
+    leak = [20.0 + 3 * second for second in range(19)]  # 74 GiB: less is free than it takes in two seconds
+    (row,) = play([*leak, 77.0, None])[-1].ended_processes
+    assert row.comparison is not None
+    assert row.comparison.status == "out_of_memory"
+    assert row.comparison.sentence.startswith("ended while it grew, and its GPU was nearly full then (1.5 GiB free)")
+    running.add((1, 1_000.0))
+    (row,) = play([*leak, 77.0, None])[-1].ended_processes
+    assert row.comparison is not None
+    assert row.comparison.sentence.startswith("no longer holds memory on GPU 0, but is still running; held 77.0 GiB")
+
+
+def test_an_ended_process_can_be_dismissed_and_may_come_back(play: Play) -> None:
+    assert len(play([20.0, None])[-1].ended_processes) == 1
+    assert play([20.0])[-1].ended_processes == ()
+    assert len(play([None])[-1].ended_processes) == 1
+    play.watchlist.dismiss_runs([(1, 1_000.0)])  # type: ignore[attr-defined]
+    assert play([None])[-1].ended_processes == ()
+
+
+def test_a_recording_that_is_wound_on_ends_nothing(
+    make_budget: Callable[..., Budget],
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+    make_process: Callable[..., GpuProcess],
+) -> None:
+    watchlist = Watchlist(make_budget)
+    watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 20)])], time=2_000.0))
+    assert watchlist.update(make_snapshot([make_gpu(0)], time=9_000.0)).ended_processes == ()
+
+
+def test_a_process_whose_gpu_cannot_be_read_has_not_ended(
+    play: Play, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    play([20.0])
+    unread = make_snapshot([replace(make_gpu(0), processes=None)], time=2_001.0)
+    assert play.watchlist.update(unread).ended_processes == ()  # type: ignore[attr-defined]

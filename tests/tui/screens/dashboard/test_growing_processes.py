@@ -1,0 +1,76 @@
+"""A process that grows until its GPU is full, with a budget and without one: it is seen before, and after its end."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from screen_host import on_first_board, screen_lines
+from waiting import until_shown
+
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import WatchedJob
+from vramtop.tui.app.app import AppOptions, VramtopApp
+
+STEADY = [20.0] * 20
+LEAK = [20.0 + 3 * second for second in range(1, 19)]
+Open = Callable[..., VramtopApp]
+
+
+@pytest.fixture
+def open_app(
+    make_budget: Any, scripted_source: Any, make_snapshot: Any, make_gpu: Any, make_process: Any
+) -> Callable[..., VramtopApp]:
+    """Makes an app that has seen one process of these sizes, a second apart; None: it is on no GPU."""
+
+    def make(*sizes: float | None, device: float | None = None, gpus: int = 1) -> VramtopApp:
+        watchlist = Watchlist(lambda job: make_budget(job, device=device), is_running=lambda _: False)
+        if device is not None:
+            job = Job(name="llama-8b-sft", model=ModelSpec(id="gpt2"))
+            watchlist.add_run(WatchedJob(job=job, pids=((4711, 1_000.0),)))
+        last = None
+        for second, size in enumerate(sizes):
+            processes = [] if size is None else [make_process(4711, size)]
+            time = 2_000.0 + second
+            others = [make_gpu(at, read_at=time) for at in range(1, gpus)]
+            last = make_snapshot([make_gpu(0, processes, read_at=time), *others], time=time)
+            watchlist.update(last)
+        return VramtopApp(scripted_source([last]), watchlist, AppOptions(interval=0.05))
+
+    return make
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 40), (200, 60)])
+async def test_a_leak_without_a_budget_says_first_when_the_gpu_is_full(open_app: Open, size: tuple[int, int]) -> None:
+    async with on_first_board(open_app(*STEADY, *LEAK), size) as pilot:
+        await until_shown(pilot, lambda: any("↗ GROWING" in line for line in screen_lines(pilot.app)))
+        lines = screen_lines(pilot.app)
+        assert any("GROWING  train.py full in 1 s on GPU 0" in line for line in lines[:4])
+        assert any("train.py  ↗ GROWING  · GPU full in about 1 s" in line for line in lines)
+        assert "↗ GROWING" in next(line for line in lines if " 4711 " in line)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 40)])
+async def test_growth_beyond_a_budget_says_first_when_the_gpu_is_full(open_app: Open, size: tuple[int, int]) -> None:
+    async with on_first_board(open_app(*STEADY, *LEAK, device=20), size) as pilot:
+        await until_shown(pilot, lambda: any("↗ GROWING" in line for line in screen_lines(pilot.app)))
+        lines = screen_lines(pilot.app)
+        assert any("llama-8b-sft full in 1 s on GPU 0" in line for line in lines[:4])
+        assert any("llama-8b-sft  ↗ GROWING  · GPU full in about 1 s" in line for line in lines)
+
+
+async def test_many_gpus_show_the_time_in_the_row(open_app: Open) -> None:
+    async with on_first_board(open_app(*STEADY, *LEAK, gpus=8), (80, 24)) as pilot:
+        await until_shown(pilot, lambda: any("↗ GROWING" in line for line in screen_lines(pilot.app)))
+        assert any("98 %   ↗ full in 1 s" in line for line in screen_lines(pilot.app)[3:])
+
+
+async def test_a_process_that_ended_keeps_its_last_figure_marked_as_such(open_app: Open) -> None:
+    async with on_first_board(open_app(*STEADY, *LEAK, 77.0, None), (80, 24)) as pilot:
+        await until_shown(pilot, lambda: any(" 4711 " in line for line in screen_lines(pilot.app)))
+        lines = screen_lines(pilot.app)
+        assert "was 77.0" in (row := next(line for line in lines if " 4711 " in line))
+        assert "✗ OUT OF MEM" in row
+        assert any("OUT OF MEMORY  train.py on GPU 0" in line for line in lines[:4])
+        await pilot.press("x")
+        await until_shown(pilot, lambda: not any(" 4711 " in line for line in screen_lines(pilot.app)))
