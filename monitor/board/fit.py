@@ -65,6 +65,8 @@ class DeviceCapacity:
     """GPUs that are alike, with consecutive indices: those of a machine that is described rather than read."""
     shares_host_memory: bool = False
     """It has no memory of its own: its total is the machine's RAM (GB10, Jetson)."""
+    growth: str | None = None
+    """What will take the free memory, in a sentence: ``sft grows, GPU 0 full in about 10 min``; None: nothing grows."""
 
     @property
     def device_index(self) -> DeviceIndex:
@@ -674,6 +676,8 @@ def check_fit(
         ranks: those of its ranks that are placed on these devices; None: all.
     """
     ranks = budget.ranks if ranks is None else ranks
+    if any(device.growth for device in devices):
+        return _check_beside_growth(budget, devices, slack_bytes=slack_bytes, ranks=ranks)
     if budget.host is not None and any(device.shares_host_memory for device in devices):
         return _check_one_pool(budget, budget.host, ranks, devices, slack_bytes=slack_bytes)
     if len(budget.ranks) > 1:
@@ -686,6 +690,23 @@ def check_fit(
     if most is None or length <= most or found.verdict == "does_not_fit":
         return found
     return replace(found, sentence=f"{found.sentence}; but {length:,} tokens are more than the model's {most:,}")
+
+
+def _check_beside_growth(
+    budget: Budget, devices: Sequence[DeviceCapacity], *, slack_bytes: int, ranks: RankPeaks
+) -> FitResult:
+    """Judge a job where running ones grow: what fits only beside one of them is tight."""
+    check = partial(check_fit, budget, slack_bytes=slack_bytes, ranks=ranks)
+    reasons = ((each, each.unusable_reason or ("is being filled" if each.growth else None)) for each in devices)
+    elsewhere = check([replace(each, growth=None, unusable_reason=reason) for each, reason in reasons])
+    if elsewhere.verdict == "fits":
+        return elsewhere
+    beside = check([replace(each, growth=None) for each in devices])
+    taken = {device.index for device in beside.rank_devices}
+    growth = "; ".join(dict.fromkeys(each.growth for each in devices if each.growth and each.index in taken))
+    if beside.verdict not in ("fits", "tight") or not growth:
+        return beside
+    return replace(beside, verdict="tight", sentence=f"{beside.sentence} now; {growth}")
 
 
 def _check_one_pool(

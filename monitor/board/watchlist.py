@@ -11,6 +11,7 @@ from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 
 from ..anomalies import AnomalyDetector
 from ..host.kinds import program_of
+from ..host.plain_text import duration_text
 from ..host.processes import is_running
 from ..snapshot.snapshot import MemoryHistory, mig_devices, processes_by_device
 from .board import Board, GpuRow, PendingRow, ProcessRow, RunRow
@@ -185,6 +186,21 @@ def committed_bytes(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, int]:
     return committed
 
 
+def growth_by_device(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, str]:
+    """Return which process grows on a device and when it will be full, of the one that fills it first."""
+    found: dict[DeviceIndex, tuple[float, str]] = {}
+    for gpu in gpus:
+        for row in gpu.rows:
+            seconds = row.full_seconds
+            if seconds is None or row.comparison is None or row.comparison.status != "growing":
+                continue
+            name = row.job.label if row.job and row.job.has_label else f"process {row.process.pid}"
+            device = row.process.device_index_on(gpu.reading.index)
+            sentence = f"{name} grows, GPU {gpu.reading.index} full in about {duration_text(seconds)}"
+            found[device] = min(found.get(device, (seconds, sentence)), (seconds, sentence))
+    return {device: sentence for device, (_, sentence) in found.items()}
+
+
 def _gpu_row(
     snapshot: Snapshot,
     gpu: GpuReading,
@@ -244,6 +260,7 @@ class PendingFits:
         committed: Mapping[DeviceIndex, int],
         jobs: Sequence[tuple[Job, Budget | str]],
         host: HostRam | None,
+        growth: Mapping[DeviceIndex, str],
     ) -> tuple[PendingRow, ...]:
         """Return the row of each pending job; a job that fits takes its memory from those behind it.
 
@@ -252,6 +269,7 @@ class PendingFits:
             committed: bytes by device that running jobs will yet allocate or that are reserved.
             jobs: pending jobs in order, each with its budget or the reason that there is none.
             host: RAM of the machine; None: unknown.
+            growth: what will take the free memory of a device, in a sentence.
         """
         before, self._fits = self._fits, {}
         if not jobs:
@@ -259,6 +277,7 @@ class PendingFits:
         from .fit import commit, device_capacities  # not before there is a pending job
 
         devices = device_capacities(snapshot, committed)
+        devices = tuple(replace(each, growth=growth.get(each.device_index)) for each in devices)
         rows = []
         for job, budget in jobs:
             problem = _problem(budget, devices)
@@ -674,7 +693,7 @@ class Watchlist:
         board = Board(
             snapshot=snapshot,
             gpus=gpus,
-            pending=self._pending_rows(snapshot, committed, pending),
+            pending=self._pending_rows(snapshot, committed, pending, growth_by_device(gpus) if pending else {}),
             committed=committed,
             runs=self._tracker.run_rows(snapshot, gpus, [(run, self._budget_of_run(run, gpus)) for run in runs]),
             ended=self._others.ended_rows(snapshot, {row.key: row for gpu in gpus for row in gpu.rows}),
@@ -714,7 +733,12 @@ class Watchlist:
         return next((row.budget for row in rows if row.budget is not None), budget)
 
     def _pending_rows(
-        self, snapshot: Snapshot, committed: Mapping[DeviceIndex, int], pending: Sequence[Job]
+        self,
+        snapshot: Snapshot,
+        committed: Mapping[DeviceIndex, int],
+        pending: Sequence[Job],
+        growth: Mapping[DeviceIndex, str],
     ) -> tuple[PendingRow, ...]:
         jobs = [(job, self._budgets.budget_of(job)) for job in pending]
-        return self._pending_fits.rows(snapshot, committed, jobs, self.host_memory(snapshot) if jobs else None)
+        host = self.host_memory(snapshot) if jobs else None
+        return self._pending_fits.rows(snapshot, committed, jobs, host, growth)

@@ -1,10 +1,14 @@
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.board import Board, ProcessRow
+from vramtop.monitor.board.fit import DeviceCapacity, check_fit
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 
@@ -133,3 +137,27 @@ def test_a_process_whose_gpu_cannot_be_read_has_not_ended(
     play([20.0])
     unread = make_snapshot([replace(make_gpu(0), processes=None)], time=2_001.0)
     assert play.watchlist.update(unread).ended_processes == ()  # type: ignore[attr-defined]
+
+
+def test_memory_that_a_growing_process_will_take_is_not_free_for_a_pending_job(
+    play: Play,
+) -> None:
+    watchlist = play.watchlist  # type: ignore[attr-defined]
+    watchlist.add_pending(Job(name="next", model=ModelSpec(id="gpt2")))  # 40 GiB, at most 41
+    *_, calm = play([10.0] * 20)
+    assert [(row.fit.verdict, row.fits) for row in calm.pending] == [("fits", True)]
+    *_, growing = play([10.0 + second / 5 for second in range(1, 121)])  # GiB
+    (row,) = growing.pending
+    assert (row.fit.verdict, row.fits) == ("tight", False)
+    assert re.search(r"fits on GPU 0 now; process 1 grows, GPU 0 full in about [\d.]+ min$", row.fit.sentence)
+
+
+def test_a_pending_job_is_placed_where_nothing_grows(make_budget: Callable[..., Budget]) -> None:
+    free = {"uuid": None, "name": "card", "total_bytes": 80 * GIB}
+    filled = DeviceCapacity(index=0, free_bytes=79 * GIB, growth="sft grows, GPU 0 full in about 10 min", **free)
+    other = DeviceCapacity(index=1, free_bytes=60 * GIB, **free)
+    found = check_fit(make_budget(), [filled, other])
+    assert (found.verdict, found.placement) == ("fits", (1,))
+    alone = check_fit(make_budget(), [filled, replace(other, free_bytes=30 * GIB)])
+    assert (alone.verdict, alone.placement) == ("tight", (0,))
+    assert alone.sentence.endswith("; sft grows, GPU 0 full in about 10 min")

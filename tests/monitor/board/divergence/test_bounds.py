@@ -82,7 +82,7 @@ class PendingJob:
     def verdict(self, free: int) -> str | None:
         snapshot = self._gpu(free)
         host = None if self._host is None else HostRam(available_bytes=self._host)
-        (row,) = self._fits.rows(snapshot, {}, [(self._budget.job, self._budget)], host)
+        (row,) = self._fits.rows(snapshot, {}, [(self._budget.job, self._budget)], host, {})
         assert row.fit is not None
         assert "0.0 GiB short" not in row.fit.sentence
         return row.fit.verdict
