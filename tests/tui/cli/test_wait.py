@@ -17,7 +17,7 @@ from vramtop.monitor.board.fit import FitResult, check_fit, device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.device_calls import NoDriverError
 from vramtop.monitor.storage.reservations import Reservations
-from vramtop.tui.cli.fitting.waiting import exec_program, program_to_start, wait_until_it_fits
+from vramtop.tui.cli.fitting.waiting import Stillness, exec_program, program_to_start, wait_until_it_fits
 from vramtop.tui.cli.main import build_parser, main
 
 
@@ -205,3 +205,40 @@ def test_a_mig_device_is_reserved_and_passed_to_the_program(
     (promise,) = promises.active()
     assert promise.gpus == {"MIG-0-3-0": budget.peak.device_bytes}
     assert promises.committed(snapshot) == {(0, 3): budget.peak.device_bytes}
+
+
+def test_a_job_is_not_started_beside_one_that_grows(
+    make_budget: Callable[..., Budget],
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+    tmp_path: Path,
+) -> None:
+    clock, said, stillness = Clock(), list[str](), Stillness()
+
+    def judge() -> FitResult:
+        left = 75 - min(clock.time, 20) / 40  # grows by 1.5 GiB a minute, and then no more
+        gpu = make_gpu(0, free_bytes=round(left * GIB))
+        return check_fit(make_budget(), stillness.mark(device_capacities(make_snapshot([gpu]), {}), clock.time))
+
+    found = wait(judge, Reservations(tmp_path / "promises"), report=said.append, sleep=clock.sleep, clock=clock)
+    assert (found.verdict, clock.time) == ("fits", 30.0)
+    assert [sentence.partition("now; ")[2] for sentence in said] == [
+        "vramtop watches for 10 s whether what runs on GPU 0 grows",
+        "what runs on GPU 0 grows",
+    ]
+
+
+def test_an_empty_gpu_is_taken_at_once(
+    make_budget: Callable[..., Budget],
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+    tmp_path: Path,
+) -> None:
+    clock, stillness = Clock(), Stillness()
+    gpus = [make_gpu(0, free_bytes=60 * GIB), make_gpu(1, free_bytes=79 * GIB)]
+
+    def judge() -> FitResult:
+        return check_fit(make_budget(), stillness.mark(device_capacities(make_snapshot(gpus), {}), clock.time))
+
+    found = wait(judge, Reservations(tmp_path / "promises"), sleep=clock.sleep, clock=clock)
+    assert (found.verdict, found.placement, clock.time) == ("fits", (1,), 0.0)

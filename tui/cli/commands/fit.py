@@ -1,6 +1,7 @@
 """``vramtop fit JOB``: check whether a job fits on this machine now, a described one, or hosts of a fleet."""
 
 import argparse
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from ..fitting.fit_check import check_here, check_on, judge_on, report_fit
 from ..fitting.fleet_check import check_on_fleet, refuse_what_is_for_this_machine
 from ..fitting.machine_gpus import NoGpusError, committed_bytes, open_source, read_gpus, select_devices
 from ..fitting.no_gpus import report_without_gpus
-from ..fitting.waiting import exec_program, program_to_start, wait_until_it_fits
+from ..fitting.waiting import Stillness, exec_program, program_to_start, wait_until_it_fits
 from ..measured_runs import estimate_job
 from ..option_values import described_gpu
 
@@ -79,11 +80,12 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
         selection, notes = select_devices(options.gpu, snapshot, loaded.devices)
         loaded = replace(loaded, notes=(*loaded.notes, *notes))
         check = check_on(options, loaded, device_capacities(snapshot, {}, selection))
+        stillness = Stillness()
 
         def judge() -> FitResult:
             now = read_gpus(source, _WAIT_ADVICE)
             devices = device_capacities(now, committed_bytes(now, selection)[0], selection)
-            return judge_on(devices, options, here=True)(check.budget)
+            return judge_on(stillness.mark(devices, time.monotonic()), options, here=True)(check.budget)
 
         verdict = wait_until_it_fits(
             judge,

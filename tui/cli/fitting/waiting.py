@@ -4,13 +4,15 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.secrets import mask_line
+from vramtop.estimator.common.sizes import UNSEEN_BYTES
 from vramtop.estimator.common.trust import look_up_program
 from vramtop.estimator.readers.source.evidence import DeviceChoice
-from vramtop.monitor.board.fit import FitResult
+from vramtop.monitor.board.fit import DeviceCapacity, FitResult
 from vramtop.monitor.host.processes import start_time_of
 from vramtop.monitor.storage.reservations import Reservation, Reservations
 
@@ -18,6 +20,38 @@ from ...draw.text_output import printable
 
 RESERVATION_SECONDS = 120.0
 """Time for which memory stays reserved after vramtop has ended, for a caller that starts the job itself."""
+
+
+_STILL_SECONDS = 10.0
+"""Time in which what runs on a GPU must not have taken memory before a job is started beside it."""
+_IN_USE_BYTES = 1 << 30
+"""What a GPU in use has less than its total; displays and drivers take less."""
+
+
+class Stillness:
+    """Watches the free memory of GPUs that are in use: a job that still grows will take what is free now."""
+
+    def __init__(self) -> None:
+        self._free: dict[str, list[tuple[float, int]]] = {}
+        """By device, (seconds, bytes) of the last ``_STILL_SECONDS``, and of one reading before."""
+
+    def mark(self, devices: Iterable[DeviceCapacity], now: float) -> tuple[DeviceCapacity, ...]:
+        """Return the devices; those that are filled, or have not been watched long enough, say so (``growth``)."""
+        return tuple(replace(device, growth=self._growth(device, now)) for device in devices)
+
+    def _growth(self, device: DeviceCapacity, now: float) -> str | None:
+        free, total = device.free_bytes, device.total_bytes
+        if free is None or total is None or total - device.reserved_bytes - free < _IN_USE_BYTES:
+            self._free.pop(device.cuda_device, None)
+            return None
+        readings = self._free.setdefault(device.cuda_device, [])
+        readings.append((now, free))
+        while len(readings) > 1 and now - readings[1][0] >= _STILL_SECONDS:
+            del readings[0]
+        start, before = readings[0]
+        if now - start < _STILL_SECONDS:
+            return f"vramtop watches for {_STILL_SECONDS:.0f} s whether what runs on {device.label} grows"
+        return f"what runs on {device.label} grows" if before - free >= UNSEEN_BYTES else None
 
 
 def program_to_start(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[str, ...]:
