@@ -26,6 +26,7 @@ from .palette import (
     VERDICTS,
     Mark,
     MemoryKind,
+    budget_size,
     colour_of,
     ink_on,
     on_colour,
@@ -112,6 +113,17 @@ def difference_label(comparison: Comparison) -> str:
     """Return how far a process is from its budget, in GiB; empty if the budget is a guess, or there is none."""
     known = comparison.status != "incomplete" and comparison.expected_bytes is not None
     return signed_gib(comparison.difference_bytes) if known else ""
+
+
+def budget_label(row: ProcessRow) -> str:
+    """Return the budget of a process in GiB, marked if it is a guess; ``-`` if there is none."""
+    status = row.comparison.status if row.comparison else None
+    return budget_size(row.budget.steady_device_bytes, status) if row.budget else "-"
+
+
+def phase_label(comparison: Comparison) -> str:
+    """Return the phase of a run; empty if it is unknown, or if it grows although it should be steady."""
+    return PHASES[comparison.phase] if comparison.phase and comparison.status != "growing" else ""
 
 
 def urgent_label(row: ProcessRow, *, unit: str = "") -> str:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from vramtop.estimator.common.sizes import format_gib
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -367,6 +369,17 @@ STATUSES: dict[Status, Mark] = {
 }
 
 _MARKS_BY_NAME: dict[str, Mark] = dict(STATUSES.items())
+
+
+def budget_size(size_bytes: int, status: str | None) -> str:
+    """Return a budget in GiB; behind the sign of its status if settings are missing, so that it is a guess: ``?62.0``.
+
+    Args:
+        size_bytes: of the budget.
+        status: of the process or run.
+    """
+    return f"{STATUSES['incomplete'].letter if status == 'incomplete' else ''}{format_gib(size_bytes)}"
+
 
 PHASES: dict[RunPhase, str] = {
     "started": "start",

@@ -48,17 +48,20 @@ from ..draw.labels import (
     badge,
     bar_content,
     beyond_budget_bytes,
+    budget_label,
     difference_label,
     format_duration,
     gpu_labels,
     held_colour,
     high_water_label,
+    phase_label,
     process_name,
     run_moments,
     severity_rank,
     shorten,
     signed_gib,
     status_tone,
+    urgent_label,
     worst_row,
 )
 from ..draw.memory_graph import (
@@ -71,7 +74,7 @@ from ..draw.memory_graph import (
     timeline_cells,
     timeline_marks,
 )
-from ..draw.palette import COMPONENTS, OTHER_MEMORY, PHASES, STATUSES, blend, colour_of, ink_on
+from ..draw.palette import COMPONENTS, OTHER_MEMORY, STATUSES, blend, colour_of, ink_on
 from ..draw.text_output import printable
 from ..job.form import TUNING, FormReading, JobForm
 from ..keys import bind, shown_key
@@ -541,7 +544,8 @@ def _status_line(row: ProcessRow, now: float) -> Content:
         return Content.assemble(status, f" at {time_words(row.ended_at)}{after} · {comparison.sentence}{why}")
     size = difference_label(comparison)
     difference = f" {size} GiB" if size else ""
-    phase = f" · {PHASES[comparison.phase]}" if comparison.phase else ""
+    named = phase_label(comparison)
+    phase = f" · {named}" if named else ""
     since = next((mark.time for mark in reversed(row.phase_starts) if mark.phase == comparison.phase), None)
     phase += f" for {format_duration(max(0.0, now - since))}" if phase and since is not None else ""
     return Content.assemble(status, f"{difference}{phase} · {comparison.sentence} · {high_water_label(comparison)}")
@@ -746,7 +750,7 @@ def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
     if comparison is not None:
         mark = STATUSES[comparison.status]
         status = CellText(f"{mark.letter} {mark.word}", tone)
-        phase = PHASES[comparison.phase] if comparison.phase else ""
+        phase = phase_label(comparison)
         if comparison.peak_usage:
             peak, known = format_gib(comparison.peak_usage.size_bytes), _known_by(comparison.peak_usage)
     ended = row.ended_at is not None
@@ -757,7 +761,7 @@ def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
         "HOLDS": CellText("-" if ended else format_gib(row.process.used_bytes)),
         "PEAK": CellText(peak or "-"),
         "KNOWN BY": CellText(known or "-", "muted"),
-        "BUDGET": CellText(format_gib(row.budget.steady_device_bytes) if row.budget else "-"),
+        "BUDGET": CellText(budget_label(row)),
         "DIFF": CellText("-" if comparison is None or ended else difference_label(comparison) or "-", tone),
         "STATUS": status,
         "PHASE": CellText(phase or "-"),
@@ -949,8 +953,8 @@ def _head(facts: Sequence[str], rows: Sequence[ProcessRow], command: str) -> Con
     row = worst_row(rows)
     status = Content()
     if row is not None and row.comparison is not None:
-        difference = row.comparison.difference_bytes
-        size = f" {signed_gib(difference)} GiB · " if difference is not None else " "
+        beside = urgent_label(row, unit=" GiB")
+        size = f" {beside} · " if beside else " "
         status = Content.assemble(badge(STATUSES[row.comparison.status], row.comparison.status), size)
     return Content("\n").join(
         [Content.assemble(status, (" · ".join(facts), "bold")), Content.styled(printable(command), "dim")]

@@ -26,13 +26,14 @@ from ..draw.labels import (
     MUTED,
     SEPARATOR,
     badge,
+    budget_label,
     figure_reason,
     figure_text,
     format_duration,
     left_and_right,
     process_name,
     shorten,
-    signed_gib,
+    urgent_label,
 )
 from ..draw.memory_graph import EIGHTHS
 from ..draw.palette import STATUSES
@@ -174,10 +175,10 @@ def _job_line(row: ProcessRow) -> Content:
     kind = kind_label(row.kind, row.program_name) or (row.kind if row.kind in _NAMED_KINDS else "not a known program")
     parts = [Content.styled(printable(row.job.label), "bold") if row.job else Content(printable(kind))]
     if row.budget:
-        parts.append(Content(f"budget {format_gib(row.budget.steady_device_bytes)} GiB"))
+        parts.append(Content(f"budget {budget_label(row)} GiB"))
     if row.comparison:
         status = badge(STATUSES[row.comparison.status], row.comparison.status)
-        parts.append(Content.assemble(status, signed_gib(row.comparison.difference_bytes)))
+        parts.append(Content.assemble(status, urgent_label(row, unit=" GiB")))
     elif row.no_budget_reason:
         reason = REASONS_IN_WORDS.get(row.no_budget_reason, row.no_budget_reason)
         parts.append(Content.styled(f"no budget: {reason}", MUTED))

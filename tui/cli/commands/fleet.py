@@ -18,7 +18,7 @@ from vramtop.estimator.common.sizes import format_gib, format_size
 from vramtop.estimator.common.version import version_number
 from vramtop.monitor.host.plain_text import duration_text
 
-from ...draw.palette import status_mark
+from ...draw.palette import budget_size, status_mark
 from ...draw.text_output import detect_output, format_table, is_dumb_terminal, prepare_textual
 
 if TYPE_CHECKING:
@@ -450,7 +450,7 @@ def _process_cells(host: HostReading, gpu: FleetGpu, process: FleetProcess) -> t
         process.user or "user n/a",
         f"GPU {process.device or gpu.shown_label}",
         "memory n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB",
-        f"budget {format_gib(process.budget_bytes)}" if process.budget_bytes is not None else "",
+        f"budget {budget_size(process.budget_bytes, process.status)}" if process.budget_bytes is not None else "",
         " ".join(
             filter(
                 None,
@@ -466,7 +466,7 @@ def _run_line(run: FleetRun) -> str:
     parts = [f"{run.rank_count}{world} ranks on {', '.join(host.host for host in run.hosts)}"]
     if run.used_bytes is not None:
         parts.append(f"{'at least ' * run.is_partial}{format_gib(run.used_bytes)} GiB")
-    parts += [f"budget {format_gib(run.budget_bytes)}"] if run.budget_bytes is not None else []
+    parts += [f"budget {budget_size(run.budget_bytes, run.status)}"] if run.budget_bytes is not None else []
     if run.highest is not None:
         parts.append(f"highest {format_gib(run.highest.peak_bytes)} ({run.highest.label})")
     parts += [f"spread {format_gib(run.spread_bytes)}"] if run.spread_bytes is not None else []

@@ -20,7 +20,7 @@ from vramtop.monitor.host.kinds import kind_label
 from vramtop.monitor.snapshot.snapshot import CurrentDemand, MigDevice, Snapshot, WatchedJob, gpu_list, mig_devices
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
-from ...draw.palette import STATUSES, VERDICTS, unattributed_label
+from ...draw.palette import STATUSES, VERDICTS, budget_size, unattributed_label
 from ...draw.text_output import TextOutput, detect_output, format_table, truncate
 from ...reports.anomaly_text import anomaly_lines
 from ..crash_report import save_fault
@@ -325,13 +325,13 @@ def _status(row: ProcessRow) -> str:
 
 
 def _process_cells(row: ProcessRow) -> tuple[str, ...]:
-    process = row.process
+    process, status = row.process, row.comparison.status if row.comparison else None
     return (
         f"pid {process.pid}",
         process.user or "user n/a",
         f"GPU {row.gpu.label}",
         "memory n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB",
-        f"budget {format_gib(row.budget.steady_device_bytes)}" if row.budget else "",
+        f"budget {budget_size(row.budget.steady_device_bytes, status)}" if row.budget else "",
         _status(row),
         _command(row),
     )

@@ -34,6 +34,7 @@ from ...draw.labels import (
     held_cells,
     held_cells_with_budget_mark,
     held_colour,
+    is_uncertain,
     job_name,
     join_to_width,
     left_and_right,
@@ -45,7 +46,7 @@ from ...draw.labels import (
     worst_row,
 )
 from ...draw.memory_graph import Readings, TimelineMark, graph_levels, level_rows, timeline_cells, timeline_marks
-from ...draw.palette import STATUSES, colour_of, ink_on, unattributed_label
+from ...draw.palette import STATUSES, budget_size, colour_of, ink_on, unattributed_label
 from ...draw.text_output import printable
 from ...keys import bind
 from ...widgets.row_table import ContentLines, RowTable, StaticLines
@@ -609,7 +610,7 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
     peaks = {row.budget.peak.phase for row in gpu.rows_with_budget if row.budget and row.budget.serving is None}
     figures = join_to_width(
         [
-            f"{format_gib(gpu.expected_bytes)} GiB {range_words}",
+            f"{budget_size(gpu.expected_bytes, 'incomplete' if is_uncertain(gpu) else None)} GiB {range_words}",
             *_correction(gpu),
             *(["peak in " + ", ".join(sorted(peaks))] if peaks else []),
         ],
@@ -638,7 +639,10 @@ def _verdict(gpu: GpuRow, width: int) -> Content:
     first = judged[0].comparison
     is_told = len(judged) == 1 and first.status == "growing"  # the sentence begins with it
     parts: list[Content | str] = [_job(judged[0], "" if is_told else urgent_label(judged[0], unit=" GiB"))]
-    parts += [_job(row, urgent_label(row, unit=" GiB")) for row in judged[1:]] if len(judged) < 3 else [f"{len(judged) - 1} more jobs"]
+    if len(judged) < 3:
+        parts += [_job(row, urgent_label(row, unit=" GiB")) for row in judged[1:]]
+    else:
+        parts.append(f"{len(judged) - 1} more jobs")
     line = join_to_width(parts, width)
     room = width - line.cell_length - 3
     return join_to_width([line, shorten(first.sentence, room)], width) if room > 16 else line

@@ -29,6 +29,7 @@ from ...draw.labels import (
     WORST_FIRST,
     CellText,
     Tone,
+    budget_label,
     difference_label,
     figure_text,
     format_duration,
@@ -376,7 +377,7 @@ def _used_cell(row: ProcessRow) -> CellText:
 
 
 def _budget(row: ProcessRow) -> CellText:
-    return _UNKNOWN if row.budget is None else CellText(format_gib(row.budget.steady_device_bytes))
+    return _UNKNOWN if row.budget is None else CellText(budget_label(row))
 
 
 def _difference(row: ProcessRow) -> CellText:

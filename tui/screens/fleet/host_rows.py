@@ -12,7 +12,7 @@ from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.snapshot.snapshot import GpuProcess
 
 from ...draw.labels import WORST_FIRST, CellText, format_duration, process_name, shorten, signed_gib
-from ...draw.palette import status_mark
+from ...draw.palette import budget_size, status_mark
 from ...draw.text_output import printable
 from ...widgets.row_table import Column, fit_columns
 
@@ -448,7 +448,7 @@ def _run_cells(run: FleetRun) -> Cells:
         "DIFF": plain("" if difference is None else signed_gib(difference)),
         "SPREAD": plain("" if run.spread_bytes is None else format_gib(run.spread_bytes)),
         "ALL": plain("n/a" if run.used_bytes is None else f"{at_least}{format_gib(run.used_bytes)}"),
-        "BUDGET": plain("" if run.budget_bytes is None else format_gib(run.budget_bytes)),
+        "BUDGET": plain("" if run.budget_bytes is None else budget_size(run.budget_bytes, run.status)),
         "WHERE": plain(where_text(run), "plain" if run.diverging or run.stragglers else "muted"),
     }
 

@@ -17,7 +17,7 @@ from vramtop.estimator.common.sizes import TIB, UNSEEN_BYTES, format_gib, format
 from ...background.latest_only_task import LatestOnlyTask
 from ...draw.labels import MUTED, SEPARATOR, CellText, alarm, format_duration, join_to_width, left_and_right, shorten
 from ...draw.memory_graph import EIGHTHS, graph_levels
-from ...draw.palette import VERDICTS, colour_of, on_colour, status_mark
+from ...draw.palette import VERDICTS, budget_size, colour_of, on_colour, status_mark
 from ...draw.text_output import format_table, printable
 from ...keys import bind, shown_key
 from ...widgets.budget_view import short_gpu_name
@@ -81,7 +81,8 @@ def host_lines(
 def process_line(process: FleetProcess, width: int) -> str:
     """Return a process in one line: memory, budget, status, job, user, command."""
     held = "memory n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes):>6} GiB"
-    budget = "" if process.budget_bytes is None else f" of {format_gib(process.budget_bytes)} predicted"
+    predicted = process.budget_bytes
+    budget = "" if predicted is None else f" of {budget_size(predicted, process.status)} predicted"
     mark = status_mark(process.status) if process.status else None
     status = f"{mark.letter} {mark.word}" if mark else process.note or "no budget"
     pid = "" if process.pid is None else f"pid {process.pid}"
@@ -280,7 +281,7 @@ def _cells(fleet: Fleet, rank: FleetRank) -> tuple[str, ...]:
         *place,
         format_gib(process.used_bytes),
         format_gib(rank.peak_bytes),
-        format_gib(process.budget_bytes) if process.budget_bytes is not None else "",
+        budget_size(process.budget_bytes, process.status) if process.budget_bytes is not None else "",
         "" if process.steps is None else f"{process.steps:,}",
         f"{mark.letter} {mark.word}" if mark else process.note or "",
     )

@@ -23,11 +23,13 @@ def open_app(
 ) -> Callable[..., VramtopApp]:
     """Makes an app that has seen one process of these sizes, a second apart; None: it is on no GPU."""
 
-    def make(*sizes: float | None, device: float | None = None, gpus: int = 1) -> VramtopApp:
+    def make(
+        *sizes: float | None, device: float | None = None, gpus: int = 1, missing: tuple[str, ...] = ()
+    ) -> VramtopApp:
         watchlist = Watchlist(lambda job: make_budget(job, device=device), is_running=lambda _: False)
         if device is not None:
             job = Job(name="llama-8b-sft", model=ModelSpec(id="gpt2"))
-            watchlist.add_run(WatchedJob(job=job, pids=((4711, 1_000.0),)))
+            watchlist.add_run(WatchedJob(job=job, pids=((4711, 1_000.0),), missing=missing))
         last = None
         for second, size in enumerate(sizes):
             processes = [] if size is None else [make_process(4711, size)]
@@ -74,3 +76,25 @@ async def test_a_process_that_ended_keeps_its_last_figure_marked_as_such(open_ap
         assert any("OUT OF MEMORY  train.py on GPU 0" in line for line in lines[:4])
         await pilot.press("x")
         await until_shown(pilot, lambda: not any(" 4711 " in line for line in screen_lines(pilot.app)))
+
+
+async def test_no_phase_claims_that_a_growing_run_is_steady(open_app: Open) -> None:
+    leak = [20 + 0.02 * second for second in range(150)]
+    async with on_first_board(open_app(*[20.0] * 100, *leak, device=20), (200, 50)) as pilot:
+        app = pilot.app
+        await until_shown(pilot, lambda: any("↗ GROWING" in line for line in screen_lines(app)))
+        assert app.board.processes[0].comparison.phase == "steady"
+        await pilot.press("enter")
+        await until_shown(pilot, lambda: any("PHASE" in line for line in screen_lines(app)))
+        (rank,) = (line for line in screen_lines(app) if " 4711 " in line and "20." in line)
+        assert "↗ GROWING" in rank
+        assert "steady" not in rank
+        assert not any("· steady" in line for line in screen_lines(app))
+
+
+async def test_a_budget_that_rests_on_guesses_is_marked(open_app: Open) -> None:
+    async with on_first_board(open_app(20.0, device=62, missing=("training.micro_batch",)), (120, 40)) as pilot:
+        await until_shown(pilot, lambda: any("incomplete" in line for line in screen_lines(pilot.app)))
+        lines = screen_lines(pilot.app)
+        assert any("│ budget" in line and "?62.0 GiB" in line for line in lines)
+        assert " ?62.0 " in next(line for line in lines if " 4711 " in line)
