@@ -1,4 +1,4 @@
-"""What a flag that a command does not have may mean: a value of a setting, a flag of a near meaning, or neither."""
+"""Guesses what a flag means that a command does not have: a value of a setting, a flag of near meaning, or neither."""
 
 import difflib
 import re
