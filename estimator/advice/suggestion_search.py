@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
+from math import inf, prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..budget import Budget, Peak, RankPeak
@@ -93,6 +94,8 @@ def _shifted(figures: Figures, by: int) -> Figures:
 
 HOST_LOADING = "loading"
 """The kind of changes that lower host memory only."""
+FEWER_GPUS = "fewer GPUs"
+"""The kind of changes that every suggestion has for a job that needs more GPUs than there are."""
 MORE_GPUS_SLOWDOWN = 0.2
 """Cost of each doubling of the GPUs: other jobs cannot use them."""
 
@@ -167,6 +170,49 @@ def shorter_sequences(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
         halvings += 1
 
 
+_REDUCED = ("pipeline", "data_replicate", "data_shard", "context", "tensor")
+"""The sizes that are reduced first come first: a shorter pipeline idles less."""
+_FURTHER_DOWN = 0.01
+"""Cost of each size that is passed over, so that the first of them is preferred."""
+
+
+def fewer_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
+    """Yield smaller sizes of one dimension, with which a job takes no more GPUs than there are; else of several."""
+    parallel, needed = job.job.parallel, job.job.parallel.world_size
+    sizes = {name: getattr(parallel, name) for name in _REDUCED}
+    found = [
+        {name: size // factor}
+        for name, size in sizes.items()
+        if (factor := next((n for n in range(2, size + 1) if size % n == 0 and needed // n <= gpus), None))
+    ]
+    if needed > gpus and not found:
+        found = [_reduced(sizes, needed, gpus)]
+    for changed in found if needed > gpus else []:
+        ratio = prod(sizes[name] for name in changed) // prod(changed.values())
+        batch = prod(sizes[name] // size for name, size in changed.items() if name.startswith("data_"))
+        accumulation = batch * job.training.gradient_accumulation
+        kept = {"training.gradient_accumulation": accumulation} if batch > 1 and job.trains else {}
+        same = ", the same global batch" if kept else ""
+        yield Change(
+            kind=FEWER_GPUS,
+            changes={**{f"parallel.{name}": size for name, size in changed.items()}, **kept},
+            why=f"takes {needed // ratio} GPU{'s' * (needed > ratio)} in place of {needed}{same}",
+            slowdown=round(ratio - 1.0 + _FURTHER_DOWN * [*sizes].index(next(iter(changed))), 3),
+            quality=0.0,
+            source="each GPU computes what several did",
+        )
+
+
+def _reduced(sizes: Mapping[str, int], needed: int, gpus: int) -> dict[str, int]:
+    """Return the sizes that are reduced one after the other, each as far as it has to be."""
+    changed: dict[str, int] = {}
+    for name, size in sizes.items():
+        if needed > gpus and size > 1:
+            factor = next((n for n in range(2, size) if size % n == 0 and needed // n <= gpus), size)
+            changed[name], needed = size // factor, needed // factor
+    return changed
+
+
 ChangeJob = Callable[[Mapping[str, Any]], Job]
 """Returns the job with new values by dotted key."""
 
@@ -209,13 +255,24 @@ class SuggestionSearch:
         estimate: returns an estimate of a changed job that compares with that budget.
         judge: returns the verdict on a budget.
         change: returns the job with new values by key; None: they change nothing else.
+        lowers: only changes with which a GPU holds less are of use: the job takes no more GPUs than there are.
     """
 
     def __init__(
-        self, job: Job, current: Budget, estimate: Estimate, judge: Judge, *, change: "ChangeJob | None" = None
+        self,
+        job: Job,
+        current: Budget,
+        estimate: Estimate,
+        judge: Judge,
+        *,
+        change: "ChangeJob | None" = None,
+        lowers: bool = True,
     ) -> None:
         self._change, self._search = change or partial(with_changes, job), BoundedSearch(estimate, judge)
-        self._current_bytes = current.peak.device_bytes
+        self._current_bytes: float = current.peak.device_bytes if lowers else inf
+        self._current_components: float = inf
+        if not lowers:
+            return
         try:
             self._current_components = estimate(job).peak.components.total_bytes
         except VramtopError:

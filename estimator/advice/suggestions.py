@@ -14,6 +14,7 @@ from ..job.resolved_job import ResolvedJob, preparation, resolve_job
 from ..job.rules.dtype_widths import BITSANDBYTES
 from ..job.settings import Inference
 from .suggestion_search import (
+    FEWER_GPUS,
     HOST_LOADING,
     MORE_GPUS_SLOWDOWN,
     Change,
@@ -25,6 +26,7 @@ from .suggestion_search import (
     Suggestion,
     SuggestionSearch,
     cost_of,
+    fewer_gpus,
     shifted,
     shorter_sequences,
 )
@@ -501,9 +503,9 @@ TRAINING_CHANGES: tuple[Proposal, ...] = (
 Workload = Literal["training", "inference", "vllm"]
 
 CHANGES: dict[Workload, tuple[Proposal, ...]] = {
-    "training": TRAINING_CHANGES,
-    "inference": INFERENCE_CHANGES,
-    "vllm": VLLM_CHANGES,
+    "training": (fewer_gpus, *TRAINING_CHANGES),
+    "inference": (fewer_gpus, *INFERENCE_CHANGES),
+    "vllm": (fewer_gpus, *VLLM_CHANGES),
 }
 """A new change is one row of its table; changes of equal cost are tried in the order of the rows."""
 
@@ -583,9 +585,13 @@ def suggest(
         change: returns the job with new values by key, with what follows from them where it was written; None: they
             change nothing else.
     """
-    search = SuggestionSearch(job, current, calibrated(job, current, estimate), judge, change=change)
     changes = candidate_changes(job, gpus=gpus, gpu=gpu)
-    singles = search.judged(((change,) for change in changes), until=most)
+    needs_fewer = any(change.kind == FEWER_GPUS for change in changes)
+    scaled = calibrated(job, current, estimate)
+    search = SuggestionSearch(job, current, scaled, judge, change=change, lowers=not needs_fewer)
+    singles = search.judged(
+        ((change,) for change in changes if not needs_fewer or change.kind == FEWER_GPUS), until=most
+    )
     if judge(shifted(current, -current.peak.high_bytes)) == "fits":  # host memory is no limit
         changes = tuple(change for change in changes if change.kind != HOST_LOADING)
     return search.best([*singles, *_combined(search, changes, singles, most)], most)
@@ -645,7 +651,11 @@ def _combined(
     enough = [s for s in singles if s.verdict == "fits"]
     limit = _MAX_PAIR_COST_SHARE * _lowest_cost(enough)
     alone = {part.kind for s in enough for part in s.parts if s.cost <= limit}
-    pairs = sorted((pair for pair in combinations(changes, 2) if _compatible(pair)), key=cost_of)
+    needs_fewer = any(change.kind == FEWER_GPUS for change in changes)
+    possible = [pair for pair in combinations(changes, 2) if _compatible(pair)]
+    if needs_fewer:
+        possible = [pair for pair in possible if FEWER_GPUS in (pair[0].kind, pair[1].kind)]
+    pairs = sorted(possible, key=cost_of)
     worth = (pair for pair in pairs if cost_of(pair) <= limit and not any(part.kind in alone for part in pair))
     found = search.judged(worth, until=most)
     cheapest = _lowest_cost([s for s in (*enough, *found) if s.verdict == "fits"])

@@ -11,6 +11,17 @@ from ..common.errors import InputError
 from ..common.sizes import MIB
 
 _VENDOR_WORDS = re.compile(r"\b(nvidia|geforce|tesla|quadro)\b")
+_OTHER_VENDORS = {
+    "AMD": re.compile(
+        r"(amd|radeon|instinct)\w*|mi\d{2,3}[a-z]?|rx\d{4}(xtx?|gre)?|(pro)?w[67]\d00|gfx\d+\w*|strixhalo|vega\w*"
+    ),
+    "Intel": re.compile(r"(intel|arc|gaudi|hpu|xpu|pontevecchio)\w*|[ab][57]\d0|max1[15]50"),
+    "Apple": re.compile(r"(apple|mps)\w*|m[1-9](pro|max|ultra)?"),
+    "Google's TPU": re.compile(r"tpu\w*|v[2-7](e|p|litepod)\d*|trillium|ironwood"),
+    "AWS": re.compile(r"(trn|inf)[1-9]\w*|(trainium|inferentia)\w*"),
+    "Huawei": re.compile(r"(huawei|ascend|npu)\w*|910[bc]\w*"),
+}
+"""Names of accelerators that CUDA does not run on, as ``_key`` has them."""
 _MAX_TOTAL_DIFFERENCE = 0.08
 """A live GPU whose total differs by more is not the one of that name: a slice (MIG, vGPU) or another edition."""
 _CATALOGUE_FILE = Path(__file__).with_name("gpu_catalogue.toml")
@@ -94,9 +105,13 @@ def find_gpu(name: str) -> Gpu:
     found = index.get(_key(name))
     if found is not None:
         return found
-    near = difflib.get_close_matches(_key(name), list(index), n=6, cutoff=0.5)
-    names = list(dict.fromkeys(index[key].name for key in near))[:3] or [gpu.name for gpu in catalogue()[:8]]
-    raise InputError(f"no GPU {name!r} in the catalogue; similar: {', '.join(names)}; or give --gpu-memory, like 80GiB")
+    other = next((vendor for vendor, pattern in _OTHER_VENDORS.items() if pattern.fullmatch(_key(name))), None)
+    if other is not None:
+        raise InputError(f"{name}: {other} is not supported; vramtop predicts the memory of NVIDIA GPUs (CUDA)")
+    near = difflib.get_close_matches(_key(name), list(index), n=6, cutoff=0.6)
+    names = list(dict.fromkeys(index[key].name for key in near))[:3]
+    known = f"similar: {', '.join(names)}" if names else "known are h100, a100-80gb, 4090 and others"
+    raise InputError(f"no GPU {name!r} in the catalogue; {known}; or give --gpu-memory, like 80GiB")
 
 
 def match_nvml_name(name: str, total_bytes: int | None = None) -> Gpu | None:

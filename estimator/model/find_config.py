@@ -65,8 +65,8 @@ def instead_of_other_kind(name: str) -> str | None:
     if kind is None:
         return None
     return (
-        f"{name} is a {kind} model, and only text models are known by name; give a function that builds it, such as "
-        "vramtop fit train.py:build_model --method traced, or the program as a launch line after --"
+        f"{name} is a {kind} model, and only text models are known by name; vramtop rehearse -- python train.py runs "
+        "your own script without a GPU and answers for it"
     )
 
 

@@ -25,6 +25,7 @@ UnreadableReason = Literal["no access", "ended", "starting", "unreadable", "not 
 _LOCAL_RANK_OPTION = re.compile(r"--local[-_]rank=\d+$")
 _MAX_COMMAND_CHARACTERS = 120
 _SHELLS = ("sh", "bash", "zsh", "dash", "fish", "ksh")
+_CONTAINER_INITS = ("tini", "tini-static", "dumb-init", "docker-init", "catatonit", "timeout", "env", "nohup")
 _MULTIPROCESSING_MODULES = (
     "multiprocessing.spawn",
     "multiprocessing.forkserver",
@@ -104,6 +105,12 @@ class ProcessInfo:
         """True if it runs a Python program itself, rather than launching one."""
         launch = self.launch
         return launch.program_name is not None and not (launch.only_launches or self.is_helper or self._is_shell)
+
+    @property
+    def is_init(self) -> bool:
+        """True for the process that starts a machine's services; a container's may start its only program."""
+        name = PurePath(self.argv[0]).name if self.argv else ""
+        return self.pid == 1 and not self.launch.launchers and not self._is_shell and name not in _CONTAINER_INITS
 
     @property
     def _is_shell(self) -> bool:
@@ -427,6 +434,8 @@ def _program_of(requested: ProcessInfo) -> ProcessInfo | None:
         return None
     if process.runs_program:
         return _started_by(process) or _original(process)
+    if process.is_init:
+        return None
     if not process.launch.launchers and process is not requested:
         return None
     return _started_by(process)
@@ -494,6 +503,9 @@ def _no_program_error(requested: ProcessInfo) -> UnreadableProcessError:
             f"{process} runs Python code that is in no file, so its job is unknown; describe it in a job file.",
             reason="unreadable",
         )
+    if requested.is_init:
+        sentence = f"{process} is no training process; vramtop --once lists those on the GPUs of this machine."
+        return UnreadableProcessError(sentence, reason="not training")
     return UnreadableProcessError(
         f"{process} runs no Python script or module that can be read, so its job is unknown.", reason="not training"
     )

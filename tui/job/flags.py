@@ -2,9 +2,10 @@
 
 import argparse
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from vramtop.estimator.common.errors import InputError
@@ -33,6 +34,9 @@ SERVED = "engine whose flag it is"
 PROMPT, COMPLETION = "longest prompt", "longest completion"
 METHOD = "training method"
 """One of TRL's, such as ``dpo``."""
+OF_METHOD = "trl."
+"""Begins a key that is an argument of TRL's trainers, which only a training method has."""
+RANDOM = "random weights"
 SPREAD = "strategy over GPUs"
 """The flag that named a strategy, for which the number of GPUs must be known."""
 SOFT = "?"
@@ -60,6 +64,20 @@ _FLASH = {
     **dict.fromkeys(("3", "fa3"), "flash_attention_3"),
     **dict.fromkeys(("false", "disabled", "sdpa"), "sdpa"),
 }
+
+
+_TASKS = {
+    **dict.fromkeys(("clm", "causal", "text-generation", "lm"), "causal-lm"),
+    **dict.fromkeys(("mlm", "fill-mask"), "masked-lm"),
+    **dict.fromkeys(("seq-cls", "classification", "text-classification"), "sequence-classification"),
+    **dict.fromkeys(("token-cls", "ner"), "token-classification"),
+    **dict.fromkeys(("seq-2-seq-lm", "seq2seq", "translation", "summarization"), "seq2seq-lm"),
+    **dict.fromkeys(("question-ans", "qa"), "question-answering"),
+}
+"""Names that peft's ``TaskType`` and transformers' pipelines have for tasks."""
+_METHODS = ("sft", "dpo", "grpo", "orpo", "kto", "rloo", "reward")
+_GENERATING = ("grpo", "rloo")
+_METHODS_BY_WORD = {**{name: name for name in _METHODS}, "rm": "reward", "reward-modeling": "reward"}
 
 
 def same_as(key: str) -> Reader:
@@ -122,6 +140,18 @@ def number(key: str) -> Reader:
         if not text.isdecimal() or not 1 <= int(text[:10]) < 2**31:
             raise InputError(f"{text!r} is not a whole number of at least 1")
         return {key: int(text)}
+
+    return read
+
+
+def argument(name: str) -> Reader:
+    """Return a reader of a numeric argument of TRL's trainers."""
+
+    def read(text: str) -> Settings:
+        try:
+            return {f"{OF_METHOD}{name}": float(text)}
+        except ValueError:
+            raise InputError(f"{text!r} is not a number") from None
 
     return read
 
@@ -271,13 +301,20 @@ def ddp(text: str) -> Settings:
     return {"parallel.strategy": "ddp", SPREAD: True, **count}
 
 
+def task(text: str) -> Settings:
+    """Read a task by its own name here, by that of peft or a pipeline, or a training method that brings its task."""
+    word = text.lower().replace("_", "-")
+    method = _METHODS_BY_WORD.get(word)
+    return {METHOD: method} if method else same_as("model.task")(_TASKS.get(word, word))
+
+
 def stage(text: str) -> Settings:
     """Read a stage of ZeRO, or LLaMA-Factory's word for what is trained.
 
     Raises:
         InputError: it is neither.
     """
-    methods = {"pt": "", "sft": "", "dpo": "dpo", "kto": "kto"}
+    methods = {"pt": "", "sft": "", "dpo": "dpo", "kto": "kto", "rm": "reward"}
     if (method := methods.get(text.lower())) is None:
         return zero(text)
     return {METHOD: method} if method else {}
@@ -421,6 +458,10 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
             {TUNING: "lora", BITS: "8", f"{SOFT}lora.quantization": "int8"}),
     _flag("--bits --quantization-bit", "N", bits,
           "Bits of the frozen weights: 4 (nf4) or 8, trained through LoRA; 16 quantizes nothing.", choices="4 8 16"),
+    _flag("--awq --gptq", "", {"inference.weights": "int4", SERVED: "vllm"},
+          "4-bit weights as AWQ and GPTQ store them: served, or frozen under LoRA (--lora-quantization int4)."),
+    _switch("--from-scratch --train-from-scratch", "Train all parameters, from random weights.",
+            {TUNING: "full", RANDOM: True}),
     _switch("--double-quant --use-bnb-nested-quant --bnb-4bit-use-double-quant",
             "The constants of 4-bit weights are quantized too (nf4-double).",
             {**_4_BIT, "lora.quantization": "nf4-double"}),
@@ -447,7 +488,8 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
           "Type in which the weights are loaded: auto (as stored), bfloat16, float16 or float32.",
           choices="auto bfloat16 float16 float32"),
     _flag("--gradient-checkpointing --use-gradient-checkpointing --grad-checkpointing --recompute --gc "
-          "--enable-activation-checkpointing --checkpoint-activations --recompute-granularity",
+          "--enable-activation-checkpointing --checkpoint-activations --recompute-granularity --grad-ckpt "
+          "--gradient-ckpt --ckpt",
           "[true|false|unsloth]", checkpointing,
           "Recompute activations (--activation-checkpointing full); unsloth: and keep what is saved in CPU RAM.",
           choices="true false full selective unsloth"),
@@ -457,6 +499,8 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
             {_OFFLOAD: True}, {_OFFLOAD: False}),
     _flag("--optim", "NAME", optimizer,
           "The optimizer by the Trainer's name, such as paged_adamw_8bit, or by that of --optimizer."),
+    _switch("--adafactor", "The Trainer's former flag: the same as --optimizer adafactor.",
+            {"training.optimizer": "adafactor"}),
     _flag("--8bit-adam --use-8bit-adam --adam8bit", "", {"training.optimizer": "adamw-8bit"},
           "The same as --optimizer adamw-8bit."),
     _flag("--flash-attention --flash-attn --use-flash-attn --use-flash-attention-2 --flash-attention-2 --flash",
@@ -469,6 +513,11 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     _switch("--liger --use-liger-kernel --use-liger --enable-liger-kernel",
             "Liger-Kernel's loss, which does not store the logits (--loss fused-linear).",
             {"training.loss": "fused-linear"}, {"training.loss": "full"}),
+    _flag("--unsloth", "", {f"{SOFT}training.loss": "fused-linear", f"{SOFT}{_CHECKPOINTING}": "full",
+                            f"{SOFT}{_OFFLOAD}": True},
+          "Unsloth's defaults: a loss without logits, and --gradient-checkpointing unsloth.",
+          remark="a loss without logits, and checkpointing that offloads to CPU RAM, as its CLI does; adapters and "
+                 "4-bit weights as --lora, --qlora say."),
     _switch("--torch-compile", "The same as --compile.", {"training.compile": True}, {"training.compile": False}),
     _flag("--fsdp", "[N]", fsdp,
           "FSDP2 over N GPUs (default: --gpus); with the Trainer's words, such as full_shard: FSDP1 over --gpus."),
@@ -478,8 +527,9 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     _flag("--ddp", "[N]", ddp, "A whole copy of the model on each of N GPUs (default: --gpus)."),
     _flag("--zero --zero-stage --deepspeed-stage", "STAGE", zero,
           "DeepSpeed's ZeRO, stage 1, 2 or 3, over the GPUs of --gpus.", choices="1 2 3"),
-    _flag("--stage", "STAGE", stage, "The same as --zero; LLaMA-Factory's words sft, dpo and kto are understood too.",
-          choices="1 2 3 sft dpo kto"),
+    _flag("--stage", "STAGE", stage,
+          "The same as --zero; LLaMA-Factory's words sft, rm, dpo and kto are understood too.",
+          choices="1 2 3 sft rm dpo kto"),
     *(
         _flag(f"--zero{n} --zero-{n}", "", {"parallel.strategy": f"zero{n}"}, f"The same as --strategy zero{n}.")
         for n in (1, 2, 3)
@@ -505,8 +555,16 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     *(
         _flag(f"--{name}", "", {METHOD: name},
               f"Train with TRL's {name.upper()}: its loss, and what its trainer holds.")
-        for name in ("sft", "dpo", "grpo", "orpo", "kto")
+        for name in _METHODS
     ),
+    _flag("--beta", "NUMBER", argument("beta"),
+          "TRL's: with --grpo or --rloo, a reference model is held unless it is 0; otherwise no memory depends on it."),
+    _switch("--use-vllm", "TRL's: with --grpo or --rloo, vLLM generates the completions.",
+            {f"{OF_METHOD}use_vllm": True}),
+    _flag("--vllm-mode", "MODE", named({mode: {f"{OF_METHOD}vllm_mode": mode} for mode in ("colocate", "server")}),
+          "TRL's: vLLM on the GPUs of training (colocate), or on others (server).", choices="colocate server"),
+    _flag("--vllm-gpu-memory-utilization", "SHARE", argument("vllm_gpu_memory_utilization"),
+          "TRL's: share of each GPU that a colocated vLLM takes."),
     _flag("--max-prompt-length", "N", number(PROMPT),
           "Tokens of a prompt; with --max-completion-length: of a sequence."),
     _flag("--max-completion-length --max-new-tokens", "N", number(COMPLETION), "Tokens of the longest completion."),
@@ -671,7 +729,10 @@ def _add_familiar_flags(group: Any, flags: Sequence[FamiliarFlag]) -> None:
 # Values of ``--gpus``, ``--gpu-type`` and ``--gpu``.
 
 
-_SEVERAL = re.compile(r"(\d{1,7})\s*[x×*]\s*(.+)", re.IGNORECASE)
+_SEVERAL = re.compile(
+    r"(?P<count>\d{1,7})\s*[x×*]\s*(?P<card>.+)|(?P<name>.+?)\s*[:×*]\s*(?P<number>\d{1,7})", re.IGNORECASE
+)
+"""``8xH100``, or SkyPilot's ``H100:8``."""
 _MAX_DIGITS = 10
 _INDICES = re.compile(r"\d{1,3}(\s*,\s*\d{1,3})*")
 """No machine has a thousand GPUs: ``4090`` is a card."""
@@ -689,6 +750,12 @@ def gpu_count(text: str) -> int:
     return int(text)
 
 
+def _number_and_card(text: str) -> tuple[str, str] | None:
+    """Return the two parts of ``8xh100`` or ``h100:8``; None: it is no such text."""
+    found = _SEVERAL.fullmatch(text)
+    return found and (found["count"] or found["number"], found["card"] or found["name"])
+
+
 class GpuTypeAction(argparse.Action):
     """Takes ``8xh100`` as eight GPUs of that type."""
 
@@ -701,13 +768,47 @@ class GpuTypeAction(argparse.Action):
             argparse.ArgumentError: there is no such number of GPUs.
         """
         del parser, option
-        several = _SEVERAL.fullmatch(str(values))
-        namespace.gpu_type = several[2] if several else values
+        several = _number_and_card(str(values))
+        self._set_type(namespace, several[1] if several else str(values))
         if several:
-            try:
-                namespace.gpus = gpu_count(several[1])
-            except argparse.ArgumentTypeError as error:
-                raise argparse.ArgumentError(self, str(error)) from None
+            self._set_count(namespace, several[0])
+
+    def _set_type(self, namespace: argparse.Namespace, name: str) -> None:
+        """Set ``gpu_type``.
+
+        Raises:
+            argparse.ArgumentError: another flag names another card.
+        """
+        before, by = getattr(namespace, "gpu_type", None), getattr(namespace, "gpu_type_by", self)
+        if before and by is not self and before.lower() != name.lower():
+            raise argparse.ArgumentError(self, f"names {name}, and {by.option_strings[0]} names {before}; give one")
+        namespace.gpu_type, namespace.gpu_type_by = name, self
+
+    def _set_count(self, namespace: argparse.Namespace, text: str) -> None:
+        try:
+            namespace.gpus = gpu_count(text)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
+
+
+class GpuCountAction(GpuTypeAction):
+    """Takes a number of GPUs, and ``8xh100`` as ``--gpu-type`` does."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
+        """Set ``gpus``, or what ``--gpu-type`` sets.
+
+        Raises:
+            argparse.ArgumentError: there is no such number of GPUs.
+        """
+        text = str(values)
+        if _number_and_card(text) is not None:
+            super().__call__(parser, namespace, values, option)
+        elif "," in text and _INDICES.fullmatch(text):
+            raise argparse.ArgumentError(self, f"it takes a number of GPUs; to choose them, write --gpu {text}")
+        else:
+            self._set_count(namespace, text)
 
 
 class GpuAction(GpuTypeAction):
@@ -736,6 +837,8 @@ class GpuAction(GpuTypeAction):
 # The words of a command line as people type them: underscores in flags, flags whose value is left out.
 
 
+_ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z-]+[0-9]?")
+"""``-b4`` is ``-b 4``."""
 _SWITCH_WORDS = ("true", "false", "yes", "no", "on", "off")
 _FURTHER_WORDS = {
     "--fsdp": ("full_shard", "shard_grad_op", "hybrid_shard", "no_shard"),
@@ -746,16 +849,23 @@ _FURTHER_WORDS = {
 """Words that may follow a flag whose value is optional, by the first of its names."""
 
 
-def normal_words(words: Sequence[str]) -> list[str]:
+def normal_words(words: Sequence[str], flags: Container[str] = ()) -> list[str]:
     """Return the words with dashes in the names of flags, and ``=`` between a flag and a value that is optional.
 
-    Otherwise ``--lora llama-3.1-8b`` would read the model as the rank.
+    Otherwise ``--lora llama-3.1-8b`` would read the model as the rank. A long name may stand behind one dash: ``-tp``.
+
+    Args:
+        words: as they were typed.
+        flags: the names of a command's flags, beside those of a job.
     """
     optional = dict(_optional_values())
     normal: list[str] = []
     waiting = list(words)
     while waiting:
         word = _dashed(waiting.pop(0))
+        name = word.partition("=")[0]
+        if _ONE_DASH.fullmatch(name) and name not in flags and (f"-{name}" in flags or f"-{name}" in flag_names()):
+            word = f"-{word}"
         if word == "--exec":  # the rest is another program's
             return [*normal, word, *waiting]
         values = optional.get(word)
@@ -768,7 +878,13 @@ def normal_words(words: Sequence[str]) -> list[str]:
 
 def _dashed(word: str) -> str:
     name, equals, value = word.partition("=")
-    return f"{name.replace('_', '-')}{equals}{value}" if word.startswith("--") else word
+    return f"{name.replace('_', '-')}{equals}{value}" if word.startswith("-") else word
+
+
+@lru_cache(maxsize=1)
+def flag_names() -> frozenset[str]:
+    """Return the names of the flags of a job."""
+    return frozenset((*job_flags(), *IGNORED_FLAGS, *(name for flag in FAMILIAR_FLAGS for name in flag.names)))
 
 
 def _is_value(word: str, values: frozenset[str]) -> bool:
@@ -793,7 +909,22 @@ def _optional_values() -> Iterator[tuple[str, frozenset[str]]]:
 
 
 _MADE_OF_SEVERAL = frozenset(
-    (AMP, BITS, COMPLETION, FP8, GLOBAL_BATCH, METHOD, NODES, PROCESSES, PROMPT, SERVED, SPREAD, TUNING, WEIGHTS)
+    (
+        AMP,
+        BITS,
+        COMPLETION,
+        FP8,
+        GLOBAL_BATCH,
+        METHOD,
+        NODES,
+        PROCESSES,
+        PROMPT,
+        RANDOM,
+        SERVED,
+        SPREAD,
+        TUNING,
+        WEIGHTS,
+    )
 )
 _PRECISION = "training.precision"
 _OTHER_NAMES = {
@@ -803,6 +934,7 @@ _OTHER_NAMES = {
     LENGTH: tokens,
     "lora.targets": lora_targets,
     "parallel.context": context_ranks,
+    "model.task": task,
 }
 """Keys whose flag takes other tools' words for the values too, or refuses what is meant for another one."""
 _USUAL_PART = 512
@@ -833,6 +965,8 @@ class FlagSettings:
     """A flag asks for adapters, or for weights of few bits under them, as other tools do."""
     method: str | None = None
     """TRL's training method; None: not given."""
+    method_arguments: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+    """Arguments of its trainer by TRL's names, each with its flag."""
 
     def complete(self, job: Job) -> Job:
         """Return the job, once loaded, with the ranks, the micro-batch and the precision that flags give indirectly.
@@ -916,17 +1050,23 @@ def settings_of_flags(
                 found[key] = (value, flag)
             elif before != value:
                 raise _contradiction(before_flag, flag, key.rpartition(".")[2].replace("_", " "))
+    if _CHECKPOINTING in found:
+        weak.pop(_OFFLOAD, None)  # --unsloth offloads what its own checkpointing saves
     found = {**weak, **found}
     values = {key: value for key, (value, _) in found.items()}
-    changes = {key: value for key, value in values.items() if key not in _MADE_OF_SEVERAL}
+    changes = {key: value for key, value in values.items() if _is_job_key(key)}
+    arguments = {key.removeprefix(OF_METHOD): each for key, each in found.items() if key.startswith(OF_METHOD)}
     remarks += _remarks(flags)
+    remarks += _check_arguments(arguments, values.get(METHOD))
     if model_alone and _asks_for_server(found):
         engine, flag = found[SERVED]
         changes |= {"training.mode": "inference", "inference.engine": engine}
         remarks.append(f"{flag} is {engine}'s, which is taken to serve the model; --engine names another.")
     if changes.get("training.mode") == "inference":
         _set_format(changes, found)
-    elif FP8 in values:
+    elif changes.get("inference.weights") == "int4" and values.get(TUNING) == "lora":
+        changes["lora.quantization"] = changes.pop("inference.weights")  # AWQ or GPTQ under adapters
+    if changes.get("training.mode") != "inference" and FP8 in values:
         remarks.append("--fp8: counted as bf16 mixed precision; copies in 8 bits may add to it.")
         changes |= {"unsure.weights": "more", "unsure.activations": "less"}
         found.setdefault(AMP, ("bf16", "--fp8"))
@@ -935,6 +1075,7 @@ def settings_of_flags(
     position = {flag: at for flag, (at, _) in order.items()}
     mixed, weights = _types(changes, found, position)
     _set_tuning(changes, found, position)
+    remarks += _doubt_random_weights(changes, values)
     spread = found[SPREAD][1] if SPREAD in found else None
     counted = _SHARD in values or _REPLICATE in values
     machines = values.get(NODES, 1)
@@ -951,7 +1092,27 @@ def settings_of_flags(
         weights=weights,
         spread_flag=None if counted else spread,
         method=values.get(METHOD),
+        method_arguments=arguments,
     )
+
+
+def _is_job_key(key: str) -> bool:
+    return key not in _MADE_OF_SEVERAL and not key.startswith(OF_METHOD)
+
+
+def _check_arguments(arguments: Mapping[str, tuple[Any, str]], method: str | None) -> Iterator[str]:
+    """Yield which arguments of TRL's trainers change nothing.
+
+    Raises:
+        InputError: they ask for vLLM, and nothing that is trained generates text.
+    """
+    generates = method in _GENERATING
+    for name, (_, flag) in arguments.items():
+        if name == "beta" and not generates:
+            yield f"{flag}: GPU memory does not depend on it{'' if method else ' but with --grpo or --rloo'}."
+        elif not generates:
+            served = "; to serve the model: --engine vllm" if name == "use_vllm" else ""
+            raise InputError(f"{flag} is about the completions of --grpo and --rloo; add one of them{served}")
 
 
 def _asks_for_server(found: Mapping[str, tuple[Any, str]]) -> bool:
@@ -960,6 +1121,16 @@ def _asks_for_server(found: Mapping[str, tuple[Any, str]]) -> bool:
     only_bits = found.get(TUNING, nothing)[1] == found.get(BITS, nothing)[1]
     trains = METHOD in found or not only_bits or found.get("training.mode", nothing)[0] == "train"
     return SERVED in found and not trains and "inference.engine" not in found
+
+
+def _doubt_random_weights(changes: dict[str, Any], values: Mapping[str, Any]) -> Iterator[str]:
+    """Allow for fp32 where weights are random and nothing gives their type; yield why."""
+    if RANDOM in values and WEIGHTS not in values and _PRECISION not in changes:
+        changes |= dict.fromkeys(("unsure.weights", "unsure.gradients", "unsure.optimizer"), "more")
+        yield (
+            "--from-scratch: weights in the type that the config states, as transformers' from_config makes them; a "
+            "script that builds its own config has fp32 (--dtype float32)."
+        )
 
 
 def _set_lengths(changes: dict[str, Any], values: Mapping[str, Any]) -> Iterator[str]:
@@ -985,7 +1156,7 @@ def _read(flag: str, text: str) -> Mapping[str, Any]:
     try:
         settings = reader(text or (value_alone(key) or "" if key else ""))
         for name, value in settings.items():
-            if name.removeprefix(SOFT) not in _MADE_OF_SEVERAL:
+            if _is_job_key(name.removeprefix(SOFT)):
                 check_value(name.removeprefix(SOFT), value)
     except InputError as error:
         raise InputError(f"{flag}: {error.message}") from None
@@ -1068,7 +1239,13 @@ def _contradiction(one: str, other: str, about: str) -> InputError:
 # A flag that names one of TRL's training methods, such as ``--dpo``.
 
 
-def with_method(job: Job, method: str, stated: Collection[str], changes: Mapping[str, Any]) -> tuple[Job, str]:
+def with_method(
+    job: Job,
+    method: str,
+    stated: Collection[str],
+    changes: Mapping[str, Any],
+    arguments: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
+) -> tuple[Job, str]:
     """Return the job with what TRL's trainer of a method holds and computes, and a note on what that is.
 
     Args:
@@ -1077,6 +1254,7 @@ def with_method(job: Job, method: str, stated: Collection[str], changes: Mapping
         stated: keys that were set, which stay; but TRL's trainers have losses of their own in place of Liger-Kernel's
             for all of the logits.
         changes: what the command line sets by job key.
+        arguments: of the trainer by TRL's names, each with the flag that gives it.
 
     Raises:
         InputError: the job trains nothing.
@@ -1086,6 +1264,6 @@ def with_method(job: Job, method: str, stated: Collection[str], changes: Mapping
     from vramtop.estimator.readers.trl.methods import read_method  # only where it is asked for
 
     kept = [key for key in stated if (key, changes.get(key)) != ("training.loss", "fused-linear")]
-    found = [finding for finding in read_method(method, job) if finding.key not in kept]
+    found = [finding for finding in read_method(method, job, arguments) if finding.key not in kept]
     read = "; ".join(f"{finding.key} = {finding.value_text} ({finding.origin})" for finding in found)
     return with_changes(job, {finding.key: finding.value for finding in found}), f"--{method}: {read}."

@@ -36,10 +36,10 @@ from .flags import (
     TRUST_KEY,
     FlagSettings,
     GpuAction,
+    GpuCountAction,
     GpuTypeAction,
     add_job_arguments,
     flags_by_key,
-    gpu_count,
     normal_words,
     settings_of_flags,
     with_method,
@@ -180,7 +180,7 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     if given.method is not None:
         # TRL loads weights in a type of its own, whatever the mixed precision is
         stated = loaded.stated - (set() if given.weights or "training.precision" in changes else {"training.precision"})
-        job, note = with_method(loaded.job, given.method, stated, changes)
+        job, note = with_method(loaded.job, given.method, stated, changes, given.method_arguments)
         loaded = replace(loaded, job=job, notes=(*loaded.notes, note), typed=stated & loaded.typed)
     elif given.adapts:
         loaded = _as_prepared(loaded)
@@ -196,6 +196,9 @@ def _program(options: argparse.Namespace, launch: Sequence[str] | None) -> Loade
     if options.job and not launch and Path(options.job).suffix == _JOB_SUFFIXES[0]:
         return _program_of_file(Path(options.job))
     words = launch or (["python", options.job] if str(options.job).endswith(_PROGRAM_SUFFIXES[0]) else None)
+    if options.job and not launch and not words:
+        traced = f"vramtop estimate {options.job} --method traced"
+        raise InputError(f"{options.job} is no program; {traced} runs a step of a model")
     if not words or (launch and options.job):
         raise InputError(f"no command given; write: vramtop {_rehearsing(options.command)} -- python train.py ...")
     return program_job(words)
@@ -787,7 +790,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self) -> None:
         super().__init__(prog="job", add_help=False, allow_abbrev=False)
-        self.add_argument("--gpus", type=gpu_count)
+        self.add_argument("--gpus", action=GpuCountAction)
         self.add_argument(*GPU_TYPE_FLAGS, action=GpuTypeAction)
         self.add_argument("--gpu", action=GpuAction)
         add_job_arguments(self)

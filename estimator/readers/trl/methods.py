@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -810,17 +811,24 @@ _KNOWN = (*_BATCH, "training.sequence_length")
 """Keys that the job decides, whatever the method."""
 
 
-def read_method(name: str, job: Job) -> tuple[Finding, ...]:
+def read_method(
+    name: str, job: Job, arguments: Mapping[str, tuple[Any, str]] = MappingProxyType({})
+) -> tuple[Finding, ...]:
     """Return what a method adds to a job: sequences, loss, models beside the trained one, and text that it generates.
 
     Args:
         name: of a method in ``METHODS``.
         job: the job, whose batch and length stay as they are.
+        arguments: of its trainer by TRL's names, each with its origin.
     """
     method, findings = METHODS[name], FindingCollector()
     versions = {} if job.software.trl is None else {"trl": job.software.trl}
-    settings = LayeredSettings(_settings(job), trl_defaults(name, versions))
+    given = {key: Setting(value=value, origin=origin) for key, (value, origin) in arguments.items()}
+    settings = LayeredSettings({**_settings(job), **given}, trl_defaults(name, versions))
     training = job.training
+    for key, head in (("model.task", method.task), ("model.num_labels", method.num_labels)):
+        if head is not None:
+            findings.record(key, head, f"TRL's {name} trainer", written=False)
     for key, value in zip(_BATCH, (training.micro_batch, training.gradient_accumulation), strict=True):
         findings.record(key, value, _ORIGIN)
     length = Setting(value=training.sequence_length, origin=_ORIGIN)

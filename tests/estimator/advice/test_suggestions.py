@@ -147,9 +147,9 @@ def test_current_settings_are_not_suggested() -> None:
         lora=Lora(quantization="nf4"),
         parallel=Parallel(strategy="fsdp2", data_shard=2),
     )
-    assert {c.kind for c in candidate_changes(job)} == {"activation offload", "cpu offload", "loading"}
+    assert {c.kind for c in candidate_changes(job, gpus=2)} == {"activation offload", "cpu offload", "loading"}
     once = with_changes(job, {"parallel.load_on_rank_zero": True, "parallel.cpu_offload": "all"})
-    assert {c.kind for c in candidate_changes(once)} == {"activation offload"}
+    assert {c.kind for c in candidate_changes(once, gpus=2)} == {"activation offload"}
 
 
 def test_every_change_has_a_cost_and_a_source() -> None:
@@ -248,3 +248,33 @@ def test_the_smallest_sufficient_utilization_is_suggested() -> None:
     raises = [c.changes["inference.gpu_memory_utilization"] for c in shares]
     assert raises == sorted(raises)
     assert 0.3 not in raises
+
+
+@pytest.mark.parametrize(
+    ("parallel", "gpus", "wanted"),
+    [
+        ({"tensor": 8, "pipeline": 2}, 8, [{"parallel.pipeline": 1}, {"parallel.tensor": 4}]),
+        ({"tensor": 8, "pipeline": 8}, 4, [{"parallel.pipeline": 1, "parallel.tensor": 4}]),
+        (
+            {"strategy": "zero3", "data_shard": 16},
+            4,
+            [{"parallel.data_shard": 4, "training.gradient_accumulation": 4}],
+        ),
+        ({"strategy": "fsdp2", "data_shard": 8}, 8, []),
+    ],
+)
+def test_a_job_over_more_gpus_than_there_are_takes_fewer(
+    parallel: dict[str, int | str], gpus: int, wanted: list[dict[str, int]]
+) -> None:
+    job = with_changes(JOB, {f"parallel.{name}": value for name, value in parallel.items()})
+    assert [c.changes for c in candidate_changes(job, gpus=gpus) if c.kind == "fewer GPUs"] == wanted
+
+
+def test_every_suggestion_for_too_many_gpus_takes_fewer(quick: QuickEstimator) -> None:
+    job = with_changes(JOB, {"parallel.tensor": 8, "parallel.pipeline": 2})
+    for size in (80, 20):  # the second needs other changes besides
+        found = offered(job, quick, within(size, 8), gpus=8)
+        assert found
+        assert all(with_changes(job, s.changes).parallel.world_size <= 8 for s in found)
+        assert found[0].verdict == "fits"
+    assert offered(job, quick, within(160, 8), gpus=8)[0].changes == {"parallel.pipeline": 1}

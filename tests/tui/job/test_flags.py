@@ -16,6 +16,7 @@ from vramtop.tui.job.flags import (
     FAMILIAR_FLAGS,
     FlagSettings,
     GpuAction,
+    GpuCountAction,
     add_job_arguments,
     job_flags,
     normal_words,
@@ -77,6 +78,24 @@ def job(line: str, *, gpus: int | None = None) -> Job:
         (
             "--use-gradient-checkpointing unsloth",
             {"training.activation_checkpointing": "full", "training.activation_offload": True},
+        ),
+        ("-tp 2 -pp 2", {"parallel.tensor": 2, "parallel.pipeline": 2}),
+        ("-bs 4 -seq 2k", {"training.micro_batch": 4, "training.sequence_length": 2048}),
+        ("--grad-ckpt llama-3.1-8b", {"training.activation_checkpointing": "full"}),
+        ("--adafactor", {"training.optimizer": "adafactor"}),
+        ("--task SEQ_CLS", {"model.task": "sequence-classification"}),
+        ("--awq --lora 8", {"lora.rank": 8, "lora.quantization": "int4"}),
+        (
+            "--unsloth",
+            {
+                "training.loss": "fused-linear",
+                "training.activation_checkpointing": "full",
+                "training.activation_offload": True,
+            },
+        ),
+        (
+            "--unsloth --gradient-checkpointing false",
+            {"training.loss": "fused-linear", "training.activation_checkpointing": "none"},
         ),
         ("--optim paged_adamw_8bit", {"training.optimizer": "paged-adamw-8bit"}),
         ("--optimizer adamw_torch_fused", {"training.optimizer": "adamw-fused"}),
@@ -225,6 +244,32 @@ def test_a_training_method_brings_what_its_trainer_holds(words: list[str], setti
     assert "trl (version not known, 1.16 assumed)" in notes[-1] or "software" in str(words)
 
 
+def test_a_reward_model_has_one_output_for_two_sequences() -> None:
+    for words in (["--reward"], ["--task", "reward"], ["--stage", "rm"]):
+        job, _ = loaded(*words)
+        assert (job.model.task, job.model.num_labels) == ("sequence-classification", 1)
+        assert job.training.sequences_per_example == 2
+
+
+def test_arguments_of_trl_count_where_its_trainer_has_them() -> None:
+    held, _ = loaded("--grpo", "--beta", "0.1")
+    assert [model.role for model in held.other_models] == ["reference"]
+    assert loaded("--grpo", "--beta", "0")[0].other_models == []
+    assert "--beta: GPU memory does not depend on it." in loaded("--dpo", "--beta", "0.1")[1]
+    served, _ = loaded("--grpo", "--use-vllm", "--vllm-gpu-memory-utilization", "0.2")
+    assert served.rollout == Rollout(engine="vllm", gpu_memory_utilization=0.2)
+    assert loaded("--grpo", "--use-vllm", "--vllm-mode", "server")[0].rollout is None
+    with pytest.raises(InputError, match=r"about the completions of --grpo and --rloo; .* --engine vllm"):
+        loaded("--use-vllm")
+
+
+def test_weights_of_a_model_from_scratch_may_be_fp32() -> None:
+    job, notes = loaded("--from-scratch")
+    assert (job.lora, job.unsure.weights, job.unsure.optimizer) == (None, "more", "more")
+    assert any("--dtype float32" in note for note in notes)
+    assert loaded("--from-scratch", "--dtype", "float32")[0].unsure.weights == "no"
+
+
 def test_a_method_reads_as_its_trl_line(tmp_path: Path) -> None:
     line = "trl dpo --model_name_or_path gpt2 --load_in_4bit --use_peft --max_length 2048"
     lora = Lora(rank=16, quantization="nf4")
@@ -257,6 +302,7 @@ def test_a_pattern_that_matches_nothing_is_named_as_it_was_given(words: list[str
         ("4090", (None, "4090", None)),
         ("RTX 4090", (None, "RTX 4090", None)),
         ("8xh100", (None, "h100", 8)),
+        ("H100:8", (None, "H100", 8)),
     ],
 )
 def test_a_gpu_is_an_index_or_a_card(value: str, meant: tuple[str | None, str | None, int | None]) -> None:
@@ -265,6 +311,15 @@ def test_a_gpu_is_an_index_or_a_card(value: str, meant: tuple[str | None, str | 
     parser.add_argument("--gpu", action=GpuAction)
     options = parser.parse_args(["--gpu", value])
     assert (options.gpu, options.gpu_type, options.gpus) == meant
+
+
+@pytest.mark.parametrize(("value", "meant"), [("8", (None, 8)), ("8xH100", ("H100", 8)), ("H100:8", ("H100", 8))])
+def test_a_number_of_gpus_may_name_the_card(value: str, meant: tuple[str | None, int]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(gpu_type=None)
+    parser.add_argument("--gpus", action=GpuCountAction)
+    options = parser.parse_args(["--gpus", value])
+    assert (options.gpu_type, options.gpus) == meant
 
 
 def test_vramtops_own_flag_replaces_another_name_before_it() -> None:
@@ -296,9 +351,10 @@ def test_no_name_is_used_twice_and_each_says_what_it_means() -> None:
 
 def test_each_familiar_flag_sets_keys_that_exist() -> None:
     examples = {"N": "2", "RANK": "8", "STAGE": "3", "NAMES": "q_proj", "SHARE": "0.5", "FOLDER": "out"}
-    examples |= {"TYPE": "fp8", "NAME": "fp8"}
+    examples |= {"TYPE": "fp8", "NAME": "fp8", "NUMBER": "0.1"}
     own = {"--optim": "adamw_torch", "--attn-implementation": "sdpa"}
     for flag in FAMILIAR_FLAGS:
         for text in flag.choices or (own.get(flag.names[0]) or examples.get(flag.placeholder, "adamw_torch"),):
-            settings = settings_of_flags([(flag.names[0], text)])
+            method = [("--grpo", "")] if flag.meaning.startswith("TRL's") else []
+            settings = settings_of_flags([(flag.names[0], text), *method])
             assert set(settings.changes) <= {*job_keys(), "lora"}

@@ -360,6 +360,8 @@ def _history(parser: "Parser") -> None:
 
 
 def _rehearse(parser: "Parser") -> None:
+    from ...job.flags import GPU_TYPE_FLAGS, GpuTypeAction
+
     parser.usage = "vramtop rehearse [FLAG ...] (JOB.toml | -- COMMAND [ARGUMENT ...])"
     parser.examples = """\
   vramtop rehearse -- python train.py --batch-size 8
@@ -374,10 +376,15 @@ def _rehearse(parser: "Parser") -> None:
         "that it starts writes is thrown away. Uploads and loggers are stand-ins. One process on one GPU is rehearsed. "
         "Another user's program is not run."
     )
-    parser.set_defaults(rehearse=True, set=[], flags=[], model_flag=None, gpu=None, gpu_memory=None, method="auto")
+    parser.set_defaults(rehearse=True, flags=[], model_flag=None, gpus=None, method="auto")
     parser.add_argument("job", nargs="?", metavar="JOB.toml", help="A job file with the command, as [program].")
     text = "The GPU that the program finds (default: an H100); vramtop fit --rehearse says whether it fits."
-    parser.add_argument("--gpu-type", metavar="NAME", help=text)
+    gpu = parser.add_mutually_exclusive_group()
+    gpu.add_argument(*GPU_TYPE_FLAGS, "--gpu", action=GpuTypeAction, metavar="NAME", help=text)
+    text = "A GPU of this size instead, such as 24 or 80GiB."
+    gpu.add_argument("--gpu-memory", "--vram", "--gpu-mem", metavar="GIB", type=size_in_gib, help=text)
+    text = "Set a key of [program] or [software], such as program.steps=2."
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
     text = "Steps of each optimizer, the first included (default: 3)."
     parser.add_argument("--steps", action="append", dest="set", type="program.steps={}".format, metavar="N", help=text)
     text = "Give up after this time (default: 600)."

@@ -63,7 +63,7 @@ def not_one_job(words: Sequence[str], flags: Container[str]) -> str:
     for word in words[1:]:
         if f"--{word}" in flags:
             return f"{word}: write --{word}"
-        if "--gpu-type" in flags and _is_card(word):
+        if "--gpu-type" in flags and is_card(word):
             return f"{word}: write --gpu-type {word}"
     job = next((word for word in words if _is_job(word)), None)
     if job is not None:
@@ -152,7 +152,7 @@ def _is_job(word: str) -> bool:
     return True
 
 
-def _is_card(word: str) -> bool:
+def is_card(word: str) -> bool:
     """Return True for the name of a GPU of the catalogue."""
     from vramtop.estimator.job.gpu_catalogue import find_gpu
 

@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 
 from vramtop.estimator.common.secrets import mask_line
 
-_LENGTH_OR_BATCH = re.compile(r"seq|ctx|cont|len|tok|batch|window")
-"""Words of flags about the size of a step, for which none is suggested that splits the job over GPUs."""
 _ARGUMENT = re.compile(r"^argument (-[-\w]+|[A-Z]+)(/-[-\w]+)*")
 
 
@@ -52,23 +50,18 @@ class Parser(argparse.ArgumentParser):
     def reject(self, unknown: Sequence[str]) -> NoReturn:
         """Report what is left of the command line, with the flag that may be meant."""
         flag = next((word for word in unknown if word.startswith("-")), None)
+        dashes_follow = " -- COMMAND" in (self.usage or "")
         if flag is None:
-            dashes = "; write the command after --" if " -- COMMAND" in (self.usage or "") else ""
+            dashes = "; write the command after --" if dashes_follow else ""
             self.error(f"unexpected: {' '.join(unknown)}{dashes}")
         name = flag.partition("=")[0]
-        import difflib  # not at start-up
+        from .unknown_flag import describes_job, meant_by  # not at start-up
 
-        sizes = _LENGTH_OR_BATCH.search(name) and "par" not in name
-        known = [
-            each
-            for each, action in self._option_string_actions.items()
-            if not (sizes and getattr(action, "splits_job", False))
-        ]
-        begun = sorted((each for each in known if each.startswith(name)), key=len)
-        alike = difflib.get_close_matches(name, known, n=5, cutoff=0.6)
-        near = begun or [each for each in alike if each[:3] == name[:3]]  # a typing error is rarely in the first letter
-        if near:
-            self.fail(f"there is no flag {name}; did you mean {near[0]}?")
+        if dashes_follow and describes_job(name):
+            own = "a program has its own flags, in the command after --"
+            self.fail(f"{name} describes a job, as vramtop fit takes it; {own}")
+        if (meant := meant_by(name, self._option_string_actions)) is not None:
+            self.fail(f"there is no flag {name}; {meant}")
         self.error(f"there is no flag {name}")
 
 
@@ -110,7 +103,7 @@ class CommandParser(Parser):
         if self.get_default("flags") is not None:
             from ...job.flags import normal_words
 
-            args = normal_words(args)
+            args = normal_words(args, self._option_string_actions)
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:  # the parent parser would refer to its own help
             takes_job = any(action.dest == "job" and not action.option_strings for action in self._actions)
@@ -264,7 +257,7 @@ def size_in_gib(text: str) -> str:
 
 
 def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
-    from ...job.flags import GPU_TYPE_FLAGS, GpuAction, GpuTypeAction, gpu_count
+    from ...job.flags import GPU_TYPE_FLAGS, GpuAction, GpuCountAction, GpuTypeAction
 
     group = parser.add_argument_group("machine (default: this one)")
     gpu = group.add_mutually_exclusive_group()
@@ -275,7 +268,7 @@ def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
     text = "Only these GPUs of this machine, such as 0,1; the name of a card is read as --gpu-type reads it."
     gpu.add_argument("--gpu", action=GpuAction, metavar="INDEX[,INDEX]|NAME", help=text)
     text = "Number of GPUs, over which --zero, --fsdp, --ddp and --strategy are spread (default: one for each rank)."
-    group.add_argument("--gpus", type=gpu_count, metavar="N", help=text)
+    group.add_argument("--gpus", action=GpuCountAction, metavar="N", help=text)
 
 
 # Arguments of the alerts, for the dashboard and ``vramtop export``.

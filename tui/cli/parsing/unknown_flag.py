@@ -1,0 +1,125 @@
+"""Guesses what a flag means that a command does not have: a value of a setting, a flag of near meaning, or neither."""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_LENGTH_OR_BATCH = re.compile(r"seq|ctx|cont|len|tok|batch|window")
+"""Words of flags about the size of a step, for which none is suggested that splits the job over GPUs."""
+_HINTS = {
+    **dict.fromkeys(
+        ("--offload", "--offloading"),
+        "say what moves to CPU RAM: --cpu-offload optimizer, --cpu-offload all (weights too), or --activation-offload",
+    ),
+    **dict.fromkeys(
+        ("--ppo", "--gkd", "--online-dpo", "--prm", "--cpo", "--bco"),
+        "no flag stands for this method; give the launch line, as in vramtop fit -- python train.py",
+    ),
+}
+_SAME_WORDS = {
+    **dict.fromkeys(("ckpt", "ckpting", "checkpoint", "checkpoints"), "checkpointing"),
+    **dict.fromkeys(("acc", "accum", "accumulate", "accumulated"), "accumulation"),
+    **dict.fromkeys(("act", "activations"), "activation"),
+    **dict.fromkeys(("seq", "sequences"), "sequence"),
+    **dict.fromkeys(("ctx", "window"), "context"),
+    **dict.fromkeys(("len", "lenght"), "length"),
+    **dict.fromkeys(("attn",), "attention"),
+    **dict.fromkeys(("optim", "opt"), "optimizer"),
+    **dict.fromkeys(("grad", "gradients"), "gradient"),
+    **dict.fromkeys(("mem", "vram"), "memory"),
+    **dict.fromkeys(("quant", "quantize", "quantized"), "quantization"),
+}
+"""Short and other forms of the words of flags."""
+_NEAR = 0.75
+"""Likeness (``difflib``) from which two words are one that was mistyped: ``precison``; not ``unsloth`` and ``use``."""
+_MOST = 3
+_SHORTEST_BEGINNING = 3
+"""Letters of a flag that is taken for the beginning of one."""
+
+
+def meant_by(name: str, actions: Mapping[str, Any]) -> str | None:
+    """Return what to write in place of a flag that does not exist, as the end of a sentence; None: it is like none.
+
+    Args:
+        name: of the flag, with its dashes.
+        actions: the command's flags by each of their names.
+    """
+    name = name.lower().replace("_", "-")
+    keys = {key: flag for flag, action in actions.items() if (key := getattr(action, "key", None))}
+    if keys and name in _HINTS:
+        return _HINTS[name]
+    near = _near(name, actions)
+    if near and _letters(near[0]) == _letters(name):
+        return f"did you mean {near[0]}?"
+    if (setting := _setting_with_value(name.removeprefix("--"), keys)) is not None:
+        return f"write {setting}"
+    if "--gpu-type" in actions and _is_card(name.removeprefix("--")):
+        return f"write --gpu-type {name.removeprefix('--')}"
+    return f"did you mean {' or '.join(near)}?" if near else None
+
+
+def describes_job(name: str) -> bool:
+    """Return True for a flag of a job, which ``vramtop fit`` has."""
+    from ...job.flags import flag_names
+
+    return name.replace("_", "-") in flag_names()
+
+
+def _setting_with_value(word: str, keys: Mapping[str, str]) -> str | None:
+    """Return a flag with the word as its value, such as ``--optimizer adafactor``; None: no setting has it."""
+    from vramtop.estimator.job.field_help import field_help  # with the job, only after a mistake
+
+    if not keys or word in ("none", "auto", "full", "other"):
+        return None
+    for key, flag in keys.items():
+        if word in field_help(key).choices:
+            return f"{flag} {word}"
+    return None
+
+
+def _is_card(word: str) -> bool:
+    from .first_word import is_card
+
+    return is_card(re.sub(r"^\d{1,7}x", "", word))
+
+
+def _near(name: str, actions: Mapping[str, Any]) -> list[str]:
+    """Return the names that one may mean, one for each flag: those that begin with it, else those with its words."""
+    sizes = _LENGTH_OR_BATCH.search(name) and "par" not in name
+    shown = {
+        each: action
+        for each, action in actions.items()
+        if each.startswith("--") and not (sizes and getattr(action, "splits_job", False))
+    }
+    begun = sorted((each for each in shown if each.startswith(name)), key=len)
+    found = begun if len(name) >= _SHORTEST_BEGINNING + len("--") else []
+    if not found:
+        scores = {each: score for each in shown if (score := _likeness(name, each)) is not None}
+        found = sorted(scores, key=lambda each: -scores[each])
+        found = [each for each in found if scores[each] == scores[found[0]]]
+    return list({id(shown[each]): each for each in reversed(found)}.values())[::-1][:_MOST]
+
+
+def _likeness(name: str, known: str) -> float | None:
+    """Return how alike two flags are; None: one has a word to which none of the other's is near."""
+    if _letters(name) == _letters(known):
+        return 2.0
+    words, others = list(_words(name)), list(_words(known))
+    if len(words) != len(others):
+        whole = _ratio(_letters(name), _letters(known))
+        return whole if whole >= 0.9 else None  # a dash was left out
+    nearest = [_ratio(word, other) for word, other in zip(words, others, strict=True)]
+    return sum(nearest) / len(nearest) if min(nearest) >= _NEAR else None
+
+
+def _ratio(word: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, word, other).ratio() if word[:1] == other[:1] else 0.0
+
+
+def _words(name: str) -> Iterator[str]:
+    return (_SAME_WORDS.get(word, word) for word in name.split("-") if word)
+
+
+def _letters(name: str) -> str:
+    return name.replace("-", "")
