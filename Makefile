@@ -29,7 +29,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 TYPING := build/typing/vramtop
-JOBS ?= $(shell nproc 2> /dev/null || echo 2)
+# One more than there are cores: many tests wait for programs.
+JOBS ?= $(shell echo $$(($$(nproc 2> /dev/null || echo 2) + 1)))
 AREA ?=
 PART ?=
 CONTAINER ?= docker

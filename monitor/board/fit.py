@@ -609,7 +609,7 @@ def _judge_training_fit(rank: RankPeak, device: DeviceCapacity, *, slack_bytes: 
     if available is None or (rank.says_nothing and rank.low_bytes <= available + slack_bytes < rank.high_bytes):
         verdict = "unknown"
     elif rank.device_bytes > available + slack_bytes:
-        verdict = "does_not_fit"
+        verdict = "unknown" if rank.low_bytes <= available + slack_bytes else "does_not_fit"
     else:
         verdict = "fits" if rank.high_bytes <= available + slack_bytes else "tight"
     return DeviceVerdict(device=device, verdict=verdict, need_bytes=rank.device_bytes)
@@ -636,9 +636,14 @@ def _sentence_training_fit(
             lack = "is" if worst.device.count == 1 else "are each"
             return f"needs {need}; {worst.device.label} {lack} {shortfall_text(worst.shortfall_bytes)} short"
         case "unknown":
+            span = f"{format_gib(ranks.highest.low_bytes)} to {format_gib(ranks.highest.high_bytes)} GiB"
             if ranks.highest.says_nothing:
-                span = f"{format_gib(ranks.highest.low_bytes)} to {format_gib(ranks.highest.high_bytes)} GiB"
                 return f"needs {span} on each GPU; the warnings below say what decides it"
+            short = [each for each in chosen if each.verdict == "unknown" and each.shortfall_bytes]
+            if short:
+                full = max(short, key=lambda each: each.shortfall_bytes).device
+                has = f"{full.label} {'has' if full.count == 1 else 'have each'} {format_gib(full.available_bytes)}"
+                return f"needs {need}, in a range of {span}; {has}"
             unread = (each.device.unread_reason for each in chosen if each.verdict == "unknown")
             reason = next(filter(None, unread), None)
             return f"needs {need}; the memory available on {labels} is unknown" + (f": {reason}" if reason else "")
@@ -824,8 +829,8 @@ class ServingFitJson(TypedDict):
 
 class _Fit(TypedDict):
     verdict: Verdict
-    """`fits`; `tight`: the expected peak fits, its upper bound does not; `does_not_fit`; `unknown`: figures are
-    missing."""
+    """`fits`; `tight`: the expected peak fits, its upper bound does not; `unknown`: the expected peak does not fit, its
+    lower bound does, or figures are missing; `does_not_fit`: not even the lower bound fits."""
     gpus: list[FitGpuJson]
     """Every GPU and MIG device that was considered, at most 1024 of them."""
     placement: list[int]

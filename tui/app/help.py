@@ -62,8 +62,8 @@ STATUS_HELP = {
 _VERDICT_HELP = {
     "fits": "the upper bound fits, too",
     "tight": "the expected peak fits, the upper bound does not",
-    "does_not_fit": "the expected peak does not fit into the available memory",
-    "unknown": "how much GPU memory is available is not known",
+    "does_not_fit": "not even the lower bound fits into the available memory",
+    "unknown": "only the lower bound fits, or how much GPU memory is available is not known",
 }
 
 

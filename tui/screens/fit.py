@@ -190,7 +190,7 @@ def _search(budget: Budget, capacity: Capacity, quick_estimate: EstimateJob) -> 
         return carried(scaled(job), budget)
 
     found: tuple[Suggestion, ...] = ()
-    if capacity.devices and capacity.verdict(budget) in ("does_not_fit", "tight"):
+    if capacity.devices and capacity.verdict(budget) != "fits":
         search = estimate if budget.learned is None else carrying
         gpus = count_devices(capacity.devices)
         found = suggest(budget.job, budget, search, capacity.verdict, gpus=gpus, most=_MAX_SUGGESTIONS)

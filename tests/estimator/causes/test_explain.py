@@ -38,7 +38,7 @@ def alike(found: Any, true: Any) -> bool:
 @pytest.mark.parametrize(
     ("read", "truth"),
     quick_every(
-        2,
+        4,
         [
             ({}, {"training.activation_checkpointing": "none"}),
             (SHARDED, WHOLE),
@@ -103,6 +103,7 @@ def test_memory_in_the_budgets_range_needs_no_explanation(edge: str) -> None:
     assert explain(asked, budget, getattr(budget.peak, edge), estimate) == ()
 
 
+@pytest.mark.slow
 def test_causes_that_predict_the_same_bytes_are_one_group() -> None:
     asked = job(**SHARDED)
     observed = estimate(with_changes(asked, {"training.micro_batch": 8})).peak.device_bytes

@@ -282,6 +282,7 @@ print('attacked')
 
 OWN_FILES = """
 import glob, io, json, logging, pathlib, shutil, sqlite3, tarfile, tempfile
+sys.dont_write_bytecode = True
 from os import rename as kept_rename
 Path = pathlib.Path
 def refused(kind, function, *args):

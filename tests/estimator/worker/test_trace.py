@@ -137,9 +137,6 @@ def case_name(family: str, training: dict[str, Any]) -> str:
 
 QUICK_CASES: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"precision": "bf16-mixed"}),
-    ("gpt2", {"precision": "fp16-mixed"}),
-    ("mixtral", {"precision": "bf16"}),
-    ("bert", {"precision": "fp32"}),
     ("llama", {"precision": "bf16-mixed", "activation_checkpointing": "full"}),
     ("llama", {"precision": "fp32", "gradient_accumulation": 2}),
     ("qwen3", {"precision": "bf16", "optimizer_in_backward": True}),
@@ -147,7 +144,9 @@ QUICK_CASES: list[tuple[str, dict[str, Any]]] = [
 SLOW_CASES: list[tuple[str, dict[str, Any]]] = [
     *[(family, {"precision": precision}) for family in CONFIGS for precision in ("fp32", "bf16-mixed")],
     ("llama", {"precision": "fp16-mixed"}),
+    ("gpt2", {"precision": "fp16-mixed"}),
     ("llama", {"precision": "bf16"}),
+    ("mixtral", {"precision": "bf16"}),
     ("gpt2", {"precision": "fp32", "activation_checkpointing": "full"}),
     ("llama", {"precision": "fp32", "optimizer_in_backward": True}),
 ]

@@ -135,13 +135,22 @@ def test_ascii_output_is_ascii(vramtop: Vramtop) -> None:
 
 @pytest.mark.parametrize(
     ("bound", "code", "verdict"),
-    quick_every(3, [("high_bytes", 0, "fits"), ("device_bytes", 4, "tight"), (None, 1, "does_not_fit")], start=1),
+    quick_every(
+        4,
+        [
+            ("high_bytes", 0, "fits"),
+            ("device_bytes", 4, "tight"),
+            ("low_bytes", 3, "unknown"),
+            (None, 1, "does_not_fit"),
+        ],
+        start=2,
+    ),
 )
 def test_fit_gives_a_verdict_for_a_described_machine(
     vramtop: Vramtop, bound: str | None, code: int, verdict: str
 ) -> None:
     peak = valid_json("estimate", vramtop("estimate", "job.toml", "--json", "--method", "formula").stdout)["peak"]
-    size = peak[bound] if bound else peak["device_bytes"] - 1
+    size = peak[bound] if bound else peak["low_bytes"] - 1
     done = vramtop("fit", "job.toml", "--json", "--gpu-memory", str(size), "--method", "formula")
     found = valid_json("fit", done.stdout)
     assert (done.returncode, found["verdict"]) == (code, verdict)

@@ -211,6 +211,7 @@ def test_a_range_that_says_nothing_is_no_verdict(capsys: pytest.CaptureFixture[s
     assert "cards on which it fits" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_on_any_card_is_not_told_to_do_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     for adapters, way in (("--lora", "try --qlora, or a shorter --seq-len"), ("--qlora", "try a shorter --seq-len")):
         main(["fit", "deepseek-v3", adapters, "--method", "formula"])

@@ -173,6 +173,7 @@ def test_a_suite_on_the_cpu_keeps_every_row_and_goes_on_where_it_stopped(measure
     assert "nested too deeply" in deep["error"]
 
 
+@pytest.mark.slow
 def test_results_of_another_card_or_no_results_are_not_overwritten(measured: Suite, tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     out.write_text("{}")

@@ -101,6 +101,18 @@ def test_a_tight_job_starts_unless_strict(run: Answer) -> None:
     assert "was not started (--strict)" in err
 
 
+def test_a_job_that_may_fit_but_is_expected_not_to_is_not_started(run: Answer) -> None:
+    _, out, _ = run("--fit", *SETTINGS, "--json", free=(1,))
+    peak = valid_json("fit", out)["budget"]["peak"]
+    between = (peak["low_bytes"] + peak["device_bytes"]) / 2 / GIB
+    code, out, err = run("--fit", *SETTINGS, free=(between,))
+    assert code == 3
+    assert "CANNOT TELL" in out
+    assert "ways to make it fit, least costly first:" in out
+    assert err.strip().endswith("was not started")
+    assert run("--fit", *SETTINGS, free=(between, 70))[0] == "GPU-00000001"
+
+
 def test_of_a_job_over_several_machines_this_machine_s_ranks_are_checked(run: Answer, tmp_path: Path) -> None:
     script = str(tmp_path / "train.py")
     several = ("torchrun", "--nnodes", "2", "--nproc-per-node", "2", script)

@@ -125,7 +125,7 @@ def advise(
     )
     if job.is_served:
         grown = replace(grown, micro_batch=None)  # vLLM runs as many sequences as its cache holds
-    if judge(budget) not in ("does_not_fit", "tight"):
+    if judge(budget) == "fits":
         return Advice(largest=grown)
     searched = quick if budget.learned is None else lambda changed: carried(scaled(changed), budget)
     found = suggest(

@@ -11,11 +11,11 @@ from dataclasses import replace
 import msgspec
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError, Verdict, VramtopError
+from vramtop.estimator.common.errors import CannotTellError, VramtopError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import parse_assignment, with_changes
 from vramtop.estimator.job.settings import ModelSpec, Parallel
-from vramtop.monitor.board.fit import FitResult, count_devices
+from vramtop.monitor.board.fit import DeviceVerdict, FitResult, count_devices
 
 from ...draw.text_output import printable
 from ...job.load_job import load_from_options
@@ -25,7 +25,6 @@ from .machine_gpus import gpus_here
 _MACHINES = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)(?:\d+:)?(\d+)")
 """How launchers are told of several machines (torchrun, accelerate, deepspeed)."""
 _MACHINES_VARIABLES = ("NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-_STARTS: dict[Verdict, bool] = {"fits": True, "tight": True, "unknown": True, "does_not_fit": False}
 
 
 def guarded(options: argparse.Namespace, launch: Sequence[str], environ: Mapping[str, str]) -> int | dict[str, str]:
@@ -59,13 +58,20 @@ def guarded(options: argparse.Namespace, launch: Sequence[str], environ: Mapping
             raise CannotTellError(f"{reason}; it was not started (--strict)") from None
         _say(f"{reason}; it is started all the same")
         return dict(environ)
-    starts = verdict.verdict == "fits" if options.strict else _STARTS[verdict.verdict]
+    starts = verdict.verdict == "fits" if options.strict else _starts(verdict, check.budget)
     if not starts:
         report_fit(options, check)
-        _say(f"the command was not started{' (--strict)' if _STARTS[verdict.verdict] else ''}")
+        _say(f"the command was not started{' (--strict)' if _starts(verdict, check.budget) else ''}")
         return EXIT_CODES[verdict.verdict]
     _say(verdict.sentence)
-    return {**environ, **_visible(verdict)}
+    return {**environ, **_visible(verdict, check.budget)}
+
+
+def _starts(verdict: FitResult | DeviceVerdict, budget: Budget) -> bool:
+    """Return True if a job is started by this verdict: unless it is expected not to fit."""
+    if verdict.verdict == "unknown" and not budget.peak.says_nothing:
+        return verdict.margin_bytes is None or verdict.margin_bytes >= 0
+    return verdict.verdict != "does_not_fit"
 
 
 def _require_known_key(text: str) -> None:
@@ -78,9 +84,9 @@ def _require_known_key(text: str) -> None:
     with_changes(Job(model=ModelSpec(id="any")), {key: value}, where="--set")
 
 
-def _visible(verdict: FitResult) -> dict[str, str]:
+def _visible(verdict: FitResult, budget: Budget) -> dict[str, str]:
     """Return CUDA_VISIBLE_DEVICES with the GPUs that were found, if the command might take one that does not do."""
-    if all(_STARTS[gpu.verdict] and not gpu.device.mig for gpu in verdict.gpus) or not verdict.rank_devices:
+    if all(_starts(gpu, budget) and not gpu.device.mig for gpu in verdict.gpus) or not verdict.rank_devices:
         return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(verdict.cuda_devices)}
 

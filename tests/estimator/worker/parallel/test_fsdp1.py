@@ -131,6 +131,7 @@ def test_adapters_in_reentrant_checkpoints_keep_inputs_and_gradients_of_all_bloc
     assert 14 * boundary <= outside - inside <= 17 * boundary
 
 
+@pytest.mark.slow
 def test_copies_of_the_shards_have_no_buckets(trace: Trace) -> None:
     """FSDP1 reduces sharded gradients between the copies in place (``_reduce_grad``)."""
     one, two = (trace({"precision": "bf16"}, changes)["phases"] for changes in ({}, {"data_replicate": 2}))

@@ -104,7 +104,7 @@ def test_the_verdict_of_a_pending_job_at_a_bound(
 ) -> None:
     budget = make_budget(Job(model=ModelSpec(id="gpt2")), device=40, low=38, high=44)
     bound = budget.peak.high_bytes if at_high else budget.peak.device_bytes
-    below, above = ("tight", "fits") if at_high else ("does_not_fit", "tight")
+    below, above = ("tight", "fits") if at_high else ("unknown", "tight")
     job = PendingJob(budget, one_gpu)
     first = job.verdict(bound + before * GIB)
     assert first == (above if before > 0 else below)

@@ -33,7 +33,9 @@ def device(index: int, free: float | None, committed: float = 0) -> DeviceCapaci
     )
 
 
-@pytest.mark.parametrize(("free", "verdict"), [(50, "fits"), (41, "tight"), (30, "does_not_fit"), (None, "unknown")])
+@pytest.mark.parametrize(
+    ("free", "verdict"), [(50, "fits"), (41, "tight"), (37, "unknown"), (30, "does_not_fit"), (None, "unknown")]
+)
 def test_verdicts_by_range(make_budget: Callable[..., Budget], free: float | None, verdict: str) -> None:
     budget = make_budget(device=37.65, low=36, high=44)  # expected: 16/16 of 37.65 GiB and less than 41
     assert budget.peak.device_bytes < 41 * GIB

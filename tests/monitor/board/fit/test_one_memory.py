@@ -25,7 +25,7 @@ def budget(make_budget: Callable[..., Budget]) -> Budget:
     return replace(make_budget(device=40), host=HOST)
 
 
-@pytest.mark.parametrize(("free", "verdict"), [(90, "fits"), (69, "does_not_fit")])
+@pytest.mark.parametrize(("free", "verdict"), [(90, "fits"), (67, "does_not_fit"), (69, "unknown")])
 def test_gpu_and_host_are_one_sum_on_this_machine(
     budget: Budget, make_gpu: Callable[..., GpuReading], make_snapshot: Callable[..., Snapshot], free: int, verdict: str
 ) -> None:

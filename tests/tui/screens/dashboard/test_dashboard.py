@@ -411,8 +411,7 @@ async def test_enter_opens_the_process_and_escape_returns(open_app, make_snapsho
         await pilot.press("enter")
         await opened(pilot, "AttachScreen")
         await pilot.press("escape")
-        await pilot.pause()
-        assert "0 H100" in screen_text(app)
+        await until_shown(pilot, lambda: "0 H100" in screen_text(app))
 
 
 @pytest.mark.parametrize(("key", "screen"), [("f", "FitCheckScreen"), ("a", "AttachScreen")])
