@@ -111,8 +111,6 @@ _CURVE_EIGHTHS = 4
 """Minimum thickness of the curve, in eighths of a row."""
 _PATTERNS = (("▓", " "), ("▒", "░"))
 """Held memory and memory still to come, of every other layer: without colour they are told apart by their patterns."""
-_DASH_CELLS = 4
-"""A line across the curve replaces every fourth of its cells."""
 _HELD_SHARE, _COMING_SHARE = 0.62, 0.24
 """Share of a component's colour in held memory and in memory still to come; the rest is background."""
 
@@ -285,8 +283,6 @@ def _with_line(row: list[Cell], levels: Sequence[int], y: int, band: _Band, line
         crest = 0 < reach < _STEPS + _CURVE_EIGHTHS
         if not crest:
             row[x] = Cell(line.char, line.colour, band.held.ground or band.held.colour if reach > 0 else band.ground)
-        elif x % _DASH_CELLS == 0:
-            row[x] = Cell(line.char, line.colour, band.ground if reach < _STEPS // 2 else row[x].colour)
     return row
 
 
@@ -378,7 +374,8 @@ class RunGraph(AxesGraph):
             rows = run_graph_rows(data, width=width, height=height, ground=ground, patterns=patterns)
             return rows, axis_rows(data, width=width, end=end)
 
-        self.show_graph(data.top_bytes, draw)
+        named = (GPU_TOTAL, EXPECTED)
+        self.show_graph(data.top_bytes, draw, lines=[line.size_bytes for line in data.lines if line.char in named])
 
 
 # One process of a run as text and bars: held memory, budget, torch's counters, and status.

@@ -417,25 +417,35 @@ def _drawn(graph: _Graph, shape: PanelShape, beyond: str, bound_colour: str) -> 
                 row[mark.column] = Cell(_MOMENT, mark.colour)
     if graph.expected_bytes is not None:
         row = rows[graph.row_of(graph.expected_bytes)]
-        row[:] = [_crossed(cell) if cell.char in " █┄┊" or at % 2 else cell for at, cell in enumerate(row)]
+        row[:] = [
+            _crossed(cell) if cell.char in " █┄┊" else cell for cell in row
+        ]  # the curve's own edge stays as it is
     if graph.timeline:
         rows.append(timeline_cells(graph.marks, shape.bar_width))
-    notes = [f"peak seen {format_gib(graph.seen_bytes)}"]
-    if graph.expected_bytes is not None:
-        beside = (
-            f", above {format_gib(graph.beside_bytes)} of others" if graph.beside_bytes >= _SHOWN_BESIDE_BYTES else ""
-        )
-        notes.append(f"{BUDGET_LINE * 2} expected{beside}")  # the bar of the budget has the figures, which stand once
-    if graph.high_bytes is not None:
-        notes.append(f"{_UPPER_BOUND * 2} at most")
     labels = [""] * len(rows)
     labels[0] = f"{format_gib(graph.top_bytes, digits=0)} GiB"
     labels[-1] = f"{graph.span_seconds / 60:.0f} min"
-    notes = [*notes[: len(rows)], *[""] * (len(rows) - len(notes))]
+    notes = _notes(graph, len(rows))
     return tuple(
         panel_line(label, bar_content(cells), Content.styled(note, MUTED), shape)
         for label, cells, note in zip(labels, rows, notes, strict=True)
     )
+
+
+def _notes(graph: _Graph, lines: int) -> list[str]:
+    """Return what stands right of each line: a line of the budget is named where it is, and the peak where room is."""
+    notes = [""] * lines
+    if graph.high_bytes is not None:
+        notes[graph.row_of(graph.high_bytes)] = f"{_UPPER_BOUND * 2} at most"
+    if graph.expected_bytes is not None:
+        row, others = graph.row_of(graph.expected_bytes), graph.beside_bytes
+        words = (
+            f"{BUDGET_LINE * 2} expected{', at most' if notes[row] else ''}"  # the bar of the budget has the figures
+        )
+        notes[row] = words + (f", above {format_gib(others)} of others" if others >= _SHOWN_BESIDE_BYTES else "")
+    if "" in notes:
+        notes[notes.index("")] = f"peak seen {format_gib(graph.seen_bytes)}"
+    return notes
 
 
 def _crossed(cell: Cell) -> Cell:
