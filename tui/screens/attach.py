@@ -15,6 +15,7 @@ from textual.content import Content
 from textual.events import Resize
 from textual.message import Message
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -76,7 +77,7 @@ from ..draw.memory_graph import (
 )
 from ..draw.palette import COMPONENTS, OTHER_MEMORY, STATUSES, blend, colour_of, ink_on
 from ..draw.text_output import printable
-from ..job.form import TUNING, FormReading, JobForm
+from ..job.form import TUNING, FormReading, JobForm, field_row_id
 from ..keys import bind, shown_key
 from ..reports.divergence_text import divergence_content
 from ..widgets.budget_view import (
@@ -1306,6 +1307,14 @@ class AttachScreen(Screen[None]):
         in_settings = self.focused is not None and settings in self.focused.ancestors
         self._focus_on(None if in_settings else self.query_one(JobForm))
 
+    def focus_previous(self, selector: str | type[Widget] = "*") -> Widget | None:
+        """Move the focus back; on a narrow terminal from the run to the settings, to the field edited last."""
+        table = self.query_one(RankTable)
+        if self.focused is not table or not self.has_class("-narrow") or not self.query(JobForm):
+            return super().focus_previous(selector)
+        self._focus_on(self.query_one(JobForm), self._edited_field)
+        return self.focused
+
     def action_forget(self) -> None:
         """Forget the settings that the user filled in for this command line, and read the process again."""
         attachment = self._attachment
@@ -1502,10 +1511,12 @@ class AttachScreen(Screen[None]):
         line.update(f"{mark} {sentence}{note}" if sentence else "")
         line.set_class(bool(sentence), "-shown")
 
-    def _focus_on(self, form: JobForm | None) -> None:
-        """Move the focus to the form, or to the run; narrow terminals show only one of them."""
+    def _focus_on(self, form: JobForm | None, key: str | None = None) -> None:
+        """Move the focus to the form or one of its fields, or to the run; narrow terminals show only one of them."""
         self.set_class(form is not None, "-settings")
-        (form.query("Input, Choice").first() if form else self.query_one(RankTable)).focus()
+        fields = form.query(f"#{field_row_id(key)} Input, #{field_row_id(key)} Choice") if form and key else ()
+        field = next(iter(fields), None)
+        (field or form.query("Input, Choice").first() if form else self.query_one(RankTable)).focus()
         self.refresh_bindings()
 
     @on(Resize)

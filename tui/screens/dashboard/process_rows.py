@@ -1031,8 +1031,8 @@ class TableView:
     @property
     def empty_columns(self) -> Collection[ColumnName]:
         """The columns of budgets while no process has one."""
-        runs, rows = (self._board.runs, self._board.processes) if self._board else ((), ())
-        return () if any(each.budget for each in (*runs, *rows)) else _OF_BUDGETS
+        rows = (*self._board.processes, *self._board.ended_processes) if self._board else ()
+        return () if any(row.budget for row in rows) else _OF_BUDGETS
 
     @property
     def row_count(self) -> int:

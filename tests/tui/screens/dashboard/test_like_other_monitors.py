@@ -101,3 +101,11 @@ async def test_u_shows_the_processes_of_one_user_and_then_all(open_app: Open) ->
         assert any(line.strip() == "user:ana" for line in screen_lines(pilot.app))
         await pilot.press("u")
         await until_shown(pilot, lambda: users() == {"ana", "bob"})
+
+
+async def test_light_in_the_palette_is_the_light_theme(open_app: Open) -> None:
+    async with on_first_board(open_app(1)) as pilot:
+        await pilot.press("ctrl+p", *"light")
+        await until_shown(pilot, lambda: any("Light theme" in line for line in screen_lines(pilot.app)))
+        await pilot.press("enter")
+        await until_shown(pilot, lambda: pilot.app.theme == "vramtop-light")
