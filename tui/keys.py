@@ -172,7 +172,7 @@ class FixedKey:
 ALT_DIGIT_CHARACTERS = "¡™£¢∞§¶•ª"
 """The characters of Alt and a digit from 1 to 9, as Textual receives them (those of a Mac's keyboard)."""
 SHARED_KEYS = {
-    "app.help": Key("question_mark,f1", "this help; a function key works while you type in a field, too"),
+    "app.help": Key("question_mark,f1,h", "this help; a function key works while you type in a field, too"),
     "app.pause": Key("Z,space", "pause or resume the readings; where Space marks rows, it does only that"),
     "app.palette": Key("ctrl+p", "all commands and themes", first=True),
     "app.back": Key(
@@ -267,16 +267,17 @@ DASHBOARD_KEYS = {
     "dashboard.settings": Key("comma", "settings, with value and origin of each; keys and colours, too"),
     "dashboard.record": Key("r", "start or stop recording to a file"),
     "dashboard.dismiss": Key("x", "dismiss the ended run under the cursor, or unpin a pending job"),
-    "dashboard.host_line": Key("h", "show or hide the host line: CPU, RAM, swap, load"),
+    "dashboard.host_line": Key("H", "show or hide the host line: CPU, RAM, swap, load"),
     "processes.view": Key("v", "switch the view: runs, all processes, process tree; remembered"),
     "processes.mark": Key("space", "mark the processes under the cursor, to signal them together"),
     "processes.columns": Key("c", "choose columns, such as SM, CPU, RAM, threads; remembered"),
-    "processes.sort": Key("s", "sort by the next column; ↓ marks it"),
+    "processes.sort": Key("s,o,f6", "sort by the next column; ↓ marks it"),
     "processes.signal": Key(
-        "k",
+        "k,K,f9",
         "signal the marked processes, or those under the cursor: TERM, INT or KILL; asks first, by name; "
         "not with --read-only",
     ),
+    "processes.user": Key("u", "show only processes of the user under the cursor; again: all"),
     "processes.leave_alone": Key("l", "detach from the run under the cursor and leave it alone, or attach to it again"),
     "columns.switch": Key("space", "show or hide the column under the cursor"),
     "columns.more_important": Key("left,minus,shift+up", "more important: the column stays longer when space is short"),

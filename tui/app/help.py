@@ -34,7 +34,7 @@ _BARS = (
     ("budget", "what its jobs should use, by component, at the same scale: the whole GPU"),
     ("├──┤", "the range of that budget: a job outside it is OVER or UNDER; hatched: settings are guessed"),
     ("·", "what PyTorch's allocator keeps cached beyond the components"),
-    ("┈", "the budget in the graph; the top of the graph is the GPU's memory"),
+    ("━", "the budget in the graph; the top of the graph is the GPU's memory"),
     ("┃", "where the budget ends, on the one-line bars"),
     ("0:3", "a MIG device: GPU 0, GPU instance 3 (0:3:1: compute instance 1); its bars are scaled to its own memory"),
     ("n/a", "not available; the details say why"),

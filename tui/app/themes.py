@@ -1,9 +1,12 @@
 """Three themes beside Textual's own: dark, light, and high contrast."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 
+from textual.app import SystemCommand
+from textual.screen import Screen
 from textual.theme import Theme
 
 from ..draw.palette import use_colours, weak_colours
@@ -100,6 +103,13 @@ class ThemedApp(TerminalApp):
         wanted = self.get_theme(name or os.environ.get("TEXTUAL_THEME") or DEFAULT_THEME)
         self._unknown_theme = name if wanted is None else None
         self.theme = DEFAULT_THEME if wanted is None else wanted.name
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Return the commands of the command palette: vramtop's themes by name, and Textual's own."""
+        for theme in THEMES:
+            words = theme.name.removeprefix("vramtop-").capitalize()
+            yield SystemCommand(f"{words} theme", f"Draw in {theme.name}", partial(self.choose_theme, theme.name))
+        yield from super().get_system_commands(screen)
 
     def on_mount(self) -> None:
         """Say that there is no theme of the name that was asked for; an app's own ``on_mount`` runs as well."""

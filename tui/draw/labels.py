@@ -368,7 +368,7 @@ def fan_words(reading: GpuReading) -> str | None:
 # row of ``palette.OTHER_MEMORY``, from which legends are made, and a segment here.
 
 
-BUDGET_LINE = "┈"
+BUDGET_LINE = "━"
 _MIN_PROCESS_CELLS = 1.5
 """Processes of fewer cells are drawn as one segment."""
 _MARK = "┃"

@@ -78,13 +78,24 @@ def level_of(size: int | None, full: int, top_bytes: int) -> int:
     return 0 if not size else min(full, max(1, round(size * full / top_bytes)))
 
 
-def axis_labels(top_bytes: int, height: int, *, ascii_only: bool) -> list[str]:
-    """Return the scale at the left: each label is the value of the top edge of its row, but the last one is 0."""
+def axis_labels(top_bytes: int, height: int, *, ascii_only: bool, lines: Sequence[int] = ()) -> list[str]:
+    """Return the scale at the left: the value of the top edge of a row, or of the line in it; the last one is 0.
+
+    Args:
+        top_bytes: at the top edge.
+        height: in rows.
+        ascii_only: without line characters.
+        lines: sizes of horizontal lines; a label of another value beside one would look like the line's.
+    """
     tick, edge = "|" if ascii_only else "┤", "|" if ascii_only else "│"
-    named = {0: top_bytes / GIB, height - 1: 0.0}
-    if height >= 5:
-        middle = height // 2
+    drawn = {
+        height - 1 - min(height - 1, size * height // top_bytes): size / GIB for size in lines if size <= top_bytes
+    }
+    named = {0: top_bytes / GIB}
+    middle = height // 2
+    if height >= 5 and not any(abs(y - middle) <= 1 for y in drawn):
         named[middle] = top_bytes * (height - middle) / height / GIB
+    named |= {**drawn, height - 1: 0.0}
     digits = 0 if top_bytes >= 10 * GIB else 1
     width = len(f"{top_bytes / GIB:.{digits}f}")
     return [f"{named[y]:{width}.{digits}f} {tick}" if y in named else f"{'':{width}} {edge}" for y in range(height)]

@@ -1280,7 +1280,8 @@ class JobForm(VerticalScroll):
             if found:
                 yield _Section(found, "heading-found", state.found_title)
         basic = tuple(key for key in BASIC if key not in placed)
-        yield _Section(basic, "heading-defaults" if placed else "", "not found: defaults used")
+        typed = "defaults used, or what you typed" if self.state.edited.intersection(basic) else "defaults used"
+        yield _Section(basic, "heading-defaults" if placed else "", f"not found: {typed}")
         for group in self._groups:
             if rest := tuple(key for key in group.keys if key not in placed):
                 yield _Section(rest, group.id, group.title, group)

@@ -15,6 +15,7 @@ from textual.content import Content
 from textual.events import Resize
 from textual.message import Message
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -76,7 +77,7 @@ from ..draw.memory_graph import (
 )
 from ..draw.palette import COMPONENTS, OTHER_MEMORY, STATUSES, blend, colour_of, ink_on
 from ..draw.text_output import printable
-from ..job.form import TUNING, FormReading, JobForm
+from ..job.form import TUNING, FormReading, JobForm, field_row_id
 from ..keys import bind, shown_key
 from ..reports.divergence_text import divergence_content
 from ..widgets.budget_view import (
@@ -111,8 +112,6 @@ _CURVE_EIGHTHS = 4
 """Minimum thickness of the curve, in eighths of a row."""
 _PATTERNS = (("▓", " "), ("▒", "░"))
 """Held memory and memory still to come, of every other layer: without colour they are told apart by their patterns."""
-_DASH_CELLS = 4
-"""A line across the curve replaces every fourth of its cells."""
 _HELD_SHARE, _COMING_SHARE = 0.62, 0.24
 """Share of a component's colour in held memory and in memory still to come; the rest is background."""
 
@@ -285,8 +284,6 @@ def _with_line(row: list[Cell], levels: Sequence[int], y: int, band: _Band, line
         crest = 0 < reach < _STEPS + _CURVE_EIGHTHS
         if not crest:
             row[x] = Cell(line.char, line.colour, band.held.ground or band.held.colour if reach > 0 else band.ground)
-        elif x % _DASH_CELLS == 0:
-            row[x] = Cell(line.char, line.colour, band.ground if reach < _STEPS // 2 else row[x].colour)
     return row
 
 
@@ -378,7 +375,8 @@ class RunGraph(AxesGraph):
             rows = run_graph_rows(data, width=width, height=height, ground=ground, patterns=patterns)
             return rows, axis_rows(data, width=width, end=end)
 
-        self.show_graph(data.top_bytes, draw)
+        named = (GPU_TOTAL, EXPECTED)
+        self.show_graph(data.top_bytes, draw, lines=[line.size_bytes for line in data.lines if line.char in named])
 
 
 # One process of a run as text and bars: held memory, budget, torch's counters, and status.
@@ -1309,6 +1307,14 @@ class AttachScreen(Screen[None]):
         in_settings = self.focused is not None and settings in self.focused.ancestors
         self._focus_on(None if in_settings else self.query_one(JobForm))
 
+    def focus_previous(self, selector: str | type[Widget] = "*") -> Widget | None:
+        """Move the focus back; on a narrow terminal from the run to the settings, to the field edited last."""
+        table = self.query_one(RankTable)
+        if self.focused is not table or not self.has_class("-narrow") or not self.query(JobForm):
+            return super().focus_previous(selector)
+        self._focus_on(self.query_one(JobForm), self._edited_field)
+        return self.focused
+
     def action_forget(self) -> None:
         """Forget the settings that the user filled in for this command line, and read the process again."""
         attachment = self._attachment
@@ -1505,10 +1511,12 @@ class AttachScreen(Screen[None]):
         line.update(f"{mark} {sentence}{note}" if sentence else "")
         line.set_class(bool(sentence), "-shown")
 
-    def _focus_on(self, form: JobForm | None) -> None:
-        """Move the focus to the form, or to the run; narrow terminals show only one of them."""
+    def _focus_on(self, form: JobForm | None, key: str | None = None) -> None:
+        """Move the focus to the form or one of its fields, or to the run; narrow terminals show only one of them."""
         self.set_class(form is not None, "-settings")
-        (form.query("Input, Choice").first() if form else self.query_one(RankTable)).focus()
+        fields = form.query(f"#{field_row_id(key)} Input, #{field_row_id(key)} Choice") if form and key else ()
+        field = next(iter(fields), None)
+        (field or form.query("Input, Choice").first() if form else self.query_one(RankTable)).focus()
         self.refresh_bindings()
 
     @on(Resize)

@@ -574,7 +574,7 @@ class VerdictView(VerticalScroll):
     DEFAULT_CSS = """
     VerdictView { padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     VerdictView Static { height: auto; text-wrap: wrap; }
-    VerdictView #problem { display: none; color: $text-error; text-wrap: nowrap; text-overflow: ellipsis; }
+    VerdictView #problem { display: none; height: auto; color: $text-error; }
     VerdictView.-invalid #problem { display: block; }
     VerdictView.-invalid #headline, VerdictView.-invalid #answer, VerdictView.-invalid #details { text-opacity: 50%; }
     VerdictView #comparison { display: none; margin: 1 0 0 0; }
@@ -787,6 +787,7 @@ class GpuPicker(Horizontal):
     GpuPicker { width: 1fr; height: 1; padding: 0 1; }
     GpuPicker Label { padding: 0 1; }
     GpuPicker #on { width: 24; }
+    GpuPicker.-catalogue #on { width: 4; }
     GpuPicker SearchChoice { width: 1fr; max-width: 46; }
     GpuPicker Input { width: 9; }
     """
@@ -801,6 +802,7 @@ class GpuPicker(Horizontal):
         self._names = (_HERE, *self._catalogue)
         self._words = (_HERE_WORDS, *(gpu.label for gpu in self._catalogue.values()))
         self._chosen = _catalogue_name(chosen)
+        self.set_class(self._chosen != _HERE, "-catalogue")  # names of cards are long
         self._count: int | None = None
         self._board: Board | None = None
         self._choice: DeviceChoice | None = None
@@ -895,12 +897,13 @@ class GpuPicker(Horizontal):
         """Show the count if a model of the catalogue is chosen."""
         if not self.query("#count"):
             self.mount(*_count_widgets())
+        self.set_class(self._chosen != _HERE, "-catalogue")
         for widget in (self.query_one("#times"), self.query_one("#count")):
             widget.display = self._chosen != _HERE
 
 
 def _count_widgets() -> tuple[Widget, Widget]:
-    count = Input(placeholder="per rank", compact=True, type="integer", max_length=5, id="count")
+    count = Input(placeholder="per rank", compact=True, type="integer", max_length=5, valid_empty=True, id="count")
     return Label("×", id="times"), count
 
 

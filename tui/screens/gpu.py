@@ -571,7 +571,7 @@ GPU_KEYS: list[BindingType] = [
 ]  # fmt: skip
 GPU_SCREEN_KEYS: list[BindingType] = [
     *GPU_KEYS,
-    *(key for key in PROCESS_KEYS if key.action != "view"),
+    *(key for key in PROCESS_KEYS if key.action not in ("view", "filter_by_user")),
     bind("dashboard.process", "app.open_screen('process')", "Info", show=False),
 ]
 """With those that act on the processes of the GPU."""

@@ -507,7 +507,7 @@ class StepGraph(AxesGraph):
             )
             return rows, axis_rows(step, width=max(1, width))
 
-        self.show_graph(top, draw)
+        self.show_graph(top, draw, lines=() if gpu_bytes is None else (gpu_bytes,))
 
 
 # The largest tensors at a budget's peak, by module, as text.

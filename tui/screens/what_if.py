@@ -292,7 +292,8 @@ class WhatIfPlot(AxesGraph):
             rows = what_if_rows(sweep, width=width, height=height, top=top, cursor=cursor, ascii_only=ascii_only)
             return rows, axis_rows(sweep, width=width, cursor=cursor, ascii_only=ascii_only)
 
-        self.show_graph(top, draw)
+        limits = (sweep.limits.gpu_bytes, sweep.limits.available_bytes)
+        self.show_graph(top, draw, lines=[size for size in limits if size is not None])
 
 
 # Keys of the what-if screen.

@@ -64,18 +64,25 @@ class AxesGraph(CellRows):
     """A graph of sizes with a scale at the left, and a horizontal axis of two lines below."""
 
     _top_bytes = 0
+    _lines: Sequence[int] = ()
     _draw_graph: DrawGraph | None = None
 
-    def show_graph(self, top_bytes: int, draw: DrawGraph) -> None:
-        """Draw this graph now, and again for every other size of the widget."""
-        self._top_bytes, self._draw_graph = top_bytes, draw
+    def show_graph(self, top_bytes: int, draw: DrawGraph, *, lines: Sequence[int] = ()) -> None:
+        """Draw this graph now, and again for every other size of the widget.
+
+        Args:
+            top_bytes: at the top edge.
+            draw: draws it.
+            lines: sizes of its horizontal lines, which the scale names; the last of two in a row counts.
+        """
+        self._top_bytes, self._draw_graph, self._lines = top_bytes, draw, lines
         self._draw()
 
     def _draw(self) -> None:
         height = self.size.height - _AXIS_LINES
         if self._draw_graph is None or height <= 0:
             return
-        labels = axis_labels(self._top_bytes, height, ascii_only=self._ascii_only)
+        labels = axis_labels(self._top_bytes, height, ascii_only=self._ascii_only, lines=self._lines)
         rows, below = self._draw_graph(max(0, self.size.width - len(labels[0])), height)
         graph = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, rows, strict=False)]
         margin = [Cell(" ")] * len(labels[0])

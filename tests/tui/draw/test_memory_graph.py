@@ -90,3 +90,9 @@ def test_every_drawing_has_its_size_and_only_the_latest_readings(sizes, width, h
     assert [len(row) for row in rows] == [width] * height
     for upper, lower in pairwise(rows):
         assert all(below == "█" for above, below in zip(upper, lower, strict=True) if above != " ")
+
+
+def test_a_line_has_its_value_beside_it_in_the_place_of_another_one():
+    assert axis_labels(80 * GIB, 7, ascii_only=True) == ["80 |", "   |", "   |", "46 |", "   |", "   |", " 0 |"]
+    lined = axis_labels(80 * GIB, 7, ascii_only=True, lines=[47 * GIB, 90 * GIB])
+    assert lined == ["80 |", "   |", "47 |", "   |", "   |", "   |", " 0 |"]

@@ -22,6 +22,7 @@ from ...draw.labels import (
     BUDGET_LINE,
     FAINT,
     MUTED,
+    SEPARATOR,
     WORST_FIRST,
     alarm,
     badge,
@@ -75,8 +76,8 @@ _MIN_UTIL_WIDTH = 72
 """Width of lines with utilisation."""
 _MIN_JOB_WIDTH = 100
 """Width of lines with the job."""
-MIN_HARDWARE_WIDTH = 140
-"""Width of lines with power, temperature, and what slows the GPU down."""
+_MIN_HARDWARE_WIDTH, _MIN_BOTH_WIDTH = 95, 115
+"""Width of lines, without the names of GPUs, with power, temperature and what slows the GPU down; with jobs, too."""
 _HARDWARE_WIDTH = 20
 _JOB_WIDTH = 22
 _INDEX_WIDTH = 2
@@ -92,7 +93,13 @@ def gpu_name_width(gpus: Sequence[GpuRow]) -> int:
 
 
 def gpu_row_line(
-    gpu: GpuRow, width: int, *, selected: bool, names: int = _INDEX_WIDTH, stale_seconds: float | None = None
+    gpu: GpuRow,
+    width: int,
+    *,
+    selected: bool,
+    names: int = _INDEX_WIDTH,
+    stale_seconds: float | None = None,
+    jobs: bool = True,
 ) -> Content:
     """Return the GPU's line, exactly ``width`` cells wide.
 
@@ -102,6 +109,7 @@ def gpu_row_line(
         names: cells for the name at the left, from ``gpu_name_width``.
         selected: the cursor is on this GPU.
         stale_seconds: age of its reading if that is stale.
+        jobs: some GPU has a job to name.
     """
     reading = gpu.reading
     mark = "▶" if selected else " "
@@ -112,9 +120,9 @@ def gpu_row_line(
     if width >= _MIN_UTIL_WIDTH:
         util = "n/a" if reading.utilisation_percent is None else f"{reading.utilisation_percent} %"
         right.insert(2, Content(f"{util:>{_UTIL_WIDTH}}"))
-    if width >= _MIN_JOB_WIDTH:
+    if jobs and width >= _MIN_JOB_WIDTH:
         right.append(_job_gpu_row_text(gpu))
-    if width >= MIN_HARDWARE_WIDTH:
+    if shows_hardware(width - names, jobs=jobs):
         right.insert(3, hardware_cell(reading, _HARDWARE_WIDTH))
     words = Content("  ").join(right)
     room = max(4, width - index.cell_length - words.cell_length - 2)
@@ -143,14 +151,29 @@ def _drawn_gpu_row_text(gpu: GpuRow, room: int) -> Content:
     return Content.styled(set_cell_size(shorten(f"n/a: {printable(reason)}", room), room + 1), MUTED)
 
 
-def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH) -> Content:
+def shows_hardware(width: int, *, jobs: bool) -> bool:
+    """Return True if lines have power and temperature, beside the jobs if there are any.
+
+    Args:
+        width: of a line without the name of its GPU.
+        jobs: some GPU has a job to name.
+    """
+    return width >= (_MIN_BOTH_WIDTH if jobs else _MIN_HARDWARE_WIDTH)
+
+
+def names_jobs(gpus: Sequence[GpuRow]) -> bool:
+    """Return True if the line of some GPU names a job or, of a MIG device, a process."""
+    return any(row.job or isinstance(gpu.reading, MigDevice) for gpu in gpus for row in gpu.rows)
+
+
+def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH, jobs: bool = True) -> Content:
     """Return the titles above the lines of ``gpu_row_line``."""
     right = [f"{'used/total':>11}", f"{'free':>5}", f"{' status':{_STATUS_WIDTH}}"]
     if width >= _MIN_UTIL_WIDTH:
         right.insert(2, f"{'util':>{_UTIL_WIDTH}}")
-    if width >= _MIN_JOB_WIDTH:
+    if jobs and width >= _MIN_JOB_WIDTH:
         right.append(f"{'job':{_JOB_WIDTH}}")
-    if width >= MIN_HARDWARE_WIDTH:
+    if shows_hardware(width - names, jobs=jobs):
         right.insert(3, f"{'power    temp':>{_HARDWARE_WIDTH}}")
     words = "  ".join(right)
     room = max(4, width - names - 2 - len(words) - 2)
@@ -248,11 +271,11 @@ class GpuRows(RowTable[GpuLine], can_focus=True):
         self, gpus: Sequence[GpuRow], *, width: int, name_width: int, selected: int, stale: Sequence[float | None]
     ) -> None:
         """Show these GPUs; ``stale``: the age in seconds of each reading that is stale, else None."""
-        self.cursor_row, self._moved = selected, False
+        self.cursor_row, self._moved, jobs = selected, False, names_jobs(gpus)
         self.show_rows([
             GpuLine(
                 gpu.reading.key,
-                gpu_row_line(gpu, width, names=name_width, selected=at == selected, stale_seconds=age),
+                gpu_row_line(gpu, width, names=name_width, selected=at == selected, stale_seconds=age, jobs=jobs),
             )
             for at, (gpu, age) in enumerate(zip(gpus, stale, strict=True))
         ])  # fmt: skip
@@ -417,25 +440,35 @@ def _drawn(graph: _Graph, shape: PanelShape, beyond: str, bound_colour: str) -> 
                 row[mark.column] = Cell(_MOMENT, mark.colour)
     if graph.expected_bytes is not None:
         row = rows[graph.row_of(graph.expected_bytes)]
-        row[:] = [_crossed(cell) if cell.char in " █┄┊" or at % 2 else cell for at, cell in enumerate(row)]
+        row[:] = [
+            _crossed(cell) if cell.char in " █┄┊" else cell for cell in row
+        ]  # the curve's own edge stays as it is
     if graph.timeline:
         rows.append(timeline_cells(graph.marks, shape.bar_width))
-    notes = [f"peak seen {format_gib(graph.seen_bytes)}"]
-    if graph.expected_bytes is not None:
-        beside = (
-            f", above {format_gib(graph.beside_bytes)} of others" if graph.beside_bytes >= _SHOWN_BESIDE_BYTES else ""
-        )
-        notes.append(f"{BUDGET_LINE * 2} expected{beside}")  # the bar of the budget has the figures, which stand once
-    if graph.high_bytes is not None:
-        notes.append(f"{_UPPER_BOUND * 2} at most")
     labels = [""] * len(rows)
     labels[0] = f"{format_gib(graph.top_bytes, digits=0)} GiB"
     labels[-1] = f"{graph.span_seconds / 60:.0f} min"
-    notes = [*notes[: len(rows)], *[""] * (len(rows) - len(notes))]
+    notes = _notes(graph, len(rows))
     return tuple(
         panel_line(label, bar_content(cells), Content.styled(note, MUTED), shape)
         for label, cells, note in zip(labels, rows, notes, strict=True)
     )
+
+
+def _notes(graph: _Graph, lines: int) -> list[str]:
+    """Return what stands right of each line: a line of the budget is named where it is, and the peak where room is."""
+    notes = [""] * lines
+    if graph.high_bytes is not None:
+        notes[graph.row_of(graph.high_bytes)] = f"{_UPPER_BOUND * 2} at most"
+    if graph.expected_bytes is not None:
+        row, others = graph.row_of(graph.expected_bytes), graph.beside_bytes
+        words = (
+            f"{BUDGET_LINE * 2} expected{', at most' if notes[row] else ''}"  # the bar of the budget has the figures
+        )
+        notes[row] = words + (f", above {format_gib(others)} of others" if others >= _SHOWN_BESIDE_BYTES else "")
+    if "" in notes:
+        notes[notes.index("")] = f"peak seen {format_gib(graph.seen_bytes)}"
+    return notes
 
 
 def _crossed(cell: Cell) -> Cell:
@@ -453,10 +486,14 @@ def _beside_bytes(gpu: GpuRow) -> int:
 
 
 _NAME_WIDTH = 38
-"""Cells for the name of a GPU in a wide panel, with the frame."""
+"""Most cells for the name of a GPU in a wide panel, with the frame."""
+_FRAME_CELLS = 9
+"""Corners, blanks, and a piece of the rule between the name and the figures of a panel."""
 _MIN_BAR_WIDTH = 12
 _IN_USE_WIDTH = 60
 """Width of figures that say ``in use``; where there is less room, the bar alone says it."""
+_ALWAYS = 3
+"""The figures that are worth more than these words: utilisation, power, temperature."""
 
 
 def panel_lines(
@@ -501,8 +538,10 @@ def _jobless_lines(gpu: GpuRow, shape: PanelShape, stale_seconds: float | None) 
 
 
 def _title(corners: str, reading: GpuReading, style: str, shape: PanelShape, stale_seconds: float | None) -> Content:
-    figures = _figures(reading, max(shape.width // 2 + 8, shape.width - _NAME_WIDTH), stale_seconds)
-    return _border(corners, _name(reading), figures, style, shape.width)
+    name = _name(reading)
+    least = min(name.cell_length + _FRAME_CELLS, _NAME_WIDTH)
+    figures = _figures(reading, max(shape.width // 2 + 8, shape.width - least), stale_seconds)
+    return _border(corners, name, figures, style, shape.width)
 
 
 def used_words(reading: GpuReading, unit: str = "GiB") -> str:
@@ -529,13 +568,18 @@ def _name(reading: GpuReading) -> Content:
 
 
 def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Content:
-    parts: list[Content | str] = [
-        Content.styled(shorten(used_words(reading, "GiB in use" if width >= _IN_USE_WIDTH else "GiB"), width), "bold")
-    ]
+    rest: list[Content | str] = [f"free {format_gib(reading.free_bytes)}", *gpu_figure_parts(reading)]
     if stale_seconds is not None:
-        parts.insert(0, Content.styled(f" ! {format_duration(stale_seconds)} old ", alarm()))
-    parts.append(f"free {format_gib(reading.free_bytes)}")
-    return join_to_width([*parts, *gpu_figure_parts(reading)], width)
+        age = Content.styled(f" ! {format_duration(stale_seconds)} old ", alarm())
+        return join_to_width([age, _used(reading, "GiB", width), *rest], width)
+    wanted = [_used(reading, "GiB in use", width), *rest]
+    needed = sum(Content.assemble(part).cell_length + len(SEPARATOR) for part in wanted[: 2 + _ALWAYS]) - len(SEPARATOR)
+    words = "GiB in use" if width >= max(needed, _IN_USE_WIDTH) else "GiB"
+    return join_to_width([_used(reading, words, width), *rest], width)
+
+
+def _used(reading: GpuReading, unit: str, width: int) -> Content:
+    return Content.styled(shorten(used_words(reading, unit), width), "bold")
 
 
 def _held_line(gpu: GpuRow, shape: PanelShape) -> Content:
@@ -738,9 +782,10 @@ class GpuArea:
         row_width = width - (layout.gpu_height < len(board.displayed_gpus))  # the scrollbar
         name_width = gpu_name_width(board.displayed_gpus)
         rows.styles.height = layout.gpu_height
-        titles.show(gpu_row_titles(row_width, names=name_width))
+        jobs = names_jobs(board.displayed_gpus)
+        titles.show(gpu_row_titles(row_width, names=name_width, jobs=jobs))
         rows.show_gpus(board.displayed_gpus, width=row_width, name_width=name_width, selected=selected, stale=stale)
-        if row_width >= MIN_HARDWARE_WIDTH:
+        if shows_hardware(row_width - name_width, jobs=jobs):
             self._demand_details(board.displayed_gpus, row_width)
         if layout.open_panel:
             shape = PanelShape(width=width, graph_height=layout.graph_height)

@@ -351,6 +351,7 @@ def columns_for(
     widths: Mapping[ColumnName, int] | None = None,
     groups: bool = False,
     wanted: Sequence[ColumnName] | None = None,
+    empty: Collection[ColumnName] = (),
 ) -> list[ProcessColumn]:
     """Return the columns that fit, in order.
 
@@ -360,10 +361,12 @@ def columns_for(
         widths: least widths of columns that need more than usual.
         groups: there is a group of several rows.
         wanted: the user's choice, the most important first; None: the default.
+        empty: columns without a figure in any row, which go first where there is little room.
     """
     least = widths or {}
     columns = {column.name: column for column in COLUMNS if groups or not column.of_groups}
-    places = {name: place for place, name in enumerate(filter(columns.get, wanted or default_columns()))}
+    named = sorted(filter(columns.get, wanted or default_columns()), key=lambda name: name in empty)
+    places = {name: place for place, name in enumerate(named)}
     chosen = [
         replace(column, width=max(column.width, least.get(name, 0)), importance=places[name])
         for name, column in columns.items()
@@ -711,7 +714,8 @@ def _searched_text(row: TableRow) -> str:
         return cells.lower()  # its GPUs are found in its processes
     process = row.row.process.command or "" if row.row else ""  # also what the cell leaves out
     job = row.row.job.label if row.row and row.row.job else ""
-    return f"{cells} {job} {process} gpu{row.gpu.index} gpu{row.gpu.label}".lower()
+    user = f"user:{row.row.process.user}" if row.row else ""
+    return f"{cells} {job} {process} gpu{row.gpu.index} gpu{row.gpu.label} {user}".lower()
 
 
 def _position(row: TableRow) -> tuple[float, ...]:
@@ -997,6 +1001,7 @@ def _order(node: _Node, by: SortKey) -> tuple[object, ...]:
 ViewName = Literal["runs", "tree", "processes"]
 VIEWS: tuple[ViewName, ...] = ("runs", "processes", "tree")
 
+_OF_BUDGETS: tuple[ColumnName, ...] = ("BUDGET", "DIFF")
 _MAX_GPU_WIDTH = 9
 """Longer lists of GPUs are cut."""
 
@@ -1022,6 +1027,12 @@ class TableView:
     def has_groups(self) -> bool:
         """True if it shows a group of several rows."""
         return self.name == "runs" and any(len(group.rows) > 1 for group in self._all_groups())
+
+    @property
+    def empty_columns(self) -> Collection[ColumnName]:
+        """The columns of budgets while no process has one."""
+        rows = (*self._board.processes, *self._board.ended_processes) if self._board else ()
+        return () if any(row.budget for row in rows) else _OF_BUDGETS
 
     @property
     def row_count(self) -> int:

@@ -68,6 +68,7 @@ PROCESS_KEYS = (
     bind("processes.mark", "mark", "Mark", show=False),
     bind("processes.columns", "columns", "Columns", show=False),
     bind("processes.sort", "sort", "Sort"),
+    bind("processes.user", "filter_by_user", "User", show=False),
     bind("processes.signal", "terminate", "Kill"),
     bind("processes.signal", "explain_refusal", help_text=""),
     bind("processes.leave_alone", "leave_alone", "Leave", show=False),
@@ -335,6 +336,7 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
             widths=view.widths(rows),
             groups=view.has_groups,
             wanted=self._wanted or self.usual_columns,
+            empty=() if self._wanted else view.empty_columns,
         )
         sorted_by = SORTED_BY[self.sort_key]
         if is_figure(sorted_by) and all(column.name != sorted_by for column in columns) and self._board_width:

@@ -424,10 +424,8 @@ def plan_layout(
 
 
 def _rows(height: int, gpus: int, table: int, waiting: int, *, legend: bool) -> DashboardLayout:
-    left = height - gpus - _MIN_TABLE_HEIGHT
-    waiting = max(0, min(waiting, left))
-    left -= waiting
-    titles = left >= 1
+    waiting = max(0, min(waiting, height - gpus - _MIN_TABLE_HEIGHT - 1))
+    titles = height > _MIN_TABLE_HEIGHT  # of the table's lines, if there are no others
     left = height - gpus - table - waiting - titles - legend
     open_panel = left >= FRAME_LINES
     return DashboardLayout(
@@ -643,6 +641,19 @@ class DashboardScreen(ProcessTableScreen):
         """Open the filter."""
         self.query_one(FilterField).open()
         self.call_after_refresh(self._draw)
+
+    def action_filter_by_user(self) -> None:
+        """Show only the processes of the user under the cursor; again: all."""
+        row, field = self.selected_process, self.query_one(FilterField)
+        words = f"user:{row.process.user}" if row is not None and row.process.user else ""
+        if not words:
+            self.notify("There is no process of a known user under the cursor.", severity="warning")
+        elif field.value == words:
+            self.action_show_all()
+        else:
+            field.value, field.display = words, True
+            self.refresh_bindings()
+            self.call_after_refresh(self._draw)
 
     def action_show_all(self) -> None:
         """Remove the filter."""

@@ -1,5 +1,7 @@
 """The form in a real app: folded groups, the search for a model, the choice of sharding."""
 
+from typing import Any
+
 from screen_host import ScreenHost, screen_text
 from textual.app import ComposeResult
 from textual.screen import Screen
@@ -12,12 +14,12 @@ from vramtop.tui.widgets.choice import Choice
 
 
 class FormScreen(Screen[None]):
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, **options: Any) -> None:
         super().__init__()
-        self._job = job
+        self._job, self._options = job, options
 
     def compose(self) -> ComposeResult:
-        yield JobForm(self._job)
+        yield JobForm(self._job, **self._options)
 
     @property
     def form(self) -> JobForm:
@@ -96,3 +98,13 @@ async def test_a_class_that_a_filled_in_job_names_is_among_the_choices():
         await until_shown(pilot, lambda: choice.value == "my_package:Lion")
         assert screen.form.job == Job(training=Training(optimizer="my_package:Lion"))
         assert before in choice.choices
+
+
+async def test_a_heading_does_not_call_a_typed_value_a_default():
+    screen = FormScreen(Job(model=ModelSpec(id="gpt2")), origins={"model.id": "train.py:3"})
+    async with ScreenHost(screen).run_test(size=(60, 30)) as pilot:
+        await until_shown(pilot, lambda: "not found: defaults used" in screen_text(pilot.app))
+        assert "or what you typed" not in screen_text(pilot.app)
+        screen.query_one("#row-training-sequence_length Input", Input).focus()
+        await pilot.press("end", "ctrl+u", *"512")
+        await until_shown(pilot, lambda: "not found: defaults used, or what you typed" in screen_text(pilot.app))

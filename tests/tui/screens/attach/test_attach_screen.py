@@ -340,6 +340,9 @@ async def test_in_a_small_terminal_a_key_shows_the_settings(attached, training, 
         assert isinstance(screen.focused, Input)
         await pilot.press("f6")
         assert shown() == [False, True]
+        await pilot.press("shift+tab")  # as on a wide terminal, where both are shown
+        assert shown() == [True, False]
+        assert isinstance(screen.focused, Input)
 
 
 @pytest.mark.slow

@@ -70,11 +70,11 @@ def test_the_curve_is_at_least_half_a_row_thick():
     assert thin[4][0] == Cell("█", "#189746")
 
 
-def test_a_level_line_crosses_the_whole_graph_and_is_dashed_on_the_curve():
+def test_a_level_line_crosses_the_whole_graph_and_leaves_the_curve_as_it_is():
     line = LevelLine(GPU_TOTAL // 2, EXPECTED)
     assert patterns(picture(lines=[line]))[3] == EXPECTED * 20
     assert patterns(picture(steady(70 * GIB), lines=[line]))[3] == EXPECTED * 20
-    assert patterns(picture(steady(45 * GIB), lines=[line]))[3] == f"{EXPECTED}▄▄▄" * 5
+    assert patterns(picture(steady(45 * GIB), lines=[line]))[3] == "▄" * 20
 
 
 def test_of_two_lines_in_one_row_the_last_one_is_drawn():

@@ -44,11 +44,11 @@ async def test_h_switches_the_line_and_its_readings_on_and_off(scripted_source, 
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: demand.value.host)
         await until_shown(pilot, lambda: screen_lines(app)[1].strip() == WORDS)
-        await pilot.press("h")
+        await pilot.press("H")
         assert WORDS not in "".join(screen_lines(app))
         assert not demand.value.host
         assert saved == {"dashboard.host_line": False}
-        await pilot.press("h")
+        await pilot.press("H")
         await until_shown(pilot, lambda: screen_lines(app)[1].strip() == WORDS)
         assert saved == {"dashboard.host_line": True}
         assert demand.value.gpus == {"GPU-00000000": "compact"}

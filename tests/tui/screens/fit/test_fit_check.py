@@ -12,6 +12,7 @@ from waiting import until_shown
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.gpu_catalogue import catalogue
 from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
 from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.job.job_file.load_and_save import load_job
@@ -264,6 +265,29 @@ async def test_without_gpus_a_gpu_of_the_catalogue_is_chosen(fit):
         await until_shown(pilot, lambda: "2 x T4: " in text_of(screen, "#answer"))
         assert screen.job is not None
         assert screen.job.target.gpu == "t4"
+
+
+async def test_the_longest_name_of_a_card_is_shown_in_full_and_an_emptied_count_is_no_mistake(fit):
+    longest = max((gpu.label for gpu in catalogue()), key=len)
+    async with fit() as (screen, pilot):
+        await until_shown(pilot, lambda: "no GPU here" in text_of(screen, "#answer"))
+        screen.query_one("#gpu-model", SearchChoice).value = longest
+        await until_shown(pilot, lambda: any(longest in line for line in screen_lines(pilot.app)))
+        count = screen.query_one("#count", Input)
+        count.focus()
+        await pilot.press("3", "backspace", "tab")
+        await pilot.pause()
+        assert (count.value, count.has_class("-invalid")) == ("", False)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+async def test_a_long_error_is_shown_to_its_end(fit, width):
+    async with fit(size=(width, 40)) as (screen, pilot):
+        await until_shown(pilot, lambda: "no GPU here" in text_of(screen, "#answer"))
+        words = [f"reason{number}" for number in range(40)]
+        screen.query_one(VerdictView).show_problem(" ".join(words))
+        await pilot.pause()
+        assert set(words) <= {word for line in screen_lines(pilot.app) for word in line.split()}
 
 
 async def test_a_job_with_a_target_gpu_starts_on_that_gpu(watchlist, estimate):

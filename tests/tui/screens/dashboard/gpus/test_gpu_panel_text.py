@@ -77,7 +77,24 @@ def test_job_with_a_budget_is_drawn_first_so_that_both_bars_start_together(make_
 
 def test_graph_line_includes_the_memory_of_other_processes(make_row, make_gpu, make_process):
     lines = drawn(make_row(make_gpu(0, [make_process(1, 20), make_process(2, 30)]), need=25))
-    assert any("┈┈ expected, above 31.0 of others" in line for line in lines)
+    assert any("━━ expected, at most, above 31" in line for line in lines)
+
+
+def test_a_steady_level_in_the_row_of_its_budget_is_flat_and_both_lines_are_named_where_they_are(
+    make_row, make_gpu, make_process
+):
+    row = make_row(make_gpu(0, [make_process(1, 43)]), need=42)
+    shape = PanelShape(width=120, graph_height=9)
+    history = [(1_700.0 + at, 44 * GIB) for at in range(300)]
+    lines = drawn(row, shape, history=history)
+    (expected,) = (line for line in lines if "━━ expected" in line)
+    assert len(set(expected[12 : 10 + shape.bar_width])) == 1
+    assert "peak seen 44.0" in lines[3]
+    low = make_row(make_gpu(0, [make_process(1, 20)]), need=66)
+    lines = drawn(low, shape, history=[(1_700.0 + at, 21 * GIB) for at in range(300)])
+    (expected,), (most,) = ([line for line in lines if words in line] for words in ("━━ expected", "┄┄ at most"))
+    assert "━━━━━━" in expected[10:60]
+    assert "┄┄┄┄┄┄" in most[10:60]
 
 
 def test_unknown_total_shows_the_reason_and_the_memory_of_processes(make_row, make_gpu, make_process):
@@ -230,7 +247,7 @@ def test_the_graph_shows_phases_and_the_moment_and_memory_at_which_a_job_left_it
     assert abs(timeline.index("▲") - (10 + 150 / 300 * shape.bar_width)) <= 1
     assert "█" in painted(row, colour_of("bad"), at=6, shape=shape, history=history)
     assert "█" not in painted(row, colour_of("bad"), at=len(lines) - 3, shape=shape, history=history)
-    assert any("┄┄ at most" in line for line in lines)
+    assert any("━━ expected, at most, above 1.0 of " in line for line in lines)
 
 
 def test_a_gpu_without_a_job_says_why_in_two_lines(make_row, make_gpu, make_process):
