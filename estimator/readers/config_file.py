@@ -17,6 +17,7 @@ from .tools.shared import TRAINER_KEYS, ConfigTable, Tool, ToolKeys, has_any
 from .tools.tool_registry import all_tools
 from .trainer.trainer_program import read_trainer
 from .trl.defaults import model_config_defaults, trl_defaults
+from .unread_tools import unread_tool_of_table
 
 # Tells what tool or library a configuration file was written for, by its names; where they leave it open, says so.
 
@@ -53,6 +54,8 @@ def tool_of_table(table: ConfigTable, path: Path) -> Tool | Library:
         raise InputError(f"{path}: may be a configuration of {names}; give the launch line after --, which tells")
     if tools:
         return tools[0]
+    if (unread := unread_tool_of_table(table)) is not None:
+        raise InputError(f"{path}: {unread.sentence}")
     library = _library(table, path)
     if library is None:
         raise InputError(f"{path}: not known as a configuration of a training tool{_likeness(table)}; {HINT}")

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,16 +35,20 @@ from .source.evidence import (
     spell_out,
 )
 from .source.notebooks import NotebookCode
+from .source.shell_script import ScriptLaunch, read_shell_script
 from .source.versions import AssumedVersion, assumed_versions, transformers_defaults
 from .started_tool import find_started_tool
 from .tools.tool_registry import find_tool_by_launch, parse_launch, split_launch_line
 from .trainer.trainer_program import known_config, read_trainer
 from .trl.defaults import model_config_defaults, trl_defaults
+from .unread_tools import unread_tool_of_launch
 
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _VERSION = re.compile(r"v?\d")
 _TRAINER_FLAGS = ("output_dir", "do_train", "num_train_epochs", "logging_steps", "save_strategy", "optim", "report_to")
 _MAX_NAMES = 3
+_NO_PROGRAMS = ("pip", "venv", "build", "torch.utils.collect_env", "json.tool", "huggingface_hub")
+"""Modules that a shell script may run before it trains."""
 _DEFAULTS_OF_PLAIN_ARGUMENTS = ("activation_checkpointing", "bf16_unless_fp16", "per_device_train_batch_size")
 """TRL's defaults that do not hold for a script that gives its trainer transformers' own TrainingArguments."""
 
@@ -78,12 +83,14 @@ def read_launch(
         given: values that the user gives by dotted job key; another model decides what is read.
 
     Raises:
-        InputError: the line starts no Python program.
+        InputError: the line starts no Python program, or that of a tool that is not read.
     """
     launch = parse_launch(split_launch_line(argv))
     if launch.program_name is None:
         line = " ".join(argv)
         raise InputError(f"{line[:120]!r} starts no Python script or module that can be read")
+    if pid is None and (unread := unread_tool_of_launch(launch)) is not None:
+        raise InputError(unread.sentence)
     variables = {**(os.environ if environ is None else environ), **launch.assignments}
     folder = working_folder() if cwd is None else cwd
     program = Program(
@@ -108,6 +115,21 @@ def read_launch(
     program = _with_started_tool(program)
     tool = find_tool_by_launch(program.launch)
     return tool.read(program) if tool is not None else _read_own_script(program)
+
+
+def launch_of_shell_script(argv: Sequence[str], *, environ: Mapping[str, str], cwd: Path) -> ScriptLaunch | None:
+    """Return the launch line of the shell script that a command line runs; None: it runs none.
+
+    Raises:
+        InputError: the script cannot be read, or which program it starts is open.
+    """
+    words = shlex.split(argv[0]) if len(argv) == 1 and " " in argv[0] else argv
+    return read_shell_script(words, folder=cwd, environ=environ, starts_program=_starts_program)
+
+
+def _starts_program(words: Sequence[str]) -> bool:
+    launch = parse_launch(words)
+    return launch.program_name is not None and launch.module not in _NO_PROGRAMS
 
 
 def tool_of_line(argv: Sequence[str]) -> str | None:

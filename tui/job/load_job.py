@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.common.paths import current_folder, expand_user, is_file, is_folder
+from vramtop.estimator.common.paths import current_folder, expand_user, is_file, is_folder, working_folder
 from vramtop.estimator.common.secrets import displayed
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import (
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from vramtop.estimator.readers.source.evidence import DeviceChoice, JobReading
+    from vramtop.estimator.readers.source.shell_script import ScriptLaunch
 
 _JOB_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 _PROGRAM_SUFFIXES = (".py", ".ipynb")
@@ -196,6 +197,10 @@ def _program(options: argparse.Namespace, launch: Sequence[str] | None) -> Loade
     if options.job and not launch and Path(options.job).suffix == _JOB_SUFFIXES[0]:
         return _program_of_file(Path(options.job))
     words = launch or (["python", options.job] if str(options.job).endswith(_PROGRAM_SUFFIXES[0]) else None)
+    named = [options.job] if options.job and is_shell_script(Path(options.job)) else None
+    if (script := _in_shell_script(words or named or [])) is not None:
+        assigned = ["env"] if "=" in script.words[0] else []
+        return program_job([*assigned, *script.words], folder=str(script.folder))
     if options.job and not launch and not words:
         traced = f"vramtop estimate {options.job} --method traced"
         raise InputError(f"{options.job} is no program; {traced} runs a step of a model")
@@ -216,9 +221,9 @@ def _program_of_file(path: Path) -> LoadedJob:
     return loaded
 
 
-def program_job(words: Sequence[str]) -> LoadedJob:
-    """Return the job of a command that is to be rehearsed in the current folder."""
-    program = Program(command=shlex.join(words), folder=current_folder())
+def program_job(words: Sequence[str], *, folder: str | None = None) -> LoadedJob:
+    """Return the job of a command that is to be rehearsed in a folder; None: the current one."""
+    program = Program(command=shlex.join(words), folder=folder or current_folder())
     return LoadedJob(job=Job(program=program), place=_COMMAND_LINE, origins={"program.command": "as you gave it"})
 
 
@@ -268,7 +273,8 @@ def _load(
     if path.suffix in _JOB_SUFFIXES and _is_read(named):
         return _require_complete(_spread(_from_file(path, changes), changes, given, gpus), str(path), "with")
     if _is_read(named):
-        loaded = _spread(_from_launch_line(["python", named], changes, command), changes, given, gpus)
+        line = [named] if is_shell_script(path) else ["python", named]
+        loaded = _spread(_from_launch_line(line, changes, command), changes, given, gpus)
         return _require_complete(loaded, str(path), "with")
     try:
         return LoadedJob(job=with_changes(_from_model(named, changes), changes, where="the command line"))
@@ -279,7 +285,16 @@ def _load(
 def _is_read(named: str) -> bool:
     """Return True for a job file or a program, rather than a model."""
     path = Path(named)
-    return (path.suffix in _JOB_SUFFIXES and not path.is_dir()) or (path.suffix in _PROGRAM_SUFFIXES and is_file(path))
+    if path.suffix in _JOB_SUFFIXES:
+        return not path.is_dir()
+    return is_file(path) and (path.suffix in _PROGRAM_SUFFIXES or is_shell_script(path))
+
+
+def is_shell_script(path: Path) -> bool:
+    """Return True for the file of a shell script."""
+    from vramtop.estimator.readers.source.shell_script import shell_script_in
+
+    return shell_script_in([str(path)], Path()) is not None
 
 
 def _download(name: str, *, config: Mapping[str, Any] | None = None) -> str | None:
@@ -454,6 +469,8 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
         return program_job(shlex.split(rest))
     if path.suffix in _JOB_SUFFIXES and (is_file(path) or len(text.split()) == 1):
         return _with_sizes(_from_file(path, changes))
+    if is_file(path) and is_shell_script(path):
+        return _from_launch_line([str(path)], changes)
     if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
         return _read_or_rehearsed(shlex.join(["python", unquoted]), changes)
     if len(text.split()) > 1 and not is_folder(path):
@@ -528,9 +545,11 @@ def _written_job(path: Path) -> Job | None:
     except InputError:
         from vramtop.estimator.readers.source.data_files import read_table
         from vramtop.estimator.readers.tools.tool_registry import find_tool_by_config
+        from vramtop.estimator.readers.unread_tools import unread_tool_of_table
 
         with contextlib.suppress(InputError):
-            if find_tool_by_config(read_table(path)) is not None:
+            table = read_table(path)
+            if find_tool_by_config(table) is not None or unread_tool_of_table(table) is not None:
                 return None
         raise
 
@@ -555,8 +574,26 @@ def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
 def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any], command: str | None = None) -> LoadedJob:
     from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 
+    if (script := _in_shell_script(launch)) is not None:
+        try:
+            reading = read_launch(script.words, cwd=script.folder, given=changes)
+        except InputError as error:
+            raise InputError(f"{script.place}: {error.message}") from None
+        loaded = _from_reading(reading, changes, tool=tool_of_line(script.words), place=_COMMAND_LINE)
+        return replace(loaded, notes=(script.note, *loaded.notes))
     loaded = _from_reading(read_launch(launch, given=changes), changes, tool=tool_of_line(launch), place=_COMMAND_LINE)
     return replace(loaded, notes=(*loaded.notes, *_offer_of_rehearsal(launch, command))) if loaded.notes else loaded
+
+
+def _in_shell_script(line: Sequence[str]) -> ScriptLaunch | None:
+    """Return the launch line of the shell script that a command line runs; None: it runs none.
+
+    Raises:
+        InputError: what the script runs is open.
+    """
+    from vramtop.estimator.readers.launch_line import launch_of_shell_script
+
+    return launch_of_shell_script(line, environ=os.environ, cwd=working_folder())
 
 
 def _offer_of_rehearsal(launch: Sequence[str], command: str | None) -> Iterator[str]:
@@ -779,9 +816,11 @@ def _parts(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
     if "--" in words:
         at = words.index("--")
         return list(words[:at]), list(words[at + 1 :])
+    from vramtop.estimator.readers.source.shell_script import shell_script_in
     from vramtop.estimator.readers.tools.tool_registry import parse_launch  # with the readers of all tools
 
-    is_launch = len(words) > 1 and parse_launch(words).program_name is not None
+    runs_script = shell_script_in(words, Path()) not in (None, 0)
+    is_launch = len(words) > 1 and (runs_script or parse_launch(words).program_name is not None)
     return ([], list(words)) if is_launch and not is_file(expand_user(words[0])) else (list(words), None)
 
 

@@ -73,7 +73,9 @@ TOOL = Tool(
     name="unsloth",
     programs=re.compile(r"(.*/)?unsloth|unsloth_cli(\.\w+)*"),
     commands=(ToolCommand(name="unsloth", subcommands=frozenset({"train"})),),
-    is_config=lambda table: "max_seq_length" in section(table, "training") and "model" in table,
+    is_config=lambda table: (
+        "max_seq_length" in section(table, "training") and ("model" in table or "lora_r" in section(table, "lora"))
+    ),
     read=read,
     keys=ToolKeys(),
 )

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from vramtop.estimator.common.errors import InputError
 
-_JOB_FILE = re.compile(r".*\.(toml|ya?ml|json|py|ipynb)", re.IGNORECASE)
+_JOB_FILE = re.compile(r".*\.(toml|ya?ml|json|py|ipynb|sh|sbatch|slurm)", re.IGNORECASE)
 _RECORDING_ENDINGS = (".jsonl", ".jsonl.gz")
 _LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "srun", "uv", "vllm")
 _SYNONYMS = {"top": (), "version": ("--version",), "man": ("completion", "man"), "completions": ("completion",)}

@@ -1,0 +1,102 @@
+"""The launch line of a shell script, read as data."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.readers.launch_line import launch_of_shell_script
+from vramtop.estimator.readers.source.shell_script import ScriptLaunch
+
+
+def launched(folder: Path, text: str, line: str = "bash run.sh", **environ: str) -> ScriptLaunch:
+    (folder / "run.sh").write_text(text)
+    found = launch_of_shell_script(shlex.split(line), environ=environ, cwd=folder)
+    assert found is not None
+    return found
+
+
+SLURM = """\
+#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=4   # all of it
+cd "$(dirname "$0")/train"
+srun python train.py --nodes $SLURM_NNODES
+"""
+ARRAY = """\
+MODEL=${1:-gpt2}
+ARGS=(
+  --model_name_or_path $MODEL  # the model
+  --bf16
+)
+ARGS+=(--max_length 512)
+accelerate launch train.py "${ARGS[@]}" \\
+  --output_dir "out/$(date +%F)" 2>&1 | tee train.log &
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("python train.py --bf16", "python train.py --bf16"),
+        ("export CUDA_VISIBLE_DEVICES=0,1\ntorchrun train.py", "CUDA_VISIBLE_DEVICES=0,1 torchrun train.py"),
+        ("A=2; B=$((8 / ($A * 2)))\npython train.py --b $B", "python train.py --b 2"),
+        ("A=${A:-4} && python train.py --a $A > log.txt 2>&1", "python train.py --a 4"),
+        ("for s in 1 2; do python train.py --seed $s; done", "python train.py --seed $s"),
+        ("pip install x\npython prepare.py\ntorchrun train.py", "torchrun train.py"),
+        ("cat <<END\npython other.py\nEND\npython train.py", "python train.py"),
+        ("set -e\nwhile true; do python train.py; done", "python train.py"),
+        (
+            ARRAY,
+            "accelerate launch train.py --model_name_or_path gpt2 --bf16 --max_length 512 --output_dir 'out/$(...)'",
+        ),
+        (SLURM, "srun --nodes=2 --ntasks-per-node=4 python train.py --nodes 2"),
+    ],
+)
+def test_the_line_is_found_with_its_values(tmp_path: Path, text: str, words: str) -> None:
+    found = launched(tmp_path, text)
+    assert [*found.words] == shlex.split(words)
+    assert found.folder.resolve() == (tmp_path / "train" if text is SLURM else tmp_path)
+
+
+def test_arguments_variables_and_called_scripts_count(tmp_path: Path) -> None:
+    (tmp_path / "inner.sh").write_text("python train.py --model_name_or_path $1 --b ${B}\n")
+    found = launched(tmp_path, "export B=2\nbash inner.sh gpt2\n", "X=1 bash run.sh")
+    assert found.words == ("X=1", "B=2", "python", "train.py", "--model_name_or_path", "gpt2", "--b", "2")
+    assert found.note == "The launch line is inner.sh, line 1."
+    assert launched(tmp_path, "python train.py --a $A", "./run.sh", A="7").words[-1] == "7"
+    assert launched(tmp_path, "python train.py $@", "bash run.sh --a 'b c'").words[-2:] == ("--a", "b c")
+
+
+def test_other_programs_are_named(tmp_path: Path) -> None:
+    found = launched(tmp_path, "python prepare.py\ntorchrun train.py\npython eval.py\n")
+    assert found.note == "The launch line is run.sh, line 2; not counted: lines 1, 3."
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "python train.py --model $MODEL",
+            "run.sh, line 1: the value of $MODEL is not known; give MODEL=VALUE in front",
+        ),
+        ("python train.py --model $1", "give its arguments behind it, as in vramtop fit -- bash run.sh VALUE"),
+        ("N=$(nvidia-smi -L | wc -l)\ntorchrun --nproc_per_node $N train.py", "the value of $N is not known"),
+        ("M=a\nif [ $X ]; then M=b; fi\npython train.py --model $M", "the value of $M is not known"),
+        ("python a.py\npython b.py", "run.sh starts several programs (lines 1, 2); give one of them after --"),
+        ("echo hello", "run.sh is a shell script that starts no Python program that can be read"),
+        ("bash run.sh", "it calls scripts that call others"),
+        ("A=1234567890\n" + "A=$A$A\n" * 40 + "python train.py", "its variables are too long"),
+    ],
+)
+def test_what_only_running_it_would_tell_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(InputError) as failed:
+        launched(tmp_path, text)
+    assert sentence in failed.value.message
+
+
+@pytest.mark.parametrize(
+    "line", ["python train.py", "bash", "bash -c 'python train.py'", "torchrun run.py", "./none.sh"]
+)
+def test_other_lines_run_no_shell_script(tmp_path: Path, line: str) -> None:
+    assert launch_of_shell_script(shlex.split(line), environ={}, cwd=tmp_path) is None
