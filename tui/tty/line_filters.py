@@ -96,10 +96,18 @@ class ReadableFilter(LineFilter):
             return style
         if text_contrast is None and style.bgcolor is not None and style.bgcolor != around:
             return style  # parts of a bar are told apart by letters
+        if self._colours == "256" and not _is_named(behind):
+            ground = rgb_of_256(nearest_of_256(ground))
+        fitted = self._readable(_rgb(style.color), ground, least)
+        if behind.is_default:  # a light theme may stand on a dark terminal, which is not known
+            on_either = self._readable(self._shown(fitted), WHITE if dark else BLACK, MIN_DRAWING_CONTRAST)
+            fitted = on_either if contrast(self._shown(on_either), ground) >= least else fitted
+        return style + Style.from_color(fitted)
+
+    def _readable(self, colour: Rgb, ground: Rgb, least: float) -> RichColor:
         if self._colours == "256":
-            ground = ground if _is_named(behind) else rgb_of_256(nearest_of_256(ground))
-            return style + Style.from_color(RichColor.from_ansi(readable_of_256(_rgb(style.color), ground, least)))
-        return style + Style.from_color(RichColor.from_rgb(*readable(_rgb(style.color), ground, least)))
+            return RichColor.from_ansi(readable_of_256(colour, ground, least))
+        return RichColor.from_rgb(*readable(colour, ground, least))
 
     def _shown(self, colour: RichColor) -> Rgb:
         return self._sixteen[colour.number or 0] if colour.type == ColorType.STANDARD else _rgb(colour)

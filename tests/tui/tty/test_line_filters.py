@@ -1,7 +1,11 @@
 import pytest
 from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
 
-from vramtop.tui.tty.line_filters import to_ascii, to_harmless
+from vramtop.tui.draw.palette import BLACK, WHITE, contrast
+from vramtop.tui.tty.line_filters import ReadableFilter, to_ascii, to_harmless
 
 HOSTILE = [
     "\x1b[31mred",
@@ -27,3 +31,15 @@ def test_harmless_text_stays_as_it_is():
 
 def test_ascii_keeps_the_width_of_wide_characters():
     assert to_ascii("你 ▲") == "?? ^"
+
+
+@pytest.mark.parametrize("colours", ["256", "true"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light theme", "dark theme"])
+@pytest.mark.parametrize("text", ["#15803d", "#b91c1c", "#22c55e", "#f87171", "#111111", "#fefefe"])
+def test_text_on_the_terminals_own_ground_is_readable_on_dark_and_on_light(colours, dark, text):
+    keeper = ReadableFilter(colours)
+    keeper.dark = dark
+    (segment,) = keeper.apply([Segment("word", Style.parse(text))], Color(0, 0, 0, ansi=-1))
+    shown = segment.style.color.get_truecolor()
+    assert contrast(tuple(shown), WHITE) >= 2.9
+    assert contrast(tuple(shown), BLACK) >= 2.9
