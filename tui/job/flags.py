@@ -467,8 +467,8 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
             {**_4_BIT, "lora.quantization": "nf4-double"}),
     *(
         _switch(f"--{name}",
-                f"Mixed precision in {name} (the Trainer's --{name}): weights as stored; in {name} under LoRA or "
-                "inference.", {AMP: name}, {f"{SOFT}{AMP}": "no"})
+                f"Mixed precision in {name} (the Trainer's --{name}): autocast over weights as stored; in inference, "
+                f"weights in {name}.", {AMP: name}, {f"{SOFT}{AMP}": "no"})
         for name in ("bf16", "fp16")
     ),
     _flag("--engine", "NAME", engine,
@@ -480,7 +480,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
           "8-bit floating-point weights of a model that is not trained; in training: as --bf16."),
     _flag("--fp32", "", {"training.precision": "fp32"}, "fp32 weights and computation."),
     _flag("--pure-bf16", "", {"training.precision": "bf16"},
-          "Weights and computation in bf16; the same as --precision bf16."),
+          "Weights and computation in bf16, without autocast; the same as --precision bf16."),
     _flag("--mixed-precision", "TYPE", named({kind: {AMP: kind} for kind in ("no", "bf16", "fp16")}),
           "Mixed precision as accelerate has it: no, bf16 or fp16; the same as --bf16, --fp16.",
           choices="no bf16 fp16"),
@@ -926,7 +926,7 @@ _MADE_OF_SEVERAL = frozenset(
         WEIGHTS,
     )
 )
-_PRECISION = "training.precision"
+_PRECISION, _AUTOCAST = "training.precision", "lora.autocast"
 _OTHER_NAMES = {
     "training.optimizer": optimizer,
     _PRECISION: precision,
@@ -982,8 +982,12 @@ class FlagSettings:
 
             stored = weights_of(resolve_model(job.model))
             named = precision_under(job, mixed=self.mixed, weights=self.weights, stored=stored)
-            casts = {"unsure.weights": "more"} if {named, self.mixed} == {"fp16", "bf16"} else {}
-            job = with_changes(job, {_PRECISION: named} | casts, where="the command line")
+            changes: dict[str, Any] = {_PRECISION: named}
+            if {named, self.mixed} == {"fp16", "bf16"}:
+                changes["unsure.weights"] = "more"
+            if job.lora is not None and self.mixed and _AUTOCAST not in self.changes:
+                changes[_AUTOCAST] = True  # the Trainer's bf16
+            job = with_changes(job, changes, where="the command line")
         return job if self.global_batch is None else self._with_global_batch(job, self.global_batch)
 
     def _with_ranks(self, job: Job) -> Job:
