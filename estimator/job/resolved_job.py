@@ -159,6 +159,19 @@ def settles(settled: Job, job: Job) -> bool:
     return replace(job, training=training, lora=lora, inference=inference, unsure=unsure) == settled
 
 
+USUAL_LORA_RANK = 16
+"""Rank of adapters that are asked for without one."""
+QLORA: dict[str, Any] = {"lora.targets": "all-linear", "lora.quantization": "nf4-double"}
+"""What QLoRA is (arXiv:2305.14314), by job key."""
+
+
+def quantized_adapters(job: Job) -> dict[str, Any]:
+    """Return what QLoRA sets for a job, by job key; a job with adapters keeps their rank and layers."""
+    own = {} if job.lora is None else {"lora.targets": job.lora.targets}
+    rank = USUAL_LORA_RANK if job.lora is None else job.lora.rank
+    return {"lora.rank": rank, **QLORA, **own, **preparation(job)}
+
+
 def preparation(job: Job) -> dict[str, Any]:
     """Return what peft's ``prepare_model_for_kbit_training`` sets for a job over quantized weights, by job key.
 

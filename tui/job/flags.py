@@ -12,6 +12,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.field_help import is_switch
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import check_value, job_keys, parse_assignment, with_changes
+from vramtop.estimator.job.resolved_job import QLORA, USUAL_LORA_RANK
 from vramtop.estimator.job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES
 
 # Values of flags that have other tools' names, as settings of a job.
@@ -45,9 +46,6 @@ LENGTH = "training.sequence_length"
 _MAX_DIGITS = 15
 _SHORTEST_LENGTH = 512
 """From here on a number behind ``--context`` is a length: sequences are split over far fewer GPUs."""
-USUAL_LORA_RANK = 16
-"""Rank of adapters that are asked for without one."""
-
 _YES, _NO = ("", "true", "yes", "on", "1"), ("false", "no", "off", "0")
 _PRECISIONS = {"bf16-true": "bf16", "16-true": "fp16", "32": "fp32", "32-true": "fp32", "16-mixed": "fp16-mixed"}
 """Names that Lightning has for precisions."""
@@ -163,7 +161,7 @@ def lora(text: str) -> Settings:
 
 def qlora(text: str) -> Settings:
     """Read ``--qlora [RANK]``."""
-    weak = {f"{SOFT}lora.quantization": "nf4-double", f"{SOFT}lora.targets": "all-linear"}
+    weak = {f"{SOFT}{key}": value for key, value in QLORA.items()}
     return {**lora(text), BITS: "4", **weak}
 
 
