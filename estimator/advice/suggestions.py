@@ -10,7 +10,7 @@ from ..budget import Budget
 from ..common.errors import CannotTellError, VramtopError
 from ..job.gpu_catalogue import BF16_CAPABILITY, Gpu
 from ..job.job import Job
-from ..job.resolved_job import ResolvedJob, preparation, resolve_job
+from ..job.resolved_job import ResolvedJob, quantized_adapters, resolve_job
 from ..job.rules.dtype_widths import BITSANDBYTES
 from ..job.settings import Inference
 from .suggestion_search import (
@@ -266,9 +266,7 @@ def _more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
 
 
 def _quantized_adapters(job: ResolvedJob) -> dict[str, Any]:
-    rank, targets = (job.lora.rank, job.lora.targets) if job.lora else (16, "all-linear")
-    adapters = {"lora.rank": rank, "lora.targets": targets, "lora.quantization": "nf4-double"}
-    return adapters | preparation(job.job)
+    return quantized_adapters(job.job)
 
 
 def _takes_quantized_weights(job: ResolvedJob) -> bool:

@@ -316,7 +316,8 @@ def _linear_input_per_token(
         # an adapter casts its input to its own dtype: a copy each, unless they agree, or a compiler shares one
         copies = 1 if context.compiled else needing
         if widths.autocast:
-            return widths.compute * size * copies
+            apart = context.casts_adapter_inputs or widths.residual != widths.compute
+            return widths.compute * size * (copies if apart else 1)
         apart = context.own_casts or context.adapter_width != widths.residual
         return context.adapter_width * size * (copies if apart else 1)
     if context.casts_per_linear and name in ("attention_in", "mlp_in"):

@@ -106,8 +106,8 @@ def precision_under(job: Job, *, mixed: str | None, weights: str | None, stored:
     Args:
         job: the job.
         mixed: ``bf16`` or ``fp16``, as the Trainer's flags of that name; None: not set.
-        weights: the type in which the weights are loaded; None: not set, which is bf16 or fp16 for a model that is not
-            trained or that only adapters train: then mixed precision is taken to mean the weights.
+        weights: the type in which the weights are loaded; None: not set. Then mixed precision is taken to mean those of
+            a model that is not trained, and those of the other 16-bit type under adapters.
         stored: type of the checkpoint's weights; None: not known, so bf16.
     """
     usually = usual(job.training.framework, "training.precision", _versions(job))
@@ -120,7 +120,8 @@ def precision_under(job: Job, *, mixed: str | None, weights: str | None, stored:
         loaded = (stored or "bf16") if usually == STORED else "fp32"
         if loaded == mixed == "fp16" and trains_all:
             loaded = "fp32"  # torch's GradScaler refuses gradients in fp16
-        weights = mixed if mixed and usually == STORED and not trains_all else loaded
+        means_weights = job.training.mode == "inference" or (job.lora is not None and loaded in HALF)
+        weights = mixed if mixed and usually == STORED and means_weights else loaded
     return trainer_precision(weights, mixed, keeps_fp32=keeps_fp32)
 
 
@@ -156,6 +157,19 @@ def settles(settled: Job, job: Job) -> bool:
         inference = replace(inference or Inference(), weights=settled.inference.weights)
         unsure = replace(unsure, weights=settled.unsure.weights)
     return replace(job, training=training, lora=lora, inference=inference, unsure=unsure) == settled
+
+
+USUAL_LORA_RANK = 16
+"""Rank of adapters that are asked for without one."""
+QLORA: dict[str, Any] = {"lora.targets": "all-linear", "lora.quantization": "nf4-double"}
+"""What QLoRA is (arXiv:2305.14314), by job key."""
+
+
+def quantized_adapters(job: Job) -> dict[str, Any]:
+    """Return what QLoRA sets for a job, by job key; a job with adapters keeps their rank and layers."""
+    own = {} if job.lora is None else {"lora.targets": job.lora.targets}
+    rank = USUAL_LORA_RANK if job.lora is None else job.lora.rank
+    return {"lora.rank": rank, **QLORA, **own, **preparation(job)}
 
 
 def preparation(job: Job) -> dict[str, Any]:

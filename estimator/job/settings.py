@@ -141,6 +141,9 @@ class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     framework does."""
     adapter_dtype: Dtype | None = None
     """Type of the adapters' weights; absent: the framework's choice."""
+    autocast: bool | None = None
+    """Adapters multiply under autocast over 16-bit weights (the Trainer's ``bf16``); absent: after
+    ``kbit_preparation`` only."""
 
 
 class OtherModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

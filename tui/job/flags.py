@@ -12,6 +12,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.field_help import is_switch
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import check_value, job_keys, parse_assignment, with_changes
+from vramtop.estimator.job.resolved_job import QLORA, USUAL_LORA_RANK
 from vramtop.estimator.job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES
 
 # Values of flags that have other tools' names, as settings of a job.
@@ -45,9 +46,6 @@ LENGTH = "training.sequence_length"
 _MAX_DIGITS = 15
 _SHORTEST_LENGTH = 512
 """From here on a number behind ``--context`` is a length: sequences are split over far fewer GPUs."""
-USUAL_LORA_RANK = 16
-"""Rank of adapters that are asked for without one."""
-
 _YES, _NO = ("", "true", "yes", "on", "1"), ("false", "no", "off", "0")
 _PRECISIONS = {"bf16-true": "bf16", "16-true": "fp16", "32": "fp32", "32-true": "fp32", "16-mixed": "fp16-mixed"}
 """Names that Lightning has for precisions."""
@@ -163,7 +161,7 @@ def lora(text: str) -> Settings:
 
 def qlora(text: str) -> Settings:
     """Read ``--qlora [RANK]``."""
-    weak = {f"{SOFT}lora.quantization": "nf4-double", f"{SOFT}lora.targets": "all-linear"}
+    weak = {f"{SOFT}{key}": value for key, value in QLORA.items()}
     return {**lora(text), BITS: "4", **weak}
 
 
@@ -467,8 +465,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
             {**_4_BIT, "lora.quantization": "nf4-double"}),
     *(
         _switch(f"--{name}",
-                f"Mixed precision in {name} (the Trainer's --{name}): weights as stored; in {name} under LoRA or "
-                "inference.", {AMP: name}, {f"{SOFT}{AMP}": "no"})
+                f"The Trainer's {name}: autocast, weights as stored; in inference: {name} weights.", {AMP: name}, {f"{SOFT}{AMP}": "no"})
         for name in ("bf16", "fp16")
     ),
     _flag("--engine", "NAME", engine,
@@ -480,7 +477,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
           "8-bit floating-point weights of a model that is not trained; in training: as --bf16."),
     _flag("--fp32", "", {"training.precision": "fp32"}, "fp32 weights and computation."),
     _flag("--pure-bf16", "", {"training.precision": "bf16"},
-          "Weights and computation in bf16; the same as --precision bf16."),
+          "Weights and computation in bf16, without autocast; the same as --precision bf16."),
     _flag("--mixed-precision", "TYPE", named({kind: {AMP: kind} for kind in ("no", "bf16", "fp16")}),
           "Mixed precision as accelerate has it: no, bf16 or fp16; the same as --bf16, --fp16.",
           choices="no bf16 fp16"),
@@ -926,7 +923,7 @@ _MADE_OF_SEVERAL = frozenset(
         WEIGHTS,
     )
 )
-_PRECISION = "training.precision"
+_PRECISION, _AUTOCAST = "training.precision", "lora.autocast"
 _OTHER_NAMES = {
     "training.optimizer": optimizer,
     _PRECISION: precision,
@@ -982,8 +979,12 @@ class FlagSettings:
 
             stored = weights_of(resolve_model(job.model))
             named = precision_under(job, mixed=self.mixed, weights=self.weights, stored=stored)
-            casts = {"unsure.weights": "more"} if {named, self.mixed} == {"fp16", "bf16"} else {}
-            job = with_changes(job, {_PRECISION: named} | casts, where="the command line")
+            changes: dict[str, Any] = {_PRECISION: named}
+            if {named, self.mixed} == {"fp16", "bf16"}:
+                changes["unsure.weights"] = "more"
+            if job.lora is not None and self.mixed and _AUTOCAST not in self.changes:
+                changes[_AUTOCAST] = True  # the Trainer's bf16
+            job = with_changes(job, changes, where="the command line")
         return job if self.global_batch is None else self._with_global_batch(job, self.global_batch)
 
     def _with_ranks(self, job: Job) -> Job:

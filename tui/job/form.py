@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
 
 import msgspec
+from msgspec.structs import replace
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -34,11 +35,13 @@ from vramtop.estimator.job.job_file.changes import (
     with_changes,
     with_old_model_removed,
 )
+from vramtop.estimator.job.resolved_job import preparation, quantized_adapters
 from vramtop.estimator.job.settings import Inference, Lora, ModelSpec, Parallel, Program, Training
 
 from ..keys import ALT_DIGIT_CHARACTERS, bind
 from ..widgets.choice import Choice
 from ..widgets.match_list import MatchList
+from .flags import LENGTH, tokens
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -69,6 +72,9 @@ _DEFAULT_TABLES: Mapping[str, msgspec.Struct] = {"lora": Lora(), "inference": In
 _KEYS_WITHOUT_FIELD = (
     *("model.config", "model.code_folder", "parallel.tensor_plan", "parallel.device_map", "parallel.max_memory"),
     *("training.trainable_parameters", "training.optimizer_options"),
+)
+_ADAPTERS_WITHOUT_FIELD = tuple(
+    field.encode_name for field in msgspec.structs.fields(Lora) if field.type == bool | None
 )
 _SERVING_KEYS = tuple(f"{SERVING}.{field.encode_name}" for field in msgspec.structs.fields(Inference))
 _LABELS = {
@@ -140,6 +146,8 @@ def parse_text(field: JobField, text: str) -> Any:
     text = text.strip()
     if not text and field.optional:
         return None
+    if field.key == LENGTH and text.lower().endswith(("k", "m")):
+        return int(tokens(text)[LENGTH])
     if field.kind == "number":
         return _number(field, text)
     if field.kind == "share":
@@ -168,11 +176,21 @@ def build_job(base: Job, values: Mapping[str, Any]) -> Job:
     changes = {key: value for key, value in values.items() if key.partition(".")[0] not in unused_tables}
     if serves and base.inference is None and all(field_value(Job(), key) == values.get(key) for key in _SERVING_KEYS):
         changes = {key: value for key, value in changes.items() if key not in _SERVING_KEYS}
-    if TUNING in values:
-        changes[TUNING] = adapter_values(values)
+    if TUNING in values and (adapters := adapter_values(values)) is not None:
+        changes[TUNING] = _without_field(base) | adapters
+    elif TUNING in values:
+        changes[TUNING] = None
     if changes.get(MODEL, base.model.id) != base.model.id and changes.get(_TRAINABLE) is None:
         changes.pop(_TRAINABLE, None)  # nothing is said of the new model, so it is uncertain what trains
     return with_changes(base, with_old_model_removed(base, changes), where="the form")
+
+
+def _without_field(base: Job) -> dict[str, Any]:
+    """Return what a job says of its adapters that has no field, such as ``kbit_preparation``."""
+    fields = (
+        [] if base.lora is None else [name for name in _ADAPTERS_WITHOUT_FIELD if getattr(base.lora, name) is not None]
+    )
+    return {name: getattr(base.lora, name) for name in fields}
 
 
 def adapter_values(values: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -562,7 +580,8 @@ def _folder(typed: str) -> str | None:
 # The values of a job form apart from its widgets: typed and read values, their evidence, and errors.
 
 
-_QUANTIZATION = "lora.quantization"
+_QUANTIZATION, _PREPARATION = "lora.quantization", "lora.kbit_preparation"
+_CHECKPOINTING = "training.activation_checkpointing"
 _TYPED_KINDS: tuple[FieldKind, ...] = ("text", "number", "share", "words")
 
 
@@ -625,7 +644,15 @@ class FormState:
         """The job of the form; None while a field is not valid or a missing setting is empty."""
         if self.problem is not None:
             return None
-        return build_job(self._base, self.values)
+        job = build_job(self._base, self.values)
+        if self._states[TUNING].value != QLORA or TUNING not in self.edited or job.lora is None:
+            return job
+        prepared = preparation(job).get(_PREPARATION)
+        return (
+            job
+            if prepared is None or job.lora.kbit_preparation is not None
+            else with_changes(job, {_PREPARATION: prepared})
+        )
 
     @property
     def values(self) -> dict[str, Any]:
@@ -710,7 +737,32 @@ class FormState:
         self.edited |= set(changed)
         if key == MODEL:
             self._leave_old_model()
+        if key in (TUNING, MODEL) and not self.origins and self._base.program is None:
+            self._follow_tuning()
         return changed
+
+    def _follow_tuning(self) -> None:
+        """Set what the model and the kind of fine-tuning imply, as the flags do, in fields that are not edited."""
+        from vramtop.estimator.model.find_config import find_built_in  # with the table of models
+        from vramtop.estimator.model.read_architecture import max_positions
+        from vramtop.estimator.readers.trainer.trainer_program import default_targets
+
+        kind, job = self._states[TUNING].value, build_job(self._base, self.values)
+        implied: dict[str, Any] = {}
+        # a folder's or the cache's config is on a disk, which may hang
+        model = find_built_in(job.model.id) if job.model.id else None
+        if model is not None:
+            usual = Training().sequence_length
+            implied[LENGTH] = min(usual, max_positions(model.config) or usual)
+        if TUNING in self.edited:
+            implied[_CHECKPOINTING] = self._base.training.activation_checkpointing
+            found = default_targets(model.config if model is not None else None)
+            implied["lora.targets"] = "all-linear" if found is None else found.value
+            if kind == QLORA:
+                implied |= quantized_adapters(replace(job, lora=None))
+        for key, value in implied.items():
+            if key in self._states and key not in self.edited:
+                self._states[key].set(value)
 
     def fill(self, job: Job, edited: Collection[str] | None = None) -> None:
         """Take the settings of a job, as one edit.

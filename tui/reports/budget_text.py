@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.job import effective_batch
 from vramtop.estimator.job.resolved_job import resolve_job
-from vramtop.estimator.job.rules.frameworks import AUTO
+from vramtop.estimator.job.rules.frameworks import AUTO, HALF
 from vramtop.estimator.job.trainable import describe_trained
 
 from ..draw.bars import BarRange, BarSegment, component_segments, draw_bar, memory_segment
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from vramtop.estimator.budget import Budget, LargeTensor, Span
+    from vramtop.estimator.job.job import Job
     from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult
 
     from ..draw.text_output import TextOutput
@@ -212,7 +213,7 @@ def _job_line(budget: Budget) -> str:
     pairs = f" x {training.sequences_per_example}" if training.sequences_per_example > 1 else ""
     batch = f"{training.micro_batch}{pairs}"
     most = "up to " if job.is_served else ""
-    parts = [tuning, training.precision, f"{most}{batch} x {training.sequence_length} tokens"]
+    parts = [tuning, _precision_word(job), f"{most}{batch} x {training.sequence_length} tokens"]
     if training.mode == "train":
         parts.append(training.optimizer)
     if training.activation_checkpointing != "none":
@@ -321,6 +322,8 @@ _FLAGS = {
 _SERVER_FLAGS = {"training.micro_batch": "--max-num-seqs", "training.sequence_length": "--max-model-len"}
 """Where an engine serves the model."""
 _BATCH = ("training.micro_batch", "training.sequence_length")
+_PLAIN = ("none", "ddp")
+"""Strategies under which the Trainer runs the model itself, with or without autocast."""
 _PRECISIONS = {
     "fp32": "fp32 weights and computation",
     "bf16": "bf16 weights",
@@ -388,4 +391,18 @@ def _precision(budget: Budget) -> str:
     name = budget.job.training.precision
     if name.endswith("-mixed") and resolve_job(budget.job).widths.master:
         return f"{name.removesuffix('-mixed')} weights, fp32 copy"
-    return _PRECISIONS[name]
+    pure = " without autocast" if _precision_word(budget.job).startswith("pure") else ""
+    return f"{_PRECISIONS[name]}{pure}"
+
+
+def _precision_word(job: Job) -> str:
+    """Return the precision; of adapters over 16-bit weights with autocast or pure, on which their inputs depend."""
+    name = job.training.precision
+    if job.lora is None or name not in HALF or job.training.mode != "train":
+        return name
+    resolved = resolve_job(job)
+    if not resolved.framework.fp32_adapters or resolved.adapters.dtype is not None:
+        return name
+    if resolved.widths.autocast:
+        return f"{name} autocast"
+    return f"pure {name}" if resolved.strategy.name in _PLAIN else name

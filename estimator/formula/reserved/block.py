@@ -267,7 +267,7 @@ def linear(w: Writer, x: Tensor, weight: Weight, in_size: float, out_size: float
     rec, widths, c = w.rec, w.context.widths, w.compute
     into = c * in_size * w.tokens
     source = x.size
-    casts_weight = widths.autocast and not weight.quantized
+    casts_weight = widths.autocast and not weight.quantized and widths.weight != widths.compute
     passing = rec.new(c * weight.elements) if w.passes else None
     weight16 = rec.new(c * weight.elements) if casts_weight else None
     own = x.keep() if round(into) == x.size else rec.new(into)
@@ -340,11 +340,16 @@ def _adapter(w: Writer, x: Tensor, matrices: tuple[int, int], in_size: float, ou
     a, rank = context.adapter_width, context.lora_rank or 1
     c = w.compute if context.widths.autocast else a
     wide = c * in_size * w.tokens
-    own = x.keep() if round(wide) == x.size else rec.new(wide)
+    # peft casts 16-bit inputs to the adapter's fp32 (``_cast_input_dtype``), and autocast casts them back
+    there_and_back = context.widths.autocast and a > c and context.casts_adapter_inputs
+    widened = rec.new(a * in_size * w.tokens) if there_and_back else None
+    own = x.keep() if widened is None and round(wide) == x.size else rec.new(wide)
     low = rec.new(c * rank * w.tokens)
     out = rec.new(c * out_size * w.tokens)
     scaled = rec.new(out.size)
     rec.drop(out)
+    if widened is not None:
+        rec.drop(widened)
     saved = [own, low] if w.graph else []
     if not w.graph:
         rec.drop(own, low)
@@ -367,6 +372,8 @@ def _adapter(w: Writer, x: Tensor, matrices: tuple[int, int], in_size: float, ou
         result = rec.new(wide)
         w.gradient(matrices[0], context.widths.adapter)
         rec.drop(first, *saved)
+        if there_and_back:
+            result = rec.cast(result, a * in_size * w.tokens)
         return rec.cast(result, x.size)
 
     return add, backward

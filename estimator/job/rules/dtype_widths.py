@@ -104,7 +104,7 @@ class AdapterRules(Struct, frozen=True, kw_only=True):
     assumed: bool = False
     """``prepared`` is assumed: neither the job nor its versions tell."""
     autocasts: bool = False
-    """Autocast is on although the weights have 16 bits: a prepared model runs under the trainer's ``bf16``."""
+    """Autocast is on although the weights have 16 bits (the Trainer's ``bf16``), as over every prepared model."""
     width: int | None = None
     """Bytes per element of the adapters; None: the framework's rule."""
     dtype: str | None = None
@@ -147,11 +147,16 @@ def adapter_rules(
     return AdapterRules(
         prepared=prepared,
         assumed=assumed and precision.half_weights,
-        autocasts=prepared != "none",
+        autocasts=prepared != "none" or (bool(lora.autocast) and precision.half_weights and _may_autocast(strategy)),
         width=None if dtype is None else DTYPE_WIDTHS[dtype],
         dtype=dtype,
         dropout=lora.dropout if lora.dropout is not None else 0.05 * framework.adapter_dropout,
     )
+
+
+def _may_autocast(strategy: Strategy) -> bool:
+    """Return True where the Trainer runs the model itself: DeepSpeed's engine and FSDP's policy cast instead."""
+    return not (strategy.fsdp or strategy.deepspeed or strategy.megatron_fsdp)
 
 
 def _prepared(lora: Lora, software: Software, framework: Framework, *, sharded: bool) -> tuple[Prepared, bool]:
@@ -188,7 +193,7 @@ class Widths(Struct, frozen=True, kw_only=True):
     compute: int
     """Operands of matrix products, and most saved activations."""
     residual: int
-    """The residual stream: fp32 under autocast, because adding to fp32 embeddings gives fp32."""
+    """The residual stream: fp32 under autocast over fp32 weights, because adding to fp32 embeddings gives fp32."""
     reduce: int
     """Gradients while they are reduced over ranks."""
     master: int
@@ -233,6 +238,7 @@ def dtype_widths(
     plain = 4 if framework.fp32_adapters and not deepspeed else weight
     if adapters.prepared == "all":
         weight = 4
+    widened = autocast and (casts or adapters.prepared != "none")  # by fp32 embeddings or norms
     compute = DTYPE_WIDTHS[parallel.param_dtype] if parallel.param_dtype and strategy.fsdp2 else low
     return Widths(
         weight=weight,
@@ -240,13 +246,13 @@ def dtype_widths(
         adapter=adapters.width or plain,
         gradient=_gradient_width(strategy, parallel) or (reduce if megatron and low == 2 else weight),
         compute=compute,
-        residual=4 if autocast else compute,
+        residual=4 if widened else compute,
         reduce=reduce,
         master=4 if own_master else 0,
         state=4 if own_master else weight,
         autocast=autocast,
         mixed=casts or adapters.autocasts,
-        projected=4 if autocast and quantized is not None and not framework.own_adapters else compute,
+        projected=4 if widened and quantized is not None and not framework.own_adapters else compute,
     )
 
 

@@ -381,6 +381,8 @@ def read_precision(
         precision = trainer_precision(None if weights is None else weights.value, kind, keeps_fp32=False)
         written = any(part is not None and part.written for part in (mixed, weights))
         findings.record("training.precision", precision, _origin(mixed, weights), written=written)
+        if lora and mixed is not None and kind in HALF and precision in HALF and not fsdp:
+            findings.record("lora.autocast", True, f"{mixed.origin}: autocast", written=mixed.written)
     elif findings.get("training.precision") is None:
         sentence = "Nothing states the type of the weights; they are counted as the checkpoint stores them."
         findings.mark_uncertain("training.precision", sentence, direction="more")

@@ -17,7 +17,7 @@ from ...common.limits import LimitError, decode_json
 from ...job.job import Job
 from ...job.resolved_job import trainer_precision
 from ...job.rules.dtype_widths import is_four_bit
-from ...job.rules.frameworks import DTYPE_NAMES, STRATEGIES
+from ...job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES
 from ..source.data_files import FilesystemView, table_of_setting
 from ..source.evidence import (
     MODEL_STATES,
@@ -834,7 +834,7 @@ def read_method(
     length = Setting(value=training.sequence_length, origin=_ORIGIN)
     read_length(method, settings, versions, findings, whole=length)
     read_loss(method, settings, versions, findings)
-    _read_arguments(settings, findings)
+    _read_arguments(settings, findings, job)
     strategy = STRATEGIES[job.parallel.strategy]
     zero3 = strategy.deepspeed and strategy.zero_stage == 3
     setup = Setup(
@@ -849,9 +849,11 @@ def read_method(
     return tuple(finding for finding in findings.build().findings if finding.key not in _KNOWN)
 
 
-def _read_arguments(settings: LayeredSettings, findings: FindingCollector) -> None:
+def _read_arguments(settings: LayeredSettings, findings: FindingCollector, job: Job) -> None:
     """Record the precision and the checkpointing of a configuration of TRL's in which nothing else is set."""
     loaded, mixed = settings.find("dtype"), settings.find_true("bf16_unless_fp16")
+    if job.lora is not None and mixed is not None and job.training.precision in HALF:
+        findings.record("lora.autocast", True, mixed.origin, written=False)
     if loaded is not None:
         kind = "bf16" if mixed is not None else None
         precision = trainer_precision(DTYPE_NAMES.get(str(loaded.value)), kind, keeps_fp32=False)

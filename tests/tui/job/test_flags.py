@@ -159,7 +159,8 @@ def test_a_strategy_is_spread_over_the_gpus(line: str, gpus: int | None, sizes: 
         ("--fp16 --inference", {}, "fp16"),
         ("--bf16", {"model.id": "gpt2"}, "bf16-mixed"),  # whose checkpoint is fp32
         ("--fp16", {"model.id": "llama-2-7b"}, "fp16-mixed"),  # gradients in fp16 cannot be unscaled
-        ("--bf16 --lora", {"model.id": "gpt2"}, "bf16"),
+        ("--bf16 --lora", {"model.id": "gpt2"}, "bf16-mixed"),
+        ("--bf16 --lora", {}, "bf16"),
         ("--bf16 --inference", {"model.id": "gpt2"}, "bf16"),
         ("--bf16", {"software.transformers": "4.57"}, "bf16-mixed"),  # which loads fp32
         ("--bf16 --framework torchtitan", {}, "bf16-mixed"),
@@ -172,6 +173,23 @@ def test_mixed_precision_leaves_the_weights_as_the_library_loads_them(
     given = typed(line)
     named = with_changes(Job(model=ModelSpec(id="llama-3.1-8b")), {**given.changes, **changes})
     assert given.complete(named).training.precision == precision
+
+
+@pytest.mark.parametrize(
+    ("words", "autocast"),
+    [
+        (["--bf16", "--lora"], True),
+        (["--mixed-precision", "bf16", "--dtype", "bfloat16", "--lora"], True),
+        (["--sft", "--lora", "--dtype", "bfloat16"], True),  # whose trainer sets bf16
+        (["--bf16", "--lora", "--lora-autocast", "false"], False),
+        (["--pure-bf16", "--lora"], None),
+        (["--lora"], None),
+    ],
+)
+def test_bf16_over_adapters_is_the_trainers_autocast(words: list[str], autocast: bool | None) -> None:
+    lora = loaded("--model", "llama-3.1-8b", *words, model=None)[0].lora
+    assert lora is not None
+    assert lora.autocast is autocast
 
 
 def test_a_global_batch_is_divided() -> None:
@@ -216,10 +234,11 @@ def test_what_contradicts_or_is_open_is_one_sentence(line: str, words: str) -> N
     assert words in failed.value.message
 
 
-def loaded(*words: str) -> tuple[Job, tuple[str, ...]]:
+def loaded(*words: str, model: str | None = "gpt2") -> tuple[Job, tuple[str, ...]]:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_job_arguments(parser)
-    return job_from_options(parser.parse_args(normal_words(["gpt2", *words])), None)
+    line = [*([] if model is None else [model]), *words]
+    return job_from_options(parser.parse_args(normal_words(line)), None)
 
 
 @pytest.mark.parametrize(

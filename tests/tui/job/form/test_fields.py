@@ -45,6 +45,7 @@ def test_every_key_of_the_job_file_has_a_field_with_known_exceptions():
         "training.optimizer_options",
         "training.varying_lengths",
         "training.keep_outputs",
+        "lora.autocast",
         "lora.kbit_preparation",
         "other_models",
         "parallel.tensor_plan",

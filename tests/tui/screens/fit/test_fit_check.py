@@ -199,7 +199,7 @@ async def test_choices_and_texts_reach_the_job(fit):
         job = screen.job
     assert job is not None
     assert job.lora is not None
-    assert (job.lora.quantization, job.lora.targets) == ("nf4", ["k_proj", "v_proj"])
+    assert (job.lora.quantization, job.lora.targets) == ("nf4-double", ["k_proj", "v_proj"])
     assert job.training.compile
 
 
