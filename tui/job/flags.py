@@ -465,7 +465,8 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
             {**_4_BIT, "lora.quantization": "nf4-double"}),
     *(
         _switch(f"--{name}",
-                f"The Trainer's {name}: autocast, weights as stored; in inference: {name} weights.", {AMP: name}, {f"{SOFT}{AMP}": "no"})
+                f"The Trainer's {name}: autocast, weights as stored; in inference: {name} weights.",
+                {AMP: name}, {f"{SOFT}{AMP}": "no"})
         for name in ("bf16", "fp16")
     ),
     _flag("--engine", "NAME", engine,
