@@ -89,6 +89,19 @@ def require_own(program: Program, interpreter: Path, words: Sequence[str], folde
         _require(installers if script.parent == interpreter.parent else own, str(script), "copy it to rehearse it")
 
 
+def require_own_script(path: Path) -> None:
+    """Refuse a shell script about which others decide, since it decides what is started.
+
+    Args:
+        path: of the script.
+
+    Raises:
+        InputError: it or a folder above belongs to another user, or others may write to it.
+    """
+    own = replace(own_writers(), groups=frozenset((os.getegid(), *os.getgroups())))
+    _require(own, str(path.absolute()), "copy it to rehearse what it starts")
+
+
 def not_rehearsed(program: Program, gpu: Gpu | None, memory_bytes: int | None, changed: str | None) -> str:
     """Return that a program has no rehearsal that holds, with the command that makes the one that was looked for.
 

@@ -199,6 +199,10 @@ def _program(options: argparse.Namespace, launch: Sequence[str] | None) -> Loade
     words = launch or (["python", options.job] if str(options.job).endswith(_PROGRAM_SUFFIXES[0]) else None)
     named = [options.job] if options.job and is_shell_script(Path(options.job)) else None
     if (script := _in_shell_script(words or named or [])) is not None:
+        from vramtop.estimator.trace.own_program import require_own_script
+
+        for path in script.scripts:
+            require_own_script(path)
         assigned = ["env"] if "=" in script.words[0] else []
         return program_job([*assigned, *script.words], folder=str(script.folder))
     if options.job and not launch and not words:

@@ -9,7 +9,7 @@ import operator
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path, PurePath
 
@@ -68,6 +68,8 @@ class ScriptLaunch:
     """The script and the line's number."""
     others: tuple[int, ...]
     """Lines that start other programs."""
+    scripts: tuple[Path, ...]
+    """The scripts that were read on the way to it: they decide what is started."""
 
     @property
     def note(self) -> str:
@@ -86,6 +88,8 @@ def shell_script_in(line: Sequence[str], folder: Path) -> int | None:
     for at, word in enumerate(line):
         if _ASSIGNMENT.fullmatch(word) or word.startswith("-") or PurePath(word).name in (*_SHELLS, "env", "nohup"):
             continue
+        if PurePath(word).name.startswith(("python", "pypy")):  # also one that is a script itself
+            return None
         path = folder / word
         behind_shell = at > 0 and any(PurePath(before).name in _SHELLS for before in line[:at])
         return at if (behind_shell or word.endswith(SUFFIXES) or _has_shebang(path)) and path.is_file() else None
@@ -126,7 +130,7 @@ def read_shell_script(
             called, folder=folder, environ=environ, starts_program=starts_program, depth=depth + 1
         )
         if nested is not None:
-            return nested
+            return replace(nested, scripts=(path, *nested.scripts))
     words = _known_words(chosen, Path(line[at]))
     exported = [
         f"{name}={value}" for name, value in {**set_before, **script.exported}.items() if not _OPEN.search(value)
@@ -137,6 +141,7 @@ def read_shell_script(
         folder=chosen.folder,
         place=f"{path.name}, line {chosen.line}",
         others=tuple(each.line for each in found if sorted(_without_ignored(each.words)) != own),
+        scripts=(path,),
     )
 
 

@@ -150,7 +150,7 @@ def test_a_quick_estimate_settles_each_changed_job() -> None:
     ],
 )
 def test_a_model_that_is_no_text_model_gets_a_sentence_of_what_to_do(name: str, kind: str) -> None:
-    with pytest.raises(InputError, match=f"{name} is a {kind} model.* give a function that builds it"):
+    with pytest.raises(InputError, match=f"{name} is a {kind} model.* vramtop rehearse -- python train.py"):
         resolve_model(ModelSpec(id=name), environ={"HF_HOME": "/nonexistent"})
 
 

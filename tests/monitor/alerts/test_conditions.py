@@ -18,11 +18,11 @@ MODEL = ModelSpec(id="meta-llama/Llama-3.1-8B")
 
 @pytest.fixture
 def watchlist(make_budget: Any) -> Watchlist:
-    """Budgets of 40 GiB, from 30 to 50."""
+    """Budgets of 40 GiB, from 30 to 50; a large one of 90, from 80."""
 
     def budget(job: Job) -> Any:
         size = 90 if job.label == "large" else 40
-        return make_budget(job, device=size, low=30, high=size + 10)
+        return make_budget(job, device=size, low=size - 10, high=size + 10)
 
     return Watchlist(budget, is_running=lambda _: False, host_memory=lambda _: None)
 

@@ -167,15 +167,24 @@ def test_a_program_that_is_waited_with_runs_once(folder: Path, runs: Callable[[]
 
 
 @needs_root
-@pytest.mark.parametrize("theirs", ["train.py", "python", "job.toml"])
+@pytest.mark.parametrize("theirs", ["train.py", "python", "job.toml", "run.sh"])
 @pytest.mark.parametrize(
-    "line", ["rehearse JOB", "fit --rehearse JOB --gpu-type 4090", "rehearse -- {folder}/python train.py"]
+    "line",
+    [
+        "rehearse JOB",
+        "fit --rehearse JOB --gpu-type 4090",
+        "rehearse -- {folder}/python train.py",
+        "rehearse run.sh",
+        "rehearse -- bash outer.sh",
+    ],
 )
 def test_another_users_program_never_runs(
     theirs: str, line: str, folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if theirs == "job.toml" and "JOB" not in line:
-        pytest.skip("no job file is named")
+    if (theirs == "job.toml" and "JOB" not in line) or (theirs == "run.sh" and ".sh" not in line):
+        pytest.skip("it is not named")
+    (folder / "run.sh").write_text(f"{folder}/python train.py\n")
+    (folder / "outer.sh").write_text("bash run.sh\n")
     os.chown(folder / theirs, NOBODY, NOBODY)
     assert main(line.format(folder=folder).replace("JOB", "job.toml").split()) == 2
     assert capsys.readouterr().err.startswith(f"vramtop: {folder}/{theirs} belongs to nobody: vramtop rehearses only")

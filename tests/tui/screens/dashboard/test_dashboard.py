@@ -177,7 +177,7 @@ async def test_unknown_figures_are_shown_as_na_with_the_reason_and_never_as_zero
         assert " 0.0 " not in text.replace("every 0.05 s", "")
 
 
-@pytest.mark.parametrize(("size", "table_rows"), [((120, 40), 8), ((80, 24), 3)])
+@pytest.mark.parametrize(("size", "table_rows"), [((120, 40), 8), ((80, 24), 2)])
 async def test_sixteen_gpus_are_all_visible_with_the_processes_below(
     open_app, make_snapshot, make_gpu, make_process, size, table_rows
 ):
