@@ -90,6 +90,7 @@ def test_traced_buckets_hold_what_real_ones_hold(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("views", [False, True])
 def test_other_arguments_of_ddp_take_no_bytes(tmp_path: Path, views: bool) -> None:
     """Readers pass over the size of buckets and the search for unused parameters: the gradients are all there is."""
