@@ -94,7 +94,7 @@ async def plot_over_batch_sizes(program: Program) -> None:
 async def attach_to_a_job(program: Program) -> None:
     """Attach to the job that is over its budget, and wait for the explanation."""
     await program.press("enter")
-    await program.shown("Why?")
+    await program.shown("the same memory")  # its last line
     await program.settled(3)
 
 
