@@ -303,7 +303,7 @@ _MOST_MIXED = 2000
 _MOST_FIGURES = 5000
 """Lines after a failure in which its further figures may stand: TensorFlow lists its chunks before it sums them up."""
 _MOST_TALK = 20
-"""Lines after a failure in which an unknown wording is taken for talk about it."""
+"""An unknown wording within this many lines after a failure is taken to be about that failure."""
 _MAX_UNKNOWN = 8
 """Lines of unknown wordings that are kept."""
 _MAX_TEXT = 300
@@ -332,7 +332,7 @@ _MAX_LAUNCH = 8000
 _LAUNCH_MARKS = (b"+", b"$", b"cmd", b"command:", b"running:", b"executing:")
 _LAUNCHERS = tuple(b"torchrun accelerate deepspeed python srun mpirun litgpt axolotl llamafactorycli tune uv".split())
 _ALWAYS_READ = (b'file"', b"traceback(most", b"(localrank")
-"""Folded words of the lines that say where a failure stands, and of which rank it is."""
+"""Folded words of lines that tell the code and the rank of a failure."""
 _MAX_PLACES = 2 * _MAX_FRAMES
 """Lines of a block without a failure in which the tracebacks stand that a failure of the next block may have."""
 _BAR = b"%|"

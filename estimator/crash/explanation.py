@@ -21,7 +21,7 @@ _MAX_OTHERS = 4
 _ROUNDED = 0.006
 """Figures of a message may be off by so much of themselves: torch prints two decimals, of a unit."""
 _ROUNDING = 2 * MIB
-"""Torch's allocator asks for segments in multiples of it (``kRoundLarge`` in CUDACachingAllocator)."""
+"""PyTorch's allocator rounds large segments up to a multiple of this (``kRoundLarge`` in CUDACachingAllocator)."""
 _WORDS = {2: "16-bit", 4: "fp32"}
 _OF_LOGITS = re.compile(r"\blogits\b|\blm_head\b|\blog_softmax\b|\bcross_entropy\b")
 _OF_LANGUAGE_MODELS = ("/modeling_", "/transformers/", "/trl/")

@@ -16,7 +16,7 @@ FailureKind = Literal["gpu", "gpu library", "start", "host", "killed", "not unde
 process was killed, by the kernel's out-of-memory killer, by a monitor, or by a signal that they send; ``not
 understood``: the line says that memory ran out, in a wording that is not known."""
 _FURTHER_STEPS = 3
-"""Ranks that share a stream print a bar or two after one of them has failed; more steps mean that training went on."""
+"""Ranks share a stream, so a bar or two may follow the failure of one; more steps mean that training went on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

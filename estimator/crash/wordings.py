@@ -677,7 +677,7 @@ _AFTERWARDS = tuple(word.encode() for word in ["oom", "retry", "skipp", "failed,
 
 
 def lines_that_may_say(folded: bytes) -> set[bytes]:
-    """Return those of folded lines that may say that memory ran out; the others certainly do not."""
+    """Keep the folded lines that may report that memory ran out; no other line does."""
     words = [word for root, shared in _ROOTS.items() if root in folded for word in shared]
     return lines_with(folded, (*words, *_WORDS))
 
@@ -693,7 +693,7 @@ def may_say_killed(line: bytes) -> bool:
 
 
 def lines_that_may_go_on(folded: bytes) -> set[bytes]:
-    """Return those of folded lines that may say that the program goes on; the others certainly do not."""
+    """Keep the folded lines that may report that the program went on; no other line does."""
     return lines_with(folded, _AFTERWARDS)
 
 

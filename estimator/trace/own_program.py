@@ -76,8 +76,7 @@ def require_own(program: Program, interpreter: Path, words: Sequence[str], folde
     Raises:
         InputError: a file of it, or a folder above, belongs to another user, or others may write to it.
     """
-    team = frozenset((os.getegid(), *os.getgroups()))
-    own = replace(own_writers(), groups=team)
+    own = _own_and_team()
     runs_vramtop = writers_of_program(Path(sys.executable))
     installers = Writers(own.users | runs_vramtop.users, own.groups | runs_vramtop.groups)
     if program.file is not None:
@@ -98,8 +97,11 @@ def require_own_script(path: Path) -> None:
     Raises:
         InputError: it or a folder above belongs to another user, or others may write to it.
     """
-    own = replace(own_writers(), groups=frozenset((os.getegid(), *os.getgroups())))
-    _require(own, str(path.absolute()), "copy it to rehearse what it starts")
+    _require(_own_and_team(), str(path.absolute()), "copy it to rehearse what it starts")
+
+
+def _own_and_team() -> Writers:
+    return replace(own_writers(), groups=frozenset((os.getegid(), *os.getgroups())))
 
 
 def not_rehearsed(program: Program, gpu: Gpu | None, memory_bytes: int | None, changed: str | None) -> str:

@@ -35,7 +35,7 @@ _NEAR = 0.75
 """Likeness (``difflib``) from which two words are one that was mistyped: ``precison``; not ``unsloth`` and ``use``."""
 _MOST = 3
 _SHORTEST_BEGINNING = 3
-"""Letters of a flag that is taken for the beginning of one."""
+"""An unknown flag needs this many letters to be completed to a known one."""
 
 
 def meant_by(name: str, actions: Mapping[str, Any]) -> str | None:
