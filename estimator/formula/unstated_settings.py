@@ -1,6 +1,6 @@
 """Settings that a job leaves open and memory depends on: versions of libraries, units of FSDP, lengths of batches."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 
@@ -8,29 +8,36 @@ from msgspec import Struct
 from msgspec.structs import replace as replace_struct
 
 from ..budget import Budget, Peak, RankPeak, Span
-from ..common.errors import CannotTellError, InputError
+from ..common.errors import CannotTellError, VramtopError
 from ..common.sizes import format_gib
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
+from ..job.job_file.changes import alternative_job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..job.rules.dtype_widths import is_four_bit
 from ..job.rules.frameworks import older
-from ..model.architecture import Architecture, Inventory
-from ..model.read_architecture import count_parameters
+from ..model.architecture import Architecture
+from ..model.find_config import resolve_model
+from ..model.read_architecture import count_parameters, read_architecture
 from .closed_form import closed_form
 from .fsdp1 import unit_rule
+from .other_models import find_held_models, with_other_models
 
 # Widens a budget's range to the other sides of what its job leaves open.
 
 
+_UNKNOWN = 1 << 62
+"""Sorts differences that are not known behind all others."""
+
+
 class Change(Struct, frozen=True, kw_only=True):
-    """Difference of another setting from the one that is counted, in bytes."""
+    """Difference of another setting from the one that is counted, in bytes; None: not known, as much again at most."""
 
     source: str
     """Setting that is left open; the alternatives of one source exclude each other."""
-    allocated: int
-    reserved: int
-    device: int
+    allocated: int | None = None
+    reserved: int | None = None
+    device: int | None = None
     sentence: str
     """Sentence that says what is counted, and how much less or more the alternative takes."""
     is_warning: bool
@@ -38,7 +45,7 @@ class Change(Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """The larger of the differences of what is allocated and of the device's memory."""
-        return max(abs(self.allocated), abs(self.device))
+        return max(abs(_UNKNOWN if each is None else each) for each in (self.allocated, self.device))
 
 
 def with_unstated(budget: Budget, changes: Sequence[Change]) -> Budget:
@@ -63,34 +70,40 @@ def with_unstated(budget: Budget, changes: Sequence[Change]) -> Budget:
 def _furthest(changes: Sequence[Change]) -> list[Change]:
     """Return the largest change of each source."""
     found: dict[str, Change] = {}
-    for change in sorted(changes, key=lambda each: (abs(each.device), each.size)):
+    for change in sorted(changes, key=lambda each: (abs(each.device or 0), each.size)):
         found[change.source] = change
     return list(found.values())
 
 
 def _widened(peak: Peak, changes: Sequence[Change]) -> Peak:
-    device = _span(peak.device_range, changes, lambda each: each.device)
+    device = _span(peak.device_range, peak.device_bytes, changes, "device")
     allocated, reserved = peak.allocated_range, peak.reserved_range
     return replace(
         peak,
         low_bytes=device.low_bytes,
         high_bytes=device.high_bytes,
-        allocated_range=allocated and _span(allocated, changes, lambda each: each.allocated),
-        reserved_range=reserved and _span(reserved, changes, lambda each: each.reserved),
+        allocated_range=allocated and _span(allocated, peak.allocated_bytes, changes, "allocated"),
+        reserved_range=reserved and _span(reserved, peak.reserved_bytes, changes, "reserved"),
     )
 
 
 def _widened_stage(stage: RankPeak, changes: Sequence[Change]) -> RankPeak:
-    device = _span(Span(stage.low_bytes, stage.high_bytes), changes, lambda each: each.device)
+    device = _span(Span(stage.low_bytes, stage.high_bytes), stage.device_bytes, changes, "device")
     return replace(stage, low_bytes=device.low_bytes, high_bytes=device.high_bytes)
 
 
-def _span(span: Span, changes: Sequence[Change], figure: Callable[[Change], int]) -> Span:
-    """Return the range with the other sides of every source, of which one at most is true."""
+def _span(span: Span, counted: int, changes: Sequence[Change], name: str) -> Span:
+    """Return the range with the other sides of every source, of which one at most is true.
+
+    Another side is as uncertain, for its size, as what is counted.
+    """
     by_source: dict[str, list[int]] = {}
     for change in changes:
-        by_source.setdefault(change.source, [0]).append(figure(change))
-    return span.moved(0, less=-sum(map(min, by_source.values())), more=sum(map(max, by_source.values())))
+        difference = getattr(change, name)
+        by_source.setdefault(change.source, [0]).append(counted if difference is None else difference)
+    less, more = -sum(map(min, by_source.values())), sum(map(max, by_source.values()))
+    low, high = span.low_bytes / max(1, counted), span.high_bytes / max(1, counted)
+    return span.moved(0, less=round(less * min(1.0, low)), more=round(more * max(1.0, high)))
 
 
 # Settings that a job leaves open, as the closed form tells them: alike for budgets made by any method.
@@ -154,7 +167,7 @@ def _with_varying_lengths(budget: Budget, cache: int) -> Budget:
 # A job as it may be where it does not say how it is.
 
 
-class Alternative(Struct, frozen=True, kw_only=True):
+class Side(Struct, frozen=True, kw_only=True):
     """Another job that the job may be, and what to say of it."""
 
     source: str
@@ -166,10 +179,26 @@ class Alternative(Struct, frozen=True, kw_only=True):
     """The job says something that is not understood; otherwise it says nothing."""
 
 
+# What conditions of the job's script decide that only a run can answer.
+
+
+_SHOWN_SETTINGS = 3
+
+
+def decided_by_script(job: Job) -> Iterator[Side]:
+    """Yield the job with the settings of each of its alternatives."""
+    for each in job.alternatives:
+        names = [*(f"{key} = {value}" for key, value in each.changes.items()), *(f"no {key}" for key in each.unset)]
+        more = [f"{len(names) - _SHOWN_SETTINGS} more"] if len(names) > _SHOWN_SETTINGS else []
+        text = f"{each.why}. With {', '.join([*names[:_SHOWN_SETTINGS], *more])}, the step"
+        sentence = f"{text.replace('{', '{{').replace('}', '}}')} {{change}}"
+        yield Side(source=each.why, job=alternative_job(job, each), sentence=sentence, is_warning=True)
+
+
 # FSDP's units, and what it shards, where that is not understood or depends on who wraps the model.
 
 
-def other_units(job: ResolvedJob) -> Iterator[Alternative]:
+def other_units(job: ResolvedJob) -> Iterator[Side]:
     """Yield the job with the whole model as one unit, where it may be that.
 
     A class to wrap leaves most of the model to the root if it is a small part of a block, and all of it if it does not
@@ -186,16 +215,16 @@ def other_units(job: ResolvedJob) -> Iterator[Alternative]:
             f"fsdp_wrap_classes: what a layer of {names} holds is not known; FSDP is taken to wrap blocks. If that "
             "leaves them to the root, the step {change}"
         )
-        yield Alternative(source="units", job=one_unit, sentence=sentence, is_warning=True)
+        yield Side(source="units", job=one_unit, sentence=sentence, is_warning=True)
     elif job.strategy.fsdp2 and job.lora is not None and job.framework.trainer:
         sentence = (
             "FSDP 2 is taken to wrap blocks. Under transformers' Trainer it wraps none of a model with adapters "
             '(parallel.fsdp_units = "model"), and the step {change}'
         )
-        yield Alternative(source="units", job=one_unit, sentence=sentence, is_warning=True)
+        yield Side(source="units", job=one_unit, sentence=sentence, is_warning=True)
 
 
-def unsharded_weights(job: ResolvedJob) -> Iterator[Alternative]:
+def unsharded_weights(job: ResolvedJob) -> Iterator[Side]:
     """Yield the job with whole 4-bit weights on each rank.
 
     FSDP 2 under accelerate shards them only where they are stored in a floating type (``fsdp2_prepare_model`` of
@@ -215,7 +244,7 @@ def unsharded_weights(job: ResolvedJob) -> Iterator[Alternative]:
         "4-bit weights are taken to be sharded, as with a floating bnb_4bit_quant_storage. With its default, uint8, "
         "FSDP 2 under accelerate leaves them whole on each rank, and the step {change}"
     )
-    yield Alternative(source="storage", job=replace_struct(job.job, parallel=whole), sentence=sentence, is_warning=True)
+    yield Side(source="storage", job=replace_struct(job.job, parallel=whole), sentence=sentence, is_warning=True)
 
 
 # Older versions of the libraries that a job does not name, where its step may have been another one.
@@ -291,7 +320,7 @@ _CHANGES = tuple(
 )
 
 
-def other_versions(job: ResolvedJob, arch: Architecture) -> Iterator[Alternative]:
+def other_versions(job: ResolvedJob, arch: Architecture) -> Iterator[Side]:
     """Yield the job with an older version of a library that it does not name, for each that may matter."""
     stated, time = job.software, _time(job)
     for change in _CHANGES:
@@ -302,7 +331,7 @@ def other_versions(job: ResolvedJob, arch: Architecture) -> Iterator[Alternative
         oldest = (time or _LATEST) - (_IN_USE if time else _IN_USE_UNSTATED)
         if change.on < oldest or not change.concerns(job, arch):
             continue
-        yield Alternative(
+        yield Side(
             source=change.library,
             job=_with(job.job, change.library, change.before, job),
             sentence=(
@@ -344,27 +373,59 @@ def unstated_changes(job: Job, arch: Architecture | CannotTellError, gpu: Gpu | 
         arch: the model's shape, or why it is not known.
         gpu: the GPU.
     """
-    if isinstance(arch, CannotTellError) or job.training.mode != "train":
+    if isinstance(arch, CannotTellError):
+        return tuple(map(_unknown, decided_by_script(job)))
+    if job.training.mode != "train":
         return ()
     resolved = resolve_job(job)
-    sides = [*other_versions(resolved, arch), *other_units(resolved), *unsharded_weights(resolved)]
-    inventory = count_parameters(arch) if sides else None
-    usual = _peak(job, arch, inventory, gpu) if inventory is not None else None
-    if usual is None or inventory is None:
+    sides = [
+        *(*decided_by_script(job), *other_versions(resolved, arch)),
+        *(*other_units(resolved), *unsharded_weights(resolved)),
+    ]
+    usual = _peak(job, arch, gpu) if sides else None
+    if usual is None:
         return ()
-    found = ((side, _peak(side.job, arch, inventory, gpu)) for side in sides)
-    changes = [_change(side, usual, peak) for side, peak in found if peak is not None]
+    found = [(side, _peak(side.job, arch if side.job.model == job.model else None, gpu)) for side in sides]
+    changes = [_change(side, usual, peak) for side, peak in found if peak is not None or side.is_warning]
+    changes += _together(job, arch, gpu, usual, changes)
     return tuple(change for change in changes if change.size > _SMALL * usual.device_bytes)
 
 
-def _peak(job: Job, arch: Architecture, inventory: Inventory, gpu: Gpu | None) -> Peak | None:
+def _peak(job: Job, arch: Architecture | None, gpu: Gpu | None) -> Peak | None:
+    """Return the peak of a job, with the models beside its own; None: the closed form cannot tell."""
     try:
-        return closed_form(job, arch, inventory, gpu=gpu, words=False, doubts=False).peak
-    except InputError:
+        if arch is None:
+            model = resolve_model(job.model)
+            arch = read_architecture(model.config, job.model.task, where=model.where)
+        budget = closed_form(job, arch, count_parameters(arch), gpu=gpu, words=False, doubts=False)
+        return with_other_models(budget, find_held_models(job, arch, None)).peak if job.other_models else budget.peak
+    except VramtopError:
         return None
 
 
-def _change(side: Alternative, usual: Peak, peak: Peak) -> Change:
+def _together(
+    job: Job, arch: Architecture, gpu: Gpu | None, usual: Peak, changes: Sequence[Change]
+) -> Iterator[Change]:
+    """Yield what all alternatives that take more need together beyond the sum of each: batch times checkpointing."""
+    more = {change.source: change.device for change in changes if change.device is not None and change.device > 0}
+    raised = [each for each in job.alternatives if each.why in more]
+    if len(raised) < 2:
+        return
+    other = job
+    for each in raised:
+        other = alternative_job(replace_struct(other, alternatives=[]), each)
+    peak = _peak(other, arch if other.model == job.model else None, gpu)
+    alone = sum(more[each.why] for each in raised)
+    if peak is not None and peak.device_bytes - usual.device_bytes > alone:
+        sentence = f"With the {len(raised)} settings that take more together, the step {{change}}"
+        change = _change(Side(source="together", job=other, sentence=sentence, is_warning=True), usual, peak)
+        beyond = {name: max(0, getattr(change, name) - alone) for name in ("allocated", "reserved", "device")}
+        yield replace_struct(change, **beyond)
+
+
+def _change(side: Side, usual: Peak, peak: Peak | None) -> Change:
+    if peak is None:
+        return _unknown(side)
     allocated = peak.allocated_bytes - usual.allocated_bytes
     device = peak.device_bytes - usual.device_bytes
     larger = max(abs(allocated), abs(device))
@@ -378,3 +439,8 @@ def _change(side: Alternative, usual: Peak, peak: Peak) -> Change:
         sentence=f"{side.sentence.format(change=change)}, which the range allows for.",
         is_warning=side.is_warning,
     )
+
+
+def _unknown(side: Side) -> Change:
+    sentence = side.sentence.format(change="takes an amount that is not known; the range allows for twice as much")
+    return Change(source=side.source, sentence=f"{sentence}.", is_warning=True)

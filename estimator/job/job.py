@@ -11,6 +11,7 @@ from typing import TypedDict
 from msgspec import Struct, field
 
 from .settings import (
+    Alternative,
     Inference,
     Lora,
     ModelSpec,
@@ -58,6 +59,8 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     target: Target = field(default_factory=Target)
     software: Software = field(default_factory=Software)
     unsure: Uncertainties = field(default_factory=Uncertainties)
+    alternatives: list[Alternative] = field(default_factory=list)
+    """Settings that the job may have instead; a budget's range holds them all."""
     run: Run = field(default_factory=Run)
 
     @property

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -33,6 +34,7 @@ from .source.evidence import (
     default_setting,
     parse_flags,
     spell_out,
+    with_others,
 )
 from .source.notebooks import NotebookCode
 from .source.shell_script import ScriptLaunch, read_shell_script
@@ -235,6 +237,24 @@ def _read_own_script(program: Program) -> JobReading:
         )
     _read_devices(program, script, launched)
     _warn_of_unread_files(program, opened)
+    read = partial(_read_with_script, flags=flags, files=files, launched=launched)
+    sides = [(why, other, deepcopy(program.findings)) for why, other in script.others]
+    reading = read(program, script)
+    others = ((why, read(replace(program, findings=findings), other)) for why, other, findings in sides)
+    reading = with_others(reading, tuple(others))
+    return reading if notebook is None else with_cells(reading, notebook, PurePath(program.launch.script or "").name)
+
+
+def _read_with_script(
+    program: Program,
+    script: ScriptSettings,
+    *,
+    flags: SettingsLayer,
+    files: SettingsLayer,
+    launched: Sequence[SettingsLayer],
+) -> JobReading:
+    """Return the job of a script of the user's own, by its settings and those beside it."""
+    given = {**files, **flags}
     unresolved = {name: sentence for name, sentence in script.unresolved.items() if name not in given}
     method = program.launch.trl_command or script.trl_method
     defaults = [_without_unresolved_sizes(layer, unresolved) for layer in _defaults(program, script, method, given)]
@@ -253,7 +273,7 @@ def _read_own_script(program: Program) -> JobReading:
         program.findings.add_uncertainty(doubt.direction, *doubt.components, unless=doubt.key)
         if doubt.asks and doubt.key is not None:
             program.findings.require(doubt.key)
-    reading = read_trainer(
+    return read_trainer(
         program,
         layers,
         accelerate,
@@ -262,7 +282,6 @@ def _read_own_script(program: Program) -> JobReading:
         unresolved=unresolved,
         understood=script.understood,
     )
-    return reading if notebook is None else with_cells(reading, notebook, PurePath(program.launch.script or "").name)
 
 
 def _read_devices(program: Program, script: ScriptSettings, launched: Sequence[SettingsLayer]) -> None:

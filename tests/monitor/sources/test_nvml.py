@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vramtop.monitor.host.available_ram import HostRam
-from vramtop.monitor.sources.nvml import device_calls
+from vramtop.monitor.sources.nvml import device_calls, nvml_source
 from vramtop.monitor.sources.nvml.device import MODE_INTERVAL_SECONDS, RETRY_LOST_SECONDS
 from vramtop.monitor.sources.nvml.device_calls import RETRY_REFUSED_SECONDS, NoDriverError
 from vramtop.monitor.sources.nvml.nvml_source import COUNT_INTERVAL_SECONDS, NvmlSource
@@ -334,7 +334,7 @@ def test_a_driver_that_disappears_is_one_error(driver, source, fake_gpu):
 
 def test_closing_shuts_nvml_down_once(driver, source, fake_gpu, monkeypatch):
     # On a busy machine the thread that shuts NVML down may start later than a user is to wait for it.
-    monkeypatch.setattr("vramtop.monitor.sources.nvml.nvml_source._SHUTDOWN_TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr(nvml_source, "_SHUTDOWN_TIMEOUT_SECONDS", 60.0)
     driver.gpus = [fake_gpu()]
     source.open()
     source.close()

@@ -30,9 +30,10 @@ def test_neither_answer_of_an_unknown_condition_is_a_fact(tmp_path: Path) -> Non
     lora = "USE_LORA = unknown()\nif USE_LORA:\n    model = get_peft_model(model, LoraConfig(r=8))\n"
     reading = read(tmp_path, f'{LOAD}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{lora}{TRAIN}')
     assert reading.job({"training.micro_batch": 1, "training.sequence_length": 8}).lora is None
-    assert unsure(reading) == {"gradients": "less", "optimizer": "less", "activations": "less"}
-    (warning,) = reading.warnings
-    assert warning.startswith("train.py line 5: whether USE_LORA holds is only known when the script runs. It decides")
+    (other,) = reading.job({"training.micro_batch": 1, "training.sequence_length": 8}).alternatives
+    assert other.why == "train.py line 5: whether USE_LORA holds is only known when the script runs"
+    assert other.changes["lora.rank"] == 8
+    assert reading.job({"lora.rank": 4, "lora.targets": ["c_attn"]}).alternatives == []
 
 
 def test_conditions_that_decide_nothing_about_memory_are_no_doubt(tmp_path: Path) -> None:

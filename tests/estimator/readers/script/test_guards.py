@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.estimation import estimate
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 
@@ -64,14 +65,58 @@ def test_adapters_are_counted_where_their_guard_holds(tmp_path: Path, options: s
     assert read(tmp_path, early).value("lora.rank") is None
 
 
-def test_a_guard_that_cannot_be_decided_counts_the_larger_side_and_doubts(tmp_path: Path) -> None:
-    text = HEAD + "import elsewhere\nA = elsewhere.settings()\n" + LOAD + f"if A.lora:\n{indented(ADAPT)}" + TRAIN
-    reading = read(tmp_path, text)
+UNDECIDED = HEAD + "import elsewhere\nA = elsewhere.settings()\n" + LOAD
+SIZES = {"training.sequence_length": 512}
+
+
+def test_both_sides_of_a_guard_that_cannot_be_decided_are_read(tmp_path: Path) -> None:
+    reading = read(tmp_path, f"{UNDECIDED}if A.lora:\n{indented(ADAPT)}{TRAIN}")
     assert reading.value("lora.rank") is None
-    assert {("gradients", "less"), ("optimizer", "less")} <= {
-        (each.component, each.direction) for each in reading.uncertainties
-    }
-    assert "whether A.lora holds is only known when the script runs" in doubts(reading)
+    (other,) = reading.job(SIZES).alternatives
+    assert "whether A.lora holds is only known when the script runs" in other.why
+    assert "lora.rank" in other.changes
+
+
+BOTH = (
+    "if A.long:\n    args = TrainingArguments('x', per_device_train_batch_size=64)\n"
+    "else:\n    args = TrainingArguments('x', per_device_train_batch_size=1, gradient_checkpointing=True)\n"
+    "Trainer(model=model, args=args).train()\n"
+)
+"""Checkpointing and the batch in one branch."""
+
+
+def test_the_range_holds_both_sides_of_a_guard_and_the_larger_is_counted(tmp_path: Path) -> None:
+    sides = [
+        estimate(read(tmp_path, UNDECIDED + BOTH.replace("A.long", answer)).job(SIZES), environ={}, method="formula")
+        for answer in ("True", "False")
+    ]
+    found = estimate(read(tmp_path, UNDECIDED + BOTH).job(SIZES), environ={}, method="formula")
+    large, small = (each.peak for each in sides)
+    assert found.peak.device_bytes == large.device_bytes > 20 * small.device_bytes
+    assert found.peak.low_bytes <= small.device_bytes < large.device_bytes <= found.peak.high_bytes
+    assert any("whether A.long holds" in each and "GiB less" in each for each in found.warnings)
+
+
+def test_conditions_that_raise_the_memory_together_are_estimated_together(tmp_path: Path) -> None:
+    batch = "size = 4\nif A.big:\n    model, size = AutoModelForCausalLM.from_pretrained('gpt2-medium'), 64\n"
+    text = UNDECIDED.replace("Qwen/Qwen2.5-0.5B", "gpt2") + batch + "more = {}\nif A.slow:\n"
+    text += "    model.gradient_checkpointing_enable()\n"
+    text += TRAIN.replace("batch_size=2", "batch_size=size")
+    found = estimate(read(tmp_path, text).job(SIZES), environ={}, method="formula")
+    largest = text.replace("A.big", "True").replace("A.slow", "False")
+    smallest = text.replace("A.big", "False").replace("A.slow", "True")
+    for each in (largest, smallest):
+        peak = estimate(read(tmp_path, each).job(SIZES), environ={}, method="formula").peak
+        assert found.peak.low_bytes <= peak.device_bytes <= found.peak.high_bytes
+
+
+def test_twice_as_much_is_allowed_for_where_the_other_side_cannot_be_estimated(tmp_path: Path) -> None:
+    text = UNDECIDED + "if A.small:\n    model.config.use_cache = False\n"
+    text += "else:\n    model = AutoModelForCausalLM.from_pretrained('no/such-model')\n" + TRAIN
+    found = estimate(read(tmp_path, text).job(SIZES), environ={}, method="formula")
+    assert found.job.model.id == "Qwen/Qwen2.5-0.5B"
+    assert any("whether A.small holds" in each and "is not known" in each for each in found.warnings)
+    assert found.peak.high_bytes >= 2 * found.peak.device_bytes
 
 
 NESTED = """
