@@ -93,7 +93,7 @@ class RankPeaks(Sequence["RankPeak"]):
 
 
 Method = Literal["formula", "exact", "traced", "rehearsed"]
-PhaseName = Literal["loading", "generation", "forward", "backward", "optimizer step", "saving"]
+PhaseName = Literal["loading", "generation", "forward", "backward", "optimizer step", "evaluation", "saving"]
 ComponentName = Literal[
     "weights",
     "other_models",
@@ -326,7 +326,8 @@ class Budget:
     model: ModelFacts
     method: Method
     phases: tuple[Phase, ...]
-    """In the order of a run: loading, generation (of text to train on), forward, backward, optimizer step, saving."""
+    """In the order of a run: loading, generation (of text to train on), forward, backward, optimizer step, evaluation,
+    saving."""
     peak: Peak
     steady_device_bytes: int
     """Bytes that NVML shows between steps: the allocator's cache has grown and does not shrink by itself."""
@@ -381,9 +382,20 @@ class Budget:
         """What a training run does besides its steps and no figure here holds, in a sentence; None: nothing."""
         if self.job.training.mode != "train":
             return None
-        if self.phase("saving"):
-            return "Evaluation is not in this figure."
-        return "Evaluation and saving are not in this figure."
+        missing = [name for name in ("evaluation", "saving") if self.phase(name) is None]
+        return (
+            f"{' and '.join(missing).capitalize()} {'are' if missing[1:] else 'is'} not in this figure."
+            if missing
+            else None
+        )
+
+    @property
+    def low_bytes_before_evaluation(self) -> int:
+        """Lower bound of the device's memory while no evaluation has run yet."""
+        if self.peak.phase != "evaluation":
+            return self.peak.low_bytes
+        step = max(phase.components.total_bytes for phase in self.phases if phase.name != "evaluation")
+        return self.peak.low_bytes * step // max(1, self.peak.components.total_bytes)
 
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase of that name; None if the job has none (inference has no backward)."""

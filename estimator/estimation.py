@@ -282,10 +282,10 @@ def _with_host_need(budget: Budget, arch: Architecture | CannotTellError) -> Bud
         return budget
     try:
         inventory = count_parameters(arch)
-        if budget.job.saving is not None:
-            from .formula.other_models import with_saving_phase
+        if budget.job.saving is not None or budget.job.training.evaluation_batch is not None:
+            from .formula.other_models import with_phases_between_steps
 
-            budget = with_saving_phase(budget, arch, inventory)
+            budget = with_phases_between_steps(budget, arch, inventory)
         return replace(budget, host=host_need(budget.job, arch, inventory))
     except InputError:  # the built model has parts that the shape does not show
         return budget

@@ -406,6 +406,7 @@ def _without_redundant(found: Sequence[Suggestion]) -> list[Suggestion]:
 
 _SAME_IN_EVERY_TOOL = (
     "training.micro_batch",
+    "training.evaluation_batch",
     "training.gradient_accumulation",
     "training.sequence_length",
     "lora.rank",

@@ -215,6 +215,8 @@ _EXTRA_GATHER_SLOWDOWN = 0.05
 """Half as much communication again (arXiv:1910.02054, section 7.2.2), most of it overlapped with computation."""
 _EXTRA_PASS_SLOWDOWN = 0.03
 """One more pass over a smaller batch: kernels are launched and weights are read once more."""
+_EVALUATION_SLOWDOWN = 0.005
+"""Evaluation is a small part of a run."""
 _MIN_BUSY_TOKENS = 512
 """Below about 300 tokens a matrix product waits for its weights: an H100's 989 TFLOP/s over its 3.35 TB/s."""
 
@@ -239,6 +241,21 @@ def _smaller_batches(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
             source="more and smaller passes for the same tokens; sharded weights are gathered in each",
         )
         factor *= 2
+
+
+def _smaller_evaluation(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
+    """Yield evaluation batches of half the size, a quarter, ..."""
+    batch, halvings = job.training.evaluation_batch or 1, 0
+    while batch > 1:
+        batch, halvings = batch // 2, halvings + 1
+        yield Change(
+            kind="evaluation-batch",
+            changes={"training.evaluation_batch": batch},
+            why="evaluation is somewhat slower",
+            slowdown=_EVALUATION_SLOWDOWN * halvings,
+            quality=0.0,
+            source="more and smaller passes over the validation set; training steps stay as they are",
+        )
 
 
 def _more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
@@ -485,6 +502,7 @@ TRAINING_CHANGES: tuple[Proposal, ...] = (
     *_ATTENTION_AND_OPTIMIZER,
     *_LOSS,
     *_CHECKPOINTING,
+    _smaller_evaluation,
     _smaller_batches,
     *_SHARDING,
     placed_on_more_gpus,

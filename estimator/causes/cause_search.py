@@ -232,7 +232,8 @@ def _second_model(training: TrainingBudget) -> Iterator[Cause]:
 def _evaluation(training: TrainingBudget) -> Iterator[Cause]:
     """Yield evaluation, which holds the training states and runs forward only, with its own batch size."""
     job, states = training.job, training.states
-    if not job.framework.evaluates or job.training.micro_batch >= _EVALUATION_BATCH:
+    evaluated = job.training.evaluation_batch is not None  # then it is in the budget
+    if evaluated or not job.framework.evaluates or job.training.micro_batch >= _EVALUATION_BATCH:
         return
     changes = {"training.mode": "inference", "training.micro_batch": _EVALUATION_BATCH}
     forward = _changed_components(training, changes, "forward")

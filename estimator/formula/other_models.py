@@ -278,16 +278,16 @@ def _held_model(
     return HeldModel(model=other, label=label, arch=shape, inventory=count_parameters(shape), assumed=assumed)
 
 
-# Adds the phase in which a checkpoint is saved to a traced budget: the traced step takes no checkpoint.
+# Adds to a traced budget the phases that the traced step does not have: evaluation, and a checkpoint being saved.
 
 
-def with_saving_phase(budget: Budget, arch: Architecture, inventory: Inventory) -> Budget:
-    """Return a traced budget with the phase "saving", and a higher peak where saving needs more than the step.
+def with_phases_between_steps(budget: Budget, arch: Architecture, inventory: Inventory) -> Budget:
+    """Return a traced budget with evaluation and saving, and a higher peak where they need more than the step.
 
-    Weights and optimizer states are the traced ones; what is gathered is computed.
+    Weights and optimizer states are the traced ones; the rest is computed.
 
     Args:
-        budget: of a traced step, without the phase.
+        budget: of a traced step, without these phases.
         arch: the model's shape.
         inventory: its parameters.
 
@@ -295,26 +295,35 @@ def with_saving_phase(budget: Budget, arch: Architecture, inventory: Inventory) 
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
     step = budget.phase("optimizer step")
-    if budget.job.saving is None or step is None or budget.phase("saving") is not None:
+    if step is None:
         return budget
     plan = make_plan(budget.job, arch, inventory)
     rank = rank_memory(plan, plan.stages[0])
-    computed = next(phase for phase in phase_peaks(rank) if phase.name == "saving").components
-    held = step.components
-    more = computed.communication - rank.nccl  # beyond NCCL's own buffers, which the traced step has too
+    for computed in phase_peaks(rank):
+        if budget.phase(computed.name) is None:
+            phase = _between_steps(step, computed, rank.nccl)
+            peak = _higher_peak(budget.peak, phase)
+            largest = budget.largest if peak is budget.peak else ()  # those of the traced step
+            budget = replace(budget, phases=(*budget.phases, phase), peak=peak, largest=largest)
+    return budget
+
+
+def _between_steps(step: Phase, computed: Phase, nccl: int) -> Phase:
+    """Return a phase with what the traced step holds all through, and what the closed form says of the phase."""
+    held, parts = step.components, computed.components
+    more = parts.communication - nccl  # beyond NCCL's own buffers, which the traced step has too
     components = replace(
         held,
-        gradients=computed.gradients,
-        activations=0,
-        logits=computed.logits,
-        temporary=min(held.temporary, computed.temporary),
+        gradients=parts.gradients,
+        activations=parts.activations,
+        logits=parts.logits,
+        temporary=min(held.temporary, parts.temporary),
         communication=step.outside_bytes - held.context + more,
     )
-    phase = Phase(name="saving", components=components, outside_bytes=step.outside_bytes)
-    return replace(budget, phases=(*budget.phases, phase), peak=_peak_saving_phase(budget.peak, phase))
+    return Phase(name=computed.name, components=components, outside_bytes=step.outside_bytes)
 
 
-def _peak_saving_phase(peak: Peak, phase: Phase) -> Peak:
+def _higher_peak(peak: Peak, phase: Phase) -> Peak:
     """Return the peak, or that of the phase with the allocator's slack of the peak, if it is higher."""
     more = phase.allocated_bytes - peak.allocated_bytes
     if more <= 0:

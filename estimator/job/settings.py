@@ -480,6 +480,8 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Sequences that one example stands for: 2 if it is a chosen and a rejected one (DPO)."""
     gradient_accumulation: Positive = 1
     """Forward and backward passes per optimizer step."""
+    evaluation_batch: Positive | None = None
+    """Sequences per GPU in one forward pass of evaluation; absent: evaluation is not counted."""
     precision: PrecisionName = AUTO
     """Type of weights and computation; ``auto``: as the framework does; ``*-mixed``: fp32 weights under autocast.
 

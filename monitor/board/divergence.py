@@ -53,9 +53,9 @@ def exceeds_budget(peak: Peak, size: int, *, exceeded: bool) -> bool:
     return size >= peak.shown_high_bytes + UNSEEN_BYTES
 
 
-def reaches_budget(peak: Peak, highest: int | None) -> bool:
+def reaches_budget(budget: Budget, highest: int | None) -> bool:
     """Return True if the highest reading so far has reached the lower bound."""
-    return highest is not None and highest > peak.low_bytes - UNSEEN_BYTES
+    return highest is not None and highest > budget.low_bytes_before_evaluation - UNSEEN_BYTES
 
 
 # Phases of a training run, detected from the memory of a process over time and from the steps that it reports.
@@ -157,7 +157,7 @@ class PhaseTracker:
 
     @property
     def _reached_budget(self) -> bool:
-        return reaches_budget(self.budget.peak, self.peak_bytes)
+        return reaches_budget(self.budget, self.peak_bytes)
 
     def _add_size(self, time: float, size: int) -> None:
         min_change = self.budget.steady_device_bytes * MIN_CHANGE_FRACTION
@@ -505,7 +505,7 @@ def _status(tracker: PhaseTracker, observed: int | None, previous: Status | None
         return "unknown"
     if exceeds_budget(tracker.budget.peak, observed, exceeded=previous == "over"):
         return "over"
-    if reaches_budget(tracker.budget.peak, max(observed, tracker.peak_bytes or 0)):
+    if reaches_budget(tracker.budget, max(observed, tracker.peak_bytes or 0)):
         return "on_budget"
     if tracker.phase == "steady":
         return "under"
@@ -525,7 +525,7 @@ def _trend(
     if counters and counters.steps is not None and counters.steps < STEADY_STEPS:
         return None
     known = [(time, size) for time, size in history if size is not None]
-    start = next((at for at, (_, size) in enumerate(known) if reaches_budget(budget.peak, size)), len(known))
+    start = next((at for at, (_, size) in enumerate(known) if reaches_budget(budget, size)), len(known))
     return find_growth(
         known[start:],
         min_bytes=max(MIN_GROWTH_BYTES, round(MIN_CHANGE_FRACTION * budget.steady_device_bytes)),
@@ -535,7 +535,7 @@ def _trend(
 
 
 def _sentence(status: _LevelStatus, observed: int | None, tracker: PhaseTracker) -> str:
-    low, high = tracker.budget.peak.low_bytes, tracker.budget.peak.shown_high_bytes
+    low, high = tracker.budget.low_bytes_before_evaluation, tracker.budget.peak.shown_high_bytes
     span = f"{format_gib(low)} to {format_gib(high)} GiB"
     match status:
         case "over" if observed is not None and observed < high + UNSEEN_BYTES:

@@ -431,6 +431,7 @@ _PHASE_PLACES: dict[PhaseName, str] = {
     "forward": "in the forward pass",
     "backward": "in the backward pass",
     "optimizer step": "in the optimizer step",
+    "evaluation": "in evaluation",
     "saving": "while saving",
 }
 

@@ -436,6 +436,8 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
           remark="all sequences of an optimizer step, as DeepSpeed and Megatron mean it."),
     _flag("--gradient-accumulation-steps --grad-accum --grad-acc --accumulate-grad-batches", "N",
           "training.gradient_accumulation", "The same as --gradient-accumulation."),
+    _flag("--per-device-eval-batch-size --eval-batch-size", "N",
+          "training.evaluation_batch", "The same as --evaluation-batch."),
     _flag("--seq-len --max-length --max-seq-length --max-seq-len --sequence-len --seq-length --cutoff-len "
           "--context-length --block-size --model-max-length --seq --seqlen --max-seqlen --length --ctx --ctx-len "
           "--ctx-size --n-ctx --num-ctx --context-len --context-size --context-window", "N", tokens,

@@ -32,7 +32,7 @@ METHOD_LABELS: Mapping[Method, str] = {
 _GPU_LEGEND: tuple[MemoryKind, ...] = ("held", "committed", "slack")
 _EDGE = "│"
 _PHASE_HEADS = {"optimizer step": "optimizer"}
-_SHORT_PHASE_HEADS = {"optimizer step": "step", "generation": "generate"}
+_SHORT_PHASE_HEADS = {"optimizer step": "step", "generation": "generate", "evaluation": "evaluate"}
 """Where a fifth phase makes the columns narrower."""
 _SERVER_PHASE_HEADS = {"forward": "serving"}
 _LABEL_WIDTH, _TAIL_WIDTH = 22, 20

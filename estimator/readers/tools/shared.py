@@ -478,6 +478,7 @@ def batch_keys(*, batch: str, length: str, accumulation: str = "gradient_accumul
 
 _TRL = {
     **batch_keys(batch="per_device_train_batch_size", length="max_length"),
+    "training.evaluation_batch": ToolKey(name="per_device_eval_batch_size"),
     "training.activation_checkpointing": ToolKey(name="gradient_checkpointing", values=CHECKPOINTING_SWITCH),
     "training.activation_offload": ToolKey(name="activation_offloading"),
     "training.optimizer": ToolKey(name="optim", values=OPTIMIZER_NAMES),
@@ -490,7 +491,7 @@ _TRL = {
 }
 _IN_TRAINING_ARGUMENTS = (
     *("training.micro_batch", "training.gradient_accumulation", "training.activation_checkpointing"),
-    *("training.optimizer", "training.loss"),
+    *("training.evaluation_batch", "training.optimizer", "training.loss"),
 )
 TRAINER_KEYS: Mapping[str, ToolKeys] = {
     "TRL": ToolKeys(settings=_TRL),

@@ -185,7 +185,7 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     else:
         _read_length(inputs, findings)
     _read_varying_lengths(inputs, findings)
-    _doubt_evaluation(inputs.settings, findings)
+    _read_evaluation(inputs.settings, findings)
     _read_accumulation(inputs, findings)
     read_optimizer(inputs, findings)
     if (hook := inputs.settings.find_true("script_in_backward")) is not None:
@@ -280,20 +280,20 @@ def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> 
         findings.record_from(script, key, as_bool(script))
 
 
-def _doubt_evaluation(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Doubt the logits where evaluation makes more of them than training, or keeps them.
+def _read_evaluation(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Record the batch of evaluation where there is one, and doubt the logits where it keeps them.
 
     transformers' default is 8 sequences (``per_device_eval_batch_size``), whatever the training batch is. With
     ``compute_metrics``, ``Trainer.evaluation_loop`` gathers the logits of all batches on the GPU, until
     ``eval_accumulation_steps`` batches have been gathered (transformers 5.23, trainer.py).
     """
     strategy = settings.find("eval_strategy", "evaluation_strategy", "val_set_size")
-    size, micro = settings.find("per_device_eval_batch_size"), findings.get("training.micro_batch")
     metrics = settings.find("compute_metrics")
     moves = settings.find("eval_accumulation_steps", "preprocess_logits_for_metrics")
     moves = moves or settings.find_true("prediction_loss_only", "batch_eval_metrics")
     if strategy is None or as_word(strategy) in ("no", "0", "0.0") or as_bool(strategy) is False:
         return
+    findings.record_count("training.evaluation_batch", settings.find("per_device_eval_batch_size"))
     if metrics is not None and moves is None:
         findings.warn(
             f"Evaluation keeps the logits of the whole validation set on the GPU ({metrics.origin}), and they are not "
@@ -301,13 +301,6 @@ def _doubt_evaluation(settings: LayeredSettings, findings: FindingCollector) -> 
             "them to CPU RAM."
         )
         findings.add_uncertainty("more", "logits")
-    if size is None or micro is None or (number := as_int(size) or 0) <= micro.value:
-        return
-    findings.warn(
-        f"Evaluation runs on {number} sequences at a time ({size.origin}) and training on {micro.value}: "
-        "its logits are not counted."
-    )
-    findings.add_uncertainty("more", "logits")
 
 
 def _read_accumulation(inputs: TrainerInputs, findings: FindingCollector) -> None:

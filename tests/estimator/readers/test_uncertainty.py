@@ -214,19 +214,20 @@ def test_keys_of_tools_that_memory_depends_on_are_named(
 
 
 @pytest.mark.parametrize(
-    ("flags", "doubt"),
+    ("flags", "batch"),
     [
-        ("--per_device_train_batch_size 1 --eval_strategy steps", "more"),
-        ("--per_device_train_batch_size 1", "no"),
-        ("--per_device_train_batch_size 1 --eval_strategy no", "no"),
-        ("--per_device_train_batch_size 2 --eval_strategy steps --per_device_eval_batch_size 2", "no"),
+        ("--per_device_train_batch_size 1 --eval_strategy steps", 8),
+        ("--per_device_train_batch_size 1", None),
+        ("--per_device_train_batch_size 1 --eval_strategy no", None),
+        ("--per_device_train_batch_size 2 --eval_strategy steps --per_device_eval_batch_size 2", 2),
     ],
 )
-def test_evaluation_on_larger_batches(tmp_path: Path, flags: str, doubt: str) -> None:
+def test_evaluation_is_counted_where_the_settings_say_that_there_is_one(
+    tmp_path: Path, flags: str, batch: int | None
+) -> None:
     line = f"trl sft --model_name_or_path gpt2 --max_length 64 {flags}"
     reading = read_launch(line.split(), environ={}, cwd=tmp_path, versions={"transformers": "5.23.0"})
-    assert reading.job().unsure.logits == doubt
-    assert any("Evaluation runs on 8 sequences" in text for text in reading.warnings) == (doubt == "more")
+    assert reading.job().training.evaluation_batch == batch
 
 
 def test_validation_of_torchtitan_on_larger_batches(tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""The phase "evaluation": a forward pass without a graph, compared with what torch allocates for one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from vramtop.estimator.budget import Budget
+from vramtop.monitor.board.divergence import reaches_budget
+
+BudgetOf = Callable[..., Budget]
+SIZES = {"training.micro_batch": 2, "training.sequence_length": 64}
+
+
+def allocated_in_evaluation(config: dict[str, Any], sequences: int) -> int:
+    """Return the most bytes that torch allocates at once for a forward pass with its loss, beside the weights."""
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32).eval()
+    tokens = torch.zeros(sequences, SIZES["training.sequence_length"], dtype=torch.int64)
+    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        model(input_ids=tokens, labels=tokens, use_cache=False)
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+@pytest.mark.parametrize("vocabulary", [128, 32_000])
+def test_a_forward_pass_takes_as_much_as_torch_allocates(
+    budget_of: BudgetOf, tiny_llama: dict[str, Any], vocabulary: int
+) -> None:
+    config = tiny_llama | {"vocab_size": vocabulary, "hidden_size": 256, "intermediate_size": 1024}
+    settings = SIZES | {"training.precision": "fp32", "training.evaluation_batch": 32}
+    evaluation = budget_of(config, settings).phase("evaluation")
+    assert evaluation is not None
+    parts = evaluation.components
+    assert parts.gradients == 0
+    passing, allocated = parts.activations + parts.logits, allocated_in_evaluation(config, 32)
+    assert allocated <= 1.001 * passing < 1.15 * allocated
+
+
+def test_a_large_evaluation_batch_is_the_peak_by_every_method(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+    config = tiny_llama | {"vocab_size": 32_000}
+    without, counted = (budget_of(config, SIZES | more) for more in ({}, {"training.evaluation_batch": 64}))
+    assert counted.peak.phase == "evaluation"
+    assert counted.peak.device_bytes > without.peak.device_bytes
+    assert (without.not_counted, counted.not_counted) == (
+        "Evaluation and saving are not in this figure.",
+        "Saving is not in this figure.",
+    )
+    small = budget_of(config, SIZES | {"training.evaluation_batch": 1})
+    assert small.peak.device_bytes == without.peak.device_bytes
+
+
+def test_a_run_that_has_not_evaluated_yet_is_not_below_its_budget(
+    budget_of: BudgetOf, tiny_llama: dict[str, Any]
+) -> None:
+    config = tiny_llama | {"vocab_size": 32_000}
+    training = budget_of(config, SIZES).peak.device_bytes
+    budget = budget_of(config, SIZES | {"training.evaluation_batch": 512})
+    assert budget.peak.low_bytes > 2 * training
+    assert reaches_budget(budget, training)
