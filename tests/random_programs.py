@@ -309,7 +309,8 @@ def _training(random: Random, data: str, batch: int, classes: int) -> str:
         ("MarginRankingLoss()", f"y, {number}, {sign}"), ("TripletMarginLoss()", f"y, {number}, {number}"),
         ("CrossEntropyLoss(reduction='sum')", "y, F.softmax(" + number + ", 1)"),
     ])  # fmt: skip
-    foreach = str(random.random() < 0.5)
+    chosen = random.random()
+    foreach = "True" if chosen < 0.25 else "None" if chosen < 0.75 else "False"
     made = random.choice(OPTIMIZERS)
     two = random.random() < 0.15 and "LBFGS" not in made
     none = random.choice(("", "", "set_to_none=False"))

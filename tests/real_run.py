@@ -7,6 +7,7 @@ from pathlib import Path
 
 REAL = """
 import runpy, sys, torch, weakref
+from torch.optim import optimizer, swa_utils
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -44,9 +45,9 @@ class Count(TorchDispatchMode):
 def free(key):
     global now
     now -= live.pop(key, 0)
-def step(optimizer, by):
+def step(stepped, by):
     global stepping
-    stepping += by * (type(optimizer) is not torch.optim.ASGD)
+    stepping += by * (type(stepped) is not torch.optim.ASGD)
 register_optimizer_step_pre_hook(lambda optimizer, *_: step(optimizer, 1))
 register_optimizer_step_post_hook(lambda optimizer, *_: step(optimizer, -1))
 def made(optimizer, *args, make=torch.optim.Adagrad.__init__, **kwargs):
@@ -54,6 +55,8 @@ def made(optimizer, *args, make=torch.optim.Adagrad.__init__, **kwargs):
     make(optimizer, *args, **kwargs)
     step(optimizer, -1)
 torch.optim.Adagrad.__init__ = made
+for module in (optimizer, swa_utils):  # CUDA's defaults on the CPU
+    module._get_foreach_kernels_supported_devices = lambda: ["cpu"]
 sys.argv = sys.argv[1:]
 layers = replaced(*recurrent_layers(lambda each: True, set()))
 with cuda_kernels(), layers, torch.backends.mkldnn.flags(enabled=False), Count():
@@ -61,7 +64,7 @@ with cuda_kernels(), layers, torch.backends.mkldnn.flags(enabled=False), Count()
 print(peak)
 """
 """Runs a program with the kernels whose memory differs on CUDA by design imitated (attention, dropout, embeddings,
-recurrent layers),
+recurrent layers), with those for lists of tensors (foreach) that torch chooses on CUDA,
 without oneDNN's workspaces, with the numbers in which optimizers count their steps on the host (ASGD alone has them on
 the GPU), and with gradients that autograd adds in place where no dispatch mode is active."""
 

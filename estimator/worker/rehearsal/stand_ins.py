@@ -40,6 +40,7 @@ def cuda_without_gpu(gpus: FakeGpus, card: Card) -> Iterator[None]:
         stack.enter_context(
             replaced(*_cuda(gpus, card), *_streams(gpus), *_tensors(gpus), *_autocast(), *_others(gpus))
         )
+        stack.enter_context(replaced(*_kernels_for_lists()))
         stack.enter_context(replaced(*many_ranks(gpus)))
         stack.enter_context(gpus)
         yield
@@ -388,6 +389,28 @@ def _autocast() -> Iterator[tuple[Any, str, Any]]:
 
         yield torch, name, on_cpu
     yield torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype("cpu")
+
+
+def _kernels_for_lists() -> Iterator[tuple[Any, str, Any]]:
+    """Yield what lets torch choose its kernels for lists of tensors (foreach, fused) as it does for those on a GPU.
+
+    Optimizers, clipping and averages of weights look at the types of tensors and, partly in C++, at their devices.
+    """
+    from torch.optim import optimizer
+    from torch.utils import _foreach_utils
+
+    def grouped(lists: Any, with_indices: bool = False) -> Any:
+        groups: dict[Any, Any] = {}
+        for at, first in enumerate(lists[0]):
+            members, indices = groups.setdefault((first.device, first.dtype), ([[] for _ in lists], []))
+            for found, each in zip(members, lists):  # noqa: B905 - not in Python 3.9
+                found.extend(each[at : at + 1])
+            indices += [at] * with_indices
+        return groups
+
+    for module in (optimizer, _foreach_utils):
+        yield module, "_foreach_supported_types", [*module._foreach_supported_types, FakeTensor]
+    yield torch._C, "_group_tensors_by_device_and_dtype", grouped
 
 
 def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:

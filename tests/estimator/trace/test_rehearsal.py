@@ -65,6 +65,19 @@ for i in range(3):
             p.lerp_(q, 0.01)
     print(loss.item())
 """
+LISTS = """
+import sys, torch, torch.nn as nn
+dev = sys.argv[1]
+net = nn.Sequential(*(nn.Linear(300, 300) for _ in range(12))).to(dev)
+average = torch.optim.swa_utils.AveragedModel(net)
+optimizer = torch.optim.{}(net.parameters())
+for i in range(3):
+    optimizer.zero_grad()
+    net(torch.randn(8, 300, device=dev)).square().mean().backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+    average.update_parameters(net)
+"""
 LOADER = """
 import sys, torch, torch.nn as nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -93,7 +106,11 @@ for step, (ids,) in enumerate(DataLoader(data, 8, pin_memory=True, num_workers=1
 """
 
 
-@pytest.mark.parametrize("text", [GAN, UNET], ids=["gan", "unet"])
+@pytest.mark.parametrize(
+    "text",
+    [GAN, UNET, LISTS.format("Adam"), LISTS.format("Adadelta")],
+    ids=["gan", "unet", "lists of tensors on CUDA", "averaged lists"],
+)
 def test_what_is_allocated_is_what_the_same_program_takes_on_the_cpu(program, text: str) -> None:
     name = program(text)
     found = rehearse([sys.executable, name, "cuda"])
