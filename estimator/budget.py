@@ -383,11 +383,7 @@ class Budget:
         if self.job.training.mode != "train":
             return None
         missing = [name for name in ("evaluation", "saving") if self.phase(name) is None]
-        return (
-            f"{' and '.join(missing).capitalize()} {'are' if missing[1:] else 'is'} not in this figure."
-            if missing
-            else None
-        )
+        return f"This figure does not include {' or '.join(missing)}." if missing else None
 
     @property
     def low_bytes_before_evaluation(self) -> int:
@@ -788,8 +784,8 @@ class HostNeedJson(TypedDict):
 _ERRORS = {"less": "missing", "more": "twice as large", "either": "missing or twice as large"}
 _CERTAIN = Uncertainties()
 _UNPACKED = {
-    "fp8": "GPUs before Ada cannot compute in fp8, so that transformers unpacks the weights to 16 bits there, which "
-    "the range allows for; naming the GPU decides it."
+    "fp8": "GPUs before Ada cannot compute in fp8, so transformers unpacks the weights to 16 bits on them. The range "
+    "covers both; name the GPU to narrow it."
 }
 """What decides whether weights stay in the format in which the checkpoint stores them."""
 
@@ -816,7 +812,7 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
         for stage in budget.stages
     )
     errors = ", ".join(f"{name} {_ERRORS[direction]}" for name, direction in uncertain)
-    warning = f"Not all settings are understood (a note names each), so the range allows for {errors}."
+    warning = f"Some settings are not understood (see the notes), so the range allows for {errors}."
     if [*uncertain] == [("weights", "more")] and budget.job.inference is not None:
         warning = _UNPACKED.get(budget.job.inference.weights, warning)
     return replace(budget, peak=peak, stages=stages, warnings=(*budget.warnings, warning))
@@ -907,29 +903,29 @@ def _assumptions(need: ServingNeed, total_bytes: int) -> Iterator[str]:
     size = need.cache_bytes(total_bytes)
     cache, tokens = f"{format_gib(size)} GiB of cache", need.describe_cache(size)
     if need.cache is not None:
-        yield f"{need.engine} was told to take {cache} (kv_cache_memory_bytes): {tokens}."
+        yield f"{need.engine} is set to use {cache} (kv_cache_memory_bytes): {tokens}."
     elif need.share_is_of_free:
-        share = f"{need.utilization:g} of what was free of the GPU's {format_gib(total_bytes)} GiB"
+        share = f"{need.utilization:g} of the free part of the GPU's {format_gib(total_bytes)} GiB"
         yield (
-            f"{need.engine} was told to take {share} for weights and cache, which are {cache} if nothing else was "
-            f"there: {tokens}."
+            f"{need.engine} is set to use {share} for weights and cache, which leaves {cache} if the GPU was empty: "
+            f"{tokens}."
         )
     else:
         share = f"{need.utilization:g} of the GPU's {format_gib(total_bytes)} GiB"
-        yield f"{need.engine} was told to take {share}; weights and its largest step leave {cache}: {tokens}."
-    graphs = "within" if need.graphs_in_share else "outside of"
-    context = "within" if need.context_in_share else "outside of"
-    yield f"CUDA's context is {context} that share" + (f", CUDA graphs are {graphs} it." if need.graphs else ".")
+        yield f"{need.engine} is set to use {share}; weights and the largest step leave {cache}: {tokens}."
+    graphs = "within" if need.graphs_in_share else "outside"
+    context = "within" if need.context_in_share else "outside"
+    yield f"CUDA's context is {context} that share" + (f", and CUDA graphs are {graphs} it." if need.graphs else ".")
     if need.sleeps:
-        yield "It may sleep and give its memory back for a time (enable_sleep_mode)."
+        yield "The server may sleep and release its memory for a time (enable_sleep_mode)."
 
 
 def _warnings(need: ServingNeed) -> Iterator[str]:
     if need.share_doubt:
         yield (
-            f"The version of {need.engine} is not known, or is none of {_KNOWN_VERSIONS.get(need.engine, '')}, whose "
-            "rules are known here: "
-            f"the range is wider by {100 * need.share_doubt:.0f} % of the GPU."
+            f"The version of {need.engine} is not known or not supported (supported: "
+            f"{_KNOWN_VERSIONS.get(need.engine, '')}), so the range is wider by {100 * need.share_doubt:.0f} % of the "
+            "GPU."
         )
 
 
@@ -973,7 +969,7 @@ def _share(need_bytes: int, gpu_bytes: int | None) -> float:
     if gpu_bytes is None:
         return 1.0
     if need_bytes > gpu_bytes:
-        raise InputError(f"a rank may need {format_gib(need_bytes)} GiB, and the GPU has {format_gib(gpu_bytes)}")
+        raise InputError(f"a rank may need {format_gib(need_bytes)} GiB, but the GPU has {format_gib(gpu_bytes)}")
     return min(1.0, round(math.ceil(need_bytes / gpu_bytes / _STEP) * _STEP, 2))
 
 
@@ -1004,12 +1000,12 @@ def budget_from_json(data: Mapping[str, Any]) -> Budget:
     schema = data.get("schema") if isinstance(data, Mapping) else None
     if schema not in (None, 1):
         raise InputError(
-            f"this budget has schema {schema}, and this vramtop reads schema 1 only; estimate the job again"
+            f"this budget has schema {schema}, but this vramtop reads only schema 1; estimate the job again"
         )
     try:
         read = msgspec.convert(data, BudgetJson)
     except msgspec.ValidationError as error:
-        raise InputError(f"this is no budget as vramtop writes it: {error}") from None
+        raise InputError(f"this is not a budget that vramtop wrote: {error}") from None
     return Budget(
         job=job_from_mapping(read.job, where="the budget's job"),
         phases=tuple(
@@ -1047,7 +1043,7 @@ def _timeline_to_json(timeline: Timeline) -> TimelineJson:
 def _timeline_from_json(read: TimelineJson) -> Timeline:
     columns = (read.events, read.reserved_bytes, *read.components.values())
     if {len(column) for column in columns} != {len(read.events)}:
-        raise InputError("this is no budget as vramtop writes it: the columns of its timeline differ in length")
+        raise InputError("this is not a budget that vramtop wrote: the columns of its timeline differ in length")
     rows = zip(*read.components.values(), strict=True)
     return Timeline(
         events=read.events,

@@ -81,7 +81,7 @@ def estimate(
     arch = _architecture(job, model)
     if job.is_served and method == "traced":
         raise CannotTellError(
-            f"{job.engine_name}'s own model code is not traced; leave out --method traced, the formula has rules for it"
+            f"vramtop cannot trace {job.engine_name}'s model code; leave out --method traced to use the formula"
         )
     variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
     remarks: list[str] = []
@@ -115,7 +115,7 @@ def estimate(
                 raise CannotTellError(f"{arch.message} ({error.message})") from None
             remarks.append(f"{UNTRACED}{error.message}.")
     if conf and conf.strip():
-        remarks.append(f"The allocator is set by {variable}: {conf.strip()}.")
+        remarks.append(f"{variable} sets the allocator: {conf.strip()}.")
     budget = _closed_form(job, model, arch, method=method, gpu=gpu, conf=conf, python=python, progress=progress)
     budget = _with_facts(_with_other_models(budget, arch, environ), gpu, settled)
     if not estimates_only_figures():

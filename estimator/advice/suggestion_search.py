@@ -196,10 +196,10 @@ def fewer_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
         yield Change(
             kind=FEWER_GPUS,
             changes={**{f"parallel.{name}": size for name, size in changed.items()}, **kept},
-            why=f"takes {needed // ratio} GPU{'s' * (needed > ratio)} in place of {needed}{same}",
+            why=f"takes {needed // ratio} GPU{'s' * (needed > ratio)} instead of {needed}{same}",
             slowdown=round(ratio - 1.0 + _FURTHER_DOWN * [*sizes].index(next(iter(changed))), 3),
             quality=0.0,
-            source="each GPU computes what several did",
+            source="each GPU does the work of several",
         )
 
 
@@ -486,7 +486,7 @@ def _edits_of(
     names = keys_of_tool(tool)
     follows = names.derived.get(key)
     if follows:
-        yield _described_edit(key, value, f"{key} becomes {_value(value)} by itself: {follows} stays")
+        yield _described_edit(key, value, f"{key} becomes {_value(value)} automatically: {follows} stays the same")
         return
     known = names.settings.get(key)
     in_place = _edit_in_place(key, value, now, known) if now is not None else None

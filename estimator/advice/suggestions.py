@@ -38,7 +38,7 @@ _IDLE_SLOWDOWN = 0.3
 """One GPU computes at a time, and tensor parallelism or FSDP would use all."""
 _COPIES_SLOWDOWN = 9.0
 """Weights cross PCIe for every pass: 25 GB/s in place of 1 to 3 TB/s of the GPU's own memory, at the least."""
-_SOURCE = "accelerate's guide to big model inference: layers run one GPU after the other, offloaded ones are copied"
+_SOURCE = "accelerate's guide to big model inference: GPUs run their layers in turn, and offloaded layers are copied"
 
 
 def placed_on_more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
@@ -51,7 +51,7 @@ def placed_on_more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
         yield Change(
             kind="sharding",
             changes={"parallel.device_map": "auto", "parallel.pipeline": count},
-            why=f"takes {count} GPUs, of which one computes at a time",
+            why=f"takes {count} GPUs; only one computes at a time",
             slowdown=MORE_GPUS_SLOWDOWN * (count.bit_length() - 1) + _IDLE_SLOWDOWN,
             quality=0.0,
             source=_SOURCE,
@@ -122,10 +122,10 @@ def _other_utilizations(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
         yield Change(
             kind="utilization",
             changes={"inference.gpu_memory_utilization": share},
-            why="less room beside vLLM" if lower < 0 else "less KV cache: fewer sequences at once",
+            why="leaves less for other processes" if lower < 0 else "less KV cache: fewer sequences at once",
             slowdown=round(-0.1 * lower if lower < 0 else 0.5 * lower, 3),
             quality=0.0,
-            source="vLLM takes its share at the start; what the weights leave of it is KV cache",
+            source="vLLM reserves its share at startup and fills the part that is left after the weights with KV cache",
         )
 
 
@@ -153,7 +153,7 @@ INFERENCE_CHANGES: tuple[Proposal, ...] = (
         why="weights in 16 bits",
         slowdown=-0.5,
         quality=0.05,
-        source="as most checkpoints are stored",
+        source="most checkpoints are stored in 16 bits",
     ),
     ChangeRule(
         kind="weights",
@@ -238,7 +238,7 @@ def _smaller_batches(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
             why="somewhat slower, same global batch",
             slowdown=(_EXTRA_PASS_SLOWDOWN + gathering) * (factor.bit_length() - 1) + idle,
             quality=0.0,
-            source="more and smaller passes for the same tokens; sharded weights are gathered in each",
+            source="more and smaller passes for the same tokens; each pass gathers sharded weights",
         )
         factor *= 2
 
@@ -305,7 +305,7 @@ _ATTENTION_AND_OPTIMIZER = (
         changes=lambda job: {"training.optimizer": job.optimizer.same_result},
         why="faster",
         slowdown=-0.01,
-        source="one kernel in place of foreach's copies (torch.optim's documentation)",
+        source="one kernel, without the temporary copies of foreach (torch.optim's documentation)",
     ),
 )
 _LOSS = (
@@ -321,7 +321,7 @@ _LOSS = (
         kind="loss",
         applies=lambda job: job.training.loss == "full" and job.framework.available_loss == "chunked",
         changes={"training.loss": "chunked"},
-        why="the loss in parts",
+        why="computes the loss in chunks",
         slowdown=0.01,
         source="the loss is computed chunk by chunk",
     ),
@@ -367,7 +367,7 @@ _SHARDING = (
             "parallel.data_shard": job.parallel.data_replicate,
             "parallel.data_replicate": 1,
         },
-        why="half as much communication again",
+        why="50 % more communication",
         slowdown=_EXTRA_GATHER_SLOWDOWN,
         source="arXiv:1910.02054, section 7.2.2",
     ),
@@ -399,7 +399,7 @@ _OFFLOADING = (
         changes={"training.activation_offload": True},
         why="offloads activations to CPU RAM (slower)",
         slowdown=lambda job: 0.1 if job.training.activation_checkpointing == "full" else 0.5,
-        source="they cross PCIe twice; checkpoints are a small part of them (torch's save_on_cpu)",
+        source="activations cross PCIe twice; checkpoints are a small part of them (torch's save_on_cpu)",
     ),
     ChangeRule(
         kind="cpu offload",
@@ -407,7 +407,7 @@ _OFFLOADING = (
         changes={"parallel.cpu_offload": "optimizer"},
         why="runs the optimizer on the CPU (much slower)",
         slowdown=0.8,
-        source="gradients and weights cross PCIe, and the CPU steps (ZeRO-Offload, arXiv:2101.06840)",
+        source="gradients and weights cross PCIe, and the optimizer runs on the CPU (ZeRO-Offload, arXiv:2101.06840)",
     ),
     ChangeRule(
         kind="cpu offload",
@@ -450,7 +450,7 @@ _PRECISION = (
         why="frozen weights in 16 bits",
         slowdown=-0.05,
         quality=0.02,
-        source="as most checkpoints are stored; the adapters stay in fp32 (peft's autocast_adapter_dtype)",
+        source="most checkpoints are stored in 16 bits; the adapters stay in fp32 (peft's autocast_adapter_dtype)",
     ),
     ChangeRule(
         kind="precision",
@@ -466,9 +466,9 @@ _ADAPTERS = (
         kind="preparation",
         applies=lambda job: job.quantization is not None and job.lora is not None and bool(job.lora.kbit_preparation),
         changes={"lora.kbit_preparation": False},
-        why="what is not quantized stays in 16 bits",
+        why="skips peft's fp32 upcast",
         quality=0.04,
-        source="peft's prepare_model_for_kbit_training, whose casts QLoRA (arXiv:2305.14314) does without",
+        source="QLoRA (arXiv:2305.14314) trains without the casts of peft's prepare_model_for_kbit_training",
     ),
     ChangeRule(
         kind="adapters",
@@ -482,7 +482,7 @@ _ADAPTERS = (
         kind="adapters",
         applies=lambda job: job.lora is None and _takes_quantized_weights(job),
         changes=_quantized_adapters,
-        why="trains adapters on 4-bit frozen weights, checkpointed",
+        why="trains adapters on 4-bit weights, with checkpointing",
         slowdown=_QUANTIZED_SLOWDOWN,
         quality=0.65,
         source="weights are dequantized for every product; close to 16-bit LoRA (arXiv:2305.14314)",
@@ -491,7 +491,7 @@ _ADAPTERS = (
         kind="adapters",
         applies=lambda job: job.lora is not None and job.lora.quantization == "none" and _takes_quantized_weights(job),
         changes=_quantized_adapters,
-        why="4-bit frozen weights, checkpointed",
+        why="4-bit weights, with checkpointing",
         slowdown=_QUANTIZED_SLOWDOWN,
         quality=0.05,
         source="weights are dequantized for every product; close to 16-bit LoRA (arXiv:2305.14314)",

@@ -159,7 +159,7 @@ def whole_gpu_causes(budget: Budget, other_processes_bytes: int | None) -> Itera
             plausibility=USUAL / count,  # ranks that touch cuda:0 before set_device
             outside_bytes=count * context,
             loading_bytes=count * context,
-            fix="call torch.cuda.set_device before any other CUDA call, and use none in the data loader's workers",
+            fix="call torch.cuda.set_device before any other CUDA call, and use no CUDA in data loader workers",
         )
     if other_processes_bytes:
         yield Cause(
@@ -220,7 +220,7 @@ def _second_model(training: TrainingBudget) -> Iterator[Cause]:
     if likely:
         yield Cause(
             name="reference model and pairs",
-            description="it is preference training: a reference model, and both answers of a pair in one batch",
+            description="the job is preference training: a reference model, and both answers of a pair in one batch",
             plausibility=RARE,
             changes={"training.micro_batch": 2 * job.training.micro_batch},
             allocated_bytes=weights,

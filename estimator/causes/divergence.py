@@ -23,7 +23,7 @@ _ALLOCATED_SHARE = 0.05
 _CACHED_SHARE = 0.08
 """Cached bytes, as a share of the allocated ones, that the closed form's range includes."""
 _MIN_CACHED_BYTES = 256 * MIB
-_WHY_SERVER = "its settings decide how a server divides its share of the GPU, not how much it takes"
+_WHY_SERVER = "a server's settings decide how it divides its share of the GPU, not how large the share is"
 _OUTSIDE_BYTES = 300 * MIB
 """Error of CUDA context and libraries that the closed form's range includes."""
 
@@ -129,7 +129,7 @@ def explain_divergence(budget: Budget, observation: Observation, estimate: Estim
             return replace(_explain_figure(budget, observation, estimate, figure), parts=parts)
     if parts and parts[0].name == "allocated":
         words = differing["cached"].sentence if "cached" in differing else "each part is as predicted"
-        return Divergence(sentence=f"tensors take as much as predicted: {words}", parts=parts, explanations=())
+        return Divergence(sentence=f"tensors match the prediction: {words}", parts=parts, explanations=())
     figure = _Figure("device", observation.device_bytes, budget.steady_device_bytes)
     return replace(_explain_figure(budget, observation, estimate, figure), parts=parts)
 
@@ -137,7 +137,7 @@ def explain_divergence(budget: Budget, observation: Observation, estimate: Estim
 _MEASURE_LABELS: dict[Measure, str] = {
     "device": "observed",
     "allocated": "tensors take",
-    "outside": "outside of torch",
+    "outside": "outside torch",
     "loaded": "while loading",
 }
 
@@ -153,7 +153,7 @@ def _explain_figure(budget: Budget, observation: Observation, estimate: Estimate
     """Search for the causes of one figure's difference."""
     measure, observed, expected = figure.measure, figure.observed, figure.expected
     if observed is None or expected is None:
-        return Divergence(sentence="its memory cannot be read", parts=(), explanations=())
+        return Divergence(sentence="vramtop cannot read its memory use", parts=(), explanations=())
     if budget.serving is not None:
         words = f"{_MEASURE_LABELS[measure]} {format_gib(observed)} GiB, expected {format_gib(expected)}"
         return Divergence(sentence=f"{words}; {_WHY_SERVER}", parts=(), explanations=())
@@ -174,7 +174,7 @@ def _explain_figure(budget: Budget, observation: Observation, estimate: Estimate
     peak = budget.peak
     inside = measure == "device" and peak.low_bytes <= observed <= peak.shown_high_bytes
     why = next(_predictions(found), None)
-    why = why or ("within the error of predictions" if inside else _unexplained(budget, estimate))
+    why = why or ("within the prediction error" if inside else _unexplained(budget, estimate))
     return Divergence(sentence=f"{figures}; {why}", parts=(), explanations=found)
 
 
@@ -192,7 +192,8 @@ def _predictions(found: Collection[Explanation]) -> Iterator[str]:
     for _, alike in groupby(found, key=lambda each: each.group):
         group = list(alike)
         words = ", or ".join(each.description for each in group)
-        same = " (the same memory, so it cannot be told which)" if len(group) > 1 else ""
+        who = "both" if len(group) == 2 else "all"
+        same = f" ({who} use the same memory; vramtop cannot tell them apart)" if len(group) > 1 else ""
         fixes = [each.fix for each in group[:1] if each.fix]
         yield f"{format_gib(group[0].predicted_bytes)} GiB if {words}{same}{''.join(f'; {fix}' for fix in fixes)}"
 
@@ -239,7 +240,7 @@ def _cached(counters: AllocatorCounters, observed: int, expected: int, allocated
     if flushed:
         words += f"; the cache was flushed {times} because memory ran out"
     if counters.out_of_memory:
-        words += f"; {counters.out_of_memory} allocations failed for good"
+        words += f"; out-of-memory errors: {counters.out_of_memory}"
     return Part(name="cached", observed_bytes=observed, expected_bytes=expected, differs=differs, sentence=words)
 
 

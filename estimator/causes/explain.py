@@ -59,7 +59,7 @@ _ATTENTION = (
         applies=lambda job: job.model.attention != "eager",
         plausibility=lambda job: SOME if job.model.attention == "sdpa" else RARE,
         changes={"model.attention": "eager"},
-        fix='load the model with attn_implementation="sdpa", and ask for no attention weights',
+        fix='load the model with attn_implementation="sdpa" and without output_attentions',
     ),
 )
 _LOSS = (
@@ -87,7 +87,7 @@ _LOSS = (
     ),
     CauseRule(
         name="older transformers",
-        description="transformers is older than 4.49, whose loss copies the fp32 logits",
+        description="transformers is older than 4.49: its loss copies the fp32 logits",
         applies=lambda job: job.framework.trainer and job.software.transformers is None and job.training.loss == "full",
         plausibility=RARE,
         changes={"software.transformers": "4.48"},
@@ -132,7 +132,7 @@ def _longer_sequences(job: ResolvedJob) -> Iterator[Cause]:
     for factor, plausibility in ((2, RARE), (4, UNLIKELY)):
         yield Cause(
             name="longer sequences",
-            description=f"sequences have {limit * factor} tokens: nothing truncates them to {limit}",
+            description=f"inputs are not truncated to {limit} tokens (they have {limit * factor})",
             plausibility=plausibility,
             changes={"training.sequence_length": limit * factor},
             fix="truncate in the tokenizer or the collator (truncation, max_length)",
@@ -209,7 +209,7 @@ _NOT_SHARDED = (
         applies=lambda job: _could_shard(job) and job.strategy.buckets,
         plausibility=RARE,
         changes={"parallel.strategy": "none", "parallel.data_replicate": 1},
-        fix="start it through torchrun or accelerate launch",
+        fix="start the script with torchrun or accelerate launch",
     ),
     CauseRule(
         name="sharded",
@@ -228,7 +228,7 @@ _NOT_SHARDED = (
 )
 _NOT_APPLIED = CauseRule(
     name="sharding off",
-    description="sharding is not applied: every rank holds all of it (DDP)",
+    description="sharding is not applied: every rank holds everything (DDP)",
     applies=_shards,
     plausibility=COMMON,  # a plain torchrun in place of accelerate launch makes DDP of the same script
     changes=lambda job: {
@@ -237,19 +237,19 @@ _NOT_APPLIED = CauseRule(
         "parallel.data_replicate": job.parallel.data_ranks,
         "parallel.cpu_offload": "none",
     },
-    fix="start it through accelerate launch with the FSDP or DeepSpeed configuration",
+    fix="start the script with accelerate launch and the FSDP or DeepSpeed configuration",
 )
 _FSDP = (
     CauseRule(
         name="other FSDP",
-        description="it is FSDP2, not FSDP1",
+        description="the job uses FSDP2, not FSDP1",
         applies=lambda job: _shards(job) and job.strategy.fsdp and not job.strategy.fsdp2,
         plausibility=RARE,
         changes={"parallel.strategy": "fsdp2"},
     ),
     CauseRule(
         name="other FSDP",
-        description="it is FSDP1, not FSDP2",
+        description="the job uses FSDP1, not FSDP2",
         applies=lambda job: _shards(job) and job.strategy.fsdp2,
         plausibility=RARE,  # accelerate's default was FSDP1, and its files state the version
         changes={"parallel.strategy": "fsdp1"},
@@ -263,7 +263,7 @@ _FSDP = (
     ),
     CauseRule(
         name="resharded",
-        description="weights are freed after the forward",
+        description="weights are freed after the forward pass",
         applies=lambda job: _shards(job) and job.strategy.fsdp and not job.parallel.reshard_after_forward,
         plausibility=SOME,
         changes={"parallel.reshard_after_forward": True},
@@ -286,7 +286,7 @@ _GROUPS = (
     ),
     CauseRule(
         name="sharded over all",
-        description="all ranks shard together, not each group on its own",
+        description="sharding spans all ranks, not each group separately",
         applies=lambda job: _shards(job) and job.parallel.data_replicate > 1,
         plausibility=SOME,
         changes=lambda job: {"parallel.data_shard": job.parallel.data_ranks, "parallel.data_replicate": 1},
@@ -326,7 +326,7 @@ def _other_zero_stages(job: ResolvedJob) -> Iterator[Cause]:
         if other.deepspeed and away:
             yield Cause(
                 name=f"stage {other.zero_stage}",
-                description=f"it is ZeRO stage {other.zero_stage}, not {job.strategy.zero_stage}",
+                description=f"the job uses ZeRO stage {other.zero_stage}, not {job.strategy.zero_stage}",
                 plausibility=SOME if away == 1 else RARE,
                 changes={"parallel.strategy": other.name},
             )
@@ -358,7 +358,7 @@ def _other_group_sizes(job: ResolvedJob) -> Iterator[Cause]:
         if size is not None:
             yield Cause(
                 name=name,
-                description=f"it is sharded over {size} ranks, not {shard}",
+                description=f"the job is sharded over {size} ranks, not {shard}",
                 plausibility=UNLIKELY,
                 changes={"parallel.data_shard": size},
             )
@@ -423,7 +423,8 @@ _CHECKPOINTING = (
         applies=lambda job: job.recomputes,
         plausibility=lambda job: USUAL if job.recomputes_selectively else COMMON,
         changes={"training.activation_checkpointing": "none"},
-        fix="make sure that the script calls model.gradient_checkpointing_enable(), or passes the setting on",
+        fix="make sure that the script calls model.gradient_checkpointing_enable() or passes the setting to the "
+        "trainer",
     ),
     # trl and unsloth switch it on by default, and so does peft's prepare_model_for_kbit_training
     CauseRule(
@@ -509,7 +510,7 @@ _ADAPTERS = (
         applies=lambda job: job.lora is not None,
         plausibility=SOME,
         changes={"lora": None},
-        fix="make sure that the trainer is given the model that get_peft_model() returned, or peft_config",
+        fix="pass the trainer the model that get_peft_model() returned, or peft_config",
     ),
     CauseRule(
         name="quantization off",

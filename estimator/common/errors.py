@@ -87,8 +87,8 @@ class CancelledError(VramtopError):
 
 
 _SENTENCE = (
-    "no further process or thread can be started: the limit of this user (ulimit -u) or of this container is reached; "
-    "end some processes or raise the limit, and try again"
+    "cannot start another process or thread: this user (ulimit -u) or container is at its limit; end some processes "
+    "or raise the limit"
 )
 _THREAD_WORDS = ("can't start new thread", "cannot join thread before it is started")
 """Messages of Python's RuntimeError; the second comes from a program that ends without having started a thread."""

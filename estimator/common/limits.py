@@ -151,9 +151,9 @@ PROMETHEUS_ANSWER = Limit(what="its answer", seconds=20.0, bytes=256 << 20)
 
 
 # What a host sends over ssh (monitor/fleet).
-STREAM_LINE = Limit(what="a line that it sent", bytes=16 << 20)
+STREAM_LINE = Limit(what="a line it sent", bytes=16 << 20)
 """16 GPUs with 20,000 processes take a third of it."""
-STREAM_GREETING = Limit(what="what it prints before the first reading", bytes=64 << 10)
+STREAM_GREETING = Limit(what="its output before the first reading", bytes=64 << 10)
 STREAM_START = Limit(what="its first reading", seconds=30.0)
 """So long it keeps others waiting that are to be connected after it."""
 

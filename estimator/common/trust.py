@@ -78,13 +78,13 @@ class Writers:
         if self.links_alone and not stat.S_ISLNK(found.st_mode):
             return None
         if found.st_uid not in self.users:
-            return "{} is another user's"
+            return "{} belongs to another user"
         if self.owners_alone or stat.S_ISLNK(found.st_mode) or (is_above and found.st_mode & stat.S_ISVTX):
             return None
         if found.st_mode & stat.S_IWOTH:
             return "anyone may write to {}"
         if found.st_mode & stat.S_IWGRP and found.st_gid not in self.groups and not _is_private_group(found):
-            return "a group of others may write to {}"
+            return "another group may write to {}"
         return None
 
 
@@ -138,8 +138,8 @@ def why_not_found(name: str, path: str | None) -> str:
         return f"there is no {name}"
     if found is None:
         relative = not all(map(os.path.isabs, (path or os.defpath).split(os.pathsep)))
-        return f"there is no {name} in PATH{', whose relative folders do not count' if relative else ''}"
-    return f"{found} is not started: {_distrusted(own_writers(), found)}"
+        return f"there is no {name} in PATH{' (relative folders are ignored)' if relative else ''}"
+    return f"vramtop does not start {found}: {_distrusted(own_writers(), found)}"
 
 
 def process_owner(pid: int) -> int | None:
@@ -174,7 +174,7 @@ def _distrusted(writers: Writers, path: Path) -> str | None:
     try:
         return writers.distrust(path)
     except OSError as error:
-        return error.strerror or "it cannot be looked at"
+        return error.strerror or "it is not accessible"
 
 
 def _is_private_group(found: os.stat_result) -> bool:

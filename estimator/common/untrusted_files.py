@@ -53,7 +53,7 @@ def read_file(path: Path, max_bytes: int = MAX_SETTINGS_BYTES) -> bytes:
         data = file.read(max_bytes + 1) if 0 < size <= max_bytes else b""
     if max(size, len(data)) > max_bytes:
         raise TooLargeError(
-            errno.EFBIG, f"it has more than {max_bytes // 2**10:,} KiB, which no such file has", str(path)
+            errno.EFBIG, f"it is larger than {max_bytes // 2**10:,} KiB, too large for such a file", str(path)
         )
     return data
 

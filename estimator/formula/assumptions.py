@@ -48,15 +48,15 @@ def card_warnings(job: Job, gpu: Gpu) -> Iterator[str]:
         return
     if job.training.precision.startswith("bf16"):
         yield (
-            f"{gpu.label} has no bf16 arithmetic, which torch emulates many times slower; "
+            f"{gpu.label} has no bf16 arithmetic, and torch's emulation is many times slower; "
             + (
-                "fp32 weights under fp16 autocast are usual there (training.precision = fp16-mixed)."
+                "fp32 weights with fp16 autocast are usual (training.precision = fp16-mixed)."
                 if job.training.mode == "train"
-                else "fp16 weights are usual there (training.precision = fp16)."
+                else "fp16 weights are usual (training.precision = fp16)."
             )
         )
     if job.model.attention.startswith("flash_attention"):
-        yield f"FlashAttention does not run on {gpu.label}, which is older than Ampere; model.attention = sdpa does."
+        yield f"FlashAttention needs Ampere or newer and does not run on {gpu.label}; use model.attention = sdpa."
 
 
 def trained_assumptions(job: ResolvedJob, trained: TrainedParameters | None) -> Iterator[str]:
@@ -64,24 +64,26 @@ def trained_assumptions(job: ResolvedJob, trained: TrainedParameters | None) -> 
     if trained is None:
         return
     if trained.outside:
-        yield f"{trained.outside:,} parameters outside of the model train, after its blocks."
+        yield f"{trained.outside:,} trained parameters are outside the model, after its blocks."
     patterns = trained.inferred or (job.trainable.patterns if job.trainable else None)
     if job.trainable and job.trainable.optional:
         patterns = tuple(sorted(name.removesuffix(".weight") for name in trained.names if name.endswith(".weight")))
     if patterns and trained.scale == 1 and (trained.count or not trained.outside):
-        found = " (the only usual choice with that many)" if trained.inferred else ""
-        yield f"{trained.count:,} of the model's own parameters train: {describe_trained(patterns)}{found}."
+        found = " (the only usual choice with that count)" if trained.inferred else ""
+        yield f"{trained.count:,} of the model's own parameters are trained: {describe_trained(patterns)}{found}."
     if job.lora and trained.count:
-        yield "What trains beside the adapters is a copy of the frozen module, as peft makes for modules_to_save."
+        yield "Besides the adapters, copies of frozen modules are trained, as peft makes them for modules_to_save."
     first = 0 if trained.before_blocks or job.lora else trained.first_block
     outside = any(".*." not in name for name in trained.names)
     if first and job.flattens and outside and not job.parallel.fsdp_wrap_classes:
-        yield "FSDP1's root unit has the embedding beside what trains: gradients pass through frozen blocks too."
+        yield (
+            "FSDP1's root unit holds the embedding and trained parameters, so gradients pass through frozen blocks too."
+        )
     elif first and job.checkpoints_with_gradient:
-        yield "Gradient checkpointing passes gradients through frozen blocks too, as transformers 5 asks for them."
+        yield "With gradient checkpointing, transformers 5 passes gradients through frozen blocks too."
     elif first:
         where = "the head" if first == trained.blocks else f"block {first + 1} of {trained.blocks}"
-        yield f"Nothing trains before {where}: the blocks before it save no activations."
+        yield f"No parameter before {where} is trained, so the blocks before it save no activations."
 
 
 def trained_warnings(job: ResolvedJob, trained: TrainedParameters | None, inventory: Inventory | None) -> Iterator[str]:
@@ -90,28 +92,31 @@ def trained_warnings(job: ResolvedJob, trained: TrainedParameters | None, invent
         return
     if trained.scale != 1:
         yield (
-            f"{job.training.trainable_parameters:,} parameters train, but it is not known which: the range allows for "
-            "activations of all blocks and of none."
+            f"{job.training.trainable_parameters:,} parameters are trained, but which ones is not known: the range "
+            "allows for activations of all blocks and of none."
         )
     if trained.outside:
         yield (
-            f"It is not known where the {trained.outside:,} trained parameters outside of the model are: the "
-            "range allows for gradients through all blocks, as prompts and layers within the blocks need them."
+            f"The place of the {trained.outside:,} trained parameters outside the model is not known: the range "
+            "allows for gradients through all blocks, as prompts and layers inside blocks need them."
         )
     for pattern in trained.unmatched:
         near = near_names(inventory, pattern) if inventory else ()
         also = f"; similar: {', '.join(near)}" if near else ""
-        yield f"training.trainable: no parameter of this model matches {pattern!r}{also}. The range allows for both."
+        yield (
+            f"training.trainable: no parameter of this model matches {pattern!r}{also}. The range allows for both "
+            "cases."
+        )
     if trained.guessed:
-        yield "The patterns tell numbers in names apart that only the built model shows: method exact counts them."
+        yield "The patterns depend on numbers in parameter names that only the built model has; use --method exact."
     if not trained.count and not trained.outside and not job.lora:
-        yield "No parameter of the model trains; layers of the program's own, if any, are not counted."
+        yield "No parameter of the model is trained. If the program adds its own layers, they are not counted."
 
 
 def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -> Iterator[str]:
-    name = gpu.label if gpu else "a GPU of the Hopper generation"
+    name = gpu.label if gpu else "a Hopper GPU"
     lazy = "" if job.versions.loads_kernels_eagerly else ", with lazily loaded kernels (torch 1.13 or newer)"
-    yield f"CUDA context and cuBLAS workspaces as on {name}{lazy}."
+    yield f"CUDA context and cuBLAS workspaces are those of {name}{lazy}."
     yield from _version_assumptions(job)
     if job.trains:
         yield "Every sequence has full length, and attention gets no padding mask."
@@ -134,27 +139,27 @@ def _adapter_assumptions(job: ResolvedJob) -> Iterator[str]:
     """Yield the dtypes of adapters, and of what is not quantized beside them."""
     rules, widths = job.adapters, job.widths
     if job.quantization and (widths.weight == 2 or rules.prepared != "none"):
-        why = "; the job does not say so, and the range allows for the other" if rules.assumed else ""
+        why = " (the job does not state this; the range allows for both)" if rules.assumed else ""
         if rules.prepared == "none":
             yield f"Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32){why}."
         else:
             cast = "Norms" if rules.prepared == "norms" else "Embeddings, norms and head"
-            by = "TRL's trainers before 0.26" if rules.prepared == "norms" else "peft's prepare_model_for_kbit_training"
+            by = "TRL before 0.26" if rules.prepared == "norms" else "peft's prepare_model_for_kbit_training"
             yield (
-                f"{cast} of the quantized model are fp32, as {by} cast them, and the step runs under autocast: the "
+                f"{cast} of the quantized model are fp32 (cast by {by}). The step runs under autocast, so the "
                 f"residual stream is fp32{why}."
             )
     if job.lora and job.framework.fp32_adapters and widths.adapter == 4 and not rules.dtype:
-        yield "Adapter weights are fp32, as peft creates them by default."
+        yield "Adapter weights are fp32, peft's default."
     elif rules.dtype and job.lora and not job.lora.adapter_dtype:
-        yield f"Adapter weights are {rules.dtype}, as they are over weights that are quantized here."
+        yield f"Adapter weights are {rules.dtype}, because the base weights are quantized."
 
 
 def _allocator_assumptions(job: ResolvedJob) -> Iterator[str]:
     if job.trains and job.allocator_conf:
         yield (
-            f"The allocator has {job.allocator_conf}, as {job.framework.name}'s launch script sets it, unless the "
-            "environment says otherwise."
+            f"The allocator uses {job.allocator_conf}, set by {job.framework.name}'s launch script, unless the "
+            "environment overrides it."
         )
 
 
@@ -166,7 +171,7 @@ def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
     if rules.zeroes_gradients and job.trains:
         yield f"torch {software.torch}: gradients are zeroed between steps, not freed."
     if rules.saves_softmax_inputs and job.trains:
-        yield f"torch {software.torch}: softmax saves its input too."
+        yield f"torch {software.torch}: softmax also saves its input."
     if rules.loads_kernels_eagerly:
         yield "All kernels are loaded into the CUDA context at once (CUDA_MODULE_LOADING, or torch before 1.13)."
     if software.cublas_workspace:
@@ -174,7 +179,7 @@ def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
     if rules.copies_shifted_logits and job.framework.transformers_models and job.training.loss == "full":
         yield f"transformers {software.transformers}: the causal loss copies the shifted fp32 logits."
     if rules.runs_longest_first:
-        yield f"LitGPT {software.litgpt}: the longest sample comes first, so that nothing is left of one before it."
+        yield f"LitGPT {software.litgpt}: the longest sample runs first, so no earlier sample has left memory behind."
     if rules.leaves_loss_to_eager and job.training.compile:
         yield f"{_torchtitan(job)}: the loss is not compiled."
     if rules.gathers_with_root and job.strategy.fsdp2:
@@ -183,42 +188,50 @@ def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
 
 def _torchtitan(job: ResolvedJob) -> str:
     stated = job.software.torchtitan
-    return f"torchtitan {stated}" if stated else f"torchtitan of the time of torch {job.software.torch}"
+    return f"torchtitan {stated}" if stated else f"torchtitan from the time of torch {job.software.torch}"
 
 
 def _optimizer_assumptions(job: ResolvedJob) -> Iterator[str]:
     if job.optimizer.copies and job.optimizer.same_result and job.trains:
-        yield f"The optimizer is {job.optimizer.description}; the fused one ({job.optimizer.same_result}) does not."
+        yield (
+            f"The optimizer is {job.optimizer.description}; the fused version ({job.optimizer.same_result}) makes none."
+        )
     if job.optimizer.on_host and job.trains:
         yield "The optimizer states are in host memory."
     if job.optimizer.paged:
-        yield "Paged optimizer states are managed memory, not counted: the driver moves them away when room is short."
+        yield (
+            "Paged optimizer states are not counted: they are managed memory, which the driver evicts when the GPU "
+            "is full."
+        )
 
 
 def _loss_assumptions(job: ResolvedJob) -> Iterator[str]:
     if job.framework.keeps_fp32_logits and job.training.loss != "fused-linear":
-        yield "LitGPT: Fabric casts the logits to fp32, which outlive the loss; under adapters the head runs by chunks."
+        yield (
+            "LitGPT: Fabric casts the logits to fp32 and keeps them beyond the loss; with adapters, the head runs in "
+            "chunks."
+        )
     elif job.training.loss == "chunked" and job.framework.chunked_loss == "without-logits":
         how = "in tiles (TRL 1.15 or newer)" if job.versions.tiles_head else "256 tokens at a time (TRL before 1.15)"
-        yield f"The head runs {how}, so that the logits never exist at once."
+        yield f"The head runs {how}, so the full logits never exist at once."
     elif job.training.loss == "full" and not job.versions.copies_shifted_logits:
-        yield "The loss is transformers' since 4.49: fp32 logits and log-probabilities, no shifted copy."
+        yield "The loss is that of transformers 4.49 or newer: fp32 logits and log-probabilities, no shifted copy."
 
 
 def _rollout_assumptions(job: ResolvedJob, gpu: Gpu | None) -> Iterator[str]:
     """Yield assumptions about text that is generated during training."""
     if job.rollout is not None and job.rollout.engine == "vllm":
         share = job.rollout.gpu_memory_utilization
-        total = f"the {gpu.label}" if gpu is not None else "a GPU of 80 GiB, since the GPU is not known"
-        asleep = "; it sleeps while training, and its memory is free then" if job.rollout.sleep else ""
+        total = f"the {gpu.label}" if gpu is not None else "an assumed GPU of 80 GiB"
+        asleep = ". It sleeps during training and frees this memory" if job.rollout.sleep else ""
         yield (
-            f"vLLM in the training process takes {share:g} of {total}: its own weights, counted as weights, and its "
-            f"cache, counted as activations{asleep}."
+            f"vLLM runs in the training process and takes {share:g} of {total} for its weights (counted as weights) "
+            f"and its cache (counted as activations){asleep}."
         )
     elif job.generated_sequences:
         yield (
-            f"Text is generated for {job.generated_sequences} sequences at once, each to its full length of "
-            f"{job.local_length} tokens; their cache is counted as activations."
+            f"The job generates {job.generated_sequences} sequences at once, each {job.local_length} tokens long; "
+            "their KV cache is counted as activations."
         )
 
 
@@ -228,30 +241,30 @@ def _framework_assumptions(job: ResolvedJob) -> Iterator[str]:
     if job.deepspeed and job.zero.reduce_bucket is None:
         yield "DeepSpeed's buckets have their default size of 5e8 elements; 'auto' in the Trainer makes them smaller."
     if parallel.world_size > 1:
-        yield "NCCL takes 0.5 GiB for each communicator of two ranks and 0.7 for one of more, as measured on A100s."
+        yield "NCCL takes 0.5 GiB per communicator of two ranks and 0.7 GiB per larger one, as measured on A100s."
     if parallel.expert > 1:
-        yield "NCCL's all-to-all takes 0.4 GiB for each peer on the same machine, as measured on H100s."
+        yield "NCCL's all-to-all takes 0.4 GiB per peer on the same machine, as measured on H100s."
     if job.compiles_loss:
-        yield "The loss is compiled with the model, so that no fp32 logits are written."
+        yield "The loss is compiled with the model, so no fp32 logits are stored."
     if job.assumes_fused_kernels and job.trains and not job.training.compile:
-        whose = "AutoModel patches" if job.framework.fused_kernels else "Liger-Kernel, whose loss it is, patches"
+        whose = "AutoModel replaces" if job.framework.fused_kernels else "Liger-Kernel (its loss is in use) replaces"
         yield (
-            f"Norms, MLP and rotary embeddings are computed by fused kernels where the model has them: {whose} them by "
-            "default. The range allows for blocks without them (training.fused_kernels = [])."
+            f"{whose} norms, MLP and rotary embeddings with fused kernels by default. The range allows for blocks "
+            "without them (training.fused_kernels = [])."
         )
     if job.keeps_outputs and not job.framework.keeps_fp32_logits and job.trains:
-        yield "A variable of the training loop holds the logits through the backward pass."
+        yield "A variable in the training loop holds the logits during the backward pass."
     if job.framework.transformer_engine:
-        yield "TransformerEngine computes the linear layers, with a workspace of its own beside cuBLAS'."
+        yield "TransformerEngine runs the linear layers and has its own workspace besides that of cuBLAS."
     if job.framework.masks_in_batch and job.trains:
         yield (
-            "Each batch brings an attention mask of all pairs of positions to the GPU, as Megatron-LM's do without "
+            "Each batch copies a full attention mask to the GPU, as in Megatron-LM without "
             "--no-create-attention-mask-in-dataloader."
         )
     if parallel.pipeline > 1:
         yield "The pipeline runs a 1F1B schedule over evenly distributed blocks."
     if job.model.task in ("image-text-to-text", "multimodal-lm"):
-        yield "Batches hold text only: images and sounds, and what their encoders save, are not counted."
+        yield "Batches are text only: images, audio and the activations of their encoders are not counted."
 
 
 def _warnings(
@@ -262,34 +275,39 @@ def _warnings(
         yield from _shape_warnings(job, arch, inventory, fused_recurrence)
     if inventory is not None and (unmatched := unmatched_targets(inventory, job)):
         names = ", ".join(unmatched)
-        yield f"lora.targets: no layer of this model is called {names}; peft passes over it and adapts the others."
+        yield f"lora.targets: this model has no layer named {names}; peft ignores the name and adapts the others."
     if training.compile:
         yield (
-            "torch.compile: blocks are counted as its partitioner cuts those of Llama and Qwen; the range allows for "
-            "graph breaks and for other cuts."
+            "torch.compile: blocks are assumed to be partitioned like those of Llama and Qwen; the range allows for "
+            "graph breaks and other partitions."
         )
     if job.optimizer.high is not None and job.trains:
         name = job.training.optimizer_class or "The optimizer"
-        yield f"{name} is not known: two fp32 states per trained parameter are counted; the range allows for 0 to 4."
+        yield (
+            f"{name} is not known: the figure has two fp32 states per trained parameter, and the range allows for 0 "
+            "to 4."
+        )
     if training.gradient_accumulation > 1 and job.steps_in_backward:
-        yield "Stepping in the backward pass does not work with gradient accumulation."
+        yield "An optimizer step in the backward pass does not work with gradient accumulation."
     if job.accumulates_unsharded:
-        yield "Accumulating under FSDP keeps unsharded gradients between micro-batches (no_sync)."
+        yield "Gradient accumulation under FSDP keeps unsharded gradients between micro-batches (no_sync)."
     if parallel.expert > 1:
         yield (
-            "Expert parallelism: a rank whose experts are chosen more often than others takes more than is counted, by "
-            "its share of what the experts' tokens take."
+            "Expert parallelism: a rank whose experts get more tokens than average needs more memory than this figure."
         )
     if parallel.expert > 1 and parallel.expert > parallel.data_ranks * parallel.context:
-        yield "There are more expert-parallel ranks than data-parallel ones to take them from."
+        yield "parallel.expert is larger than the number of data-parallel ranks (times context-parallel ranks)."
     if job.quantization in BITSANDBYTES and parallel.tensor > 1 and job.framework.tensor_parallel_plan:
         yield (
-            "Weights that bitsandbytes quantizes do not run under a tensor-parallel plan: split, they lose their "
-            "quantization state, and the first forward pass fails (transformers 5.23 with bitsandbytes 0.50). The "
-            "figures are those of weights that are split all the same."
+            "bitsandbytes weights do not work with a tensor-parallel plan: splitting loses their quantization state, "
+            "and the first forward pass fails (transformers 5.23 with bitsandbytes 0.50). The figures assume split "
+            "weights."
         )
     if not job.strategy.replicates and parallel.data_ranks > 1:
-        yield "Several data-parallel ranks without a strategy: each rank is estimated as a copy that reduces nothing."
+        yield (
+            "The job has several data-parallel ranks but no strategy: each rank is estimated as a copy that reduces "
+            "no gradients."
+        )
 
 
 def _shape_warnings(
@@ -305,29 +323,29 @@ def _shape_warnings(
             yield f"Only the language model is counted, not {', '.join(arch.uncounted_parts)} (parameters: {size})."
     if arch.recurrent and inventory:
         yield (
-            "Blocks are recurrent (state spaces, linear attention, convolutions), all or some: no rule describes them, "
-            "and without their fused kernels they take several times what is counted. Trace the job."
+            "Some or all blocks are recurrent (state spaces, linear attention, convolutions), and the formula has no "
+            "rule for them. Without fused kernels they take several times this figure. Trace the job."
         )
     elif arch.recurrent and not fused_recurrence:
         yield (
-            "Recurrent blocks were traced as transformers runs them without fused kernels (mamba-ssm, causal-conv1d, "
-            "flash-linear-attention): with these a step takes less."
+            "Recurrent blocks were traced without fused kernels (mamba-ssm, causal-conv1d, flash-linear-attention); "
+            "with them, a step takes less memory."
         )
     if arch.max_positions and length > arch.max_positions:
-        yield f"The sequence length {length} is beyond the model's {arch.max_positions} positions."
+        yield f"The sequence length {length} exceeds the model's {arch.max_positions} positions."
     if uses_eager_attention(job.model.attention, arch) and length >= _LONG_SEQUENCE:
-        yield "Eager attention keeps every attention probability: memory grows with the square of the sequence length."
+        yield "Eager attention stores all attention probabilities: memory grows with the square of the sequence length."
     if job.quantization in BITSANDBYTES and arch.moe_layers:
         yield from _expert_warning(job, arch)
     if inventory and arch.moe_layers and any(g.role == "expert" for g in adapter_groups(inventory, job)):
         yield (
-            "peft adds adapters of fused experts to whole weights, which each forward pass creates again; the formula "
-            "does not count those."
+            "For fused experts, peft creates full-size adapter weights in each forward pass; the formula does not "
+            "count them."
         )
     if tensor > 1 and arch.family == "gpt_oss" and job.framework.tensor_parallel_plan and inventory:
         yield (
-            "transformers' own plan for gpt_oss splits only its head (5.23; its blocks have a plan for experts alone): "
-            "blocks are counted as split, as a plan of yours may do. Trace the job."
+            "transformers' own plan for gpt_oss splits only the head (5.23; for the blocks it has only an expert "
+            "plan). The figure assumes split blocks, as your own plan may split them. Trace the job."
         )
     if tensor > 1 and arch.kv_heads % tensor:
         yield f"{arch.kv_heads} key-value heads do not divide evenly over {tensor} tensor-parallel ranks."
@@ -338,12 +356,12 @@ def _expert_warning(job: ResolvedJob, arch: Architecture) -> Iterator[str]:
     linear = family_of(arch.family).separate_expert_names is not None
     if job.versions.separates_experts and linear:
         yield (
-            f"transformers {job.software.transformers} holds experts as linear layers, which are quantized. The step "
-            "runs each of them with an equal share of the tokens."
+            f"transformers {job.software.transformers} holds experts as linear layers, which are quantized. The "
+            "figure assumes an equal share of the tokens for each."
         )
         return
     older = " transformers 4 held them as linear layers, which were quantized." if linear else ""
-    yield f"Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized.{older}"
+    yield f"bitsandbytes does not quantize experts that are fused into one tensor; they are counted unquantized.{older}"
 
 
 def _known_error(arch: Architecture) -> str:
@@ -352,5 +370,6 @@ def _known_error(arch: Architecture) -> str:
         return ""
     low, high = UNKNOWN_FAMILY_ERROR
     return (
-        f" Known families read like that are off by {low:+.0%} to {high:+.0%}: gated decoders right, others too high."
+        f" For known families this reading is off by {low:+.0%} to {high:+.0%}: right for gated decoders, too high "
+        "for others."
     )

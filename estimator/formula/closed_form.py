@@ -67,11 +67,11 @@ def placement_assumptions(plan: Plan) -> Iterator[str]:
         return
     blocks = ", ".join(str(sum(module.block for module in held)) for held in placement.gpus)
     gpus = "GPU has" if len(placement.gpus) == 1 else "GPUs have"
-    yield f"Modules are placed by accelerate's rules: the {gpus} {blocks} blocks and run one after the other."
+    yield f"Modules are placed by accelerate's rules: the {gpus} {blocks} blocks and run in turn."
     for name, held in (("CPU RAM", placement.host), ("the disk", placement.disk)):
         if held:
             size = format_gib(sum(module.size for module in held))
-            yield f"{size} GiB of weights stay in {name}: the first GPU runs their layers, and copies one at a time."
+            yield f"{size} GiB of weights stay in {name}: the first GPU runs these layers and copies one at a time."
 
 
 def placement_warnings(plan: Plan) -> Iterator[str]:
@@ -79,8 +79,8 @@ def placement_warnings(plan: Plan) -> Iterator[str]:
     if plan.placement is not None and plan.placement.refused:
         size = format_gib(sum(module.size for module in plan.placement.refused))
         yield (
-            f"No GPU has room for {size} GiB of the weights: device_map would place them in CPU RAM, where they cannot "
-            f"be {'trained' if plan.job.trains else 'in few bits'}; they are counted on the last GPU."
+            f"No GPU has room for {size} GiB of the weights: device_map would place them in CPU RAM, where they "
+            f"cannot be {'trained' if plan.job.trains else 'quantized'}; they are counted on the last GPU."
         )
 
 
@@ -119,8 +119,8 @@ def plan_warnings(plan: Plan) -> Iterator[str]:
     job = plan.job.job
     if has_unread_plan(job):
         yield (
-            f"parallel.tensor_plan: {job.parallel.tensor_plan} cannot be read without running it: the model's own plan "
-            "is counted, and the range allows for none. A traced step applies it."
+            f"parallel.tensor_plan: {job.parallel.tensor_plan} cannot be read without running it: the figure uses the "
+            "model's own plan, and the range allows for no plan. A traced step applies yours."
         )
     elif names := ", ".join(whole_layers(plan)):
         yield f"parallel.tensor_plan leaves {names} whole on every rank: the range allows for their activations."
@@ -160,8 +160,8 @@ def unlike_blocks_warnings(plan: Plan) -> Iterator[str]:
     """Yield that the blocks of a placed model differ."""
     if _are_unlike(plan):
         yield (
-            "The model's blocks are of two kinds, and each GPU of the device map is counted with their average: the "
-            "range allows for the difference. A traced step (--method traced) has each block where it is."
+            "The model has two kinds of blocks, and each GPU of the device map is counted with their average; the "
+            "range allows for the difference. A traced step (--method traced) places each block exactly."
         )
 
 
@@ -454,14 +454,14 @@ def _sampler_bytes(arch: Architecture, stage: Stage, sequences: int) -> int:
 def _assumptions_serving(plan: Plan) -> list[str]:
     share = (plan.job.inference or Inference()).gpu_memory_utilization
     step = prefill_tokens(plan.job, large_card=_is_large(plan.gpu))
-    gpu = plan.gpu.label if plan.gpu else "a GPU of the Hopper generation"
+    gpu = plan.gpu.label if plan.gpu else "a Hopper GPU"
     engine = plan.job.job.engine_name
     of, tokens = ("total", "max_num_batched_tokens") if engine == "vLLM" else ("free memory", "chunked_prefill_size")
     found = [
-        f"CUDA context as on {gpu}.",
-        f"{engine} takes {share:g} of the GPU's {of}, whatever it needs; the figures here are the least it starts "
-        "with: weights, its largest step, and the cache of one sequence of full length.",
-        f"A step has at most {step:,} tokens ({tokens}), and samples for {plan.job.training.micro_batch}.",
+        f"The CUDA context is that of {gpu}.",
+        f"{engine} always takes {share:g} of the GPU's {of}. These figures are the minimum it starts with: weights, "
+        "its largest step, and the cache of one full-length sequence.",
+        f"A step has at most {step:,} tokens ({tokens}) and samples for {plan.job.training.micro_batch} sequences.",
     ]
     if plan.arch.sliding_window:
         found.append("Layers with a sliding window keep only that many tokens (vLLM's hybrid cache manager).")
@@ -696,4 +696,4 @@ def _vllm_warnings(ranks: Sequence[RankMemory]) -> Iterator[str]:
     vllm = max((rank.vllm for rank in ranks), key=lambda each: each.weights)
     if vllm.total_bytes and not vllm.cache:
         share = format_gib(vllm.total_bytes)
-        yield f"vLLM's share of the GPU, {share} GiB, does not even hold its copy of the weights: it would not start."
+        yield f"vLLM's share of the GPU, {share} GiB, cannot hold its copy of the weights: vLLM would not start."

@@ -238,8 +238,8 @@ def _sentences(found: Sequence[tuple[HeldModel, HeldBytes]]) -> Iterator[str]:
         )
         size = format_gib(each.weights if model.on_gpu else each.host_weights)
         where = f"{size} GiB of weights" if model.on_gpu else f"in host memory, {size} GiB"
-        runs = "; its forward pass runs without a graph" if model.on_gpu and model.runs_forward else ""
-        yield f"Beside the trained model there is {times}{name} ({held.label}), {where}{runs}."
+        runs = "; its forward pass builds no autograd graph" if model.on_gpu and model.runs_forward else ""
+        yield f"Besides the trained model there is {times}{name} ({held.label}), {where}{runs}."
 
 
 # Looks up the models that a job holds beside the trained one.

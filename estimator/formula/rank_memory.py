@@ -679,8 +679,8 @@ _PROCESS_BYTES = 430 * MIB
 _CUDA_BYTES = 900 * MIB
 """CUDA and its libraries besides: a process with one small module on the GPU took 1.3 GB (pytorch/pytorch#31767)."""
 ASSUMPTION = (
-    "Host memory: a process takes 1.3 GiB before any tensor, and checkpoints are safetensors files; data loader "
-    "workers and the data itself are not counted."
+    "Host memory: a process takes 1.3 GiB before any tensor, and checkpoints are safetensors files. Data loader "
+    "workers and data are not counted."
 )
 
 

@@ -111,7 +111,7 @@ def _span(span: Span, counted: int, changes: Sequence[Change], name: str) -> Spa
 
 _SMALL = 0.01
 """Share of the reserved bytes below which it does not matter whether lengths differ."""
-_UNKNOWN_LENGTHS = "Whether batches differ in length from step to step is not known (training.varying_lengths); if so"
+_UNKNOWN_LENGTHS = "If batch lengths vary (training.varying_lengths),"
 
 
 class UnstatedSettings(Struct, frozen=True, kw_only=True):
@@ -158,10 +158,10 @@ def _with_varying_lengths(budget: Budget, cache: int) -> Budget:
     known = budget.job.training.varying_lengths is not None
     if cache <= (0 if known else _SMALL * budget.peak.reserved_bytes):
         return budget
-    lengths = "Batches differ in length" if known else _UNKNOWN_LENGTHS
-    keeps = f"the allocator may keep {format_gib(cache)} GiB beyond the range, which it gives back before it fails"
+    lengths = "Batch lengths vary, so" if known else _UNKNOWN_LENGTHS
+    keeps = f"torch's cache may grow {format_gib(cache)} GiB past this range; it is freed before an out-of-memory error"
     peak = replace(budget.peak, cache_bytes=cache if known else 0)
-    return replace(budget, peak=peak, assumptions=(*budget.assumptions, f"{lengths}: {keeps}."))
+    return replace(budget, peak=peak, assumptions=(*budget.assumptions, f"{lengths} {keeps}."))
 
 
 # A job as it may be where it does not say how it is.
@@ -212,14 +212,14 @@ def other_units(job: ResolvedJob) -> Iterator[Side]:
     if parallel.fsdp_wrap_classes and not unit_rule(job).understood:
         names = ", ".join(parallel.fsdp_wrap_classes)
         sentence = (
-            f"fsdp_wrap_classes: what a layer of {names} holds is not known; FSDP is taken to wrap blocks. If that "
-            "leaves them to the root, the step {change}"
+            f"fsdp_wrap_classes: the contents of {names} are not known, so FSDP is assumed to wrap blocks. If it "
+            "leaves them to the root unit, the step {change}"
         )
         yield Side(source="units", job=one_unit, sentence=sentence, is_warning=True)
     elif job.strategy.fsdp2 and job.lora is not None and job.framework.trainer:
         sentence = (
-            "FSDP 2 is taken to wrap blocks. Under transformers' Trainer it wraps none of a model with adapters "
-            '(parallel.fsdp_units = "model"), and the step {change}'
+            "FSDP 2 is assumed to wrap blocks. Under transformers' Trainer it wraps no block of a model with "
+            'adapters (parallel.fsdp_units = "model"); then the step {change}'
         )
         yield Side(source="units", job=one_unit, sentence=sentence, is_warning=True)
 
@@ -241,8 +241,8 @@ def unsharded_weights(job: ResolvedJob) -> Iterator[Side]:
         fsdp_units=None,
     )
     sentence = (
-        "4-bit weights are taken to be sharded, as with a floating bnb_4bit_quant_storage. With its default, uint8, "
-        "FSDP 2 under accelerate leaves them whole on each rank, and the step {change}"
+        "4-bit weights are assumed to be sharded, as with a floating-point bnb_4bit_quant_storage. With the default, "
+        "uint8, FSDP 2 under accelerate keeps them whole on each rank; then the step {change}"
     )
     yield Side(source="storage", job=replace_struct(job.job, parallel=whole), sentence=sentence, is_warning=True)
 
@@ -335,7 +335,7 @@ def other_versions(job: ResolvedJob, arch: Architecture) -> Iterator[Side]:
             source=change.library,
             job=_with(job.job, change.library, change.before, job),
             sentence=(
-                f"The version of {change.library} is not stated, and the newest is counted; with {change.before} the "
+                f"The version of {change.library} is not stated, so the newest is assumed; with {change.before} the "
                 "step {change}"
             ),
         )
@@ -436,7 +436,7 @@ def _change(side: Side, usual: Peak, peak: Peak | None) -> Change:
         allocated=allocated,
         reserved=peak.reserved_bytes - usual.reserved_bytes,
         device=device,
-        sentence=f"{side.sentence.format(change=change)}, which the range allows for.",
+        sentence=f"{side.sentence.format(change=change)}; the range allows for both.",
         is_warning=side.is_warning,
     )
 

@@ -128,6 +128,8 @@ class EffectiveBatch:
     data_ranks: int
     sequence_length: int
     sequences_per_example: int = 1
+    gpus_per_rank: int = 1
+    """GPUs of one data-parallel rank: tensor-, pipeline- and context-parallel ranks."""
 
     @property
     def sequences(self) -> int:
@@ -164,7 +166,10 @@ class EffectiveBatch:
         """Return in words which settings keep one GPU's batch on all ranks; None if there is only one rank."""
         if self.data_ranks == 1:
             return None
-        same = f"the same settings on one GPU: {_count(self.on_one_gpu, 'sequence')} a step"
+        one, all_ranks = "one GPU", f"{self.data_ranks:,} GPUs"
+        if self.gpus_per_rank > 1:
+            one, all_ranks = "one data-parallel rank", f"all {self.data_ranks:,}"
+        same = f"the same settings on {one}: {_count(self.on_one_gpu, 'sequence')} a step"
         whole = EffectiveBatch(
             micro_batch=self.micro_batch,
             gradient_accumulation=self.gradient_accumulation,
@@ -174,8 +179,9 @@ class EffectiveBatch:
         for micro_batch in _halvings(self.micro_batch):
             steps = whole.accumulation_for(micro_batch=micro_batch, data_ranks=self.data_ranks)
             if steps is not None:
-                return f"{same}; micro-batch {micro_batch} with accumulation {steps} keeps that on {self.data_ranks}"
-        return f"{same}; no whole accumulation keeps that on {self.data_ranks}"
+                kept = f"micro-batch {micro_batch} with {_count(steps, 'accumulation step')}"
+                return f"{same}; {kept} gives that batch on {all_ranks}"
+        return f"{same}. No whole number of accumulation steps gives that batch on {all_ranks}"
 
     def to_json(self) -> EffectiveBatchJson:
         """Return the fields, and the products."""
@@ -200,6 +206,7 @@ def effective_batch(job: Job) -> EffectiveBatch | None:
         data_ranks=job.parallel.data_ranks,
         sequence_length=job.training.sequence_length,
         sequences_per_example=job.training.sequences_per_example,
+        gpus_per_rank=job.parallel.world_size // job.parallel.data_ranks,
     )
 
 

@@ -394,7 +394,9 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
             product = " x ".join(f"{name} {size:,}" for name, size in sizes.items() if size > 1)
             raise ValueError(f"{product} is more GPUs than any cluster has (at most {MAX_GPUS:,})")
         if self.device_map is not None and self.world_size > self.pipeline:
-            raise ValueError("device_map runs in one process: of the sizes, only pipeline may be larger than 1")
+            raise ValueError(
+                "device_map runs in one process: of the parallel sizes, only pipeline may be larger than 1"
+            )
 
     @property
     def without_tables(self) -> "Parallel":

@@ -56,7 +56,7 @@ def check_patterns(patterns: Sequence[str]) -> None:
             'trainable is an empty list; leave it out to train everything, or write ["!*"] to train nothing'
         )
     if len(patterns) > _MAX_PATTERNS:
-        raise ValueError(f"trainable has {len(patterns):,} patterns; a few with * do the same")
+        raise ValueError(f"trainable has {len(patterns):,} patterns; use a few with * instead")
     for pattern in patterns:
         name = pattern.removeprefix("!")
         if not name.strip(".") or any(character.isspace() for character in name) or len(name) > _MAX_CHARACTERS:
@@ -64,7 +64,7 @@ def check_patterns(patterns: Sequence[str]) -> None:
         try:
             re.compile(pattern_regex(name))
         except re.error as error:
-            raise ValueError(f"trainable has the pattern {pattern[:80]!r}, which is none: {error}") from None
+            raise ValueError(f"trainable has the invalid pattern {pattern[:80]!r}: {error}") from None
 
 
 def describe_trained(patterns: Sequence[str]) -> str:

@@ -30,9 +30,9 @@ def correction_words(evidence: Sequence[Evidence], subject: Subject, peak: Peak,
         expected = "expected" if first.runs[0].observed.device_bytes is not None else "expected on the GPU"
         return f"{times}: {seen}{also}; {expected} {figure}{rest}"
     if first.is_of_context:
-        return f"a job on this card was {times}{also}: its CUDA context counts here; {figure}{rest}"
+        return f"a job on this card was {times}{also}: its CUDA context is used here; {figure}{rest}"
     if not others and len(first.runs) == 1 and _width(peak) > _width(before):
-        rest += "; a wider range, from one run"
+        rest += "; the range is wider, as there is only one run"
     return f"{times}: {seen} {_sizes(first.subject, subject)}{also}; this job scaled from it: {figure}{rest}"
 
 

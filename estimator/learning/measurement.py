@@ -491,7 +491,7 @@ def measurement_from_json(data: Mapping[str, Any]) -> Measurement:
         check_nesting(job)
         read = msgspec.convert({**facts, "job": {}}, Measurement)
     except (msgspec.ValidationError, ValueError) as error:
-        raise InputError(f"this is no measurement as vramtop writes it: {error}") from None
+        raise InputError(f"this is not a measurement that vramtop wrote: {error}") from None
     return replace(read, job=job_from_mapping(job, where="the measurement's job"))
 
 

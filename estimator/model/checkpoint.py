@@ -91,8 +91,8 @@ def job_of_model(job: Job, model: "ResolvedModel", gpu: Gpu | None = None) -> Jo
     if kind in _TRAINED_UNPACKED or job.training.trainable is not None:
         return job
     raise InputError(
-        f"the weights of {model.label} are stored in {kind}, which cannot be trained themselves; train adapters over "
-        "them (--lora, or [lora] in a job file), or give the model that was quantized"
+        f"the weights of {model.label} are stored in {kind} and cannot be trained; train adapters (--lora, or [lora] "
+        "in a job file), or give the unquantized model"
     )
 
 
@@ -115,7 +115,7 @@ def format_warnings(before: Job, after: Job) -> Iterator[str]:
     kept = before.inference != after.inference and not after.is_served
     if kept and after.inference is not None and after.inference.weights == "mxfp4":
         yield (
-            "The weights are taken to stay in mxfp4: install the packages kernels and Triton 3.4, or transformers "
+            "The weights are assumed to stay in mxfp4. Without the packages kernels and Triton 3.4, transformers "
             "unpacks them to 16 bits, about three times as large."
         )
 
@@ -130,16 +130,21 @@ def settled_by_model(before: Job, after: Job, model: "ResolvedModel", gpu: Gpu |
         gpu: the GPU; None: not known.
     """
     framework = after.engine_name or after.training.framework
+    default = f"{framework}'{'' if framework.endswith('s') else 's'} default"
     if before.training.precision == AUTO:
-        known = f"its weights are stored in {stored}" if (stored := weights_of(model)) else "its config states no type"
-        yield f"The precision is {after.training.precision}, as {framework} has it where none is set: {known}."
+        stored = weights_of(model)
+        known = f"the model's weights are stored in {stored}" if stored else "the model's config states no dtype"
+        yield f"The precision is {after.training.precision}, {default}: {known}."
     if before.training.optimizer == AUTO and after.training.mode == "train":
-        yield f"The optimizer is {after.training.optimizer}, as {framework} has it where none is set."
+        yield f"The optimizer is {after.training.optimizer}, {default}."
     if before.lora != after.lora or before.inference != after.inference:
         kind = stored_format(model.config)
         yield f"The weights of {'experts' if kind == 'mxfp4' else 'linear layers'} are {kind}, as stored."
     elif after.training.mode == "inference" and gpu and (kind := stored_format(model.config)) in _TRAINED_UNPACKED:
         if (after.inference or Inference()).weights == AUTO:
-            yield f"The weights, which are stored in {kind}, are unpacked to 16 bits, as {gpu.label} cannot use them."
+            yield (
+                f"The weights are stored in {kind} and unpacked to 16 bits, because {gpu.label} does not support "
+                f"{kind}."
+            )
     elif after.training.mode == "train" and (kind := stored_format(model.config)) in _TRAINED_UNPACKED:
-        yield f"The weights, which are stored in {kind}, are unpacked to 16 bits to be trained."
+        yield f"The weights are stored in {kind} and unpacked to 16 bits for training."

@@ -65,8 +65,8 @@ def instead_of_other_kind(name: str) -> str | None:
     if kind is None:
         return None
     return (
-        f"{name} is a {kind} model, and only text models are known by name; vramtop rehearse -- python train.py runs "
-        "your own script without a GPU and answers for it"
+        f"{name} is a {kind} model, but only text models are known by name; vramtop rehearse -- python train.py runs "
+        "your own script without a GPU and predicts its memory"
     )
 
 
@@ -235,11 +235,11 @@ def find_built_in(name: str) -> BuiltInModel | None:
 def instead_of_model(name: str) -> str | None:
     """Return what to do instead of a model that is not known by name; None: it may be misspelled."""
     if "gguf" in name.lower():
-        return f"{name}: llama.cpp runs GGUF files, and its memory is not counted; give the model that was converted"
+        return f"{name}: GGUF files run in llama.cpp, which vramtop does not support; give the original model"
     part = next((found for key in _lookup_keys(name) if (found := find_built_in(f"{key}-text"))), None)
     if part is not None:
         text = next(word for word in part.names if word.endswith("-text"))
-        return f"{name} reads images too, which is not counted by name; its language part alone is {text}"
+        return f"{name} is multimodal; only its text part is known by name: {text}"
     return instead_of_other_kind(name)
 
 
@@ -267,7 +267,7 @@ def _from_folder(name: str) -> ResolvedModel | None:
     try:
         return _read_folder(name, expand_user(name))
     except PermissionError as error:
-        raise InputError(f"{error.filename or name}: not allowed to read it") from None
+        raise InputError(f"{error.filename or name}: permission denied") from None
     except OSError:  # too long to be a path
         return None
 
@@ -280,7 +280,7 @@ def _read_folder(name: str, path: Path) -> ResolvedModel | None:
     is_path = name.startswith((".", "/", "~")) or name.endswith(".json")
     if not path.is_dir():
         if is_path:
-            raise InputError(f"{name}: no such folder or file; model.id names a folder with a config.json, or a model")
+            raise InputError(f"{name}: no such folder or file; model.id must be a model or a folder with a config.json")
         return None
     file = path / "config.json"
     if file.is_file():
@@ -289,9 +289,7 @@ def _read_folder(name: str, path: Path) -> ResolvedModel | None:
         base = read_config(path / "adapter_config.json").get("base_model_name_or_path")
         raise InputError(f"{name} holds an adapter, not a model; set model.id to its base model ({base})")
     if is_path:
-        raise InputError(
-            f"{name} is a folder without a config.json; give the one that save_pretrained or the hub's download wrote"
-        )
+        raise InputError(f"{name} has no config.json; give the folder that save_pretrained or a hub download wrote")
     return None  # a folder that happens to be called like a model
 
 
@@ -337,7 +335,7 @@ def _from_built_in(name: str, environ: Mapping[str, str]) -> ResolvedModel:
         raise InputError(sentence)
     near = search_models(_lookup_keys(name)[-1])
     examples = ", ".join(model.id for model in built_in_models()[:4])
-    hint = f"did you mean {', '.join(near)}?" if near else f"built in are {examples}, and others"
+    hint = f"did you mean {', '.join(near)}?" if near else f"built-in models include {examples}"
     raise InputError(
         f"no model {name!r}: not a folder with a config.json, not in the Hugging Face cache ({hub_cache(environ)}), "
         f"not built in; {hint}"

@@ -83,15 +83,15 @@ def ask_hub(
     """
     offline = offline_variable(environ)
     if offline:
-        return Refusal("offline", f"{offline} is set, so that the hub is not asked")
+        return Refusal("offline", f"{offline} is set, so vramtop does not query the hub")
     endpoint = (environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
     url = f"{endpoint}/{urllib.parse.quote(name)}/resolve/main/config.json"
     try:
         request = urllib.request.Request(url, method=method, headers={"User-Agent": "vramtop"})  # noqa: S310 - below
     except ValueError:
-        return Refusal("unreachable", "HF_ENDPOINT is no http address")
+        return Refusal("unreachable", "HF_ENDPOINT is not an http address")
     if not request.type.startswith("http"):
-        return Refusal("unreachable", "HF_ENDPOINT is no http address")
+        return Refusal("unreachable", "HF_ENDPOINT is not an http address")
     found = find_token(environ)
     if found:
         request.add_unredirected_header("Authorization", f"Bearer {found[0]}")
@@ -122,15 +122,17 @@ def _of_status(status: int, code: str, host: str, token: str | None) -> Refusal:
         return Refusal("open", f"{host} gives it")
     if code == "GatedRepo":
         if token is None:
-            return Refusal("gated", f"{host} gives it only to accounts that were let in, and there is no token")
-        return Refusal("gated", f"{host} gives it only to accounts that were let in, and that of {token} is not")
+            return Refusal("gated", f"{host} gives it only to approved accounts, and there is no token")
+        return Refusal(
+            "gated", f"{host} gives it only to approved accounts, and the account of {token} is not approved"
+        )
     if code == "RepoNotFound" or status == http.HTTPStatus.NOT_FOUND:
         private = "it may be private, and there is no token" if token is None else f"or {token} may not see it"
         return Refusal("absent", f"{host} has no such model ({private})")
     if status in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN):
-        wants = "wants a token" if token is None else f"refuses the token of {token}"
+        wants = "requires a token" if token is None else f"rejects the token of {token}"
         return Refusal("refused", f"{host} {wants} ({status})")
-    return Refusal("unreachable", f"{host} answers {status}")
+    return Refusal("unreachable", f"{host} answered {status}")
 
 
 def download_config(name: str, environ: Mapping[str, str], limit: Limit = limits.HUB_CONFIG) -> str | Refusal:
@@ -145,15 +147,15 @@ def download_config(name: str, environ: Mapping[str, str], limit: Limit = limits
     answer = ask_hub(name, environ, limit, redirects=_MAX_REDIRECTS)
     if isinstance(answer, Refusal):
         # it may be asked, but has no such file, or redirects without end
-        return Refusal("absent", f"{host} gives no config.json of it") if answer.answer == "open" else answer
+        return Refusal("absent", f"{host} has no config.json for it") if answer.answer == "open" else answer
     try:
         decode_json(answer.content, dict[str, Any])
     except LimitError:
-        return Refusal("unreachable", f"{host} gives something else than a config.json")
+        return Refusal("unreachable", f"{host} returned something other than a config.json")
     try:
         _keep(cached_model(name, environ), answer.content, answer.headers)
     except OSError as error:
-        return Refusal("unreachable", f"it cannot be kept in {hub_cache(environ)}: {error.strerror or error}")
+        return Refusal("unreachable", f"it cannot be stored in {hub_cache(environ)}: {error.strerror or error}")
     return host
 
 

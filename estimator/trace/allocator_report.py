@@ -98,7 +98,7 @@ def replay_allocations(
 def allocator_assumptions(variable: str | None, held: ReservedMemory) -> Iterator[str]:
     """Yield assumptions about the allocator, if a variable sets it."""
     if held.followed and variable:
-        yield f"The allocator is set by {variable}: {', '.join(held.followed)}."
+        yield f"{variable} sets the allocator: {', '.join(held.followed)}."
 
 
 def allocator_warnings(held: ReservedMemory, unlimited_bytes: int, capacity: AllocatorCapacity | None) -> Iterator[str]:
@@ -112,6 +112,6 @@ def allocator_warnings(held: ReservedMemory, unlimited_bytes: int, capacity: All
     elif held.retries:
         times = "once" if held.retries == 1 else f"{held.retries} times"
         yield (
-            f"On {capacity.label}, the allocator would have to free its cache {times} in two steps: this takes "
-            f"time, and memory is nearly exhausted; with more, {format_gib(unlimited_bytes)} GiB would be reserved."
+            f"On {capacity.label}, the allocator has to free its cache {times} in two steps. This is slow, and memory "
+            f"is nearly full; a larger GPU would have {format_gib(unlimited_bytes)} GiB reserved."
         )

@@ -74,7 +74,9 @@ def exact_budget(
         optimizer = exact_optimizer(job, counted, python=python)
     except CannotTellError as error:
         budget = closed_form(job, arch, counted, method="exact", gpu=gpu, conf=conf)
-        return replace(budget, warnings=(*budget.warnings, f"Its states were not counted: {error.message}."))
+        return replace(
+            budget, warnings=(*budget.warnings, f"The optimizer's states were not counted: {error.message}.")
+        )
     if optimizer is None:
         return closed_form(job, arch, counted, method="exact", gpu=gpu, conf=conf)
     budget = closed_form(job, arch, counted, method="exact", gpu=gpu, optimizer=optimizer.rules, conf=conf)
@@ -153,8 +155,8 @@ def _counted(path: str, tensors: list[tuple[tuple[int, ...], int]], answer: Opti
     }
     largest = max(prod(shape) for shape, _ in tensors)
     library = f" ({answer.distribution})" if answer.distribution else ""
-    by = "on fake tensors of the model's shapes" if answer.how == "fake" else "on small tensors, fitted to the model's"
-    vectors = "; vectors, which it does not step, count as AdamW's" if None in answer.states else ""
+    by = "on fake tensors of the model's shapes" if answer.how == "fake" else "on small tensors, scaled to the model's"
+    vectors = "; vectors, which it does not update, are counted as AdamW's" if None in answer.states else ""
     return CountedOptimizer(
         rules=Optimizer(
             name=path,
@@ -162,5 +164,5 @@ def _counted(path: str, tensors: list[tuple[tuple[int, ...], int]], answer: Opti
             states=(PerShape(sizes=sizes),),
             step_tensors=max(answer.step) / (4 * largest),
         ),
-        assumption=f"The states of {path}{library} were counted in steps of the class itself, {by}{vectors}.",
+        assumption=f"The states of {path}{library} were counted by running the class {by}{vectors}.",
     )

@@ -63,8 +63,8 @@ def choose_interpreter(python: str | None, environ: Mapping[str, str]) -> Interp
     names = ", ".join(str(path) for path in candidates) or "no Python at all"
     ignored = ", ".join(left_out_folders(os.environ, candidates[0])) if candidates else ""
     raise CannotTellError(
-        f"no Python with torch and transformers was found ({names}); install vramtop's extra [torch], or give one "
-        "with --python PATH" + (f". Nothing is imported from these folders of PYTHONPATH: {ignored}" if ignored else "")
+        f"no Python with torch and transformers was found ({names}); install vramtop[torch], or name one with "
+        "--python PATH" + (f". These folders of PYTHONPATH are ignored: {ignored}" if ignored else "")
     )
 
 

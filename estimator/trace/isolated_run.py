@@ -147,25 +147,25 @@ class IsolatedRun:
                 raise CancelledError
             tell()
             if time.monotonic() > deadline:
-                self.stopped = f"the program did not end within {timeout:g} s; give --timeout SECONDS"
+                self.stopped = f"the program did not end within {timeout:g} s; allow more with --timeout SECONDS"
                 return
             held = self.resident_bytes
             if held > limit:
                 self.stopped = (
-                    f"the rehearsal took {format_gib(held)} GiB of this host's memory and was ended: the program"
-                    " makes large tensors on the host"
+                    f"the rehearsal was stopped at {format_gib(held)} GiB of host memory: the program creates large "
+                    "tensors on the host"
                 )
                 return
             if _free_host_bytes() < free_bytes - limit:
                 self.stopped = (
-                    "this host's memory went out, and the rehearsal was ended: the program or what it starts takes"
-                    " more than there is"
+                    "the rehearsal was stopped because this host was running out of memory: the program or its child "
+                    "processes need more"
                 )
                 return
             if shutil.disk_usage(self._scratch).free < free_disk_bytes / 2:
                 self.stopped = (
-                    f"the disk of {tempfile.gettempdir()} went full, and the rehearsal was ended: the program"
-                    " writes more than there is room for"
+                    f"the rehearsal was stopped because half of the free space of {tempfile.gettempdir()} was used "
+                    "up: the program writes too much"
                 )
                 return
         with contextlib.suppress(OSError, msgspec.MsgspecError):

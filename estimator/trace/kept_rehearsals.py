@@ -115,7 +115,7 @@ class KeptRehearsal(msgspec.Struct, frozen=True):
             now = _digests(environ, self.salt)
             other = sorted(name for name in {*now, *self.variables} if now.get(name) != self.variables.get(name))
             if other:
-                return f"the variable {other[0]} has another value" if len(other) == 1 else f"{_listed(other)} differ"
+                return f"the variable {other[0]} has changed" if len(other) == 1 else f"{_listed(other)} differ"
         folders: dict[str, str] = {}
         changed = (path for path, (use, was) in self.paths.items() if signature(path, use, folders) != was)
         return next((f"{path} has changed" for path in changed), None)
@@ -187,13 +187,13 @@ def of_answer(
 
 def _why_refused(answer: RehearsalAnswer, report: Report, paths: Mapping[str, tuple[int, str]]) -> str | None:
     if answer.ended == "time":
-        return "its time was up"
+        return "it reached its time limit"
     if not report.complete:
-        return "not all that it depends on could be told"
+        return "vramtop could not record everything that it depends on"
     if report.addresses:
-        return f"it asked the network ({_listed(report.addresses)}); --offline leaves it without one"
+        return f"it used the network ({_listed(report.addresses)}), which --offline prevents"
     unknown = next((path for path, (_, was) in paths.items() if UNKNOWN in was or "special" in was), None)
-    return f"it read {unknown}, which cannot be compared later" if unknown else None
+    return f"it read {unknown}, whose changes cannot be detected" if unknown else None
 
 
 def _listed(names: Sequence[str]) -> str:

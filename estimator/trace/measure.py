@@ -56,10 +56,10 @@ class BatchSearch:
         if self.runs is None:
             return f"no micro-batch ran: {self.fails} runs out of memory" if self.fails else "no micro-batch was tried"
         if self.fails is None:
-            return f"micro-batch {self.runs} runs, the largest that was tried"
+            return f"micro-batch {self.runs} runs; no larger one was tried"
         if self.decided:
             return f"micro-batch {self.runs} is the largest that runs: {self.fails} runs out of memory"
-        return f"micro-batch {self.runs} runs and {self.fails} runs out of memory; between them nothing was tried"
+        return f"micro-batch {self.runs} runs and {self.fails} runs out of memory; sizes between them were not tried"
 
 
 def find_largest_batch(
@@ -428,8 +428,8 @@ class _Run:
                 deadline = time.monotonic() + timeout
             if time.monotonic() > deadline:
                 started = len(self._waiting) < len(_STAGES) - 1
-                reached = "the steps were running" if started else "it had not started a step"
-                raise CannotTellError(f"no result within {timeout:g} s ({reached}); give more with --timeout SECONDS")
+                reached = "steps were running" if started else "no step had started"
+                raise CannotTellError(f"no result within {timeout:g} s ({reached}); allow more with --timeout SECONDS")
             time.sleep(_POLL_SECONDS)
 
     def _answer(self, stage: str, on_stage: OnStage) -> str | None:
@@ -463,7 +463,7 @@ class _Run:
             ranks = tuple(msgspec.convert(each, MeasuredRank) for each in answers)
         except msgspec.ValidationError as error:
             raise CannotTellError(
-                f"the measured figures are not understood ({error}): an error of vramtop's, please report it"
+                f"vramtop cannot read the measured figures ({error}); this is a bug in vramtop, please report it"
             ) from None
         return MeasuredStep(device=device, ranks=ranks, versions=ranks[0].versions)
 
@@ -482,9 +482,9 @@ class _Run:
         name = "the process" if len(self._ranks) == 1 or rank is None else f"rank {rank}"
         if code < 0:
             hint = "; the machine's RAM may have run out" if code == -signal.SIGKILL else ""
-            return f"{name} was ended by signal {-code} ({signal.Signals(-code).name}){hint} {where}"
+            return f"{name} was killed by signal {-code} ({signal.Signals(-code).name}){hint} {where}"
         lines = [line.strip() for line in error.splitlines() if line.strip()]
-        return f"{name} ended without an answer{f': {lines[-1][:300]}' if lines else ''} {where}"
+        return f"{name} ended without a result{f': {lines[-1][:300]}' if lines else ''} {where}"
 
     def _stderr_text(self) -> str:
         size = self._stderr.seek(0, os.SEEK_END)

@@ -80,12 +80,12 @@ def require_own(program: Program, interpreter: Path, words: Sequence[str], folde
     runs_vramtop = writers_of_program(Path(sys.executable))
     installers = Writers(own.users | runs_vramtop.users, own.groups | runs_vramtop.groups)
     if program.file is not None:
-        _require(own, program.file, "copy it to rehearse its program")
+        _require(own, program.file, "rehearse a copy of the file")
     _require(installers, str(interpreter), "name another Python with --python")
-    _require(own, folder, "copy the program into a folder of yours")
+    _require(own, folder, "copy the program into your own folder")
     for script in _scripts(words, folder):
         # a console script stands beside its Python
-        _require(installers if script.parent == interpreter.parent else own, str(script), "copy it to rehearse it")
+        _require(installers if script.parent == interpreter.parent else own, str(script), "rehearse a copy of it")
 
 
 def require_own_script(path: Path) -> None:
@@ -97,7 +97,7 @@ def require_own_script(path: Path) -> None:
     Raises:
         InputError: it or a folder above belongs to another user, or others may write to it.
     """
-    _require(_own_and_team(), str(path.absolute()), "copy it to rehearse what it starts")
+    _require(_own_and_team(), str(path.absolute()), "rehearse a copy of the script")
 
 
 def _own_and_team() -> Writers:
@@ -150,10 +150,10 @@ def _require(writers: Writers, path: str, advice: str) -> None:
         place, reason = found
         owner = os.lstat(place).st_uid
     except OSError as error:
-        raise InputError(f"{path} cannot be looked at: {error.strerror}") from None
+        raise InputError(f"{path} is not accessible: {error.strerror}") from None
     above = "" if place == path.rstrip("/") else f" ({path} is below it)"
     fact = f"{place} belongs to {user_name(owner)}" if owner not in writers.users else reason.format(place)
-    raise InputError(f"{fact}{above}: vramtop rehearses only your own programs and root's; {advice}")
+    raise InputError(f"{fact}{above}: vramtop rehearses only programs that you or root own; {advice}")
 
 
 def _shortest(file: str) -> str:

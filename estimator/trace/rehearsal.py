@@ -51,10 +51,10 @@ _LAUNCHERS = ("deepspeed", "srun", "mpirun", "horovodrun", "ray")
 _MAX_ANSWER_BYTES, _MAX_PROGRESS_BYTES = 2**27, 200
 """The program may write anything where its answer is looked for."""
 _KEPT_BY = {
-    ("landlock", True): "Landlock kept it from real ones",
-    ("landlock", False): "Landlock kept it from real ones, but not from changing their modes and times",
-    ("python", True): "calls that would change real ones were refused as they were seen, without Landlock",
-    ("python", False): "only what its Python writes was kept from real ones; what it starts and C code may change them",
+    ("landlock", True): "Landlock protected the real files",
+    ("landlock", False): "Landlock protected the real files, but not their modes and times",
+    ("python", True): "calls that would change real files were refused when they were seen, without Landlock",
+    ("python", False): "only writes by its Python code were blocked; child processes and C code may change real files",
 }
 """What keeps real files where the program has no view, by the level and whether the kernel tells of its calls."""
 
@@ -167,7 +167,7 @@ def rehearse_job(
         error.output = "" if NO_TORCH in run.last_line else run.output
         raise error
     if run.report is None:
-        raise CannotTellError(run.stopped or f"the program's keeper ended: {run.last_line}")
+        raise CannotTellError(run.stopped or f"the program's supervisor ended: {run.last_line}")
     found = kept_rehearsals.of_answer(interpreter, words, folder, environ_of_run, answer=answer, report=run.report)
     if found.refused is None:
         kept_rehearsals.keep(name, found)
@@ -186,9 +186,12 @@ def _notes(changed: str | None, found: KeptRehearsal, report: Report) -> Iterato
 def _kept_by(report: Report | None) -> Iterator[str]:
     """Yield what kept the program from real files, where it had none of its own."""
     if report is not None and report.level != "overlay":
-        why = report.why.get("overlay", "not asked for")
+        why = report.why.get("overlay", "not requested")
         kept = _KEPT_BY[report.level, report.watched]
-        yield f"this kernel gave the program no files of its own ({why}): {kept}; only its Python finds what it wrote"
+        yield (
+            f"this kernel gave the program no private file system ({why}): {kept}; only its Python code can read the "
+            "files it wrote"
+        )
 
 
 def _rehearsed(
@@ -264,19 +267,19 @@ def _warnings(answer: RehearsalAnswer) -> Iterator[str]:
     """Yield what the figure depends on and is not known."""
     yield from (f"{each}." for each in answer.doubts)
     if answer.ended == "time":
-        yield f"The time was up after {_steps(answer)}, at {answer.line}: a later step may need more."
+        yield f"The time limit was reached after {_steps(answer)}, at {answer.line}: later steps may need more memory."
     if answer.ended == "end" and answer.steps and all(each.steps < 2 for each in answer.steps):
-        yield "The program ended by itself after its first optimizer step: later ones may need more."
+        yield "The program ended after its first optimizer step: later steps may need more memory."
 
 
 def _assumptions(found: KeptRehearsal, gpu: Gpu | None) -> Iterator[str]:
     answer = found.answer
     versions = ", ".join(f"{name} {number}" for name, number in answer.versions.items())
     host = f"{answer.seconds:.1f} s and {format_gib(answer.host_bytes)} GiB of host memory"
-    yield f"Rehearsed on {found.date} with {versions}, through {_steps(answer)}, in {host}."
-    card = gpu.label if gpu else "a Hopper GPU of 80 GiB"
-    yield f"The program found {card}; CUDA context and cuBLAS workspaces are those of its generation."
-    yield "Workspaces of cuDNN are not counted."
+    yield f"Rehearsed on {found.date} with {versions}: {_steps(answer)} in {host}."
+    card = gpu.label if gpu else "an 80 GiB Hopper GPU"
+    yield f"The program saw {card}; CUDA context and cuBLAS workspaces are those of that generation."
+    yield "cuDNN workspaces are not counted."
 
 
 def _tell(progress: Callable[[str], None] | None, label: str, host_bytes: int, file: Path) -> None:
@@ -314,14 +317,15 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
     if answer is None:
         if NO_TORCH in run.last_line:
             return run.last_line
-        return f"the program ended without an answer ({_ending(run)}): {run.last_line}"
+        return f"the program ended without a result ({_ending(run)}): {run.last_line}"
     if answer.ended == "error":
-        return f"the program failed in the rehearsal, at {answer.line}: {answer.error}"
+        return f"the program failed during the rehearsal, at {answer.line}: {answer.error}"
     if answer.ended == "exit":
-        return f"the program ended with {_ending(run)} before an optimizer had stepped; its last words are above"
+        return f"the program ended with {_ending(run)} before an optimizer stepped; its last output is above"
     if answer.ended == "time":
         return (
-            f"no optimizer has stepped within {timeout:g} s; the program was at {answer.line}; give --timeout SECONDS"
+            f"no optimizer stepped within {timeout:g} s; the program was at {answer.line}; allow more with --timeout "
+            "SECONDS"
         )
     return "the program ended without a backward pass, so there is nothing to predict"
 
@@ -359,7 +363,7 @@ def python_command(
         words = ["python", "-m", _LAUNCHING_MODULES[name], *words[1:]]
         name = "python"
     elif name in _LAUNCHERS:
-        raise InputError(f"{name} starts several processes, of which a rehearsal runs one: write python SCRIPT ARGS")
+        raise InputError(f"{name} starts several processes, but a rehearsal runs only one: write python SCRIPT ARGS")
     path = environ.get("PATH", os.defpath)
     if name.startswith(("python", "pypy")):
         program = python or words[0]
@@ -370,9 +374,7 @@ def python_command(
             raise InputError(f"{words[0]}: {why_not_found(words[0], path)}")
         interpreter = "python3" if file.endswith(".py") else _interpreter(Path(folder or "", file))
         if interpreter is None:
-            raise InputError(
-                f"{words[0]} is no program of Python's; write the command that it runs: python train.py ..."
-            )
+            raise InputError(f"{words[0]} is not a Python program; write the command that it runs: python train.py ...")
         program = python or interpreter
         rest = [file, *words[1:]]
     found = find_program(
@@ -383,7 +385,7 @@ def python_command(
     if not rest:
         raise InputError("the command names no program; write: vramtop rehearse -- python train.py ...")
     if rest[0] not in ("-m", "-c") and not Path(folder or "", rest[0]).is_file():
-        raise InputError(f"{rest[0]}: there is no such file")
+        raise InputError(f"{rest[0]}: no such file")
     return Path(found).absolute(), rest, given
 
 

@@ -42,7 +42,7 @@ from .traced_step import StepSummary, Trace, TracedPhase, trace_job
 
 _COUNT_TOLERANCE = 0.002
 """Relative difference of two counts of one model's parameters."""
-_FORMULA_HINT = "; method exact answers by rule"
+_FORMULA_HINT = "; method exact has rules for it"
 _PHASES: tuple[PhaseName, ...] = ("loading", "forward", "backward", "optimizer step")
 
 
@@ -98,7 +98,7 @@ def traced_budget(
     set_by, conf = allocator_settings(os.environ if environ is None else environ) or (None, resolved.allocator_conf)
     hint = _FORMULA_HINT if arch else ""
     if resolved.quantization is not None and (job.lora is None or resolved.quantization not in BITSANDBYTES):
-        raise CannotTellError(f"a step over weights that are stored in {resolved.quantization} is not traced{hint}")
+        raise CannotTellError(f"vramtop cannot trace a step with weights stored in {resolved.quantization}{hint}")
     room = free_for_modules(gpu)
     trace = trace_job(job, model, allocator_conf=conf, gpu_bytes=room, python=python, timeout=timeout, hint=hint)
     overhead = overhead_of(resolved, gpu)
@@ -144,14 +144,14 @@ def traced_budget(
 
 def _gpu_assumption(trace: Trace) -> Iterator[str]:
     if trace.gpu is not None:
-        yield f"Of the GPUs that the process uses, GPU {trace.gpu} is counted, which has the highest peak."
+        yield f"The figures are those of GPU {trace.gpu}, which has the highest peak of the GPUs that the process uses."
 
 
 def _trained_assumption(job: Job, trace: Trace) -> Iterator[str]:
     patterns = job.training.trainable
     if patterns and job.training.mode == "train":
         adapters = "adapters and " if job.lora else ""
-        yield f"{trace.trainable:,} parameters train: {adapters}{describe_trained(patterns)}."
+        yield f"{trace.trainable:,} parameters are trained: {adapters}{describe_trained(patterns)}."
 
 
 def overhead_of(job: ResolvedJob, gpu: Gpu | None, *, workspace: str | None = None) -> Overhead:
@@ -191,7 +191,7 @@ def _reserved_on(capacity: AllocatorCapacity | None, trace: Trace, conf: str | N
         return replay_allocations(trace.allocations, trace.events, conf, capacity)
     except ValueError as error:
         raise CannotTellError(
-            f"the trace cannot be replayed ({error}): an error of vramtop's, please report it; method exact works"
+            f"vramtop cannot replay the trace ({error}); this is a bug in vramtop, please report it; method exact works"
         ) from None
 
 

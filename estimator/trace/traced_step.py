@@ -95,9 +95,9 @@ def trace_job(
     latents, versions = bool(model.config.get("kv_lora_rank")), (interpreter.torch, interpreter.transformers)
     if not steps_take_same_memory(job, torch=versions[0], transformers=versions[1], latents=latents):
         raise CannotTellError(
-            f"the job's step is that of other versions than torch {interpreter.torch} and transformers "
-            f"{interpreter.transformers} of {interpreter.path}; name a Python with the job's versions with --python, "
-            "or use method exact, which has rules for them"
+            f"the job uses other versions than torch {interpreter.torch} and transformers {interpreter.transformers} "
+            f"of {interpreter.path}; name a Python with its versions (--python), or use method exact, which has rules "
+            "for them"
         )
     request = trace_request(job, model, allocator_conf, gpu_bytes)
     file = cache_file("traces", _cache_key(request, interpreter))

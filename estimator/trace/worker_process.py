@@ -69,7 +69,7 @@ def convert_answer(message: Mapping[str, Any], answer_type: type[T]) -> T:
         return msgspec.convert(message, answer_type)
     except msgspec.ValidationError as error:
         raise CannotTellError(
-            f"the worker's answer is not understood ({error}): an error of vramtop's, please report it"
+            f"vramtop cannot read the worker's answer ({error}); this is a bug in vramtop, please report it"
         ) from None
 
 

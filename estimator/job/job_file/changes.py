@@ -146,7 +146,7 @@ def _in_plain_words(what: str) -> str | None:
     if found := _LACKS.fullmatch(what):
         return f" lacks {found[1]}"
     if found := _PATTERN.match(what):
-        return next((words for begin, words in _PATTERNS.items() if begin in found[1]), " is not written as it must be")
+        return next((words for begin, words in _PATTERNS.items() if begin in found[1]), " has an invalid format")
     return None
 
 
@@ -206,7 +206,7 @@ def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
     except msgspec.ValidationError as error:
         raise InputError(f"{where}: {explain_wrong_value(str(error), data)}") from None
     except UnicodeEncodeError:  # half a character, which JSON and YAML can spell
-        raise InputError(f"{where}: a text holds half a character, such as \\ud83d alone; write it out") from None
+        raise InputError(f"{where}: a string contains half a character (a lone surrogate), such as \\ud83d") from None
 
 
 def check_job(job: Job) -> None:

@@ -51,7 +51,7 @@ def model_code(name: str, folder: str | None) -> dict[str, str]:
         return {"folder": str(place), "model": name}
     file = place / expand_user(module)
     if not is_file(file):
-        raise InputError(f"{name}: there is no file {file}; give its path, or with --code-folder its folder")
+        raise InputError(f"{name}: there is no file {file}; give its path, or its folder with --code-folder")
     return {"folder": str(file.parent), "model": f"{file.stem}:{attribute}"}
 
 
@@ -217,7 +217,7 @@ def _with_changes(tables: dict[str, Any], changes: Mapping[str, Any]) -> dict[st
         for name in filter(None, table.split(".")):
             inner = inner.setdefault(name, {})
             if not isinstance(inner, dict):
-                raise TypeError(f"{name} is no table")
+                raise TypeError(f"{name} is not a table")
         inner[key] = value
     return tables
 

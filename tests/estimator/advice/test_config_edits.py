@@ -75,7 +75,7 @@ def test_keys_of_other_tools_configuration_files(tmp_path: Path) -> None:
     )
     assert of_file(tmp_path / "t.toml", titan, HALVED | FULL | {"parallel.data_shard": 16}) == [
         "training.local_batch_size: 4 -> 2",
-        "training.gradient_accumulation becomes 4 by itself: training.global_batch_size stays",
+        "training.gradient_accumulation becomes 4 automatically: training.global_batch_size stays the same",
         "activation_checkpoint.mode: selective -> full",
         "parallelism.data_parallel_shard_degree: 8 -> 16",
     ]

@@ -53,7 +53,7 @@ def test_a_traced_budget_comes_back_with_its_timeline_and_tensors() -> None:
 
 def test_other_json_is_an_input_error() -> None:
     written = estimate(JOBS["full"]).to_json()
-    with pytest.raises(InputError, match=r"no budget as vramtop writes it.*peak"):
+    with pytest.raises(InputError, match=r"not a budget that vramtop wrote.*peak"):
         Budget.from_json({key: value for key, value in written.items() if key != "peak"})
     with pytest.raises(InputError, match="schema 2"):
         Budget.from_json(written | {"schema": 2})

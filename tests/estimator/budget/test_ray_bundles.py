@@ -32,7 +32,7 @@ def test_ranks_that_share_a_gpu_fit_on_it_together() -> None:
     together = int(1 / bundle["GPU"])
     assert together > 1
     assert together * budget.peak.high_bytes <= 80 * GIB
-    with pytest.raises(InputError, match=r"and the GPU has 1\.0"):
+    with pytest.raises(InputError, match=r"but the GPU has 1\.0"):
         ray_bundles(budget, shared_gpu_bytes=GIB)
 
 

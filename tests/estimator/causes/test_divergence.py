@@ -101,7 +101,7 @@ def test_more_free_cache_than_expected_is_fragmentation_not_a_setting(budget: Bu
 def test_memory_outside_of_torch_is_a_separate_part(budget: Budget) -> None:
     divergence = with_counters(budget, counters(budget), more_outside=1100 * MIB)
     assert differing(divergence) == ["outside"]
-    assert divergence.sentence.startswith("outside of torch")
+    assert divergence.sentence.startswith("outside torch")
 
 
 def test_parts_that_are_all_as_predicted_are_reported_so(budget: Budget) -> None:
@@ -131,7 +131,7 @@ def test_a_loading_process_is_compared_with_the_loading_phase(budget: Budget) ->
 def test_equal_predictions_share_one_line(budget: Budget) -> None:
     truth = with_changes(budget.job, {"training.micro_batch": 8})
     divergence = explain_divergence(budget, Observation(device_bytes=estimate(truth).peak.device_bytes), estimate)
-    assert "the micro-batch is 8, not 4, or sequences have 8192 tokens" in divergence.lines[0]
+    assert "the micro-batch is 8, not 4, or inputs are not truncated to 4096 tokens" in divergence.lines[0]
     assert "the same memory" in divergence.lines[0]
 
 
@@ -143,10 +143,10 @@ def test_a_search_without_result_is_reported(budget: Budget) -> None:
 
 def test_memory_in_range_and_unreadable_memory_are_reported(budget: Budget) -> None:
     assert (
-        "within the error"
+        "within the prediction error"
         in explain_divergence(budget, Observation(device_bytes=budget.peak.device_bytes), estimate).sentence
     )
-    assert "cannot be read" in explain_divergence(budget, Observation(device_bytes=None), estimate).sentence
+    assert "cannot read" in explain_divergence(budget, Observation(device_bytes=None), estimate).sentence
 
 
 def test_a_job_that_cannot_be_estimated_is_reported(budget: Budget) -> None:

@@ -36,7 +36,7 @@ def test_programs_are_found_in_absolute_folders_alone(tmp_path: Path, monkeypatc
     assert find_program("tool", f".::{tmp_path}/bin") == found
     assert find_program("no-such-program", None) is None
     assert why_not_found("no-such-program", "/bin") == "there is no no-such-program in PATH"
-    assert why_not_found("tool", "/bin:") == "there is no tool in PATH, whose relative folders do not count"
+    assert why_not_found("tool", "/bin:") == "there is no tool in PATH (relative folders are ignored)"
 
 
 def test_a_program_that_others_may_replace_is_passed_over_and_said(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_program_that_others_may_replace_is_passed_over_and_said(tmp_path: Pat
     assert look_up_program("tool", path) == planted
     assert find_program("tool", path) == own
     assert find_program("tool", str(planted.parent)) is None
-    said = f"{planted} is not started: anyone may write to {planted.parent}"
+    said = f"vramtop does not start {planted}: anyone may write to {planted.parent}"
     assert why_not_found("tool", str(planted.parent)) == said
     assert find_program(str(planted), None) == planted  # the user has said which
 
@@ -66,7 +66,7 @@ def test_every_folder_and_link_on_the_way_counts(which: str, tmp_path: Path) -> 
         if os.geteuid():
             pytest.skip("only root can give links away")
         os.lchown(places[which], NOBODY, NOBODY)
-        assert own_writers().distrust(asked) == f"{places[which]} is another user's"
+        assert own_writers().distrust(asked) == f"{places[which]} belongs to another user"
     else:
         places[which].chmod(0o777)
         expected = places[which] if which != "program" else found
@@ -84,11 +84,11 @@ def test_a_folder_above_with_the_sticky_bit_is_shared_in_order(tmp_path: Path) -
 def test_a_strangers_file_and_a_group_of_others(tmp_path: Path) -> None:
     found = program(tmp_path / "bin")
     os.chown(found, NOBODY, 0)
-    assert own_writers().distrust(found) == "it is another user's"
+    assert own_writers().distrust(found) == "it belongs to another user"
     assert writers_of_program(found).distrust(found) is None
     os.chown(found, 0, NOBODY)
     found.chmod(0o775)
-    assert own_writers().distrust(found) == "a group of others may write to it"
+    assert own_writers().distrust(found) == "another group may write to it"
     assert writers_of_program(found).distrust(found) is None  # who may replace the interpreter decides anyway
 
 
@@ -101,7 +101,7 @@ def test_a_users_private_group_has_no_others(tmp_path: Path, monkeypatch: pytest
     found.chmod(0o775)  # as the umask 002 of many distributions makes them
     assert own_writers().distrust(found) is None
     names.append("mallory")
-    assert own_writers().distrust(found) == "a group of others may write to it"
+    assert own_writers().distrust(found) == "another group may write to it"
 
 
 def test_a_circle_of_links_is_an_error_and_no_hang(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_blocks_of_two_kinds_on_several_gpus_widen_the_range_and_are_said(model:
     tables = {"model": {"id": model, "task": task}, "training": {"mode": "inference", "precision": "bf16"}}
     two = {"parallel": {"device_map": "auto", "pipeline": 2}}
     alone, placed = (quick(job_from_mapping(each, where="test")) for each in (tables, tables | two))
-    said = [words for words in placed.warnings if "blocks are of two kinds" in words]
+    said = [words for words in placed.warnings if "two kinds of blocks" in words]
     assert (len(said), any("two kinds" in words for words in alone.warnings)) == (int(unlike), False)
     peak = placed.peak
     tensors = peak.components.activations + peak.components.logits + peak.components.temporary

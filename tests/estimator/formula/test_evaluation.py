@@ -49,8 +49,8 @@ def test_a_large_evaluation_batch_is_the_peak_by_every_method(budget_of: BudgetO
     assert counted.peak.phase == "evaluation"
     assert counted.peak.device_bytes > without.peak.device_bytes
     assert (without.not_counted, counted.not_counted) == (
-        "Evaluation and saving are not in this figure.",
-        "Saving is not in this figure.",
+        "This figure does not include evaluation or saving.",
+        "This figure does not include saving.",
     )
     small = budget_of(config, SIZES | {"training.evaluation_batch": 1})
     assert small.peak.device_bytes == without.peak.device_bytes

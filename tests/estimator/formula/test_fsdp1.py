@@ -114,4 +114,4 @@ def test_gradients_are_reduced_in_the_compute_type_under_accelerate() -> None:
 def test_a_class_to_wrap_that_is_not_known_is_a_warning() -> None:
     for name, warned in (("LlamaDecoderLayer", False), ("Zebra", True)):
         warnings = budget({"fsdp_wrap_classes": [name]}).warnings
-        assert any(f"what a layer of {name} holds" in warning for warning in warnings) == warned
+        assert any(f"the contents of {name} are" in warning for warning in warnings) == warned

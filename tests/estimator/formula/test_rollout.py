@@ -65,7 +65,7 @@ def test_a_vllm_that_sleeps_leaves_the_step_alone() -> None:
 
 def test_an_unknown_gpu_is_named_where_vllm_takes_a_share_of_it() -> None:
     budget = budget_of({"rollout.engine": "vllm"}, gpu=None)
-    assert any("80 GiB, since the GPU is not known" in sentence for sentence in budget.assumptions)
+    assert any("an assumed GPU of 80 GiB" in sentence for sentence in budget.assumptions)
 
 
 def test_zero_3_gathers_all_weights_to_generate_unless_told_not_to() -> None:

@@ -186,7 +186,7 @@ def test_budgets_of_servers_have_ranges_and_survive_json() -> None:
     assert Budget.from_json(budget.to_json()) == budget
     assert budget.serving is not None
     assert budget.peak.device_bytes == budget.serving.least_bytes + budget.peak.components.context
-    with pytest.raises(CannotTellError, match="not traced"):
+    with pytest.raises(CannotTellError, match="cannot trace"):
         estimate(job_of(LLAMA), method="traced")
 
 

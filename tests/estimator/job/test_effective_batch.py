@@ -30,9 +30,10 @@ def test_settings_that_keep_one_gpus_batch_on_many() -> None:
         ).advice()
 
     assert advice(4, 2, 1) is None
-    assert "8 sequences a step; micro-batch 4 with accumulation 1 keeps that on 2" in (advice(4, 2, 2) or "")
-    assert "micro-batch 1 with accumulation 1 keeps that on 8" in (advice(4, 2, 8) or "")
-    assert "no whole accumulation" in (advice(1, 2, 8) or "")
+    on_two = "8 sequences a step; micro-batch 4 with 1 accumulation step gives that batch on 2 GPUs"
+    assert on_two in (advice(4, 2, 2) or "")
+    assert "micro-batch 1 with 1 accumulation step gives that batch on 8 GPUs" in (advice(4, 2, 8) or "")
+    assert "No whole number of accumulation steps gives that batch on 8 GPUs" in (advice(1, 2, 8) or "")
 
 
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(1, 64))

@@ -130,7 +130,7 @@ def test_the_context_travels_where_nothing_else_does() -> None:
     assert found.peak.components.context > budget_of(small).peak.components.context + 50 * MIB
     assert found.peak.allocated_bytes == pytest.approx(budget_of(small).peak.allocated_bytes, abs=8 * MIB)
     assert found.learned is not None
-    assert "its CUDA context counts here" in found.learned.sentence
+    assert "its CUDA context is used here" in found.learned.sentence
 
 
 @pytest.mark.slow
@@ -285,7 +285,7 @@ def test_the_words_for_one_run_of_another_job_say_why_the_range_is_wider() -> No
     near, same = correct(TARGET, machine.run(job(micro_batch=4))), correct(TARGET, machine.run(TARGET))
     assert near.learned is not None
     assert same.learned is not None
-    assert near.learned.sentence.endswith("; a wider range, from one run")
+    assert near.learned.sentence.endswith("; the range is wider, as there is only one run")
     assert "one run" not in same.learned.sentence
 
 

@@ -83,7 +83,7 @@ def test_a_copy_in_four_bits_is_known_by_its_name() -> None:
     job = job_of_model(Job(model=model, lora=Lora()), resolve_model(model))
     assert job.lora is not None
     assert job.lora.quantization == "nf4-double"
-    with pytest.raises(InputError, match="stored in nf4-double, which cannot be trained"):
+    with pytest.raises(InputError, match="stored in nf4-double and cannot be trained"):
         estimate(Job(model=model))
     awq = ModelSpec(id="Qwen/Qwen2.5-7B-Instruct-AWQ")
     served = job_of_model(Job(model=awq, training=Training(mode="inference")), resolve_model(awq))
@@ -103,7 +103,7 @@ def test_gpt_oss_is_served_as_it_is_stored() -> None:
     job = job_from_mapping(tables, where="test")
     budget = estimate(job)
     assert budget.peak.components.weights == pytest.approx(13.8e9, rel=0.02)
-    assert any("install the packages kernels and Triton" in warning for warning in budget.warnings)
+    assert any("Without the packages kernels and Triton" in warning for warning in budget.warnings)
     stated = estimate(job_from_mapping(tables | {"inference": {"weights": "mxfp4"}}, where="test"))
     assert stated.peak == budget.peak
     assert not any("kernels" in warning for warning in stated.warnings)
@@ -115,10 +115,10 @@ def test_fp8_weights_are_unpacked_on_a_gpu_that_cannot_compute_in_them() -> None
     job = Job(model=ModelSpec(id="Qwen/Qwen3-8B-FP8"), training=Training(mode="inference"))
     packed, unpacked, unknown = (estimate(job, gpu=gpu) for gpu in (find_gpu("rtx-4090"), find_gpu("a100"), None))
     assert unpacked.peak.components.weights > 1.7 * packed.peak.components.weights
-    assert any("unpacked to 16 bits, as A100" in each for each in unpacked.assumptions)
+    assert any("unpacked to 16 bits, because A100" in each for each in unpacked.assumptions)
     assert packed.peak.high_bytes < unpacked.peak.low_bytes
     assert unknown.peak.device_bytes < unpacked.peak.device_bytes < unknown.peak.high_bytes
-    assert any("naming the GPU decides it" in each for each in unknown.warnings)
+    assert any("name the GPU to narrow it" in each for each in unknown.warnings)
     served = estimate(msgspec.structs.replace(job, inference=Inference(engine="vllm")), gpu=find_gpu("a100"))
     assert served.peak.components.weights == packed.peak.components.weights
 
@@ -126,11 +126,11 @@ def test_fp8_weights_are_unpacked_on_a_gpu_that_cannot_compute_in_them() -> None
 def test_a_budget_says_what_its_model_settled() -> None:
     budget = estimate(Job(model=ModelSpec(id="llama-3.1-8b")))
     assert (budget.job.training.precision, budget.job.training.optimizer) == ("bf16", "adamw-fused")
-    assert budget.assumptions[0].startswith("The precision is bf16, as transformers has it where none is set")
+    assert budget.assumptions[0].startswith("The precision is bf16, transformers' default")
     assert budget.assumptions[1].startswith("The optimizer is adamw-fused")
     stated = estimate(Job(model=ModelSpec(id="llama-3.1-8b"), training=budget.job.training))
     assert stated.peak == budget.peak
-    assert "where none is set" not in " ".join(stated.assumptions)
+    assert "transformers' default" not in " ".join(stated.assumptions)
 
 
 def test_a_quick_estimate_settles_each_changed_job() -> None:

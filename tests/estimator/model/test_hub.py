@@ -125,16 +125,16 @@ def test_a_branch_that_is_there_stays(hub: Hub, environ: dict[str, str], tmp_pat
 @pytest.mark.parametrize(
     ("answer", "kind", "words"),
     [
-        (refuses(401, X_Error_Code="GatedRepo"), "gated", "that of HF_TOKEN is not"),
+        (refuses(401, X_Error_Code="GatedRepo"), "gated", "account of HF_TOKEN is not"),
         (refuses(404, X_Error_Code="RepoNotFound"), "absent", "has no such model"),
-        (refuses(503), "unreachable", "answers 503"),
-        (gives(b"<html>"), "unreachable", "gives something else than a config.json"),
-        (gives(b"[" * 100_000), "unreachable", "gives something else than a config.json"),
-        (gives(b"[1]"), "unreachable", "gives something else than a config.json"),
+        (refuses(503), "unreachable", "answered 503"),
+        (gives(b"<html>"), "unreachable", "returned something other than a config.json"),
+        (gives(b"[" * 100_000), "unreachable", "returned something other than a config.json"),
+        (gives(b"[1]"), "unreachable", "returned something other than a config.json"),
         (gives(b" " * (1 << 25)), "unreachable", "its answer has more than 4 MiB"),
         (gives(b"{", **{"Content-Length": str(10**18)}), "unreachable", "does not answer (the answer ended early)"),
-        (refuses(302, Location=FILE), "absent", "gives no config.json of it"),
-        (refuses(404, X_Error_Code="EntryNotFound"), "absent", "gives no config.json of it"),
+        (refuses(302, Location=FILE), "absent", "has no config.json for it"),
+        (refuses(404, X_Error_Code="EntryNotFound"), "absent", "has no config.json for it"),
         (drips(b"HTTP/1.0 200 OK\r\n\r\n"), "unreachable", "its answer took more than 2 s"),
         (drips(b""), "unreachable", "its answer took more than 2 s"),
     ],
@@ -161,9 +161,9 @@ def test_names_of_headers_are_no_paths(hub: Hub, environ: dict[str, str], tmp_pa
 
 def test_offline_nothing_is_asked(hub: Hub, environ: dict[str, str]) -> None:
     found = download_config(NAME, {**environ, "HF_HUB_OFFLINE": "1"})
-    assert found == Refusal("offline", "HF_HUB_OFFLINE is set, so that the hub is not asked")
+    assert found == Refusal("offline", "HF_HUB_OFFLINE is set, so vramtop does not query the hub")
     assert download_config(NAME, {**environ, "HF_ENDPOINT": "file:///etc"}) == Refusal(
-        "unreachable", "HF_ENDPOINT is no http address"
+        "unreachable", "HF_ENDPOINT is not an http address"
     )
     assert hub.seen == []
 

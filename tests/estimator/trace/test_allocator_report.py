@@ -48,7 +48,7 @@ def test_on_a_gpu_that_is_nearly_too_small_the_cache_is_freed_with_a_warning() -
     assert (held.peak, held.retries, held.out_of_memory) == (80 * MIB, 1, None)
     (sentence,) = allocator_warnings(held, 120 * MIB, capacity_on(None, 90 * MIB, 0))
     assert "free its cache once in two steps" in sentence
-    assert "0.1 GiB would be reserved" in sentence
+    assert "would have 0.1 GiB reserved" in sentence
 
 
 def test_on_a_gpu_that_is_too_small_it_runs_out_of_memory() -> None:
@@ -63,7 +63,7 @@ def test_settings_are_applied_and_unknown_ones_reported() -> None:
     held = on(200, "expandable_segments:True,backend:native,wonder:7")
     assert held.peak < 120 * MIB
     assert list(allocator_assumptions("PYTORCH_ALLOC_CONF", held)) == [
-        "The allocator is set by PYTORCH_ALLOC_CONF: expandable_segments:True."
+        "PYTORCH_ALLOC_CONF sets the allocator: expandable_segments:True."
     ]
     (warning,) = allocator_warnings(held, 0, None)
     assert warning == "Allocator option 'wonder' is not known and was left out."

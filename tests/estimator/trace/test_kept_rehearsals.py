@@ -199,11 +199,11 @@ def test_everything_that_the_program_looked_at_counts_and_its_own_writes_do_not(
 def test_the_environment_counts_but_for_what_a_terminal_sets(folder: Path) -> None:
     small = rehearsed(environ={"BATCH": "8"})
     assert rehearsed(may_run=False, environ={"BATCH": "8", "TERM": "dumb", "SSH_TTY": "/dev/pts/9"}) == small
-    with pytest.raises(CannotTellError, match="not rehearsed: the variable BATCH has another value since"):
+    with pytest.raises(CannotTellError, match="not rehearsed: the variable BATCH has changed since"):
         rehearsed(may_run=False, environ={"BATCH": "500000"})
     large = rehearsed(environ={"BATCH": "500000"})
     assert large.peak.allocated_bytes > small.peak.allocated_bytes + (64 * 500_000 * 4)
-    assert "Rehearsed again, because the variable BATCH has another value." in large.assumptions
+    assert "Rehearsed again, because the variable BATCH has changed." in large.assumptions
     assert not any("BATCH" in text or "500000" in text for text in kept().variables.values())
     assert rehearsed(may_run=False, environ={"BATCH": "500000"}) == replaced_notes(large)
 
@@ -219,7 +219,7 @@ def test_what_asks_the_network_is_not_kept_unless_it_is_offline(folder: Path) ->
     asks = "import socket; s = socket.socket(); s.setblocking(False); s.connect_ex(('192.0.2.1', 443))"
     Path("train.py").write_text(asks + PROGRAM)
     found = rehearsed()
-    said = "This rehearsal is not kept: it asked the network (192.0.2.1:443); --offline leaves it without one."
+    said = "This rehearsal is not kept: it used the network (192.0.2.1:443), which --offline prevents."
     assert said in found.assumptions
     with pytest.raises(CannotTellError, match="not rehearsed"):
         rehearsed(may_run=False)
@@ -249,5 +249,5 @@ def test_a_program_that_spoils_its_answer_ends_in_a_sentence(folder: Path, trick
     )
     Path("train.py").write_text(f"{text}    {trick}\nos._exit(0)\n")
     program = Program(command="env/bin/python train.py", folder=str(folder))
-    with pytest.raises(CannotTellError, match="the program ended without an answer"):
+    with pytest.raises(CannotTellError, match="the program ended without a result"):
         rehearse_job(Job(program=program), may_run=True, progress=print)

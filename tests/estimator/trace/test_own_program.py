@@ -19,7 +19,7 @@ NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 STARTS: dict[Path, Callable[[], int]] = {}
 """How often the Python in a folder has been started."""
-ONLY_OWN = ": vramtop rehearses only your own programs and root's; "
+ONLY_OWN = ": vramtop rehearses only programs that you or root own; "
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def refusal(folder: Path, command: str = "bin/python train.py", **settings: obje
 
 
 def test_ones_own_program_is_started(folder: Path) -> None:
-    with pytest.raises(CannotTellError, match="the program ended without an answer"):
+    with pytest.raises(CannotTellError, match="the program ended without a result"):
         rehearse_job(Job(program=Program(command="bin/python train.py", folder=str(folder))), may_run=True)
     assert STARTS[folder]() == 1
 
@@ -54,13 +54,13 @@ def test_ones_own_program_is_started(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("theirs", "command", "advice"),
     [
-        ("train.py", "bin/python train.py", "copy it to rehearse it"),
-        ("pack", "bin/python -m pack.train", "copy it to rehearse it"),
-        ("pack/train.py", "bin/python -m pack.train", "copy it to rehearse it"),
-        ("train.py", "bin/python -m torch.distributed.run --nproc-per-node 2 train.py", "copy it to rehearse it"),
+        ("train.py", "bin/python train.py", "rehearse a copy of it"),
+        ("pack", "bin/python -m pack.train", "rehearse a copy of it"),
+        ("pack/train.py", "bin/python -m pack.train", "rehearse a copy of it"),
+        ("train.py", "bin/python -m torch.distributed.run --nproc-per-node 2 train.py", "rehearse a copy of it"),
         ("bin/python", "bin/python train.py", "name another Python with --python"),
         ("bin", "bin/python train.py", "name another Python with --python"),
-        ("", "bin/python -c pass", "copy the program into a folder of yours"),
+        ("", "bin/python -c pass", "copy the program into your own folder"),
     ],
 )
 def test_what_belongs_to_another_user_is_not_started(folder: Path, theirs: str, command: str, advice: str) -> None:
@@ -75,12 +75,12 @@ def test_what_belongs_to_another_user_is_not_started(folder: Path, theirs: str, 
 def test_another_users_job_file_does_not_decide_what_runs(folder: Path) -> None:
     os.chown(folder / "job.toml", NOBODY, NOBODY)
     said = refusal(folder, file=str(folder / "job.toml"))
-    assert said == f"{folder}/job.toml belongs to nobody{ONLY_OWN}copy it to rehearse its program"
+    assert said == f"{folder}/job.toml belongs to nobody{ONLY_OWN}rehearse a copy of the file"
 
 
 def test_what_anyone_may_write_to_is_not_started(folder: Path) -> None:
     (folder / "train.py").chmod(0o666)
-    assert refusal(folder) == f"anyone may write to {folder}/train.py{ONLY_OWN}copy it to rehearse it"
+    assert refusal(folder) == f"anyone may write to {folder}/train.py{ONLY_OWN}rehearse a copy of it"
     (folder / "train.py").chmod(0o644)
     folder.chmod(0o777)
     assert refusal(folder).startswith(f"anyone may write to {folder} ({folder}/bin/python is below it)")
@@ -90,7 +90,7 @@ def test_what_anyone_may_write_to_is_not_started(folder: Path) -> None:
 def test_a_team_of_this_user_may_write_and_others_may_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.chown(folder / "train.py", 0, 4711)
     (folder / "train.py").chmod(0o664)
-    assert refusal(folder).startswith(f"a group of others may write to {folder}/train.py: ")
+    assert refusal(folder).startswith(f"another group may write to {folder}/train.py: ")
     monkeypatch.setattr(os, "getgroups", lambda: [0, 4711])
     assert what_runs(Program(command="bin/python train.py")).script == str(folder / "train.py")
 

@@ -88,7 +88,7 @@ def test_a_strangers_folder_is_left_out_unless_the_interpreter_is_theirs_too(tmp
     theirs = folder_of(STRANGER, tmp_path / "theirs")
     environ = {"PYTHONPATH": str(theirs)}
     assert python_path(environ) == []
-    assert left_out_folders(environ, PYTHON) == [f"{theirs} (it is another user's)"]
+    assert left_out_folders(environ, PYTHON) == [f"{theirs} (it belongs to another user)"]
     assert safe_environment(environ, theirs / "python")["PYTHONPATH"] == str(theirs)  # as with a cluster's modules
 
 

@@ -62,8 +62,8 @@ def test_the_built_model_shows_in_which_blocks_the_experts_are() -> None:
     asked = job(DEEPSEEK, {"trainable": ["*.layers.1.mlp.*"]})
     counted, exact = estimate(asked, method="formula"), estimate(asked, method="exact")
     assert exact.model.trainable_parameters == 3 * 64 * 160
-    assert any("method exact counts them" in warning for warning in counted.warnings)
-    assert not any("method exact counts them" in warning for warning in exact.warnings)
+    assert any("use --method exact" in warning for warning in counted.warnings)
+    assert not any("use --method exact" in warning for warning in exact.warnings)
 
 
 @pytest.mark.slow

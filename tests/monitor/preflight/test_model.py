@@ -200,8 +200,8 @@ Hub = Callable[..., tuple[str, list[Any]]]
         (403, "GatedRepo", "hf_secret", "gated", "that of HF_TOKEN is not"),
         (401, "RepoNotFound", None, "absent", "it may be private, and there is no token"),
         (404, "RepoNotFound", "hf_secret", "absent", "HF_TOKEN may not see it"),
-        (401, "", "hf_secret", "refused", "refuses the token of HF_TOKEN (401)"),
-        (401, "", None, "refused", "wants a token (401)"),
+        (401, "", "hf_secret", "refused", "rejects the token of HF_TOKEN (401)"),
+        (401, "", None, "refused", "requires a token (401)"),
         (503, "", None, "unreachable", "answers 503"),
     ],
 )

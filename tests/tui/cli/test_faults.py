@@ -109,7 +109,7 @@ def test_attach_does_not_blame_gpus_that_do_not_list_the_process(
     hangs = unread(make_gpu(0), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
     blind = run(make_snapshot([hangs]), *words)
     assert "it is not on any GPU that is visible here" in idle[1]
-    assert "its memory cannot be read" in blind[1]
+    assert "vramtop cannot read its memory use" in blind[1]
 
 
 def test_fit_states_why_available_memory_is_unknown_and_uses_another_gpu(

@@ -139,11 +139,11 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
         (["gpt2", "--gpus", "8xMI250"], "MI250: AMD is not supported"),
         (
             ["vit-base"],
-            "vit-base is a vision model, and only text models are known by name; vramtop rehearse -- python",
+            "vit-base is a vision model, but only text models are known by name; vramtop rehearse -- python",
         ),
         (
             ["fit", "openai/whisper-large-v3"],
-            "is a speech model, and only text models are known by name; vramtop rehea",
+            "is a speech model, but only text models are known by name; vramtop rehea",
         ),
         (["gpt2", "--gpu", "foo"], "or indices of GPUs here, like 0,1"),
         (["gpt2", "--gpu", "0xh100"], "vramtop fit: --gpu: 0 is not a valid number of GPUs"),

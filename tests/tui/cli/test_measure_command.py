@@ -149,7 +149,7 @@ def test_a_search_closes_in_on_the_largest_that_runs() -> None:
     assert search(8, 8).tries == (8, 9)
     assert search(8, 8).sentence == "micro-batch 8 is the largest that runs: 9 runs out of memory"
     assert search(7, 8).tries == (8, 4, 6)
-    assert search(7, 8).sentence == "micro-batch 6 runs and 8 runs out of memory; between them nothing was tried"
+    assert search(7, 8).sentence == "micro-batch 6 runs and 8 runs out of memory; sizes between them were not tried"
     assert search(10, 8, guess=0.8).tries == (8, 10, 11)
     assert search(10, 8, guess=0.8).decided
     assert search(0, None).tries == (1,)

@@ -85,7 +85,7 @@ def test_another_users_link_is_not_followed(name: str, where: str, tmp_path: Pat
     with pytest.raises(InputError) as refused:
         write(theirs / file)
     said = capsys.readouterr().err or refused.value.message
-    assert "is another user's; links of other users are not followed" in said
+    assert "belongs to another user; links of other users are not followed" in said
     assert (own / file).read_text() == "root's own"
     assert [*own.iterdir()] == [own / file]
     os.lchown(link, 0, 0)

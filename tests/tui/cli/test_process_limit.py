@@ -14,7 +14,7 @@ from vramtop.estimator.trace.worker_process import Worker
 from vramtop.tui.background.latest_only_task import LatestOnlyTask
 from vramtop.tui.cli.main import COMMANDS
 
-SENTENCE = "no further process or thread can be started"
+SENTENCE = "cannot start another process or thread"
 REFUSING = """
 import _posixsubprocess, errno, os, sys, threading
 left = int(sys.argv.pop(1))

@@ -106,8 +106,8 @@ def test_a_program_is_rehearsed_in_a_container_and_changes_nothing(words: list[s
     found = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
     assert found.returncode == 0, found.stderr
     told = " ".join(json.loads(found.stdout)["assumptions"])
-    assert "This kernel gave the program no files of its own" in told
-    assert ("Landlock kept it from real ones" in told) == (not words)
+    assert "This kernel gave the program no private file system" in told
+    assert ("Landlock protected the real files" in told) == (not words)
     assert {each.name: each.read_text() for each in Path.cwd().iterdir()} == {
         "train.py": TRAINS,
         "log.txt": "an old log",

@@ -74,7 +74,7 @@ def test_what_cannot_be_rehearsed_is_a_sentence(tmp_path: Path, monkeypatch: pyt
     assert main(["rehearse"]) == 2
     assert "no command given; write: vramtop rehearse -- python train.py" in capsys.readouterr().err
     assert main(["rehearse", "--", sys.executable, "other.py"]) == 2
-    assert "other.py: there is no such file" in capsys.readouterr().err
+    assert "other.py: no such file" in capsys.readouterr().err
     assert main(["rehearse", "--", sys.executable, "train.py"]) == 3
     err = capsys.readouterr().err
     assert "so far" in err

@@ -45,8 +45,8 @@ def test_what_a_training_does_besides_its_steps_is_said_to_be_outside_of_the_fig
     make_budget: Callable[..., Budget],
 ) -> None:
     budget = make_budget()
-    assert remark_lines(budget)[0].plain == "- Evaluation and saving are not in this figure."
+    assert remark_lines(budget)[0].plain == "- This figure does not include evaluation or saving."
     saves = replace(budget, phases=(*budget.phases, replace(budget.phases[0], name="saving")))
-    assert remark_lines(saves)[0].plain == "- Evaluation is not in this figure."
+    assert remark_lines(saves)[0].plain == "- This figure does not include evaluation."
     served = replace(budget, job=with_changes(budget.job, {"training.mode": "inference"}))
     assert not any("figure" in line.plain for line in remark_lines(served))

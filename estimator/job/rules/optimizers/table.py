@@ -19,7 +19,7 @@ _SLOW = {"foreach": True}
 _TORCH_ROWS = (
     Optimizer(
         name="adamw",
-        description="AdamW with foreach, which copies what it steps",
+        description="AdamW with foreach, which makes temporary copies",
         options={"foreach": True, "amsgrad": False},
         states=(Full(count=2), Full(when="amsgrad")),
         step_copies=(Full(),),
@@ -34,7 +34,7 @@ _TORCH_ROWS = (
     ),
     Optimizer(
         name="adamw-fused",
-        description="AdamW without foreach's copies (fused)",
+        description="fused AdamW, without temporary copies",
         options={"amsgrad": False},
         states=(Full(count=2), Full(when="amsgrad")),
         class_names=(
@@ -144,7 +144,7 @@ _TORCH_ROWS = (
     ),
     Optimizer(
         name="asgd",
-        description="ASGD, which keeps an average of the weights",
+        description="ASGD, which keeps averaged weights",
         options=_SLOW,
         states=(Full(),),
         step_copies=(Full(),),
@@ -162,7 +162,7 @@ _TORCH_ROWS = (
     ),
     Optimizer(
         name="lbfgs",
-        description="L-BFGS, with its whole history",
+        description="L-BFGS with its full history",
         options={"history_size": 100, "line_search_fn": False},
         states=(Full(count=2), Full(count=2, per="history_size")),
         step_copies=(Full(count=5), Full(count=4, when="line_search_fn")),
@@ -386,7 +386,7 @@ _FACTORED_ROWS = (
     ),
     Optimizer(
         name="lomo",
-        description="LOMO, which applies each gradient as it appears",
+        description="LOMO, which applies gradients during backward",
         in_backward=True,
         step_tensors=2,
         libraries=("lomo-optim",),
@@ -396,7 +396,7 @@ _FACTORED_ROWS = (
     ),
     Optimizer(
         name="adalomo",
-        description="AdaLomo, which applies each gradient as it appears",
+        description="AdaLomo, which applies gradients during backward",
         states=(Factored(width=4),),
         in_backward=True,
         step_tensors=4,
@@ -548,7 +548,7 @@ _FURTHER_ROWS = (
     ),
     Optimizer(
         name="onebit-adam",
-        description="1-bit Adam, with the errors of its compression",
+        description="1-bit Adam with its compression errors",
         states=(Full(count=3),),
         step_parameters=2,
         class_names=("deepspeed.runtime.fp16.onebit.adam.OnebitAdam",),
@@ -606,7 +606,7 @@ _FURTHER_ROWS = (
     ),
     Optimizer(
         name="optimi-adamw",
-        description="AdamW of torch-optimi, with Kahan summation in 16 bits",
+        description="torch-optimi's AdamW with Kahan summation in 16 bits",
         options={"kahan_sum": True},
         states=(Full(count=2), Full(when="kahan_sum", under=4)),
         step_parameters=2,
@@ -616,7 +616,7 @@ _FURTHER_ROWS = (
     ),
     Optimizer(
         name="grokadamw",
-        description="GrokAdamW, which keeps its states in host memory between steps",
+        description="GrokAdamW, whose states are in host memory between steps",
         states=(Full(count=3),),
         on_host=True,
         step_parameters=5,  # the states of one parameter, and what they are updated with
@@ -644,7 +644,7 @@ _FURTHER_ROWS = (
     ),
     Optimizer(
         name="adamw-anyprecision",
-        description="AnyPrecisionAdamW of torchdistx",
+        description="torchdistx's AnyPrecisionAdamW",
         options={"use_kahan_summation": False},
         states=(Full(count=2, width=4), Full(width=2, when="use_kahan_summation")),
         low=(Full(count=2, width=2),),

@@ -177,5 +177,5 @@ def test_the_peak_is_no_lower_than_a_phase_that_is_certain() -> None:
 
 def test_recurrent_blocks_are_warned_of() -> None:
     config = {**SHAPE, **MAMBA, "vocab_size": 32000, "model_type": "brandnew"}
-    assert any("Blocks are recurrent" in warning for warning in budget(model={"config": config}).warnings)
+    assert any("blocks are recurrent" in warning for warning in budget(model={"config": config}).warnings)
     assert not any("recurrent" in warning for warning in budget().warnings)

@@ -126,5 +126,5 @@ def test_four_bit_weights_under_fsdp2_may_stay_whole() -> None:
 def test_lengths_that_are_not_known_are_said_and_widen_nothing() -> None:
     unknown, fixed = budget(training={"varying_lengths": None}), budget(training={"varying_lengths": False})
     assert unknown.peak == fixed.peak
-    assert about(unknown, "Whether batches differ in length")
-    assert not about(budget(training={"varying_lengths": None, "framework": "torchtitan"}), "batches differ in length")
+    assert about(unknown, "If batch lengths vary")
+    assert not about(budget(training={"varying_lengths": None, "framework": "torchtitan"}), "batch lengths vary")

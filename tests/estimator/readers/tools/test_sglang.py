@@ -50,7 +50,7 @@ def test_weights_and_cache_fill_the_share_of_what_was_free() -> None:
     assert need is not None
     assert parts.weights + parts.activations == pytest.approx(0.8 * (TOTAL - need.context), abs=2)
     assert budget.peak.device_bytes > need.asked_bytes(TOTAL)  # context and CUDA graphs are outside of it
-    assert "SGLang was told to take 0.8 of what was free" in budget.assumptions[0]
+    assert "SGLang is set to use 0.8 of the free part" in budget.assumptions[0]
     assert budget.warnings == ()
 
 

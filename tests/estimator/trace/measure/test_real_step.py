@@ -266,7 +266,7 @@ def test_a_rank_that_is_killed_is_named(own_model: Callable[..., Job], tmp_path:
         "os.environ.get('RANK') == '1' and os.kill(os.getpid(), 9)",
         parallel={"strategy": "ddp", "data_replicate": 2},
     )
-    with pytest.raises(CannotTellError, match=r"rank 1 was ended by signal 9 \(SIGKILL\); the machine's RAM may"):
+    with pytest.raises(CannotTellError, match=r"rank 1 was killed by signal 9 \(SIGKILL\); the machine's RAM may"):
         measure(job)
     until(lambda: ended(tmp_path / "pid0"))
 
@@ -308,7 +308,7 @@ def test_a_run_that_takes_too_long_is_ended_with_its_ranks(own_model: Callable[.
     thread.join()
     assert len(failure) == 1
     assert all(ended(tmp_path / f"pid{rank}") for rank in (0, 1))
-    with pytest.raises(CannotTellError, match=r"no result within 1 s .*; give more with --timeout SECONDS"):
+    with pytest.raises(CannotTellError, match=r"no result within 1 s .*; allow more with --timeout SECONDS"):
         measure(job, timeout=1)
 
 

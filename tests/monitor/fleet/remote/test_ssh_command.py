@@ -27,7 +27,7 @@ def test_a_planted_ssh_is_not_started(ssh: Path, monkeypatch: pytest.MonkeyPatch
             SshCommand(interval=1.0).arguments("a")
     ssh.parent.chmod(0o777)
     monkeypatch.setenv("PATH", str(ssh.parent))
-    with pytest.raises(InputError, match="ssh is not started: anyone may write to"):
+    with pytest.raises(InputError, match=r"vramtop does not start .*ssh: anyone may write to"):
         SshCommand(interval=1.0).arguments("a")
 
 

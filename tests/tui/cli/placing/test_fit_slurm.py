@@ -171,7 +171,7 @@ def test_a_planted_scontrol_is_not_started(fit: Fit, tmp_path: Path, monkeypatch
     (tmp_path / "bin").chmod(0o777)
     code, _, complaint = fit([node("h1", "gpu:h100:8")])
     assert code == 3
-    assert f"{tmp_path}/bin/scontrol is not started: anyone may write to {tmp_path}/bin" in complaint
+    assert f"vramtop does not start {tmp_path}/bin/scontrol: anyone may write to {tmp_path}/bin" in complaint
     (tmp_path / "bin").chmod(0o700)
     monkeypatch.chdir(tmp_path / "bin")
     for path in (".", "/nowhere:"):

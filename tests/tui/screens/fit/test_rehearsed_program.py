@@ -142,7 +142,7 @@ async def test_nothing_runs_before_the_user_has_seen_the_command_its_folder_its_
         await pilot.press("ctrl+r")
         await until_shown(pilot, lambda: isinstance(app.screen, RehearseScreen) and app.focused)
         await pilot.press("y")
-        await until_shown(pilot, lambda: "the program ended without an answer" in problem(screen))
+        await until_shown(pilot, lambda: "the program ended without a result" in problem(screen))
         assert runs() == 1
 
 
