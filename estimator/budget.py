@@ -352,6 +352,11 @@ class Budget:
     """The peak's reserved and device bytes, and the upper ends of their ranges, are the least that they can be, and
     ``phases`` may be incomplete: for searches only, which show no such budget."""
 
+    doubt: str | None = field(default=None, compare=False)
+    """The sentence on what widens the range most; None: nothing that the job leaves open does."""
+    doubt_bytes: int = field(default=0, compare=False)
+    """By how much it does."""
+
     serving: ServingNeed | None = None
     """Memory that vLLM needs, and what remains for its cache; None: vLLM does not run the job."""
 
@@ -815,7 +820,15 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
     warning = f"Some settings are not understood (see the notes), so the range allows for {errors}."
     if [*uncertain] == [("weights", "more")] and budget.job.inference is not None:
         warning = _UNPACKED.get(budget.job.inference.weights, warning)
-    return replace(budget, peak=peak, stages=stages, warnings=(*budget.warnings, warning))
+    largest = less + more > budget.doubt_bytes
+    return replace(
+        budget,
+        peak=peak,
+        stages=stages,
+        warnings=(*budget.warnings, warning),
+        doubt=warning if largest else budget.doubt,
+        doubt_bytes=max(less + more, budget.doubt_bytes),
+    )
 
 
 def _certain_bytes(budget: Budget, uncertain: list[tuple[str, str]]) -> int:

@@ -64,13 +64,16 @@ def with_unstated(budget: Budget, changes: Sequence[Change]) -> Budget:
         stages=tuple(_widened_stage(stage, changes) for stage in budget.stages),
         warnings=(*budget.warnings, *(each.sentence for each in furthest if each.is_warning)),
         assumptions=(*budget.assumptions, *(each.sentence for each in furthest if not each.is_warning)),
+        doubt=furthest[-1].sentence,
+        doubt_bytes=min(furthest[-1].size, budget.peak.device_bytes),
     )
 
 
 def _furthest(changes: Sequence[Change]) -> list[Change]:
-    """Return the largest change of each source."""
+    """Return the largest change of each source, the largest of all last."""
     found: dict[str, Change] = {}
-    for change in sorted(changes, key=lambda each: (abs(each.device or 0), each.size)):
+    for change in sorted(changes, key=lambda each: (each.device is None, abs(each.device or 0), each.size)):
+        found.pop(change.source, None)
         found[change.source] = change
     return list(found.values())
 
@@ -335,8 +338,8 @@ def other_versions(job: ResolvedJob, arch: Architecture) -> Iterator[Side]:
             source=change.library,
             job=_with(job.job, change.library, change.before, job),
             sentence=(
-                f"The version of {change.library} is not stated, so the newest is assumed; with {change.before} the "
-                "step {change}"
+                f"The version of {change.library} is not stated, so the newest is assumed; with {change.before} "
+                f"(--set software.{change.library}={change.before}) the step {{change}}"
             ),
         )
 

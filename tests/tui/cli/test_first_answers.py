@@ -212,6 +212,28 @@ def test_a_range_that_says_nothing_is_no_verdict(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
+def test_what_decides_the_verdict_follows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "mixtral-8x7b", "--qlora", "--gpus", "1xA6000", "--method", "formula"]) == 3
+    first, second, third, *_ = capsys.readouterr().out.splitlines()
+    assert "CANNOT TELL" in first
+    assert second.startswith("  The version of transformers is not stated, so the newest is assumed; with 4.")
+    assert "software.transformers=4." in f"{second} {third}"
+    main(
+        [
+            "fit",
+            "mixtral-8x7b",
+            "--qlora",
+            "--gpus",
+            "1xA6000",
+            "--method",
+            "formula",
+            "--set",
+            "software.transformers=4.45",
+        ]
+    )
+    assert "is not stated" not in capsys.readouterr().out.splitlines()[1]
+
+
 def test_what_does_not_fit_on_any_card_is_not_told_to_do_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     for adapters, way in (("--lora", "try --qlora, or a shorter --seq-len"), ("--qlora", "try a shorter --seq-len")):
         main(["fit", "deepseek-v3", adapters, "--method", "formula"])

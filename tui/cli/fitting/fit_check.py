@@ -321,7 +321,9 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
         assumed = assumed_lines(
             budget, output, stated=loaded.stated, versions=loaded.assumed_versions, flags=loaded.file is None
         )
-        print("\n".join([verdict_line, *assumed, *further, *advice_lines(advice, loaded, output)]))
+        decides = budget.doubt is not None and verdict.verdict in ("tight", "unknown")
+        doubt = output.wrapped(budget.doubt or "", indent="  ") if decides else ()
+        print("\n".join([verdict_line, *doubt, *assumed, *further, *advice_lines(advice, loaded, output)]))
         print()
         scale = _scale_bytes([each.device for each in verdict.gpus], budget)
         print("\n".join(budget_lines(budget, output, scale_bytes=scale)))
