@@ -434,7 +434,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     _flag("--global-batch-size --train-batch-size --gbs", "N", number(GLOBAL_BATCH),
           "Sequences per optimizer step over all GPUs, as in DeepSpeed and Megatron.",
           remark="all sequences of an optimizer step, as DeepSpeed and Megatron mean it."),
-    _flag("--gradient-accumulation-steps --grad-accum --grad-acc --accumulate-grad-batches", "N",
+    _flag("--gradient-accumulation-steps --grad-accum --grad-acc --accumulate-grad-batches --ga", "N",
           "training.gradient_accumulation", "The same as --gradient-accumulation."),
     _flag("--per-device-eval-batch-size --eval-batch-size", "N",
           "training.evaluation_batch", "The same as --evaluation-batch."),
@@ -750,6 +750,9 @@ def gpu_count(text: str) -> int:
     return int(text)
 
 
+_CARD_SIZE = re.compile(r"(?i)(\d{1,4}(?:\.\d{1,2})?) ?(?:g|gb|gib)")
+
+
 def _number_and_card(text: str) -> tuple[str, str] | None:
     """Return the two parts of ``8xh100`` or ``h100:8``; None: it is no such text."""
     found = _SEVERAL.fullmatch(text)
@@ -774,11 +777,14 @@ class GpuTypeAction(argparse.Action):
             self._set_count(namespace, several[0])
 
     def _set_type(self, namespace: argparse.Namespace, name: str) -> None:
-        """Set ``gpu_type``.
+        """Set ``gpu_type``, or ``gpu_memory`` if the card is named by its size: ``24GB``, which is GiB.
 
         Raises:
             argparse.ArgumentError: another flag names another card.
         """
+        if size := _CARD_SIZE.fullmatch(name):
+            namespace.gpu_memory = f"{size[1]}GiB"
+            return
         before, by = getattr(namespace, "gpu_type", None), getattr(namespace, "gpu_type_by", self)
         if before and by is not self and before.lower() != name.lower():
             raise argparse.ArgumentError(self, f"names {name}, and {by.option_strings[0]} names {before}; give one")
@@ -828,10 +834,13 @@ class GpuAction(GpuTypeAction):
         from vramtop.estimator.job.gpu_catalogue import find_gpu
 
         super().__call__(parser, namespace, values, option)
+        if getattr(namespace, "gpu_type", None) is None:
+            return
         try:
             find_gpu(namespace.gpu_type)
         except InputError as error:
-            raise InputError(f"--gpu {values}: {error.message}, or indices of GPUs here, like 0,1") from None
+            indices = ", or indices of GPUs here, like 0,1" if "--gpu-memory" in error.message else ""
+            raise InputError(f"--gpu {values}: {error.message}{indices}") from None
 
 
 # The words of a command line as people type them: underscores in flags, flags whose value is left out.

@@ -67,6 +67,7 @@ _COPIED_WEIGHTS = (
     "for; --dtype loads them in the type of computation."
 )
 _UNREAD = " is not counted: "
+_ABSENT = re.compile(r" is not counted: (.*): cannot be read: No such file or directory")
 """In a note on a script or a configuration that could not be read."""
 _EXAMPLE_VALUES = {
     "model.id": "meta-llama/Llama-3.1-8B",
@@ -641,6 +642,8 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
         if wrong:
             raise InputError(f"{refused[first]}; correct it, or give it {example}")
         unread = next((f" ({each.rstrip('.')})" for each in loaded.notes if _UNREAD in each), "")
+        if absent := _ABSENT.search(unread):
+            raise InputError(f"{absent[1]}: no such file")
         if "model.id" in loaded.missing and loaded.is_launch_line:
             others = ", ".join(key for key in loaded.missing if key != "model.id")
             also = f"; {others} must be given too" if others else ""
@@ -810,6 +813,8 @@ def load_typed(text: str) -> TypedJob:
         raise InputError(_NO_JOB)
     before, launch = _parts(words)
     options = _Parser().parse_args(normal_words(before))
+    if size := getattr(options, "gpu_memory", None):
+        raise InputError(f"{size}: here give a card by its name, such as h100")
     if options.gpu:
         raise InputError(f"--gpu {options.gpu}: here give a card, such as h100; the screen shows GPUs of this machine")
     return TypedJob(loaded=load_from_options(options, launch), gpu_type=options.gpu_type)

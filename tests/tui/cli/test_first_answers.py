@@ -309,3 +309,13 @@ def test_weights_of_few_bits_are_not_left_in_cpu_ram(capsys: pytest.CaptureFixtu
 def test_an_engine_without_room_for_a_sequence_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer("gpt-oss-20b --vllm --gpu 4080 --max-model-len 8192", capsys)
     assert found["verdict"] == "does_not_fit"
+
+
+def test_a_card_named_by_its_size_and_a_script_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags in ("--gpu 24GB", "--gpu-type 24g", "--gpus 1x24GiB", "--gpu-memory 24"):
+        assert main(["fit", "qwen2.5-7b", "--qlora", "--method", "formula", *flags.split()]) == 0
+        assert "24.0" in capsys.readouterr().out
+    assert main(["fit", "qwen2.5-7b", "--gpu", "mi300x"]) == 2
+    assert capsys.readouterr().err.endswith("AMD is not supported; vramtop predicts the memory of NVIDIA GPUs (CUDA)\n")
+    assert main(["fit", "--", "python", "not_there.py"]) == 2
+    assert capsys.readouterr().err.endswith("not_there.py: no such file\n")
