@@ -236,17 +236,17 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
             decisions.passed.add(str(end))
             return follow(script, decisions, imports.again())
     except (BudgetSpentError, RecursionError, MemoryError):
-        sentence = f"{script.path.name}: the script takes more steps than are followed; the rest is not counted."
+        sentence = f"{script.path.name}: the script is too long to follow; the rest is not counted."
         notes.doubt(sentence, *_ALL)
     except Exception as error:  # noqa: BLE001 - a script may do anything; what was found so far counts
-        sentence = f"{script.path.name}: a part could not be followed (an error of vramtop's, {type(error).__name__})."
+        sentence = (
+            f"{script.path.name}: vramtop could not follow a part ({type(error).__name__}); this is a bug in vramtop."
+        )
         notes.doubt(sentence, *_ALL)
     doubt_end(notes, [script.tree, *imports.trees()], script.path.name)
     doubt_lengths(options, notes)
     for place in sorted(decisions.passed):
-        sentence = (
-            f"{place}: the script ends in an error before it trains, as far as it was followed; it is passed over."
-        )
+        sentence = f"{place}: as far as vramtop followed the script, it fails before training; the error is ignored."
         notes.doubt(sentence, *_ALL)
     named = read_named_constants(module.scope, script.path.name, notes)
     defaults = {name: setting for name, setting in options.defaults() if setting.value is not None}
@@ -539,8 +539,8 @@ def _merge(worlds: list[_World], *, left: list[Undecided], options: Mapping[str,
     outcome.doubts += doubts.values()
     if left:
         sentence = (
-            f"{left[0].where}: whether {left[0].text} is only known when the script runs; what {len(left)} such "
-            "conditions decide is not counted."
+            f"{left[0].where}: whether {left[0].text} is only known when the script runs; settings under {len(left)} "
+            "such conditions are not counted."
         )
         outcome.doubts.append(Doubt(sentence=sentence, components=_WORLDS_ALL))
     return outcome
@@ -611,12 +611,12 @@ _LABELS = {
     "optim": "the optimizer",
     "per_device_train_batch_size": "the micro-batch",
     "attn_implementation": "the attention",
-    "script_in_backward": "the optimizer in the backward pass",
+    "script_in_backward": "the optimizer step in the backward pass",
     "torch_compile": "torch.compile",
     **dict.fromkeys(("activation_checkpointing", "gradient_checkpointing"), "activation checkpointing"),
     **dict.fromkeys(("dtype", "torch_dtype"), "the weights' type"),
     **dict.fromkeys(("use_fsdp", "fsdp"), "sharding"),
-    "fsdp_auto_wrap_policy": "what FSDP gathers at once",
+    "fsdp_auto_wrap_policy": "the units that FSDP gathers",
     "fsdp_sharding_strategy": "the sharding strategy",
     **dict.fromkeys(("fsdp_offload_params", "offload_optimizer_device", "offload_param_device"), "offloading"),
 }
@@ -743,7 +743,7 @@ def read_script(
     try:
         return _settings(read_worlds(script), script.tree, options, path.name)
     except (RecursionError, MemoryError):
-        raise InputError(f"{path}: is not Python that can be read here: nested too deeply") from None
+        raise InputError(f"{path}: not readable Python: nested too deeply") from None
 
 
 def open_script(
@@ -770,9 +770,9 @@ def open_script(
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (SyntaxError, ValueError) as error:
-        raise InputError(f"{path}: is not Python that can be read here: {error}") from None
+        raise InputError(f"{path}: not readable Python: {error}") from None
     except (RecursionError, MemoryError):  # the parser raises MemoryError for deep nesting
-        raise InputError(f"{path}: is not Python that can be read here: nested too deeply") from None
+        raise InputError(f"{path}: not readable Python: nested too deeply") from None
     return Script(
         tree=tree,
         path=path,
