@@ -120,13 +120,12 @@ _HELPER_COMMANDS = (
 )
 """Parts of the command lines of children that the pools of Python, joblib and torch.compile start."""
 _HELPER_ADVICE = (
-    "unless they work on the GPU on purpose, keep CUDA out of what they run (of a data loader: dataset, collate_fn, "
-    "worker_init_fn) and, with spawn or forkserver, out of what the script does outside of "
-    "'if __name__ == \"__main__\"'"
+    "unless they use the GPU on purpose, keep CUDA out of their code (of a data loader: dataset, collate_fn, "
+    "worker_init_fn) and, with spawn or forkserver, out of script code outside 'if __name__ == \"__main__\"'"
 )
 _ONE_GPU_PER_RANK_ADVICE = (
-    "call torch.cuda.set_device(local_rank) before anything else touches CUDA, load checkpoints with map_location, "
-    "or give each rank a CUDA_VISIBLE_DEVICES of its own"
+    "call torch.cuda.set_device(local_rank) before any other CUDA call, load checkpoints with map_location, or give "
+    "each rank its own CUDA_VISIBLE_DEVICES"
 )
 
 
@@ -239,7 +238,8 @@ def _shared_gpus(context: RuleContext, job: dict[int, int], by_gpu: dict[int, li
             held_bytes=held,
             sentence=f"{_format_ranks(ranks)} of one job share this GPU ({format_pids(pids)}) and hold "
             f"{format_gib(held)} GiB together",
-            advice=f"NCCL refuses two ranks on one GPU, and they slow each other down: {_ONE_GPU_PER_RANK_ADVICE}",
+            advice="NCCL does not support two ranks on one GPU, and they slow each other down: "
+            f"{_ONE_GPU_PER_RANK_ADVICE}",
         )
 
 
@@ -392,7 +392,7 @@ def find_ended(context: RuleContext) -> Iterator[Anomaly]:
             gpu_index=gpu.index,
             pids=(process.pid,),
             held_bytes=process.used_bytes,
-            sentence=f"process {process.pid} has ended, and {format_gib(process.used_bytes)} GiB of it are still held",
+            sentence=(f"process {process.pid} has ended, but {format_gib(process.used_bytes)} GiB are still held"),
             advice=why,
         )
 
@@ -428,7 +428,8 @@ def _hidden_memory(gpu: GpuReading, rest: int) -> Anomaly:
         pids=(),
         held_bytes=rest,
         sentence=f"{format_gib(rest)} GiB do not belong to any visible process",
-        advice=f"it may be {others}; if there is none, a process that has ended left it, and a GPU reset frees it",
+        advice=f"the owner may be {others}; if there is none, an ended process left this memory, and a GPU reset frees "
+        "it",
     )
 
 

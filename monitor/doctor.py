@@ -445,7 +445,7 @@ def _device_list(value: str) -> str:
         return "(empty: no GPU)"
     matches = [_DEVICE_ENTRY.fullmatch(word.strip()) for word in value.split(",")]
     if not all(matches):
-        return "set to something that names no device"
+        return "set, but names no device"
     return ",".join(f"{match[1]}..." if match[1] else match[0] for match in matches if match)
 
 
@@ -503,13 +503,13 @@ def _state(file: Path) -> tuple[bool, str]:
     try:
         content = decode_json(read_file(file, _MAX_FILE_BYTES))
     except TooLargeError:
-        return False, "larger than vramtop ever writes it"
+        return False, "larger than vramtop would write"
     except OSError as error:
         return False, f"cannot be read: {error.strerror or 'an error of the system'}"
     except LimitError:
         return False, "damaged"
     version = content.get("version") if isinstance(content, dict) else None
-    return (True, f"version {version}") if isinstance(version, int) else (False, "of no known format")
+    return (True, f"version {version}") if isinstance(version, int) else (False, "in an unknown format")
 
 
 # Permissions of this user: the driver's device files, other users' processes, and pidfds.
@@ -738,7 +738,7 @@ def _driver_issues(driver: DriverFacts, access: PermissionFacts) -> Iterator[Iss
         if not device.usable:
             yield Issue(severity, f"this user may not open {device.path} (mode {device.mode})")
     if driver.library and not driver.library.startswith(_SYSTEM_FOLDERS):
-        yield Issue("note", f"the driver's library comes from outside of the system's folders: {driver.library}")
+        yield Issue("note", f"the driver's library is outside the system folders: {driver.library}")
     yield from (Issue("error", fault.message) for fault in driver.faults)
     if driver.gpus and (driver.read_seconds or 0) / len(driver.gpus) >= _SLOW_SECONDS and not driver.hangs:
         yield Issue("warning", f"reading the GPUs takes {driver.read_seconds:.2f} s; the figures will lag")
@@ -751,22 +751,22 @@ def _gpu_issues(gpu: GpuFacts) -> Iterator[Issue]:
         if severity is not None:
             yield Issue(severity, f"{name}: {fault.message}")
     if gpu.processes_without_memory:
-        sentence = f"{name}: the driver does not report what {gpu.processes_without_memory} of its processes hold"
+        sentence = f"{name}: the driver does not report the memory of {gpu.processes_without_memory} of its processes"
         yield Issue("warning", sentence)
     hidden = (gpu.processes or 0) - (gpu.processes_seen or 0)
     if hidden:
         sentence = (
-            f"{name}: {hidden} of its {gpu.processes} processes cannot be seen from here (ended, or in another "
-            "container, or hidden by /proc)"
+            f"{name}: {hidden} of its {gpu.processes} processes are not visible here (ended, in another container, or "
+            "hidden by /proc)"
         )
         yield Issue("warning", sentence)
     if gpu.compute_mode == "prohibited":
-        yield Issue("warning", f"{name}: its compute mode lets no CUDA program run")
+        yield Issue("warning", f"{name}: its compute mode does not allow CUDA programs")
 
 
 def _permission_issues(access: PermissionFacts) -> Iterator[Issue]:
     if access.hidepid and not access.root:
-        sentence = f"/proc hides other users' processes (hidepid={access.hidepid}): theirs have no names here"
+        sentence = f"/proc hides other users' processes (hidepid={access.hidepid}), so they have no names here"
         yield Issue("warning", sentence)
     if not access.pidfd:
         sentence = "this system or Python has no pidfds: a process's start time is checked before it is ended instead"
@@ -775,16 +775,20 @@ def _permission_issues(access: PermissionFacts) -> Iterator[Issue]:
 
 def _system_issues(system: SystemFacts) -> Iterator[Issue]:
     if system.own_pid_namespace:
-        sentence = "this container has its own pid namespace: the driver may report other pids than those visible here"
+        sentence = (
+            "this container has its own pid namespace: the driver may report pids that differ from those visible here"
+        )
         yield Issue("note", sentence)
     if "pynvml" in system.packages:
-        sentence = "the retired package pynvml is installed beside nvidia-ml-py, whose module has the same name"
+        sentence = (
+            "the retired package pynvml is installed beside nvidia-ml-py, and both have a module of the same name"
+        )
         yield Issue("warning", f"{sentence}: pip uninstall pynvml, then reinstall nvidia-ml-py")
     if system.wsl:
-        yield Issue("note", "this is WSL: the driver reports less here, often no memory of processes")
+        yield Issue("note", "this is WSL: the driver reports less, often no process memory")
     visible = system.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        yield Issue("note", f"CUDA_VISIBLE_DEVICES is set ({visible}): programs see these GPUs, vramtop shows all")
+        yield Issue("note", f"CUDA_VISIBLE_DEVICES is set ({visible}): programs see only these GPUs, vramtop shows all")
 
 
 def _file_issues(files: DataFolderFacts) -> Iterator[Issue]:
@@ -794,7 +798,7 @@ def _file_issues(files: DataFolderFacts) -> Iterator[Issue]:
         elif not file.private:
             yield Issue("warning", f"{files.folder}/{file.name} can be read by others (mode {file.mode})")
     if files.set_aside:
-        yield Issue("note", f"{files.set_aside} damaged files of vramtop's were set aside in {files.folder}")
+        yield Issue("note", f"{files.set_aside} damaged vramtop files were set aside in {files.folder}")
     if not files.writable:
         yield Issue("warning", f"{files.folder} cannot be written to: nothing is saved")
 

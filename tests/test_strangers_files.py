@@ -117,5 +117,5 @@ def test_nothing_in_a_file_runs(command: str, code: int, mark: Path, capsys: pyt
 @pytest.mark.parametrize("method", ["exact", "traced"])
 def test_the_worker_does_not_run_it_either(method: str, mark: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", "./model", "--method", method]) == 3
-    assert "comes with code of its own" in capsys.readouterr().err
+    assert "comes with its own code" in capsys.readouterr().err
     assert not mark.exists()

@@ -742,4 +742,4 @@ def _require_readable(start: bytes, name: str) -> None:
         command = f"gzip -dc {shlex.quote(name)} | vramtop explain -"
         raise InputError(f"it is compressed; decompress it first, such as: {command}")
     if start.startswith(b"PK\x03\x04"):
-        raise InputError("it is an archive, as torch.save writes; a memory snapshot is written by _dump_snapshot(FILE)")
+        raise InputError("it is an archive such as torch.save writes; _dump_snapshot(FILE) writes a memory snapshot")

@@ -30,7 +30,7 @@ _EXACT = 0.0013
 """Rounding, as a share of a size, up to which it rarely fits one of forty vocabularies by chance (5 to 10 %)."""
 _FUSED_LOSS = (
     "A fused loss never holds them: use_liger_kernel=True in Trainer's and TRL's arguments, or cut-cross-entropy. "
-    "Fewer tokens in a micro-batch make them smaller too."
+    "Fewer tokens per micro-batch also make them smaller."
 )
 _MORE_HOST_MEMORY = (
     "Ask the scheduler for more memory (--mem), or start fewer ranks or DataLoader workers on this host."
@@ -40,11 +40,11 @@ _MORE_HOST_MEMORY = (
 def failure_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Iterator[str]:
     """Yield what a failure says by itself, the cause first."""
     if failure.caught:
-        yield "The program caught it and went on, so it did not end the run."
+        yield "The program caught the error and continued, so it did not end the run."
     elif failure.survived:
         yield (
-            f"The log counts {failure.later_steps:,} training steps after it: the program caught it, or the run was "
-            "started again."
+            f"The log has {failure.later_steps:,} training steps after the error: the program caught it, or the run "
+            "was restarted."
         )
     yield from failure.says
     if failure.kind == "gpu" and failure.memory is not None:
@@ -54,23 +54,22 @@ def failure_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Itera
         return
     elif failure.kind == "not understood":
         yield (
-            "vramtop does not know this wording, so it cannot tell what ran out, or whether anything did: read the "
-            "lines around it."
+            "vramtop does not know this wording and cannot tell what ran out, if anything: read the lines around it."
         )
     elif failure.kind == "gpu library":
         yield (
-            "A library or the driver found no GPU memory: CUDA, cuBLAS, cuDNN or NCCL allocate outside PyTorch's "
-            "allocator and do not make it give back its cache. The message has no figures."
+            "A library or the driver found no free GPU memory: CUDA, cuBLAS, cuDNN and NCCL allocate outside "
+            "PyTorch's allocator and cannot make it release its cache. The message has no figures."
         )
         yield (
-            "Leave them room: a smaller job, or torch.cuda.set_per_process_memory_fraction(0.95), with which PyTorch "
-            "gives back its cache earlier. If several processes share the GPU, look at it with vramtop."
+            "Leave them memory: use a smaller job, or torch.cuda.set_per_process_memory_fraction(0.95), which makes "
+            "PyTorch release its cache earlier. If several processes share the GPU, check it with vramtop."
         )
     elif failure.kind == "host":
         size = f" of {size_text(failure.tried_host_bytes)}" if failure.tried_host_bytes else ""
         yield f"CPU RAM ran out, not GPU memory: an allocation{size} on the host failed."
         if "shm" in failure.text or "shared memory" in failure.text:
-            yield "It was shared memory: /dev/shm is full; in a container give it more (docker run --shm-size 8g)."
+            yield "Shared memory ran out: /dev/shm is full; in a container, make it larger (docker run --shm-size 8g)."
         yield _MORE_HOST_MEMORY
     else:
         yield from _killed_findings(failure)
@@ -79,18 +78,18 @@ def failure_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Itera
 def _killed_findings(failure: Failure) -> Iterator[str]:
     if failure.sure:
         yield (
-            "The host ran out of memory: the kernel's OOM killer, or the scheduler, ended a process because CPU RAM or "
-            "the job's limit of it was used up; GPU memory was not the cause."
+            "The host ran out of memory: the kernel's OOM killer, or the scheduler, killed a process because CPU RAM "
+            "or the job's RAM limit was used up; GPU memory was not the cause."
         )
         yield _MORE_HOST_MEMORY
     else:
         yield (
-            "A process was ended by SIGKILL (exit code -9), which GPU memory never causes: usually a host "
-            "out-of-memory kill, but the log does not say who sent it (a scheduler at its time limit, or a launcher "
-            "after another rank had failed, sends it too)."
+            "A process was killed by SIGKILL (exit code -9), which GPU memory never causes. It is usually a host "
+            "out-of-memory kill, but the log does not say who sent it (a scheduler at its time limit or a launcher "
+            "after another rank's failure also sends it)."
         )
         yield (
-            "Find out: dmesg -T | grep -i oom, or on Slurm: sacct -j JOBID --format=JobID,State,MaxRSS,ReqMem; "
+            "To find out: dmesg -T | grep -i oom, or on Slurm: sacct -j JOBID --format=JobID,State,MaxRSS,ReqMem; "
             "OUT_OF_MEMORY means a host out-of-memory kill, TIMEOUT the time limit."
         )
 
@@ -99,36 +98,36 @@ def _memory_findings(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> It
     tried, total, free = memory.tried_bytes, memory.total_bytes, memory.free_bytes
     if tried is not None and total is not None and tried > total:
         yield (
-            f"A single allocation of {size_text(tried)} is larger than the whole GPU ({format_gib(total)} GiB): "
-            "nothing else that runs there matters, one tensor must become smaller."
+            f"A single allocation of {size_text(tried)} is larger than the whole GPU ({format_gib(total)} GiB). Other "
+            "processes do not matter; that tensor must become smaller."
         )
         return
     if memory.allowed_bytes is not None and free is not None and tried is not None and free >= tried:
         yield (
             f"The program limits itself to {format_gib(memory.allowed_bytes)} GiB (set_per_process_memory_fraction), "
-            f"although {format_gib(free)} GiB of the GPU were free."
+            f"while {format_gib(free)} GiB of the GPU were free."
         )
     elif total is not None and (held := _more_than_the_gpu(memory, total)) is not None:
         yield from _paged(held, total, free or 0, tried)
         return
     elif free is not None and tried is not None and free > tried + max(_ROUNDING, _ROUNDED * free):
         yield (
-            f"The GPU had room: {size_text(free)} were free, and {size_text(tried)} were asked for. Another limit was "
-            "reached: the commit limit of Windows or WSL (RAM and paging file), the quota of a vGPU or a container, or "
-            "a memory fraction that the program sets; or another process freed memory in between."
+            f"The GPU had room: {size_text(free)} were free, and {size_text(tried)} were requested. Another limit was "
+            "reached: the commit limit of Windows or WSL (RAM and paging file), the quota of a vGPU or a container, "
+            "or a memory fraction set by the program; or another process freed memory in between."
         )
         return
     yield from _other_processes(memory)
     yield from _fragmentation(memory, snapshot)
     if memory.private_pool_bytes and memory.private_pool_bytes > GIB // 4:
         yield (
-            f"{format_gib(memory.private_pool_bytes)} GiB lie unused in memory pools of CUDA graphs, which other "
-            "allocations may not use."
+            f"{format_gib(memory.private_pool_bytes)} GiB are unused in memory pools of CUDA graphs, which other "
+            "allocations cannot use."
         )
     allocated = memory.allocated_bytes
     if total and allocated is not None and allocated > 0.75 * total:
         yield (
-            f"Tensors of this process fill {100 * allocated / total:.0f} % of the GPU: it needs a smaller job, or a "
+            f"Tensors of this process fill {100 * allocated / total:.0f} % of the GPU: make the job smaller, or use a "
             "larger or another GPU."
         )
 
@@ -146,11 +145,11 @@ def _paged(held: int, total: int, free: int, tried: int | None) -> Iterator[str]
     yield (
         f"PyTorch held {size_text(held)} on a GPU of {size_text(total)}{beside}: the driver of Windows or WSL has "
         f"moved at least {size_text(held + free - total)} to CPU RAM (CUDA's sysmem fallback policy), which is much "
-        "slower. It does not tell what each process holds."
+        "slower. The driver does not report what each process holds."
     )
     yield (
-        f"The job needs more than {size_text(held + (tried or 0))}: make it smaller, or use a larger GPU. With "
-        "the policy set to 'Prefer No Sysmem Fallback' it fails at the GPU's size instead of becoming slow."
+        f"The job needs more than {size_text(held + (tried or 0))}: make it smaller, or use a larger GPU. With the "
+        "policy set to 'Prefer No Sysmem Fallback' the job fails at the GPU's size instead of becoming slow."
     )
 
 
@@ -167,7 +166,7 @@ def _other_processes(memory: OutOfMemory) -> Iterator[str]:
     elif free + others >= tried:
         yield f"{text}: without them the allocation would have succeeded."
     else:
-        yield f"{text}; even without them there would have been too little."
+        yield f"{text}; even without them there would have been too little memory."
 
 
 def _fragmentation(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> Iterator[str]:
@@ -177,18 +176,20 @@ def _fragmentation(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> Iter
     pieces, remedy = "", f"Set {ALLOCATOR_SETTING}."
     if snapshot is not None:
         largest = size_text(snapshot.largest_free_bytes)
-        pieces = f", in {snapshot.free_blocks:,} free blocks of which the largest has {largest}"
+        pieces = f", in {snapshot.free_blocks:,} free blocks, the largest of {largest}"
         if snapshot.expandable:
-            remedy = "Expandable segments are on already; what is left are pools of other streams or of CUDA graphs."
+            remedy = (
+                "Expandable segments are already on; the unused memory is in pools of other streams or of CUDA graphs."
+            )
     if unused >= tried:
         yield (
-            f"Fragmentation: {size_text(unused)} are reserved and unused, more than the {size_text(tried)} asked for"
-            f"{pieces}, but not in one piece. {remedy}"
+            f"Fragmentation: {size_text(unused)} are reserved and unused, more than the {size_text(tried)} "
+            f"requested{pieces}, but not in one piece. {remedy}"
         )
     elif free is not None and free + unused >= tried:
         yield (
-            f"Fragmentation adds to it: {size_text(unused)} are reserved and unused{pieces}; with what was free they "
-            f"would have been enough for the {size_text(tried)} asked for. {remedy}"
+            f"Fragmentation adds to it: {size_text(unused)} are reserved and unused{pieces}; with the free memory "
+            f"they would have been enough for the {size_text(tried)} requested. {remedy}"
         )
 
 
@@ -204,13 +205,13 @@ def logits_findings(failure: Failure) -> Iterator[str]:
     if failure.code is not None and _OF_LOGITS.search(failure.code):
         where = f"The line that failed, `{failure.code}`, works on the logits"
     elif in_loss:
-        where = "It failed in the loss, which works on the logits"
+        where = "The program failed in the loss, which works on the logits"
     elif size is not None and failure.phase in ("forward", "backward", None):
-        yield f"The {size_text(tried)} asked for may be the logits in fp32: {size}. {_FUSED_LOSS}"
+        yield f"The {size_text(tried)} requested may be the logits in fp32: {size}. {_FUSED_LOSS}"
         return
     else:
         return
-    asked = f", of which {size_text(tried)} were asked for" if tried else ""
+    asked = f"; {size_text(tried)} were requested" if tried else ""
     yield f"{where} (tokens x vocabulary){asked}{f': {size}' if size else ''}. {_FUSED_LOSS}"
 
 
@@ -248,13 +249,13 @@ def _is_round(vocabulary: int) -> bool:
 def _history_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Iterator[str]:
     if failure.steps is not None and failure.steps >= 3:
         yield (
-            f"{failure.steps:,} steps had gone well before: later a batch was longer or larger, something ran that "
-            "runs only now and then (evaluation, saving, generation), or memory grows from step to step."
+            f"{failure.steps:,} steps succeeded before: a later batch was longer or larger, something rare ran "
+            "(evaluation, saving, generation), or memory grows from step to step."
         )
     if snapshot is not None and not snapshot.has_stacks:
         yield (
-            "The snapshot has no stacks, so what its tensors are is not known: record them with "
-            "vramtop run --snapshot-on-oom, or torch.cuda.memory._record_memory_history()."
+            "The snapshot has no stacks, so its tensors cannot be identified: record stacks with vramtop run "
+            "--snapshot-on-oom, or torch.cuda.memory._record_memory_history()."
         )
 
 
@@ -281,12 +282,12 @@ def job_findings(
     if usable is not None:
         yield _verdict(span, budget, usable, memory)
     if memory.tried_bytes is not None and (tensor := _known_tensor(memory.tried_bytes, budget)):
-        yield f"The {size_text(memory.tried_bytes)} asked for are the size of {tensor}."
+        yield f"The {size_text(memory.tried_bytes)} requested are the size of {tensor}."
     if least_bytes is not None and least_bytes > peak.high_bytes:
         yield (
-            f"What ran needs more than the job that was given: at least {format_gib(least_bytes)} GiB (its tensors, "
-            "the allocation that failed, and what lies outside PyTorch). Compare its settings: batch, length, "
-            "optimizer, checkpointing, sharding."
+            f"The program needs more than the given job: at least {format_gib(least_bytes)} GiB (its tensors, the "
+            "failed allocation, and memory outside PyTorch). Compare the settings: batch, length, optimizer, "
+            "checkpointing, sharding."
         )
     if snapshot is not None and snapshot.has_stacks:
         yield from _components_beside(snapshot, budget, failure)
@@ -299,7 +300,7 @@ def _verdict(span: str, budget: Budget, usable: int, memory: OutOfMemory) -> str
     if memory.beside_bytes and memory.total_bytes:
         room += f" of the GPU's {format_gib(memory.total_bytes)}"
     if peak.low_bytes > usable:
-        return f"The failure was to be expected: the job is predicted to need {predicted}, more than {room}."
+        return f"The failure was expected: the job is predicted to need {predicted}, more than {room}."
     if peak.high_bytes > usable:
         return f"It was tight: the job is predicted to need {predicted} of {room}."
     return f"By its budget the job fits: {predicted} of {room}."

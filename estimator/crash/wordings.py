@@ -189,14 +189,14 @@ WORDINGS: tuple[Wording, ...] = (
         kind="host",
         source="Java",
         pattern=r"java\.lang\.OutOfMemoryError",
-        says=("The heap of a Java process is full (Spark: spark.executor.memory, spark.driver.memory); GPUs are not.",),
+        says=("The heap of a Java process is full (Spark: spark.executor.memory, spark.driver.memory), not a GPU.",),
     ),
     Wording(
         kind="host",
         source="Windows",
         pattern=r"\[WinError 1455\]|[Pp]aging file is too small",
         says=(
-            "Windows has no room left in RAM and its paging file; GPU memory was not the cause.",
+            "Windows has no space left in RAM and its paging file; GPU memory was not the cause.",
             "Make the paging file larger, or load with fewer DataLoader workers.",
         ),
     ),
@@ -262,7 +262,7 @@ WORDINGS: tuple[Wording, ...] = (
         sure=False,
         says=(
             "Another process gave GPU memory back while vLLM measured what it may use: memory had not run out.",
-            "Start vLLM when the others have ended, or set --kv-cache-memory-bytes, with which it does not measure.",
+            "Start vLLM after the others have ended, or set --kv-cache-memory-bytes, which skips the measurement.",
         ),
     ),
     Wording(  # vllm/v1/worker/gpu_model_runner.py
@@ -326,7 +326,7 @@ WORDINGS: tuple[Wording, ...] = (
         kind="gpu library",
         source="CuPy",
         pattern=rf"Out of memory allocating (?P<tried>{SIZE}) \(allocated so far: (?P<allocated>{SIZE})",
-        says=("CuPy asked for it; if it shares the GPU with PyTorch, limit its pool (CUPY_GPU_MEMORY_LIMIT).",),
+        says=("CuPy requested it; if CuPy shares the GPU with PyTorch, limit its pool (CUPY_GPU_MEMORY_LIMIT).",),
     ),
     # --- JAX, XLA, TensorFlow
     Wording(
@@ -335,7 +335,7 @@ WORDINGS: tuple[Wording, ...] = (
         pattern=rf"ran out of memory trying to allocate (?P<tried>{SIZE}).{{0,200}}"
         r"caller indicates that this is not a failure",
         caught=True,
-        says=("It is a warning: the program goes on with a slower algorithm that needs less memory.",),
+        says=("This is a warning: the program continues with a slower algorithm that needs less memory.",),
     ),
     Wording(
         kind="gpu library",
@@ -421,7 +421,7 @@ WORDINGS: tuple[Wording, ...] = (
         kind="gpu library",
         source="TensorFlow or JAX",
         pattern=rf"failed to allocate (?P<tried>{SIZE}) \(\d+ bytes\) from device: (?:CUDA|HIP)_ERROR_",
-        says=("The driver had no {tried} to give when the program took its share of the GPU.", _SHARED_GPU),
+        says=("The driver could not allocate {tried} when the program took its share of the GPU.", _SHARED_GPU),
     ),
     # --- other frameworks and programs
     Wording(  # paddle/fluid/memory/allocation/cuda_allocator.cc
@@ -440,7 +440,7 @@ WORDINGS: tuple[Wording, ...] = (
         source="RAPIDS",
         pattern=r"bad_alloc: (?:out_of_memory|CUDA error|cudaErrorMemoryAllocation)|rmm::out_of_memory",
         says=(
-            "RMM, the allocator of RAPIDS and XGBoost, had no GPU memory.",
+            "RMM, the allocator of RAPIDS and XGBoost, found no free GPU memory.",
             "Use smaller partitions, or managed memory.",
         ),
     ),
@@ -476,7 +476,7 @@ WORDINGS: tuple[Wording, ...] = (
         source="bitsandbytes",
         pattern=r"Error out of memory at line \d+ in file \S+",
         says=(
-            "bitsandbytes asked the driver for GPU memory, and there was none.",
+            "bitsandbytes asked the driver for GPU memory, but none was free.",
             "Load 4-bit instead of 8-bit, keep part of the model on the CPU (device_map), or make the batch smaller.",
         ),
     ),
@@ -486,7 +486,7 @@ WORDINGS: tuple[Wording, ...] = (
         pattern=r"Failed to allocate memory for requested buffer of size (?P<tried>\d+)",
         sure=False,
         says=(
-            "ONNX Runtime could not get {tried}; it was GPU memory if its CUDA provider was in use, else CPU RAM.",
+            "ONNX Runtime could not allocate {tried}: GPU memory if its CUDA provider was in use, else CPU RAM.",
             "Make the batch smaller, or set arena_extend_strategy to kSameAsRequested.",
         ),
     ),
@@ -501,13 +501,13 @@ WORDINGS: tuple[Wording, ...] = (
         kind="gpu library",
         source="Metal",
         pattern=r"kIOGPUCommandBufferCallbackErrorOutOfMemory",
-        says=("The memory that the Mac gives its GPU is used up.", "Make the batch or the context smaller."),
+        says=("The Mac's memory limit for its GPU is used up.", "Make the batch or the context smaller."),
     ),
     Wording(
         kind="gpu library",
         source="Vulkan",
         pattern=r"ErrorOutOfDeviceMemory|VK_ERROR_OUT_OF_DEVICE_MEMORY",
-        says=("The Vulkan driver had no GPU memory to give.",),
+        says=("The Vulkan driver found no free GPU memory.",),
     ),
     Wording(  # CUDA.jl: lib/cudadrv/pool.jl
         kind="gpu library",
@@ -531,7 +531,7 @@ WORDINGS: tuple[Wording, ...] = (
         source="oneAPI",
         pattern=r"(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)",
         sure=False,
-        says=("The driver of the Intel GPU had nothing left to give; that is usually memory.", _SMALLER),
+        says=("The driver of the Intel GPU is out of resources, usually memory.", _SMALLER),
     ),
     # --- the killers of the host: the kernel, systemd, Kubernetes and Slurm
     Wording(
@@ -567,7 +567,7 @@ WORDINGS: tuple[Wording, ...] = (
         source="PyTorch before 1.5",
         pattern=r"[Cc]uda runtime error \(2\) ?: out of memory|THCudaCheck FAIL .{0,200}error=2 ?: out of memory",
         says=(
-            "PyTorch asked the driver for GPU memory, and there was none; this old message has no figures.",
+            "PyTorch asked the driver for GPU memory, but none was free; this old message has no figures.",
             _SMALLER,
         ),
     ),
@@ -576,7 +576,7 @@ WORDINGS: tuple[Wording, ...] = (
         source="PyTorch's cudaMallocAsync backend",
         pattern=r"\bAllocation on device(?: \d+)?\s*$|\bAllocation on device \d+ would exceed allowed memory",
         says=(
-            "This backend of PyTorch raised it, and the log has none of its figures.",
+            "This PyTorch backend raised the error, and the log has no figures from it.",
             "Make the image, the batch or the model smaller, or offload parts of it (ComfyUI: --lowvram).",
             "For figures, run once with PyTorch's own allocator (ComfyUI: --disable-cuda-malloc; elsewhere unset "
             "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync).",
@@ -601,7 +601,7 @@ WORDINGS: tuple[Wording, ...] = (
         source="cuBLAS",
         pattern=r"(?:CUBLAS|CUSOLVER|CUSPARSE)_STATUS_NOT_INITIALIZED",
         sure=False,
-        says=(_POSSIBLE.format(what="cuBLAS finds no room for its workspace"), _SMALLER),
+        says=(_POSSIBLE.format(what="cuBLAS finds no memory for its workspace"), _SMALLER),
     ),
     Wording(  # aten/src/ATen/native/cudnn/Conv_v7.cpp, Conv_v8.cpp; tensorflow/.../cuda_dnn.cc
         kind="gpu library",
@@ -609,7 +609,7 @@ WORDINGS: tuple[Wording, ...] = (
         pattern=r"Unable to find a valid cuDNN algorithm|was unable to find an engine to execute this computation"
         r"|CUDNN_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)|Failed to get convolution algorithm",
         sure=False,
-        says=(_POSSIBLE.format(what="no algorithm of cuDNN finds room for its workspace"), _SMALLER),
+        says=(_POSSIBLE.format(what="no cuDNN algorithm finds memory for its workspace"), _SMALLER),
     ),
     # --- whatever else says that memory ran out
     Wording(

@@ -51,14 +51,14 @@ def tool_of_table(table: ConfigTable, path: Path) -> Tool | Library:
     tools = [tool for tool in all_tools() if tool.is_config(table)]
     if len(tools) > 1:
         names = " or ".join(tool.name for tool in tools)
-        raise InputError(f"{path}: may be a configuration of {names}; give the launch line after --, which tells")
+        raise InputError(f"{path}: may be a configuration of {names}; give the launch line after -- to decide")
     if tools:
         return tools[0]
     if (unread := unread_tool_of_table(table)) is not None:
         raise InputError(f"{path}: {unread.sentence}")
     library = _library(table, path)
     if library is None:
-        raise InputError(f"{path}: not known as a configuration of a training tool{_likeness(table)}; {HINT}")
+        raise InputError(f"{path}: not a known configuration of a training tool{_likeness(table)}; {HINT}")
     return library
 
 
@@ -76,7 +76,7 @@ def _library(table: ConfigTable, path: Path) -> Library | None:
         other = next((method for method, names in _OF_OTHER_METHODS.items() if has_any(table, *names)), None)
         if other is not None and not is_surely_sft(table):
             example = f"-- trl {other} --config {path.name}"
-            raise InputError(f"{path}: may be for several of TRL's commands; give the launch line, such as {example}")
+            raise InputError(f"{path}: may belong to several TRL commands; give the launch line, such as {example}")
         return "TRL"
     if _BATCH in table:
         return "transformers"
@@ -139,7 +139,7 @@ def read_config_file(
     tool = tool_of_table(table, path)
     reading = tool.read(program) if isinstance(tool, Tool) else _read_library_file(program, table, path, tool)
     if reading.value("parallel.strategy") is None and "parallel.strategy" not in reading.missing:
-        origin = "nothing in the file asks for several ranks"
+        origin = "the file does not ask for several ranks"
         single = Finding(key="parallel.strategy", value="none", origin=origin, written=False)
         reading = replace(reading, findings=(*reading.findings, single))
     return reading
@@ -171,14 +171,16 @@ def _read_library_file(program: Program, table: ConfigTable, path: Path, library
         return read_trainer(program, [{}], [yaml_layer(table, source=path.name)], method=None)
     if library == "DeepSpeed":
         layer = deepspeed_layer(table, source=path.name)
-        layer["use_deepspeed"] = Setting(value=True, origin=f"{path.name}: a configuration of DeepSpeed")
+        layer["use_deepspeed"] = Setting(value=True, origin=f"{path.name}: a DeepSpeed configuration")
         return read_trainer(program, [{}], [layer], method=None)
     settings, defaults = layer_from_table(table, source=path.name), transformers_defaults(program.versions)
     if library == "transformers":
         return read_trainer(program, [settings, defaults], [{}], method=None)
     program.findings.warn("The file is read as a configuration of trl sft.")
     if not is_surely_sft(table):
-        sentence = "TRL's other commands may hold a second model and two sequences per example; the launch line tells."
+        sentence = (
+            "Other TRL commands may hold a second model and two sequences per example; give the launch line to decide."
+        )
         program.findings.warn(sentence)
         program.findings.add_uncertainty("more", "weights", "activations", "logits")
     trl = {**trl_defaults("sft", program.versions), **model_config_defaults(program.versions)}

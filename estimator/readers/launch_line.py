@@ -90,7 +90,7 @@ def read_launch(
     launch = parse_launch(split_launch_line(argv))
     if launch.program_name is None:
         line = " ".join(argv)
-        raise InputError(f"{line[:120]!r} starts no Python script or module that can be read")
+        raise InputError(f"{line[:120]!r} starts no Python script or module that vramtop can read")
     if pid is None and (unread := unread_tool_of_launch(launch)) is not None:
         raise InputError(unread.sentence)
     variables = {**(os.environ if environ is None else environ), **launch.assignments}
@@ -231,9 +231,9 @@ def _read_own_script(program: Program) -> JobReading:
         script = _read_script(program, given, notebook, opened, launched)
     if script.makes_images:
         raise InputError(
-            f"{program.launch.program_name} trains a diffusion model, whose memory is not counted from its source: "
-            "vramtop rehearse -- COMMAND runs it without a GPU; or give a function that builds it, such as vramtop fit "
-            "train.py:build_model --method traced"
+            f"{program.launch.program_name} trains a diffusion model, which vramtop cannot estimate from source: "
+            "rehearse it without a GPU (vramtop rehearse -- COMMAND), or give a function that builds it, such as "
+            "vramtop fit train.py:build_model --method traced"
         )
     _read_devices(program, script, launched)
     _warn_of_unread_files(program, opened)
@@ -262,7 +262,7 @@ def _read_with_script(
     precision = {name: setting for name, setting in script.accelerate.items() if name == "mixed_precision"}
     accelerate = [precision, *launched, script.accelerate]
     if script.has_own_loop and method is None:
-        accelerate.append({"script_own_loop": default_setting(True, "the script trains in a loop of its own")})
+        accelerate.append({"script_own_loop": default_setting(True, "the script has its own training loop")})
     if "deepspeed" in script.written and isinstance(getattr(flags.get("deepspeed"), "value", None), bool):
         flags = {name: setting for name, setting in flags.items() if name != "deepspeed"}  # a switch, not a file
     stated = [{**flags, **script.assigned}, files, script.written, script.hints]
@@ -312,7 +312,7 @@ def _warn_of_unread_flags(program: Program, unread: SettingsLayer) -> None:
     names = list(dict.fromkeys(setting.origin.partition(" ")[0] for setting in unread.values()))
     shown = ", ".join(names[:_MAX_NAMES])
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    program.findings.warn(f"{program.launch.program_name} does not read {shown}{more}; what they set is not counted.")
+    program.findings.warn(f"{program.launch.program_name} does not read {shown}{more}; these options are not counted.")
 
 
 def _warn_of_unread_files(program: Program, opened: Collection[Path]) -> None:
@@ -330,7 +330,7 @@ def _warn_of_unread_files(program: Program, opened: Collection[Path]) -> None:
             continue
         path = program.filesystem.resolve(text)
         if path not in opened and os.access(path, os.R_OK):
-            program.findings.warn(f"{text} on the command line is not read; what it sets is not counted.")
+            program.findings.warn(f"vramtop does not read {text} on the command line; its settings are not counted.")
             program.findings.add_uncertainty("either", *MODEL_STATES, "activations", "logits")
 
 
@@ -356,7 +356,7 @@ def _read_notebook(program: Program) -> NotebookCode | None:
     try:
         notebook = notebook_of_program(program)
     except InputError as error:
-        program.findings.warn(f"The notebook is not counted: {error.message}")
+        program.findings.warn(f"Could not read the notebook: {error.message}")
         return NotebookCode(text="", places=(), doubts=())
     program.findings.warn(*(notebook.doubts if notebook is not None else ()))
     return notebook
@@ -375,7 +375,7 @@ def _config_layer(
     try:
         return layer_from_table(read_table(path), source=path.name)
     except InputError as error:
-        program.findings.warn(f"The program's configuration is not counted: {error.message}")
+        program.findings.warn(f"Could not read the program's configuration: {error.message}")
         return {}
 
 
@@ -389,12 +389,12 @@ def _read_script(
     """Return the settings in the script's source; TRL's own scripts have none beside their flags."""
     script = program.launch.script or _file_of_module(program)
     if script is None and program.launch.module and not program.launch.trl_command:
-        program.findings.warn(f"The module {program.launch.module} is not found here, and what it sets is not counted.")
+        program.findings.warn(f"The module {program.launch.module} was not found; its settings are not counted.")
         program.findings.add_uncertainty("either", *MODEL_STATES, "activations", "logits")
     if script is None or program.launch.trl_command:
         return ScriptSettings()
     if script == "-":
-        program.findings.warn("The script came through standard input and is not counted.")
+        program.findings.warn("The script came from standard input and is not counted.")
         return ScriptSettings()
     try:
         return read_script(
@@ -409,7 +409,7 @@ def _read_script(
             versions=program.versions,
         )
     except InputError as error:
-        program.findings.warn(f"The script is not counted: {error.message}")
+        program.findings.warn(f"Could not read the script: {error.message}")
         return ScriptSettings()
 
 

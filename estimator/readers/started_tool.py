@@ -53,9 +53,9 @@ def find_started_tool(launch: Launch, filesystem: FilesystemView) -> StartedTool
         return None
     command = next(command for name, command in commands.items() if re.fullmatch(name, entry.function))
     name, function = PurePath(script).name, entry.function.rpartition(".")[2]
-    doubts = [f"{name}:{entry.line}: {function} gets settings that cannot be read."] if entry.unread else []
+    doubts = [f"{name}:{entry.line}: {function} gets settings that vramtop cannot read."] if entry.unread else []
     if entry.other_line is not None:
-        doubts.append(f"{name}:{entry.other_line}: what the script does besides {function} is not counted.")
+        doubts.append(f"{name}:{entry.other_line}: script code other than {function} is not counted.")
     arguments = launch.arguments if entry.arguments is None else entry.arguments
     line, value = entry.variables.get(_VISIBLE, (0, None))
     visible = Setting(value=value, origin=f"{name} line {line}: {_VISIBLE}") if line else None
@@ -68,7 +68,7 @@ def _by_path(launch: Launch, filesystem: FilesystemView) -> StartedTool | None:
     for tool in all_tools():
         command = next((command for path, command in tool.scripts.items() if re.fullmatch(path, script)), None)
         if command is not None and any(map(tool.is_config, _tables(launch, filesystem))):
-            note = f"{script} is not here; it is read as the one of {tool.name}'s repository."
+            note = f"{script} was not found; vramtop assumes the one of {tool.name}'s repository."
             return StartedTool(launch=_with_command(launch, command, launch.arguments), note=note)
     return None
 

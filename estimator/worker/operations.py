@@ -348,7 +348,7 @@ def _with_placement(request: Request, placing: dict[str, Any] | None) -> Request
         model = build_model(request.config, request.task, code=request.code)
         found = inferred_device_map(model, placing) if placing else None
     if found is None:
-        raise UnsupportedError("this interpreter lacks accelerate, whose rules place modules on GPUs")
+        raise UnsupportedError("this interpreter has no accelerate, which places modules on GPUs")
     return changed(request, parallel=changed(request.parallel, device_map=found))
 
 

@@ -99,7 +99,7 @@ NO_READINGS = Rule(
 HOST_SILENT = Rule(
     name="VramtopHostSilent",
     title="host silent",
-    condition="over many hosts, in place of the one before: a host is silent or unreachable",
+    condition="with many hosts, instead of the one before: a host is silent or unreachable",
     severity="critical",
     fires_after=60,
     clears_after=10,
@@ -674,7 +674,7 @@ class QuietHours:
         hours = [int(number) for number in found.groups()]
         start, end = hours[0] * 60 + hours[1], hours[2] * 60 + hours[3]
         if start == end:
-            raise InputError(f"{text}: quiet hours end at another time than they begin; off is for none")
+            raise InputError(f"{text}: quiet hours must end at another time than they begin; use off for none")
         return cls(start, end)
 
     def contains(self, time: struct_time) -> bool:

@@ -312,10 +312,10 @@ def _assign_by_environment(environment: GpuEnvironment, gpus: Sequence[GpuReadin
     if uncertainty is not None and not by_uuid:
         return assigned(None, uncertainty)
     if gpu is None:
-        return assigned(None, f"the GPU of {visible!r} cannot be found")
+        return assigned(None, f"vramtop cannot find the GPU {visible!r}")
     uncertainty = None if by_uuid else _order_uncertainty(environment, gpus)
     if uncertainty is None and local_rank is None and (devices is None or len(devices) > 1):
-        uncertainty = "nothing says which of its visible GPUs it uses; this is the first"
+        uncertainty = "it is not known which of its visible GPUs it uses; this is the first"
     return assigned(gpu, uncertainty)
 
 
@@ -329,7 +329,7 @@ def _container_order(environment: GpuEnvironment, gpus: Sequence[GpuReading] | N
     if not environment.own_numbering or given == "all":
         return order, None
     if not given or given in _NO_GPUS or gpus is None:
-        return None, "it runs in a container, and nothing says which GPUs the container was given"
+        return None, "it runs in a container, and the container's GPUs are not known"
     indices = {find_device(entry.partition(":")[0], order, gpus, environment.mig_parents) for entry in given.split(",")}
     if None in indices:
         return None, f"it runs in a container that was given {given!r}, which names no GPU here"
@@ -340,7 +340,7 @@ def _order_uncertainty(environment: GpuEnvironment, gpus: Sequence[GpuReading] |
     """Return why CUDA's index of a GPU may differ from NVML's: by default CUDA puts the fastest GPU first."""
     if environment.cuda_device_order == "PCI_BUS_ID" or len({gpu.name for gpu in gpus or ()}) <= 1:
         return None
-    return "CUDA puts the fastest of these unequal GPUs first, and NVML does not (CUDA_DEVICE_ORDER is not PCI_BUS_ID)"
+    return "CUDA lists the fastest of these unequal GPUs first, but NVML does not (CUDA_DEVICE_ORDER is not PCI_BUS_ID)"
 
 
 class RankJson(TypedDict):
@@ -563,7 +563,7 @@ class SavedAnswers:
     @property
     def _file(self) -> UserFile[_Runs]:
         path = self.path or data_file("answers.json")
-        return UserFile(path, kind=_Runs, empty=dict, version=_VERSION, description="what you filled in about runs")
+        return UserFile(path, kind=_Runs, empty=dict, version=_VERSION, description="the settings you gave for runs")
 
 
 def run_key(attachment: Attachment) -> str:
@@ -598,7 +598,7 @@ def apply_answers(
     try:
         filled.job()
     except InputError as error:
-        warning = f"What you filled in for this command line before is left out: {error.message}"
+        warning = f"The values you gave for this command line before are ignored: {error.message}"
         return replace(attachment, warnings=(*attachment.warnings, warning))
     return replace(attachment, reading=filled)
 

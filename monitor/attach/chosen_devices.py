@@ -66,7 +66,7 @@ def chosen_devices(
             return ChosenDevices()
         choice = DeviceChoice(origin=_VARIABLE, text=text, visible=text)
     if not choice.is_known:
-        note = f"{choice.origin} is {choice.text!r}: which GPUs the job gets is not known before it starts."
+        note = f"{choice.origin} is {choice.text!r}: the job's GPUs are not known before it starts."
         return ChosenDevices(origin=choice.origin, notes=(note,))
     found, uncertainty = _find(choice, environ, gpus)
     if choice.index is not None:
@@ -77,7 +77,7 @@ def chosen_devices(
     names = [each for each in found if isinstance(each, str)]
     label = ", ".join(names) or f"GPU {gpu_list([each for each in found if isinstance(each, int)])}"
     notes = [f"Only {label}: {choice.origin} is {choice.text!r}."]
-    notes += [f"They may be different ones: {uncertainty}."] if uncertainty else []
+    notes += [f"The job may use other GPUs: {uncertainty}."] if uncertainty else []
     return ChosenDevices(selection=found, origin=choice.origin, notes=tuple(notes))
 
 

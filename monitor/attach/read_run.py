@@ -261,8 +261,8 @@ def _unknown_notebook(kernel: ProcessInfo) -> str:
         found = []
     here = f" (its folder has {', '.join(found[:_MAX_NAMES])}{', ...' if len(found) > _MAX_NAMES else ''})"
     return (
-        f"Process {kernel.pid} is a Jupyter kernel, and it is not known which notebook it runs"
-        f"{here if found else ''}; vramtop estimate FILE{_NOTEBOOK} reads a notebook."
+        f"Process {kernel.pid} is a Jupyter kernel, but vramtop does not know which notebook it "
+        f"runs{here if found else ''}; vramtop estimate FILE{_NOTEBOOK} reads a notebook."
     )
 
 
@@ -499,7 +499,7 @@ class StartingProcess:
     def sentence(self) -> str:
         """The expected growth in words."""
         more = format_gib(self.remaining_bytes)
-        return f"GPU {self.gpu_index}: process {self.pid} has just started, and is expected to take {more} GiB more."
+        return f"GPU {self.gpu_index}: process {self.pid} has just started and is expected to take {more} GiB more."
 
 
 def find_starting_processes(
@@ -551,7 +551,7 @@ def find_starting_processes(
     if unread:
         on_unread(
             f"{unread:,} process{'es have' if unread > 1 else ' has'} just started and could not be read within "
-            f"{seconds:g} seconds; the memory that they will take is not counted."
+            f"{seconds:g} seconds; their future memory is not counted."
         )
     return tuple(found)
 

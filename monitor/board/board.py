@@ -32,7 +32,7 @@ REASONS_IN_WORDS: Mapping[NoBudgetReason, str] = {
     "needs model": "its model could not be read",
     "unreadable": "its files could not be read",
     "too long": "its command line or its environment is too long to read",
-    "too slow": "reading it took too long",
+    "too slow": "reading the process took too long",
 }
 """Some of these where there is room for more words."""
 BEING_READ: NoBudgetReason = "reading…"

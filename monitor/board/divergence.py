@@ -490,7 +490,9 @@ def as_far_as_known(comparison: Comparison, budget: Budget, missing: Sequence[st
     if not doubted:
         return comparison
     components = " and ".join(doubted)
-    return _incomplete(comparison, f", not judged: how its settings decide its {components} is not understood")
+    return _incomplete(
+        comparison, f", not judged: vramtop does not understand the settings that decide its {components}"
+    )
 
 
 def _incomplete(comparison: Comparison, reason: str) -> Comparison:
@@ -573,11 +575,11 @@ def _growth_sentence(trend: GrowthTrend, observed: int | None, left_bytes: int |
 
 
 _KEPT_TENSORS = (
-    "tensors stay alive from step to step: a loss that is added up without .item(), outputs or metrics kept in a list, "
-    "hooks that store activations, results of an evaluation that stay on the GPU"
+    "tensors stay alive from step to step: a loss summed without .item(), outputs or metrics kept in a list, hooks "
+    "that store activations, evaluation results left on the GPU"
 )
 _GROWING_CACHE = (
-    "or torch's cache grows because batches differ in length: it ends at the longest one, and "
+    "or torch's cache grows because batch lengths vary: it stops growing at the longest batch, and "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True keeps it small"
 )
 _MOSTLY_TENSORS = 0.85
@@ -627,12 +629,13 @@ def _causes_of_growth(process: GpuProcess | None) -> tuple[str, ...]:
     allocated, reserved = (counters.allocated_bytes, counters.reserved_bytes) if counters else (None, None)
     if process is None or allocated is None or not reserved:
         which = (
-            "vramtop run -- COMMAND starts it with a probe that tells the two apart, and says which lines hold memory"
+            "vramtop run -- COMMAND starts the job with a probe that tells the two apart and shows which lines hold "
+            "memory"
         )
         return (_KEPT_TENSORS, _GROWING_CACHE, which)
     if allocated < _MOSTLY_TENSORS * reserved:
         return (_GROWING_CACHE, _KEPT_TENSORS)
-    return (_KEPT_TENSORS, f"vramtop snapshot {process.pid} says which lines hold the memory")
+    return (_KEPT_TENSORS, f"vramtop snapshot {process.pid} shows which lines hold the memory")
 
 
 def _corrected_like(budget: Budget, estimate: Callable[[Job], Budget]) -> Callable[[Job], Budget]:

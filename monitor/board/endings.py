@@ -53,7 +53,7 @@ def process_end(
     if kernel_killed:
         return (
             "out_of_memory",
-            "ended when the kernel killed a process because host memory ran out, probably this one",
+            "ended when the kernel killed a process (probably this one) because host memory ran out",
         )
     free = gpu.free_bytes
     if free is None or free >= max(_FULL_BYTES, round(_FULL_FRACTION * (gpu.total_bytes or 0)), grew_bytes):
@@ -69,7 +69,7 @@ def peak_sentence(peak: PeakUsage | None, budget: Budget) -> str:
     """Return the peak memory of a process beside the peak that its budget predicts."""
     span = f"the budget predicts {format_gib(budget.peak.low_bytes)} to {format_gib(budget.peak.shown_high_bytes)}"
     if peak is None:
-        return f"its memory was never known ({span})"
+        return f"its memory use was never known ({span})"
     return f"held at most {format_gib(peak.size_bytes)} GiB; {span}"
 
 

@@ -31,7 +31,7 @@ _UNUSABLE_FAULTS = {
     "GPU_IS_LOST": "no longer answers",
     "RESET_REQUIRED": "must be reset before it can be used again",
     NOT_LISTED: "is no longer listed by the driver",
-    "NO_PERMISSION": "may not be opened by this user",
+    "NO_PERMISSION": "cannot be opened by this user",
 }
 """Faults of a GPU on which no program can be started, by the driver's code."""
 
@@ -231,7 +231,7 @@ def unusable_reason(gpu: GpuReading) -> str | None:
         return "does not allow compute programs (compute mode prohibited)"
     in_use = any(kind != "graphics" for process in gpu.processes or () for kind in process.kinds)
     if gpu.compute_mode == "exclusive_process" and in_use and gpu.mig is None:
-        return "allows one program at a time (compute mode exclusive-process) and has one"
+        return "allows one program at a time (compute mode exclusive-process) and is in use"
     return None
 
 
@@ -446,7 +446,7 @@ def check_serving_fit(
     result, chosen = _fit_result(ranks, devices, list(_in_order(ranks, known_first, judge)), judge)
     found = count_devices(result.rank_devices)
     if found < len(ranks):
-        return replace(result, sentence=f"needs {len(ranks):,} GPUs, and {too_few_devices(found, devices)}")
+        return replace(result, sentence=f"needs {len(ranks):,} GPUs, but {too_few_devices(found, devices)}")
     worst = max(chosen, key=lambda each: VERDICTS_BEST_FIRST.index(each.verdict))
     serving = _serving_on(need, worst.device)
     return replace(result, serving=serving, sentence=_sentence(worst.verdict, serving, worst.device))
@@ -498,14 +498,15 @@ def _sentence(verdict: Verdict, serving: ServingFit | None, device: DeviceCapaci
         return f"{share}, and needs {least}; the memory available on {device.label} is unknown"
     if device.available_bytes is not None and serving.asked_bytes > device.available_bytes:
         have = f"{device.label} has {format_gib(device.available_bytes)}"
-        return f"{share} at its start, and {have}: it would refuse to start; it needs {least}"
+        return f"{share} at startup, but {have}: it would refuse to start. It needs {least}"
     if verdict == "does_not_fit":
         raised = need.start_bytes <= serving.asked_bytes / need.utilization
         advice = f"raise {share_flag}" if raised else "spread it over more GPUs"
-        return f"{share}, and needs {least}: {advice}, or lower {length_flag}"
-    at_once = f"{serving.concurrency:.1f} sequences of {need.length:,} at once, of {need.sequences} that it may run"
-    cache = f"{format_gib(serving.cache_bytes)} GiB of it are cache: {serving.cache_tokens:,} tokens, {at_once}"
-    return f"{share}; {cache}" + ("; it may need more at its start" if verdict == "tight" else "")
+        return f"{share}, but needs {least}: {advice}, or lower {length_flag}"
+    number = f"{serving.concurrency:,.1f}".removesuffix(".0")
+    at_once = f"about {number} full-length sequences at once (limit {need.sequences})"
+    cache = f"{format_gib(serving.cache_bytes)} GiB of that is cache: {serving.cache_tokens:,} tokens, {at_once}"
+    return f"{share}; {cache}" + ("; it may need more at startup" if verdict == "tight" else "")
 
 
 # Placement of the ranks of a job on devices: each rank allocates its predicted peak on a device of its own.
@@ -621,7 +622,7 @@ def _sentence_training_fit(
     need = _need_text(ranks)
     found = count_devices(each.device for each in chosen)
     if found < len(ranks):
-        return f"needs {len(ranks):,} GPUs ({need}), and {too_few_devices(found, devices)}"
+        return f"needs {len(ranks):,} GPUs ({need}), but {too_few_devices(found, devices)}"
     labels = f"GPU {_labels(chosen)}"
     match verdict:
         case "fits":
@@ -638,7 +639,7 @@ def _sentence_training_fit(
         case "unknown":
             span = f"{format_gib(ranks.highest.low_bytes)} to {format_gib(ranks.highest.high_bytes)} GiB"
             if ranks.highest.says_nothing:
-                return f"needs {span} on each GPU; the warnings below say what decides it"
+                return f"needs {span} on each GPU; the warnings below name the reason"
             short = [each for each in chosen if each.verdict == "unknown" and each.shortfall_bytes]
             if short:
                 full = max(short, key=lambda each: each.shortfall_bytes).device
@@ -656,10 +657,11 @@ def _labels(chosen: Sequence[DeviceVerdict]) -> str:
 
 
 def _need_text(ranks: RankPeaks) -> str:
-    """Return the memory that the ranks need: ``40.0 GiB``, ``4 × 10.1 to 12.0 GiB``."""
+    """Return the memory that the ranks need: ``40.0 GiB``, ``4 × 12.0 GiB``, or the least and the most of a rank."""
     sizes = sorted({rank.device_bytes for rank in ranks.stages})
-    lowest = f"{format_gib(sizes[0])} to " if len(sizes) > 1 else ""
-    need = f"{lowest}{format_gib(sizes[-1])} GiB"
+    if len(sizes) > 1:
+        return f"{format_gib(sizes[0])} to {format_gib(sizes[-1])} GiB per GPU (uneven split)"
+    need = f"{format_gib(sizes[0])} GiB"
     return f"{len(ranks):,} × {need}" if len(ranks) > 1 else need
 
 
@@ -694,7 +696,7 @@ def check_fit(
     length, most = budget.job.training.sequence_length, budget.model.max_positions
     if most is None or length <= most or found.verdict == "does_not_fit":
         return found
-    return replace(found, sentence=f"{found.sentence}; but {length:,} tokens are more than the model's {most:,}")
+    return replace(found, sentence=f"{found.sentence}; but {length:,} tokens exceed the model's {most:,}")
 
 
 def _check_beside_growth(
@@ -730,8 +732,8 @@ def _check_one_pool(
         for rank in ranks.stages
     )
     found = check_training_fit(replace(ranks, stages=stages), devices, slack_bytes=slack_bytes)
-    parts = f"{format_gib(ranks.highest.device_bytes)} GiB on the GPU and {format_gib(beside)} GiB beside it"
-    return replace(found, sentence=f"{found.sentence}; GPU and CPU share one memory: {parts}")
+    parts = f"{format_gib(ranks.highest.device_bytes)} GiB for the GPU and {format_gib(beside)} GiB for the CPU"
+    return replace(found, sentence=f"{found.sentence}; GPU and CPU share memory: {parts}")
 
 
 def with_host_memory(

@@ -88,7 +88,9 @@ def _session() -> Any:
             answer.close()
             answer.raw = io.BytesIO()
             if answer.is_redirect:
-                raise requests.TooManyRedirects("the collector names another address, which gets nothing")
+                raise requests.TooManyRedirects(
+                    "the collector redirects to another address, which vramtop does not use"
+                )
             return answer
 
     return Session()

@@ -86,7 +86,7 @@ class MetricsServer:
             family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
             self._server = _server_class(family, tls, limit)((address.host, address.port), _Handler)
         except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no name of a host"
+            reason = error.strerror if isinstance(error, OSError) else "it is not a host name"
             raise InputError(
                 f"--listen {address.host}:{address.port}: {reason}; choose another with --listen"
             ) from None
@@ -273,7 +273,7 @@ def read_credentials(user: str | None, password_file: Path | None, environ: Mapp
             raise InputError("--password-file needs --auth-user NAME")
         return None
     if not user or ":" in user:
-        raise InputError("--auth-user: a user's name is not empty and has no colon in it")
+        raise InputError("--auth-user: the user name must not be empty or contain a colon")
     if password_file is None:
         password = environ.get(PASSWORD_VARIABLE, "")
         if not password:

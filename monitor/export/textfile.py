@@ -29,7 +29,7 @@ class TextFile:
         if path.suffix != ".prom":
             raise InputError(f"--textfile {path}: node_exporter reads only files whose names end in .prom")
         if not path.parent.is_dir():
-            raise InputError(f"--textfile {path}: there is no folder {path.parent}")
+            raise InputError(f"--textfile {path}: no such folder {path.parent}")
         self._path = path
         self._text = text
 

@@ -861,7 +861,7 @@ def parse_stream_line(line: bytes) -> HostReading:
         reading = decode_json(line, HostReading)
     except LimitError as error:
         raise StreamLineError(
-            f"sent a line that is not one of vramtop stream ({error}); update vramtop there and here"
+            f"sent a line that is not from vramtop stream ({error}); update vramtop on both hosts"
         ) from None
     return reading
 
@@ -871,7 +871,7 @@ def _require_near_schema(line: bytes) -> None:
         head = decode_json(line, _Head)
     except LimitError:
         raise StreamLineError(
-            "sent something else than the lines of vramtop stream; run ssh there by hand and look what it prints"
+            "sent output that is not from vramtop stream; run ssh there by hand and see what it prints"
         ) from None
     if abs(head.schema - SCHEMA) > 1:
         version = f" {head.vramtop_version[:40]}" if head.vramtop_version else ""

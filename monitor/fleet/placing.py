@@ -514,7 +514,7 @@ def _on_several_hosts(
     parts.sort(key=lambda part: -max(rank.device_bytes for rank in part[1]))
     rest = {name: cards[card] for name, cards in groups.items() if card in cards}
     without = [HostFit(host=name, now="does_not_fit", later="does_not_fit", empty="does_not_fit",
-                       reason="has other GPUs than the hosts that it is spread over") for name, cards in groups.items()
+                       reason="has other GPUs than the other hosts of the job") for name, cards in groups.items()
                if cards and card not in cards]  # fmt: skip
     chosen: dict[int, HostFit] = {}
     fits: list[HostFit] = []

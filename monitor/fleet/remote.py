@@ -82,7 +82,7 @@ def read_hosts_file(path: Path) -> tuple[str, ...]:
             except InputError as error:
                 raise InputError(f"{path}, line {number}: {error.message}") from None
     if not hosts:
-        raise InputError(f"{path}: there is no host in it; write one per line")
+        raise InputError(f"{path}: no hosts in the file; write one per line")
     if len(hosts) > MAX_HOSTS:
         raise InputError(f"{path}: more than {MAX_HOSTS} hosts; use vramtop --prometheus URL for as many")
     return tuple(hosts)
@@ -107,7 +107,7 @@ def _numbers(text: str, part: str) -> list[str]:
         found = _RANGE.fullmatch(each.strip())
         if found is None:
             raise InputError(
-                f"{part[:80]!r} is not a list of hosts: {each[:20]!r} is no number or range, as in node[01-04,07]"
+                f"{part[:80]!r} is not a list of hosts: {each[:20]!r} is not a number or range, as in node[01-04,07]"
             )
         first, last = found[1], found[2] or found[1]
         if int(last) < int(first) or int(last) - int(first) >= MAX_HOSTS:
@@ -143,7 +143,7 @@ def _plain(value: object) -> object:
     if isinstance(value, (int, float)) and not 0 <= value <= (
         MAX_UNIX_SECONDS if isinstance(value, float) else _MAX_INTEGER
     ):
-        raise StreamLineError("sent a figure that no machine has; vramtop doctor there shows what its driver says")
+        raise StreamLineError("sent an impossible figure; run vramtop doctor there to see what its driver reports")
     return value
 
 
@@ -289,7 +289,7 @@ class Connection:
             return
         silence = self.clock() - self._heard_at
         if silence > max(_LEAST_SILENCE_SECONDS, _SILENT_INTERVALS * self.command.interval):
-            self._set_state("silent", "connected, but no reading arrives")
+            self._set_state("silent", "connected, but no readings arrive")
 
     def _take_lines(self, lines: list[bytearray]) -> None:
         """Take the latest reading of these lines; before the first one a shell may have printed something."""
@@ -297,7 +297,7 @@ class Connection:
         if not self.has_read:
             self._greeting += sum(len(line) for line in lines) if not readings else 0
             if self._greeting > (limits.STREAM_GREETING.bytes or 0):
-                self._refuse("sends something else than the lines of vramtop stream")
+                self._refuse("sends output that is not from vramtop stream")
         if not readings or self._fault is not None:
             return
         try:
@@ -569,13 +569,13 @@ class SshCommand:
         if "Permission denied" in last:
             return f"{last}: vramtop asks for no password; use a key, an agent or a shared connection of ssh"
         if "Host key verification failed" in errors:
-            return "its host key is not known or has changed: run ssh once by hand and look"
+            return "its host key is unknown or has changed: run ssh once by hand to check"
         if code == _NOT_FOUND:
             return self._not_installed()
         if "vramtop" in errors and ("stream" in errors and ("invalid choice" in errors or "no such" in errors)):
             return "vramtop there is too old to have the command stream; update it there"
         if code == _SSH_FAILED:
-            return last or "ssh could not connect, and does not say why"
+            return last or "ssh could not connect and gave no reason"
         if code == 0:
             return "the connection was closed"
         return f"vramtop there ended with exit code {code}{f': {last}' if last else ''}"

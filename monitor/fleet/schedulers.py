@@ -384,7 +384,7 @@ def read_cluster() -> SlurmCluster:
     program = find_program("scontrol", os.environ.get("PATH"))
     if program is None:
         reason = why_not_found("scontrol", os.environ.get("PATH"))
-        raise NoSlurmError(f"{reason}, so what cards the cluster has is unknown")
+        raise NoSlurmError(f"{reason}, so the cluster's cards are unknown")
     try:
         nodes = _ask(program, "show", "node", "-o", "-d")
     except CannotTellError:
@@ -404,7 +404,7 @@ def parse_cluster(nodes: str, partitions: str) -> SlurmCluster:
     """
     found = parse_nodes(nodes)
     if not found:
-        raise CannotTellError("scontrol show node -o lists no node; ask your administrators whether it may")
+        raise CannotTellError("scontrol show node -o lists no nodes; ask your administrators whether you may see them")
     named = parse_partitions(partitions)
     known = {partition.name for partition in named}
     others = sorted({name for node in found for name in node.partitions} - known)

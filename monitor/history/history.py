@@ -225,7 +225,7 @@ class History:
                 yield connection
                 return
             if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                raise sqlite3.DatabaseError("it is another program's")
+                raise sqlite3.DatabaseError("it belongs to another program")
             yield None
 
     @contextlib.contextmanager
@@ -245,7 +245,7 @@ class History:
                     os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             self._require_file(file)
             if not os.access(file, os.W_OK):
-                raise PermissionError(13, "it may only be read")
+                raise PermissionError(13, "it is read-only")
             connection = sqlite3.connect(file, timeout=BUSY_SECONDS, isolation_level=None)
             with contextlib.closing(connection):
                 connection.execute("PRAGMA journal_mode = DELETE")

@@ -154,7 +154,7 @@ def read_process(pid: int, *, start_time: float | None = None, cut: bool = False
         sentence = f"Process {pid} is hidden from this user; run vramtop as its owner or as root."
         raise UnreadableProcessError(sentence, reason="no access") from None
     if start_time is not None and not is_same_start(started, start_time):
-        sentence = f"Process {pid} is a different one now: the one that was meant has ended."
+        sentence = f"Process {pid} is now a different process: the one you meant has ended."
         raise UnreadableProcessError(sentence, reason="ended")
     return _process_info(process, started, argv, environ)
 
@@ -489,7 +489,7 @@ def _no_program_error(requested: ProcessInfo) -> UnreadableProcessError:
     process = f"Process {requested.pid} ({requested.command_line or 'no command line'})"
     if not requested.argv:
         return UnreadableProcessError(
-            f"{process} runs no Python program that can be read: it is part of the kernel, or just starting or ending.",
+            f"{process} runs no readable Python program: it is part of the kernel, or is starting or ending.",
             reason="starting",
         )
     is_python = requested.exe is not None and requested.exe.name.startswith("python")
@@ -500,14 +500,14 @@ def _no_program_error(requested: ProcessInfo) -> UnreadableProcessError:
         )
     if is_python:
         return UnreadableProcessError(
-            f"{process} runs Python code that is in no file, so its job is unknown; describe it in a job file.",
+            f"{process} runs Python code that is not in a file, so its job is unknown; describe it in a job file.",
             reason="unreadable",
         )
     if requested.is_init:
-        sentence = f"{process} is no training process; vramtop --once lists those on the GPUs of this machine."
+        sentence = f"{process} is not a training process; vramtop --once lists those on this machine's GPUs."
         return UnreadableProcessError(sentence, reason="not training")
     return UnreadableProcessError(
-        f"{process} runs no Python script or module that can be read, so its job is unknown.", reason="not training"
+        f"{process} runs no readable Python script or module, so its job is unknown.", reason="not training"
     )
 
 

@@ -37,14 +37,14 @@ _BLOCKERS: dict[bytes, Blocker] = {b"T": "stopped", b"t": "stopped", b"D": "in t
 class NotTerminatedError(VramtopError):
     """No signal was sent; the message states the reason."""
 
-    title = "The process was not ended"
+    title = "The process was not terminated"
 
 
 def refusal_reason(source: Source) -> str | None:
     """Return why none of a source's processes can be ended, in one sentence; None if they run on this machine."""
     if source.is_live:
         return None
-    return "These processes come from a recording, not from this machine now; none is ended."
+    return "These processes come from a recording, not from this machine; vramtop ends none of them."
 
 
 class ProcessTermination:
@@ -134,7 +134,7 @@ class ProcessTermination:
         except OSError:
             raise _ended_error(pid) from None
         if not self._is_same(stat.start_time(boot_time())):
-            raise NotTerminatedError(f"Process {pid} is a different one now: the one that was shown has ended.")
+            raise NotTerminatedError(f"Process {pid} is now a different process: the one that was shown has ended.")
         if self._has_ended():
             raise _ended_error(pid)
         if is_kernel_thread(pid):
@@ -259,4 +259,4 @@ def _uncertainty(pid: int) -> str | None:
             return None
     except OSError:  # hidden
         return None
-    return "It has no GPU's device file open: from inside a container, the driver may mean another process."
+    return "It has no GPU device file open: inside a container, the driver's pid may belong to another process."

@@ -120,7 +120,7 @@ def _collect(
 
 
 def _run_one(position: int, check: Check, context: CheckContext, results: "_Results", token: CancelToken) -> None:
-    result = inconclusive("the check itself failed", "report it, with what vramtop wrote to the terminal")
+    result = inconclusive("the check itself failed", "report it with vramtop's output")
     try:
         with token.scope():
             result = check.run(context)
@@ -139,7 +139,7 @@ def _named(result: CheckResult, check: Check) -> CheckResult:
 
 def _timed_out(seconds: float) -> CheckResult:
     return inconclusive(
-        f"no answer within {seconds:g} seconds", "look for a disk, a network or a program that hangs; or --timeout"
+        f"no answer within {seconds:g} seconds", "look for a hanging disk, network or program, or raise --timeout"
     )
 
 

@@ -51,7 +51,7 @@ def ask_for_snapshot(
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise CannotTellError(f"process {pid} cannot be asked: {error.strerror}") from None
+        raise CannotTellError(f"process {pid} cannot be reached: {error.strerror}") from None
     until = now() + timeout
     reader = ProbeReader(pid)
     while sample.snapshot is None or sample.snapshot.request != number:
@@ -67,7 +67,7 @@ def ask_for_snapshot(
         sample = latest or sample
     answer = sample.snapshot
     if answer.file is None:
-        raise CannotTellError(f"process {pid} has written no snapshot: {answer.error or 'it does not say why'}")
+        raise CannotTellError(f"process {pid} has written no snapshot: {answer.error or 'no reason given'}")
     return WrittenSnapshot(file=_reachable(pid, answer.file), bytes=answer.bytes or 0)
 
 

@@ -47,7 +47,7 @@ def cuda_in_use() -> Any:
     if cuda is None or not cuda.is_initialized():
         raise CannotDumpError("it has not used a GPU through torch")
     if hasattr(cuda, "get_allocator_backend") and cuda.get_allocator_backend() != "native":
-        raise CannotDumpError("it uses another allocator than torch's own, which has no snapshots")
+        raise CannotDumpError("it does not use torch's own allocator, and others have no snapshots")
     return cuda
 
 

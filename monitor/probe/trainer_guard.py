@@ -55,8 +55,8 @@ class Limit:
                 share = _positive(float(percent[1]) / 100, value)
                 if share > 1 and not of_prediction:  # no memory reaches it, so training would never stop
                     raise ValueError(
-                        f"stop_when_over={value!r}: no GPU has more than 100 %, so training would never stop; of the "
-                        f"prediction, give '{percent[1]}% of predicted'"
+                        f"stop_when_over={value!r}: a GPU never exceeds 100 %, so training would never stop; for a "
+                        f"share of the prediction, give '{percent[1]}% of predicted'"
                     )
                 return cls("predicted" if of_prediction else "gpu", share)
             from vramtop.estimator.common.errors import InputError

@@ -174,7 +174,7 @@ def job_of(group: ProcessGroup) -> Job | None:
 def gap_event(begin: float, end: float) -> Event:
     """Return the event of a time without readings."""
     return Event(
-        time=begin, end=end, kind="gap", sentence=f"no reading for {duration_text(end - begin)}: nothing is known of it"
+        time=begin, end=end, kind="gap", sentence=f"no reading for {duration_text(end - begin)}: this time is unknown"
     )
 
 

@@ -301,7 +301,7 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
 
 
 def _with_truncation_fault(path: Path, last: Snapshot) -> Snapshot:
-    message = f"the recording {path.name} is cut off or damaged here, and ends before its recorder meant it to"
+    message = f"the recording {path.name} is cut off or damaged here and ends early"
     return replace(last, faults=(*last.faults, Fault(field=None, code=TRUNCATED_CODE, message=message)))
 
 

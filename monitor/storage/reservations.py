@@ -198,8 +198,8 @@ class Reservations:
 
     def _foreign_sentence(self) -> str:
         return (
-            f"{self.folder} belongs to {_name_of(_owner(self.folder))}, who may remove reservations from it: yours are "
-            "kept elsewhere, and others' may not be seen; ask them, or root, to remove it."
+            f"{self.folder} belongs to {_name_of(_owner(self.folder))}, who may remove reservations from it. Yours "
+            "are kept elsewhere, and others' may not be visible; ask them or root to remove the folder."
         )
 
     def _own_folder(self) -> Path:

@@ -96,7 +96,7 @@ def data_file(name: str) -> Path:
     """
     folder = data_folder()
     if not folder.is_absolute():  # no home is known (a container's user), or XDG_DATA_HOME is relative
-        raise CannotTellError(f"{name} is kept nowhere: {folder} is no absolute path; set HOME or XDG_DATA_HOME.")
+        raise CannotTellError(f"{name} cannot be saved: {folder} is not an absolute path; set HOME or XDG_DATA_HOME.")
     return folder / name
 
 

@@ -78,8 +78,8 @@ def test_what_the_driver_refuses_and_what_is_unusual_is_reported(driver, fake_gp
     assert facts.gpus[3].mig_devices == 1
     errors, warnings = issues_of(facts, "error"), issues_of(facts, "warning")
     assert errors.startswith("GPU 2: the GPU no longer answers")
-    assert "GPU 0: the driver does not report what 1 of its processes hold" in warnings
-    assert "GPU 0: 1 of its 1 processes cannot be seen from here" in warnings
+    assert "GPU 0: the driver does not report the memory of 1 of its processes" in warnings
+    assert "GPU 0: 1 of its 1 processes are not visible here" in warnings
     assert "GPU 1: its compute mode lets no CUDA program run" in warnings
     assert "GPU 1: " in warnings.partition("compute mode")[0]  # and that its processes cannot be read
     assert "power" not in errors + warnings
@@ -146,7 +146,7 @@ def test_only_settings_of_a_known_shape_are_shown():
         "TERM": "xterm-256color",
         "TERM_PROGRAM": "set",
         "CUDA_VISIBLE_DEVICES": "0,GPU-12345678...,-1",
-        "NVIDIA_VISIBLE_DEVICES": "set to something that names no device",
+        "NVIDIA_VISIBLE_DEVICES": "set, but names no device",
         "LD_LIBRARY_PATH": "set",
     }
 

@@ -66,9 +66,9 @@ _COPIED_WEIGHTS = (
     "The weights are stored in one 16-bit type and computed in the other: autocast copies them, which the range allows "
     "for; --dtype loads them in the type of computation."
 )
-_UNREAD = " is not counted: "
-_ABSENT = re.compile(r" is not counted: (.*): cannot be read: No such file or directory")
-"""In a note on a script or a configuration that could not be read."""
+_UNREAD = "Could not read "
+"""Begins a note on a script or a configuration that could not be read."""
+_ABSENT = re.compile(r"Could not read the script: (.*?): .*No such file or directory")
 _EXAMPLE_VALUES = {
     "model.id": "meta-llama/Llama-3.1-8B",
     "training.micro_batch": "1",

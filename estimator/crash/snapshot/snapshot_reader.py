@@ -311,7 +311,7 @@ def parse_snapshot(file: BinaryIO, device: int | None = None) -> MemorySnapshot:
         return _Reader(_segments_of(data)).read(device)
     except MemoryError:
         limit = (SNAPSHOT_READER.bytes or 0) >> 30
-        raise InputError(f"it takes more memory to read than this machine or the limit of {limit} GiB allows") from None
+        raise InputError(f"reading it takes more memory than this machine or the limit of {limit} GiB allows") from None
     except LimitError as error:
         raise InputError(str(error)) from None
 

@@ -47,7 +47,7 @@ _DOUBTS = (
         path=f"{_ZERO}stage3_module_granularity_threshold",
         direction="more",
         components=("communication",),
-        why="modules with small parameters are gathered as a whole",
+        why="modules with small parameters are gathered whole",
     ),
     UncountedSetting(
         path=f"{_ZERO}zenflow",
@@ -77,7 +77,7 @@ _DOUBTS = (
         path="torch_autocast.enabled",
         direction="either",
         components=(*MODEL_STATES, "activations"),
-        why="torch's autocast decides about dtypes in place of DeepSpeed",
+        why="torch's autocast chooses dtypes instead of DeepSpeed",
     ),
     UncountedSetting(
         path="compile.deepcompile",
@@ -105,7 +105,7 @@ def doubt_zero(deepspeed: LayeredSettings, findings: FindingCollector) -> None:
     warn_of_uncounted(deepspeed, _DOUBTS, findings, is_off=_is_off)
     reduced = deepspeed.find("communication_data_type")
     if reduced is not None and as_word(reduced) in ("fp32", "float32"):
-        findings.warn(f"{reduced.origin}: fp32 copies of what is reduced are not counted.")
+        findings.warn(f"{reduced.origin}: fp32 copies of reduced gradients are not counted.")
         findings.add_uncertainty("more", "communication")
 
 
@@ -206,7 +206,7 @@ def _record_size(
             origin = f"{setting.origin}: auto, from the hidden size {hidden:,}"
             findings.record(f"zero.{name}", size.auto(hidden), origin)
         elif name == "reduce_bucket":
-            sentence = f"{setting.origin}: auto depends on the model's hidden size, which is not known; 5e8 is counted."
+            sentence = f"{setting.origin}: auto depends on the model's hidden size, which is not known; 5e8 is assumed."
             findings.warn(sentence, unless="zero.reduce_bucket")
             findings.add_uncertainty("less", "communication", unless="zero.reduce_bucket")
         return

@@ -426,7 +426,7 @@ def accelerate_layers(program: Program, files: SettingsLayer) -> list[SettingsLa
         try:
             layers.append(yaml_layer(read_table(path), source=path.name))
         except InputError as error:
-            program.findings.warn(f"accelerate's configuration is not counted: {error.message}")
+            program.findings.warn(f"Could not read accelerate's configuration: {error.message}")
     return [*layers, environment_layer(program.environ)]
 
 
@@ -582,7 +582,7 @@ def _find_world_size(
         return from_environment
     launchers = set(launch.launchers)
     if started and environ and launchers & _SET_RANK and "tool" not in launchers:
-        return WorldSize(ranks=default_setting(1, f"{launch.launchers[-1]} set no RANK: a single process"))
+        return WorldSize(ranks=default_setting(1, f"{launch.launchers[-1]} did not set RANK: a single process"))
     if "torchrun" in launchers:
         return _torchrun_ranks(launch.options, environ)
     if "deepspeed" in launchers:

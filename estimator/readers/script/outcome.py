@@ -51,13 +51,13 @@ def describe_others(notes: Notes, trained: Model | None, doubts: list[Doubt]) ->
             continue
         entry = _entry(model, trained)
         if entry is None:
-            sentence = f"{model.where}: another model beside the trained one is not known, and is not counted."
+            sentence = f"{model.where}: another model besides the trained one is unknown and not counted."
             doubts.append(Doubt(sentence=sentence, direction="more", components=("weights",)))
             continue
         entries.append(entry)
         places.append(f"{model.where}: {model.label}")
         if model.on_gpu is None and trained is not None and trained.on_gpu:
-            sentence = f"{model.where}: whether this model is on the GPU is not known; it is counted."
+            sentence = f"{model.where}: this model may not be on the GPU, but is counted there."
             doubts.append(Doubt(sentence=sentence, direction="less", components=("weights",)))
     for trainer in notes.trainers:
         for role, setting in trainer.others:
@@ -421,20 +421,24 @@ def find_trained(notes: Notes) -> Trained:
         return _choose(owners, notes, certain=True)
     if any(optimizer.trains_unknown() for optimizer in notes.optimizers):
         where = notes.optimizers[0].where
-        return Trained(unknown=f"{where}: the model that the optimizer trains is made in a way that is not followed.")
+        return Trained(
+            unknown=f"{where}: the model that the optimizer trains is created in a way that vramtop does not follow."
+        )
     given = [owner for value in notes.parameters_given for owner in models_in(value)]
     candidates = [model for model in given if isinstance(model, Model) and not _is_frozen(model) and not model.role]
     if candidates:
         return _choose(list(dict.fromkeys(candidates)), notes, certain=True)
     if notes.parameters_given and not given and not notes.models:
-        return Trained(unknown="The model that is trained is made in a way that is not followed.")
+        return Trained(unknown="The model that is trained is created in a way that vramtop does not follow.")
     loose = _loose_models(notes)
     own = find_own_model([], notes) if notes.optimizers and not notes.models else None
     if own is not None:
         return Trained(own=own)
     if notes.optimizers and notes.models and not loose:
         where = notes.optimizers[0].where
-        return Trained(unknown=f"{where}: the model that the optimizer trains is made in a way that is not followed.")
+        return Trained(
+            unknown=f"{where}: the model that the optimizer trains is created in a way that vramtop does not follow."
+        )
     return _choose(list(loose[:1]), notes, certain=False)
 
 
@@ -459,7 +463,7 @@ def _choose(owners: list[ParameterOwner], notes: Notes, *, certain: bool) -> Tra
     if len(live) > 1:
         others = ", ".join(each.where for each in live[1:])
         notes.doubt(
-            f"{others}: another model is trained as well; its gradients and optimizer state are not counted.",
+            f"{others}: another model is also trained; its gradients and optimizer state are not counted.",
             *MODEL_STATES,
             direction="more",
         )
@@ -469,7 +473,9 @@ def _choose(owners: list[ParameterOwner], notes: Notes, *, certain: bool) -> Tra
     if own is not None:
         return Trained(owners=owners, own=own, certain=certain)
     if model is None and owners:
-        sentence = f"{owners[0].where}: the trained model is made of layers of the script's own and is not read."
+        sentence = (
+            f"{owners[0].where}: the trained model consists of the script's own layers, which vramtop does not read."
+        )
         return Trained(owners=owners, unknown=sentence)
     return Trained(model=model, owners=owners, certain=certain)
 
@@ -564,7 +570,7 @@ def read_outcome(notes: Notes) -> Outcome:
     elif trained.name is None and trained.unknown is None and notes.names_found:
         name = notes.names_found[min(notes.names_found)]
         found.written["model_name_or_path"] = name
-        sentence = f"{name.origin} names the model; what the script makes the model itself of was not found."
+        sentence = f"{name.origin} names the model; vramtop did not find how the script builds it."
         found.doubts.append(Doubt(sentence=sentence, components=_ALL, key="model.id"))
     if trained.certain and "model_name_or_path" in found.written:
         found.assigned["model_name_or_path"] = found.written["model_name_or_path"]
@@ -596,7 +602,7 @@ def _read_own_model(own: OwnModel, found: Outcome) -> None:
     read = config_of(own)
     if read is None:
         size = f" of {own.size:,} parameters" if own.shapes else ""
-        sentence = f"{name}: the script builds a model{size} that is not read; give model.config, or model.id."
+        sentence = f"{name}: the script builds a model{size} that vramtop does not read; give model.config or model.id."
         found.doubts.append(Doubt(sentence=sentence, components=_ALL))
         return
     config, difference = read
@@ -607,7 +613,9 @@ def _read_own_model(own: OwnModel, found: Outcome) -> None:
         sentence = f"{origin}, is counted as a decoder of {counted:,}."
         found.doubts.append(Doubt(sentence=sentence, direction="either", components=_ALL))
     if own.trained == 0:
-        sentence = f"{origin}: all of them are frozen as far as the script was followed; all are counted as trained."
+        sentence = (
+            f"{origin}: as far as vramtop followed the script, all of them are frozen; all are counted as trained."
+        )
         found.doubts.append(
             Doubt(sentence=sentence, direction="less", components=("gradients", "optimizer", "activations"))
         )
@@ -615,7 +623,7 @@ def _read_own_model(own: OwnModel, found: Outcome) -> None:
         found.written["script_trainable_parameters"] = Setting(value=own.trained, origin=origin)
     dtypes = own.dtypes - {None}
     if len(own.dtypes) > 1:
-        sentence = f"{name}: only a part of the model is converted to {', '.join(map(str, dtypes))}; fp32 is counted."
+        sentence = f"{name}: only part of the model is converted to {', '.join(map(str, dtypes))}; fp32 is assumed."
         found.doubts.append(
             Doubt(sentence=sentence, direction="less", components=MODEL_STATES, key="training.precision")
         )
@@ -655,7 +663,10 @@ def _read_model(trained: Trained, notes: Notes, found: Outcome) -> None:
     own_loss = model.passes and not any(model.passes.values()) and bool(_LOSSES & notes.called)
     if own_loss and over_words and not notes.trainers:
         where = next(iter(model.passes))
-        sentence = f"{where}: the script computes the loss itself; the library's is counted, with its copies of logits."
+        sentence = (
+            f"{where}: the script computes the loss itself; the library's loss is counted, with its copies of the "
+            "logits."
+        )
         found.doubts.append(Doubt(sentence=sentence, components=("logits",), key="training.loss"))
 
 
@@ -664,7 +675,9 @@ def _read_passes(model: Model, found: Outcome) -> None:
     where, count = next(iter(model.together), ("", False))[0], len(model.together)
     repeated = next((place for place, loops in model.together if loops), None)
     if repeated is not None:
-        sentence = f"{repeated}: how often the model runs before a backward pass is not followed; {count} counted."
+        sentence = (
+            f"{repeated}: vramtop does not follow how often the model runs before a backward pass; {count} counted."
+        )
     elif count > 1:
         sentence = f"{where}: the model runs {count} times before a backward pass; a full batch is counted for each."
     else:
@@ -704,7 +717,7 @@ def _read_config(model: Model, found: Outcome) -> None:
         found.written["script_model_config"] = Setting(value=table, origin=origin[:300])
     else:
         for setting in changed.values():
-            sentence = f"{setting.origin} changes a model whose config is not here, and is not counted."
+            sentence = f"{setting.origin} changes a model whose config was not found; this is not counted."
             found.doubts.append(Doubt(sentence=sentence, components=_ALL))
 
 
@@ -726,7 +739,9 @@ def _read_frozen(trained: Trained, notes: Notes, found: Outcome) -> None:
     elif model.rules and not (model.has_adapters and all(not value for _, value in model.rules)):
         patterns = [name if value else f"!{name}" for name, value in model.rules]
     if patterns == ["!*"] and not model.has_adapters and all(owner is model for owner in trained.owners):
-        sentence = f"{model.where}: all parameters are frozen as far as the script was followed; some may train."
+        sentence = (
+            f"{model.where}: as far as vramtop followed the script, all parameters are frozen; some may be trained."
+        )
         found.doubts.append(
             Doubt(sentence=sentence, direction="more", components=("gradients", "optimizer", "activations"))
         )
@@ -734,7 +749,7 @@ def _read_frozen(trained: Trained, notes: Notes, found: Outcome) -> None:
         origin = f"{model.where}: {len(patterns)} freezing rules of the script" if len(patterns) > 1 else model.where
         found.written["script_trainable"] = Setting(value=patterns, origin=f"the script freezes parameters ({origin})")
     if model.has_adapters and not model.adapters_train:
-        sentence = f"{model.where}: the adapters are frozen as the script loads them, and are counted as trained."
+        sentence = f"{model.where}: the script loads the adapters frozen, but they are counted as trained."
         found.doubts.append(Doubt(sentence=sentence, direction="less", components=("gradients", "optimizer")))
     beside = found.written.pop("script_adapter_parameters", None)
     if beside is not None and (shapes := model.shapes()) is not None:
@@ -750,7 +765,7 @@ def _note_copies(model: Model, found: Outcome) -> None:
     shapes = model.shapes() or {}
     for where, names in model.cloned.items():
         if None in names or len(names) > len(shapes) / 2:
-            sentence = f"{where}: copies of the model's parameters may be kept, and are not counted."
+            sentence = f"{where}: copies of the model's parameters may be kept; they are not counted."
             found.doubts.append(Doubt(sentence=sentence, direction="more", components=("weights",)))
 
 
@@ -789,7 +804,7 @@ def _count_layers(trained: Trained, model: Model, found: Outcome) -> None:
         size = getattr(owner, "size", None) if not isinstance(owner, Model) else 0
         own = owner.shapes() if not isinstance(owner, Model) else {}
         if size is None and own is None:
-            sentence = f"{owner.where}: a layer of the script's own is trained besides and is not counted."
+            sentence = f"{owner.where}: one of the script's own layers is also trained and is not counted."
             found.doubts.append(Doubt(sentence=sentence, direction="more", components=MODEL_STATES))
             return
         extra += size or 0
@@ -797,5 +812,5 @@ def _count_layers(trained: Trained, model: Model, found: Outcome) -> None:
         origin = f"{trained.owners[0].where}: layers of the script's own; the model itself is frozen"
         found.written["script_trainable_parameters"] = Setting(value=extra, origin=origin)
     elif extra > _SMALL * total:
-        sentence = f"The script trains {extra:,} parameters in layers of its own besides; they are not counted."
+        sentence = f"The script trains {extra:,} additional parameters in its own layers; they are not counted."
         found.doubts.append(Doubt(sentence=sentence, direction="more", components=MODEL_STATES))

@@ -235,17 +235,17 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
             decisions.passed.add(str(end))
             return follow(script, decisions, imports.again())
     except (BudgetSpentError, RecursionError, MemoryError):
-        sentence = f"{script.path.name}: the script takes more steps than are followed; the rest is not counted."
+        sentence = f"{script.path.name}: the script is too long to follow; the rest is not counted."
         notes.doubt(sentence, *_ALL)
     except Exception as error:  # noqa: BLE001 - a script may do anything; what was found so far counts
-        sentence = f"{script.path.name}: a part could not be followed (an error of vramtop's, {type(error).__name__})."
+        sentence = (
+            f"{script.path.name}: vramtop could not follow a part ({type(error).__name__}); this is a bug in vramtop."
+        )
         notes.doubt(sentence, *_ALL)
     doubt_end(notes, [script.tree, *imports.trees()], script.path.name)
     doubt_lengths(options, notes)
     for place in sorted(decisions.passed):
-        sentence = (
-            f"{place}: the script ends in an error before it trains, as far as it was followed; it is passed over."
-        )
+        sentence = f"{place}: as far as vramtop followed the script, it fails before training; the error is ignored."
         notes.doubt(sentence, *_ALL)
     named = read_named_constants(module.scope, script.path.name, notes)
     defaults = {name: setting for name, setting in options.defaults() if setting.value is not None}
@@ -488,8 +488,8 @@ def _merge(worlds: list[_World], *, left: list[Undecided]) -> tuple[Outcome, lis
         outcome.read_options = None if read is None or more is None else read | more
     if left:
         sentence = (
-            f"{left[0].where}: whether {left[0].text} is only known when the script runs; what {len(left)} such "
-            "conditions decide is not counted."
+            f"{left[0].where}: whether {left[0].text} is only known when the script runs; settings under {len(left)} "
+            "such conditions are not counted."
         )
         outcome.doubts.append(Doubt(sentence=sentence, components=_WORLDS_ALL))
     return outcome, others
@@ -646,7 +646,7 @@ def read_script(
         settings = partial(_settings, tree=script.tree, options=options, name=path.name)
         return replace(settings(outcome), others=tuple((why, settings(other)) for why, other in others))
     except (RecursionError, MemoryError):
-        raise InputError(f"{path}: is not Python that can be read here: nested too deeply") from None
+        raise InputError(f"{path}: not readable Python: nested too deeply") from None
 
 
 def open_script(
@@ -673,9 +673,9 @@ def open_script(
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (SyntaxError, ValueError) as error:
-        raise InputError(f"{path}: is not Python that can be read here: {error}") from None
+        raise InputError(f"{path}: not readable Python: {error}") from None
     except (RecursionError, MemoryError):  # the parser raises MemoryError for deep nesting
-        raise InputError(f"{path}: is not Python that can be read here: nested too deeply") from None
+        raise InputError(f"{path}: not readable Python: nested too deeply") from None
     return Script(
         tree=tree,
         path=path,

@@ -108,9 +108,9 @@ def read_table(path: Path) -> dict[str, Any]:
     text = _text(path)
     data = _PARSERS.get(path.suffix, _yaml)(path, text) if text.strip() else None
     if data is None:
-        raise InputError(f"{path}: empty, where settings are expected")
+        raise InputError(f"{path}: the file is empty; it should contain settings")
     if not isinstance(data, dict):
-        raise InputError(f"{path}: {_TYPE_NAMES.get(type(data), 'one value')}, where settings by name are expected")
+        raise InputError(f"{path}: {_TYPE_NAMES.get(type(data), 'one value')}; expected a table of settings")
     return {str(key): value for key, value in data.items()}
 
 

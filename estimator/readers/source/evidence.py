@@ -156,7 +156,7 @@ def parse_digits(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-GIVEN = "you, in place of what was read"
+GIVEN = "you, instead of the value that was read"
 """The origin of settings that the user gives."""
 REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
 """Job keys without which an estimate would be about another job."""
@@ -415,7 +415,7 @@ class FindingCollector:
         if self.replaces_model and key in ABOUT_THE_MODEL:
             self._leave_out(key)
             if key == "model.id" and value not in self._given.values():
-                self.warn(f"{origin} is {value}; the model that you give in its place is counted.")
+                self.warn(f"{origin} is {value}; the model that you gave is counted instead.")
         elif key not in self._refused:
             self._findings.setdefault(key, Finding(key=key, value=value, origin=origin, written=written))
 
@@ -457,7 +457,7 @@ class FindingCollector:
         """Leave out what is about the old model; which of its parameters train is not known of the new one."""
         trainable = {"training.trainable", "training.trainable_parameters"}
         if key in trainable and not trainable & self._overridden:
-            self.warn("Which parameters train was read for another model: all of this one are counted.")
+            self.warn("The trained parameters were read for another model: all parameters of this one are counted.")
             self.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
 
     def record_from(self, setting: Setting, key: str, value: Any) -> None:
@@ -643,7 +643,7 @@ def warn_of_uncounted(
         setting = settings.find(each.path)
         if setting is None or is_off(setting):
             continue
-        findings.warn(f"{setting.origin}: {each.why}, which is not counted.")
+        findings.warn(f"{setting.origin}: {each.why}; this is not counted.")
         findings.add_uncertainty(each.direction, *each.components)
 
 

@@ -84,7 +84,7 @@ def read_notebook(
     for cell in cells:
         lines = _python_lines(cell.lines)
         if not _is_python("\n".join(lines)):
-            doubts.append(f"{path.name}: cell {cell.number} is not Python that can be read here and is not counted.")
+            doubts.append(f"{path.name}: vramtop cannot read cell {cell.number} as Python; it is not counted.")
             lines = []
         if cell.is_parameters and given:
             lines += given.splitlines()
@@ -115,7 +115,7 @@ def _code_cells(table: Mapping[str, Any], path: Path) -> Iterator[_Cell]:
     kernel, described = (_inner(table, "metadata", name) for name in ("kernelspec", "language_info"))
     language = kernel.get("language") or described.get("name")
     if isinstance(language, str) and not language.lower().startswith(("python", "ipython")):
-        raise InputError(f"{path}: a notebook in {language[:40]}, where Python is expected")
+        raise InputError(f"{path}: a notebook in {language[:40]}; expected Python")
     sheets = table["worksheets"] if "cells" not in table else [table]
     found = itertools.chain.from_iterable(
         sheet["cells"] for sheet in sheets if isinstance(sheet, dict) and isinstance(sheet.get("cells"), list)
@@ -150,10 +150,17 @@ def _cells_that_ran(cells: Sequence[_Cell], path: Path, started_at: float) -> tu
     if saved_since and ran:
         running = next((cell for cell in cells if cell.count is None and cell.number > ran[-1].number), None)
         ran += [running] if running is not None else []
-        doubt = f"{path.name}: the cells that had run when it was last saved are read; later changes are not seen."
+        doubt = (
+            f"{path.name}: only cells that had run when the notebook was last saved are read; later changes are not "
+            "seen."
+        )
         return ran, doubt
-    why = "no cell in it had run when it was saved" if saved_since else "it was not saved since its kernel started"
-    return list(cells), f"{path.name}: {why}, so all its cells are read in their order; others may have run."
+    why = (
+        "no cell had run when the notebook was saved"
+        if saved_since
+        else ("the notebook was not saved after its kernel started")
+    )
+    return list(cells), f"{path.name}: {why}, so all cells are read in order; the real run may differ."
 
 
 def _python_lines(lines: Sequence[str]) -> list[str]:

@@ -123,7 +123,7 @@ def read_shell_script(
     chosen = _only_one(found, Path(line[at]))
     if not starts_program(chosen.words):
         if depth >= _MAX_NESTING:
-            raise InputError(f"{path}: it calls scripts that call others, {depth} deep; give the launch line after --")
+            raise InputError(f"{path}: scripts call other scripts {depth} levels deep; give the launch line after --")
         exported = [f"{name}={value}" for name, value in {**set_before, **script.exported}.items()]
         called, folder = [*exported, *chosen.words], chosen.folder
         nested = read_shell_script(
@@ -169,8 +169,8 @@ def _only_one(found: Sequence[_Command], path: Path) -> _Command:
         return chosen[0]
     if not alike:
         raise InputError(
-            f"{path} is a shell script that starts no Python program that can be read; give the launch line after --, "
-            "or a job file"
+            f"{path} is a shell script that starts no Python program that vramtop can read; give the launch line "
+            "after --, or a job file"
         )
     lines = ", ".join(str(each.line) for each in alike)
     example = shlex.join(alike[0].words)[:80]
@@ -199,9 +199,9 @@ def _known_words(command: _Command, path: Path) -> tuple[str, ...]:
         if _OPEN.search(word) and not _is_ignored(command.words, at):
             what = found[0] if (found := _VARIABLE.search(word)) else word
             give = (
-                f"its arguments behind it, as in vramtop fit -- bash {path} VALUE"
+                f"its arguments after it, as in vramtop fit -- bash {path} VALUE"
                 if what[1:2].isdigit()
-                else (f"{what.strip('${}')}=VALUE in front of vramtop")
+                else (f"{what.strip('${}')}=VALUE before vramtop")
             )
             raise InputError(
                 f"{path}, line {command.line}: the value of {what} is not known; give {give}, or the launch line "

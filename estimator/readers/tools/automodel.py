@@ -54,7 +54,7 @@ _DOUBTS = (
         path="distributed.enable_fsdp2_prefetch",
         direction="more",
         components=("communication",),
-        why="FSDP2 gathers blocks further ahead",
+        why="FSDP2 prefetches more blocks",
     ),
     UncountedSetting(
         path="distributed.enable_async_tensor_parallel",
@@ -66,7 +66,7 @@ _DOUBTS = (
         path="distributed.moe.lm_head_precision",
         direction="more",
         components=("weights", "logits"),
-        why="the head runs in another type",
+        why="the head runs in another dtype",
     ),
     UncountedSetting(
         path="distributed.multimodal.frozen_sharding",
@@ -78,7 +78,7 @@ _DOUBTS = (
         path="fp8.enabled",
         direction="either",
         components=("activations", "communication"),
-        why="torchao's float8 layers save fp8 inputs, and gather in fp8 if they are asked to",
+        why="torchao's float8 layers save fp8 inputs, and gather in fp8 if so configured",
     ),
     UncountedSetting(
         path="qat.enabled",
@@ -90,7 +90,7 @@ _DOUBTS = (
         path="peft.use_dora",
         direction="more",
         components=("activations",),
-        why="DoRA computes with the whole weight of every adapted layer",
+        why="DoRA computes with the full weight of every adapted layer",
     ),
     UncountedSetting(
         path="neftune",
@@ -108,7 +108,7 @@ _DOUBTS = (
         path="teacher_model.pretrained_model_name_or_path",
         direction="more",
         components=(*MODEL_STATES, "activations", "logits"),
-        why="a teacher runs beside the model; give other_models",
+        why="a teacher model is also loaded; give other_models",
     ),
 )
 _WITHOUT_EFFECT = (
@@ -127,11 +127,11 @@ def mark_doubts(program: Program, settings: LayeredSettings) -> None:
     kernels = [settings.find(f"model.backend.{name}") for name in ("attn", "linear", "rms_norm", "experts")]
     for kernel in kernels:
         if kernel is not None and str(kernel.value).lower().startswith("te"):
-            program.findings.warn(f"{kernel.origin}: TransformerEngine saves other tensors than those counted.")
+            program.findings.warn(f"{kernel.origin}: TransformerEngine saves other tensors than this figure assumes.")
             program.findings.add_uncertainty("either", "activations")
     scope = settings.find("distributed.activation_checkpointing_scope")
     if scope is not None and str(scope.value).lower() not in ("all", "default", "auto"):
-        program.findings.warn(f"{scope.origin}: checkpointing of all blocks is counted.")
+        program.findings.warn(f"{scope.origin}: the figure assumes checkpointing of all blocks.")
         program.findings.add_uncertainty("more", "activations")
     settings.find(*_WITHOUT_EFFECT)
 
@@ -165,7 +165,7 @@ def read_loss(settings: LayeredSettings, findings: FindingCollector) -> None:
     if named is not None and loss in _LOSSES:
         findings.record_from(named, "training.loss", _LOSSES[loss])
     elif named is not None:
-        findings.mark_uncertain("training.loss", f"{named.origin}: the loss {named.value} is not known here.")
+        findings.mark_uncertain("training.loss", f"{named.origin}: vramtop does not know the loss {named.value}.")
     if (kept := settings.find("loss_fn.fp32_upcast")) is not None and as_bool(kept) is False:
         findings.warn(f"{kept.origin}: no fp32 copy of the logits is made; the range allows for less.")
         findings.add_uncertainty("less", "logits")
@@ -314,7 +314,7 @@ def _read_policy(program: Program, settings: LayeredSettings, weights: Setting, 
         reduced = default_setting(dtype, "Automodel's default mp_policy")
     in_what = DTYPE_NAMES.get(as_word(reduced) or "", low)
     if in_what is not None:
-        reduced = reduced or default_setting(in_what, "mp_policy without a reduce_dtype: the type of computation")
+        reduced = reduced or default_setting(in_what, "mp_policy without a reduce_dtype: the compute dtype")
         findings.record_from(reduced, "parallel.reduce_dtype", in_what)
     out = DTYPE_NAMES.get(as_word(output) or "")
     if output is not None and out == "fp32" and low in HALF:
@@ -341,7 +341,7 @@ _REFUSED = {"params": "gradients and optimizer states whole", "grads_params": "o
 """Strategies that only Automodel's and nvFSDP's documentation name, and what they would leave whole by their names."""
 _FP8_COPIES = ("transposed fp8 weights stay", "weights", "communication")
 _MEGATRON_FSDP_DOUBTS = {
-    "disable_bucketing": ("one bucket holds all that lies outside of the units", "communication"),
+    "disable_bucketing": ("one bucket holds everything outside the units", "communication"),
     "keep_fp8_transpose_cache": _FP8_COPIES,
     "keep_fp8_transpose_cache_when_using_custom_fsdp": _FP8_COPIES,
     "report_nan_in_param_grad": ("gradients are checked one by one", "gradients"),
@@ -359,7 +359,7 @@ def read_megatron_fsdp(program: Program, settings: LayeredSettings) -> None:
     user_buffers = settings.find_true("distributed.nccl_ub")
     record_bool(findings, "parallel.double_buffer", user_buffers or settings.find("distributed.fsdp_double_buffer"))
     if user_buffers is not None:
-        findings.warn(f"{user_buffers.origin}: NCCL's user buffers lie in a memory pool of their own, not counted.")
+        findings.warn(f"{user_buffers.origin}: NCCL's user buffers use their own memory pool, which is not counted.")
         findings.add_uncertainty("more", "communication")
     reduced = reduces_in_fp32(settings)
     findings.record_from(reduced, "parallel.reduce_dtype", "fp32" if as_bool(reduced) else "bf16")
@@ -402,7 +402,7 @@ def _read_units(program: Program, settings: LayeredSettings) -> None:
     names = [str(each).rpartition(".")[2] for each in classes]
     block = _block_prefix(program)
     if block is not None and not any(name.lower().startswith(block) for name in names):
-        sentence = f"{written.origin}: no unit is a block of this model, so that all of it is gathered at once."
+        sentence = f"{written.origin}: no unit is a block of this model, so the whole model is gathered at once."
         findings.warn(sentence, unless="parallel.fsdp_units")
         findings.record_from(written, "parallel.fsdp_units", "model")
     elif not any(name.endswith(("Layer", "Block", "DecoderLayer")) for name in names):
@@ -431,7 +431,7 @@ def _doubt_buffers(settings: LayeredSettings, findings: FindingCollector) -> Non
         if off is None or as_bool(off) is not False:
             continue
         if forced and not only_params:
-            findings.warn(f"{off.origin} has no effect: Megatron-FSDP overlaps what it shards.")
+            findings.warn(f"{off.origin} has no effect: Megatron-FSDP overlaps communication for everything it shards.")
         else:
             findings.warn(f"{off.origin}: without overlap all buckets are communicated at once, which is not counted.")
             findings.add_uncertainty("more", "communication")
@@ -472,18 +472,18 @@ def read_tensor_plan(program: Program, settings: LayeredSettings, *, strategy: S
         return
     given = written or table[0][1]
     if strategy.megatron_fsdp:
-        findings.warn(f"{given.origin} is ignored: Automodel gives Megatron-FSDP no plan of the user's.")
+        findings.warn(f"{given.origin} is ignored: Automodel does not pass your plan to Megatron-FSDP.")
         return
     path = str(given.value) if written is not None and _PATH.fullmatch(str(given.value)) else None
     if path is not None and path.startswith(f"{_OWN}."):
-        findings.warn(f"{given.origin}: a plan of Automodel's own is counted as the model's plan in transformers.")
+        findings.warn(f"{given.origin}: Automodel's own plan is counted as the model's plan in transformers.")
         return
     plan = _styles(table) if path is None else None
     if plan is not None:
         findings.record_from(given, "parallel.tensor_plan", plan)
         return
     why = "it cannot be read without running it" if path is not None else "not all of its styles are known"
-    findings.warn(f"{given.origin}: {why}; the model's own plan is counted.", unless="parallel.tensor_plan")
+    findings.warn(f"{given.origin}: {why}; the model's own plan is assumed.", unless="parallel.tensor_plan")
     findings.add_uncertainty("more", *_LEFT_WHOLE, unless="parallel.tensor_plan")
 
 
@@ -543,7 +543,7 @@ def read_parallel(program: Program, settings: LayeredSettings) -> None:
     if named is None or strategy is None:
         return
     if not is_known(named):
-        sentence = f"{named.origin}: strategy {named.value!r} is not known here; FSDP2 is counted."
+        sentence = f"{named.origin}: strategy {named.value!r} is not supported; FSDP2 is assumed."
         findings.mark_uncertain("parallel.strategy", sentence, direction="more")
     findings.record_from(named, "parallel.strategy", strategy.name)
     world, find = world_size(program, settings), settings.find
@@ -602,11 +602,11 @@ def _read_pipeline(settings: LayeredSettings, findings: FindingCollector) -> Non
         return
     schedule = settings.find("distributed.pipeline.pp_schedule_csv", "distributed.pipeline.pp_schedule")
     if schedule is not None and (as_word(schedule) or "") not in _SCHEDULES:
-        findings.warn(f"{schedule.origin}: a 1F1B schedule is counted; others hold more micro-batches at once.")
+        findings.warn(f"{schedule.origin}: a 1F1B schedule is assumed; others hold more micro-batches at once.")
         findings.add_uncertainty("more", "activations")
     uneven = settings.find("distributed.pipeline.module_fqns_per_model_part", "distributed.pipeline.layers_per_stage")
     if uneven is not None or settings.names("distributed.pipeline.module_fqns_per_model_part."):
-        findings.warn("distributed.pipeline: blocks are counted as if they were spread evenly over the stages.")
+        findings.warn("distributed.pipeline: blocks are assumed to be spread evenly over the stages.")
         findings.add_uncertainty("more", *MODEL_STATES, "activations")
 
 
@@ -701,9 +701,9 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
     if attention is not None and as_word(attention) in _ATTENTION:
         findings.record_from(attention, "model.attention", as_word(attention))
     elif attention is not None:
-        sentence = f"{attention.origin}: attention {attention.value!r} is not known here and is counted as sdpa."
+        sentence = f"{attention.origin}: attention {attention.value!r} is not supported; sdpa is assumed."
         findings.mark_uncertain("model.attention", sentence)
-    origin = "not set anywhere; FlashAttention 2, the default where it is installed, needs as much memory"
+    origin = "not set; FlashAttention 2, the default if it is installed, needs the same memory"
     findings.record("model.attention", "sdpa", origin, written=False)
 
 
@@ -764,7 +764,9 @@ def _read_targets(modules: Setting, findings: FindingCollector) -> None:
     if names == ["*_proj"]:
         findings.record_from(modules, "lora.targets", "all-linear")
     elif any("*" in name for name in names):
-        findings.warn(f"{modules.origin}: the pattern {modules.value} is not understood; give lora.targets as names.")
+        findings.warn(
+            f"{modules.origin}: the pattern {modules.value} is not understood; give lora.targets as a list of names."
+        )
         findings.require("lora.targets")
     else:
         findings.record_from(modules, "lora.targets", names)

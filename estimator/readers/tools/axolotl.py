@@ -119,7 +119,7 @@ def _read_frozen(program: Program, settings: LayeredSettings) -> None:
     unfrozen, adapter = settings.find("unfrozen_parameters"), settings.find("adapter")
     spectrum = settings.find("spectrum_top_fraction")
     if spectrum is not None:
-        findings.warn(f"{spectrum.origin}: Spectrum trains layers by a list of its own; all are counted.")
+        findings.warn(f"{spectrum.origin}: Spectrum trains layers from its own list; all layers are counted.")
         findings.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
     elif unfrozen is not None and unfrozen.value and adapter is None:
         patterns = unfrozen.value if isinstance(unfrozen.value, list) else [unfrozen.value]
@@ -128,7 +128,7 @@ def _read_frozen(program: Program, settings: LayeredSettings) -> None:
             globs = [glob for each in found for glob in each or ()]
             findings.record_from(unfrozen, "training.trainable", globs)
         else:
-            findings.warn(f"{unfrozen.origin}: not all of its patterns are understood; all parameters are counted.")
+            findings.warn(f"{unfrozen.origin}: some patterns are not understood; all parameters are counted.")
             findings.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
     elif (frozen := settings.find_true("freeze_mm_modules")) is not None:
         findings.record_from(frozen, "training.trainable", [f"!*{part}*" for part in (*VISION_TOWER, *PROJECTOR)])
@@ -145,7 +145,7 @@ def _doubt_kernels(program: Program, settings: LayeredSettings) -> None:
     checkpointing = settings.find("gradient_checkpointing")
     saves_all = checkpointing is None or as_bool(checkpointing) is False
     if adapter in ("lora", "qlora") and saves_all and not leaves_out:
-        program.findings.warn("axolotl's LoRA kernels, which are its default, save less than is counted.")
+        program.findings.warn("axolotl's LoRA kernels (its default) need less memory than this figure.")
         program.findings.add_uncertainty("less", "activations")
 
 
@@ -273,7 +273,7 @@ def _adapter_types(settings: LayeredSettings) -> dict[str, Setting]:
     """
     found = {}
     if _method(settings) not in _ADAPTERS_BY_TRL:
-        origin = "axolotl casts what k-bit preparation made fp32 back to the type of computation"
+        origin = "axolotl casts weights that k-bit preparation made fp32 back to the compute dtype"
         found["kbit_preparation"] = default_setting(False, origin)
     cast = settings.find("peft_autocast_adapter_dtype")
     if cast is not None and as_bool(cast) is False:

@@ -67,11 +67,11 @@ def read_adapter_method(program: Program, settings: LayeredSettings, *, second: 
     if number is not None:
         findings.record("training.trainable_parameters", number, origin, written=False)
     else:
-        findings.warn(f"{origin}: its own parameters are not counted, as the model's config is not known here.")
+        findings.warn(f"{origin}: its own parameters are not counted, because the model's config is not known.")
         findings.add_uncertainty("more", "gradients", "optimizer")
     quantize = settings.find("quantize")
     if quantize is not None:
-        findings.warn(f"{quantize.origin}: quantized weights without LoRA adapters are counted unquantized.")
+        findings.warn(f"{quantize.origin}: weights are counted unquantized, because there are no LoRA adapters.")
         findings.add_uncertainty("less", "weights")
 
 
@@ -159,7 +159,7 @@ def _read_reduction(program: Program, *, composable: bool) -> None:
     precision = findings.get("training.precision")
     half, _, mixed = str(precision.value if precision is not None else "").partition("-")
     if composable and mixed:
-        findings.warn("LitGPT gathers fp32 weights for LoRA on several devices; 16-bit ones are counted.")
+        findings.warn("LitGPT gathers fp32 weights for LoRA on several devices; 16-bit weights are counted.")
         findings.add_uncertainty("more", "weights")
     if half in ("bf16", "fp16") and not (composable and mixed):
         findings.record("parallel.reduce_dtype", half, "Lightning reduces FSDP's gradients in 16 bits", written=False)
@@ -332,7 +332,7 @@ def _stored_config(path: Path, program: Program) -> Mapping[str, Any]:
     try:
         return read_table(path) if os.access(path, os.R_OK) else {}
     except InputError as error:
-        program.findings.warn(f"The model's own configuration is not counted: {error.message}", unless="model.id")
+        program.findings.warn(f"Could not read the model's own configuration: {error.message}", unless="model.id")
         return {}
 
 
@@ -357,7 +357,7 @@ def _record_converted(program: Program, own: Mapping[str, Any], origin: str) -> 
     if unusual or not all(type(size) is int and size > 0 for size in sizes) or not (is_llama or is_gpt_neox):
         part = ", ".join(unusual) or " with ".join(kind)
         program.findings.warn(
-            f"{origin}: LitGPT's model with {part} is not known here; give model.config.", unless="model.id"
+            f"{origin}: LitGPT's model with {part} is not supported; give model.config.", unless="model.id"
         )
         return
     _, hidden, heads, vocab, multiple, _ = sizes
@@ -438,7 +438,7 @@ def read(program: Program) -> JobReading:
     total = settings.find(name) or _default(512 if pretrains else 16, name)
     findings.record_global_batch(as_int(total), total)
     _read_optimizer(settings, findings, pretrains=pretrains)
-    lengths = "pretrain cuts its data to one length" if pretrains else "a batch is padded to its longest sample"
+    lengths = "pretrain cuts its data to a fixed length" if pretrains else "a batch is padded to its longest sample"
     findings.record("training.varying_lengths", not pretrains, f"LitGPT: {lengths}", written=False)
     if pretrains:
         findings.record("training.compile", True, "litgpt pretrain compiles its model", written=False)
@@ -507,7 +507,7 @@ def _read_lora(program: Program, settings: LayeredSettings) -> None:
     if quantize is not None and quantization is not None:
         findings.record_from(quantize, "lora.quantization", quantization)
     elif quantize is not None:
-        sentence = f"{quantize.origin}: {quantize.value!r} is not known here and is not counted."
+        sentence = f"{quantize.origin}: {quantize.value!r} is not supported and is not counted."
         findings.mark_uncertain("lora.quantization", sentence, direction="less")
 
 

@@ -61,7 +61,7 @@ def record_freezing(program: Program, settings: LayeredSettings, model: Setting 
     layers = _number_of_layers(config)
     if layers is None:
         where = given.origin if given is not None else "the method freeze"
-        findings.warn(f"{where}: which layers train is not known without the model's config; all are counted.")
+        findings.warn(f"{where}: the trained layers are not known without the model's config; all layers are counted.")
         findings.add_uncertainty("less", "gradients", "optimizer")
         return
     number = _signed(given)
@@ -78,7 +78,9 @@ def record_freezing(program: Program, settings: LayeredSettings, model: Setting 
     origins = [found.origin for name in settings.names("freeze_") if (found := settings.find(name)) is not None]
     origin = "; ".join(origins) or "LLaMA-Factory trains the last two layers by default"
     findings.record("training.trainable", [*patterns, *_frozen_parts(settings, config)], origin, written=bool(origins))
-    findings.warn("LLaMA-Factory keeps frozen weights in 16 bits beside trained ones in fp32; all are counted alike.")
+    findings.warn(
+        "LLaMA-Factory keeps frozen weights in 16 bits and trained weights in fp32; both are counted in one dtype."
+    )
     findings.add_uncertainty("less", "weights")
 
 
@@ -323,19 +325,19 @@ def _warn(program: Program, settings: LayeredSettings, dist: Plugin) -> None:
     findings = program.findings
     if (as_int(settings.find("micro_batch_size")) or 1) > 1:
         findings.warn(
-            "LLaMA-Factory's loss also copies the fp32 logits without the last position; that is not counted."
+            "LLaMA-Factory's loss also copies the fp32 logits without the last position; this copy is not counted."
         )
         findings.add_uncertainty("more", "logits")
     name = _word(dist, "name")
     if name is not None and name not in (*_FSDP, "deepspeed"):
-        sentence = f"{dist['name'].origin}: the backend {name!r} is not known here and is not counted."
+        sentence = f"{dist['name'].origin}: the backend {name!r} is not supported and is not counted."
         findings.mark_uncertain("parallel.strategy", sentence)
     if name == "fsdpturbo":
         findings.warn(f"{dist['name'].origin}: fsdpturbo is counted as FSDP2.")
         findings.add_uncertainty("either", "weights")
     kernels = _plugin(settings, "kernel_config").get("name")
     if kernels is not None and any(word.strip() != "auto" for word in str(kernels.value).split(",")):
-        findings.warn(f"{kernels.origin}: activations that these kernels do not save are counted.")
+        findings.warn(f"{kernels.origin}: these kernels save fewer activations than are counted.")
         findings.add_uncertainty("less", "activations")
 
 
@@ -446,10 +448,10 @@ def _warn_of_uncounted(settings: LayeredSettings, findings: FindingCollector) ->
         findings.warn(f"{finetuning.origin}: {finetuning.value} is counted as training all weights.")
         findings.add_uncertainty("less", "gradients", "optimizer")
     if as_word(settings.find("stage")) == "rm":
-        findings.warn("The reward model's head is counted as a language model's: its loss is computed and not used.")
+        findings.warn("The reward model is counted with a language model's head: its loss is computed but not used.")
         findings.add_uncertainty("less", "logits")
     if as_word(settings.find("stage")) == "ppo":
-        findings.warn("PPO's reference, reward and value models are not counted, nor is the text it generates.")
+        findings.warn("PPO's reference, reward and value models and its text generation are not counted.")
         findings.add_uncertainty("more", "weights", "activations")
 
 
@@ -472,7 +474,9 @@ def _warn_of_badam(translation: Translation, findings: FindingCollector) -> None
     switch = translation.pop("use_badam")
     translation.pop(*(each for each in list(translation.trainer) if each.startswith("badam_")))
     if switch is not None and as_bool(switch):
-        sentence = f"{switch.origin}: BAdam's gradients and states are counted for all blocks, not for one at a time."
+        sentence = (
+            f"{switch.origin}: BAdam trains one block at a time, but gradients and states are counted for all blocks."
+        )
         findings.mark_uncertain("training.optimizer", sentence, direction="less")
         findings.add_uncertainty("less", "gradients")
 
@@ -520,7 +524,7 @@ def _quantization(settings: LayeredSettings, findings: FindingCollector) -> dict
     if number == 8:
         return {"load_in_8bit": bits.with_value(True)}
     if number != 4:
-        sentence = f"{bits.origin}: {bits.value} bits are not known here; 4 are counted."
+        sentence = f"{bits.origin}: {bits.value} bits are not supported; 4 bits are assumed."
         findings.mark_uncertain("lora.quantization", sentence)
     double = settings.find("double_quantization")
     default = default_setting(True, "LLaMA-Factory's default double_quantization")

@@ -73,7 +73,8 @@ def read(program: Program) -> JobReading:
     findings.record("training.framework", "megatron", "the program is Megatron-LM")
     if settings.is_true("use_checkpoint_args"):
         findings.warn(
-            "--use-checkpoint-args takes the model's shape from a checkpoint, which is not read.", unless="model.id"
+            "--use-checkpoint-args takes the model's shape from a checkpoint, which vramtop does not read.",
+            unless="model.id",
         )
     _read_model(settings, findings)
     apply_rules(_RULES, settings, findings, tool="Megatron")
@@ -120,7 +121,7 @@ def _read_model(settings: LayeredSettings, findings: FindingCollector) -> None:
     vocabulary = _padded_vocabulary(settings)
     if vocabulary is None:
         findings.warn(
-            "No --vocab-size gives the size of the vocabulary; give model.config or model.id.", unless="model.id"
+            "The vocabulary size is missing (--vocab-size); give model.config or model.id.", unless="model.id"
         )
         return
     layers, hidden, heads = (size or 1 for size in sizes)
@@ -236,7 +237,7 @@ def _read_recompute(settings: LayeredSettings, findings: FindingCollector) -> No
     record_word(findings, "training.activation_checkpointing", granularity, known)
     layers = as_int(settings.find("recompute_num_layers"))
     if as_word(granularity) == "full" and layers and layers > 1:
-        sentence = "--recompute-num-layers: blocks of several layers are counted as if each layer were recomputed."
+        sentence = "--recompute-num-layers: the figure assumes that each layer is recomputed by itself."
         findings.mark_uncertain("training.activation_checkpointing", sentence)
 
 
@@ -293,7 +294,7 @@ def _read_fsdp_dtypes(settings: LayeredSettings, findings: FindingCollector) -> 
         findings.mark_uncertain("parallel.main_weights", sentence, direction="less")
     cache = settings.find_true("keep_fp8_transpose_cache")
     if cache is not None and settings.find("fp8", "fp8_format") is not None:
-        findings.warn(f"{cache.origin}: transposed copies of FP8 weights are kept, which are not counted.")
+        findings.warn(f"{cache.origin}: transposed copies of FP8 weights are kept but not counted.")
         findings.add_uncertainty("more", "weights")
 
 

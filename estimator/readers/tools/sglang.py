@@ -58,7 +58,7 @@ def read(program: Program) -> JobReading:
         findings.record("inference.sleep", True, "--enable-memory-saver")
     for name in _MOVES_MEMORY:
         if (found := settings.find(name)) is not None and str(found.value) not in ("0", "0.0"):
-            findings.warn(f"{found.origin} changes weights or cache, and is not counted.")
+            findings.warn(f"{found.origin} changes weights or cache but is not counted.")
             findings.add_uncertainty("less", "activations")
     return findings.build()
 
@@ -69,7 +69,7 @@ def _read_sizes(settings: LayeredSettings, config: Mapping[str, Any], findings: 
     elif isinstance(longest := config.get("max_position_embeddings"), int):
         origin = "the model's max_position_embeddings: SGLang's default context_length"
         findings.record("training.sequence_length", longest, origin, written=False)
-    default = default_setting(int(usual("sglang", SEQUENCES, {})), "SGLang decides the number of requests by its cache")
+    default = default_setting(int(usual("sglang", SEQUENCES, {})), "SGLang's cache limits the number of requests")
     record_int(findings, "training.micro_batch", settings.find("max_running_requests") or default)
     step = settings.find("chunked_prefill_size")
     if step is not None and str(step.value) != "-1":
@@ -89,7 +89,7 @@ def _read_types(settings: LayeredSettings, config: Mapping[str, Any], findings: 
     if dtype is not None and as_word(dtype) != "auto":
         record_word(findings, "training.precision", dtype, DTYPE_NAMES)
     else:
-        origin = "SGLang computes in the type the model is stored in"
+        origin = "SGLang computes in the model's stored dtype"
         findings.record("training.precision", served_precision(stored_dtype(config)), origin, written=False)
     cache = settings.find("kv_cache_dtype")
     if cache is not None and (as_word(cache) or "").startswith("fp8"):
@@ -106,7 +106,7 @@ def _read_types(settings: LayeredSettings, config: Mapping[str, Any], findings: 
             findings.record("inference.weights", WEIGHT_FORMATS[method], origin, written=False)
         else:
             findings.warn(
-                f"the model's quantization_config: {method} is not known here; 16 bits per weight are counted."
+                f"the model's quantization_config: {method} is not supported; 16 bits per weight are assumed."
             )
 
 

@@ -182,7 +182,7 @@ def _file_layer(program: Program, path: Path) -> SettingsLayer:
     except InputError as error:
         if program.config_file is not None:
             raise
-        program.findings.warn(f"The program's configuration is not counted: {error.message}")
+        program.findings.warn(f"Could not read the program's configuration: {error.message}")
         return {}
 
 
@@ -307,7 +307,7 @@ def record_word(findings: FindingCollector, key: str, setting: Setting | None, v
     if word in values:
         findings.record_from(setting, key, values[word])
     else:
-        findings.mark_uncertain(key, f"{setting.origin}: {setting.value!r} is not known here and is not counted.")
+        findings.mark_uncertain(key, f"{setting.origin}: {setting.value!r} is not supported and is not counted.")
 
 
 def record_optimizer(findings: FindingCollector, setting: Setting, *, options: Mapping[str, Any]) -> None:
@@ -350,7 +350,7 @@ def record_ranks(
     if ranks is None or total is None:
         findings.require("parallel.data_shard")
     elif total % divisor:
-        findings.warn(f"{total} ranks cannot be split by {divisor} tensor, context, pipeline and replica ranks.")
+        findings.warn(f"{total} ranks cannot be divided among {divisor} tensor, context, pipeline and replica ranks.")
         findings.require("parallel.data_shard")
     else:
         findings.record_from(ranks, "parallel.data_shard", total // divisor)

@@ -60,7 +60,7 @@ def read_adapters(program: Program, settings: LayeredSettings) -> dict[str, Sett
         found["lora_r"] = settings.find("adalora_init_r") or default
     found |= _types(program, settings)
     if trained is not None and trained.value:
-        findings.warn(f"{trained.origin}: rank and layers are those of the saved adapter, which is not read.")
+        findings.warn(f"{trained.origin}: rank and layers come from the saved adapter, which vramtop does not read.")
         findings.add_uncertainty("either", "gradients", "optimizer", "activations", unless="lora.rank")
     return found
 
@@ -88,7 +88,7 @@ def doubt_task(program: Program, settings: LayeredSettings) -> None:
         program.findings.add_uncertainty("less", "logits")
         program.findings.add_uncertainty("more", "activations")  # a positive and negatives beside each example
     if backend is not None and as_word(backend) == "unsloth":
-        program.findings.warn(f"{backend.origin}: what Unsloth's own kernels save is not counted.")
+        program.findings.warn(f"{backend.origin}: tensors saved by Unsloth's own kernels are not counted.")
         program.findings.add_uncertainty("less", "activations", "logits")
 
 
@@ -102,7 +102,7 @@ def _targets(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
         return {}
     if further := [name for name in names if name != _ALL_LINEAR]:
         named = targets or default_setting(names, "ms-swift's default")
-        findings.warn(f"{named.origin}: adapters of {', '.join(further)} are not counted beside {_ALL_LINEAR}.")
+        findings.warn(f"{named.origin}: adapters of {', '.join(further)} are not counted besides {_ALL_LINEAR}.")
         findings.add_uncertainty("more", *MODEL_STATES, unless="lora.targets")
     _doubt_encoders(program, settings)
     return {"lora_target_modules": targets.with_value(_ALL_LINEAR)} if targets is not None else {}
@@ -115,7 +115,7 @@ def _doubt_encoders(program: Program, settings: LayeredSettings) -> None:
         return
     switches = (settings.find("freeze_vit"), settings.find("freeze_aligner"))
     if any(as_bool(switch) is not False for switch in switches):
-        sentence = "ms-swift adapts only the language model of a model with a vision tower; all layers are counted."
+        sentence = "ms-swift adapts only the language part of a multimodal model; all layers are counted."
         program.findings.warn(sentence)
         program.findings.add_uncertainty("less", "gradients", "optimizer", "activations", unless="lora.targets")
 
@@ -166,7 +166,7 @@ def read_frozen(program: Program, settings: LayeredSettings) -> None:
     understood = first is not None and named_off is not None and on is not None
     off = [*(first or ()), *_frozen_encoders(settings, config), *(named_off or ())]
     if not understood:
-        findings.warn(f"{given[0].origin}: what it freezes is not understood here; all parameters are counted.")
+        findings.warn(f"{given[0].origin}: vramtop does not understand what it freezes; all parameters are counted.")
         findings.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
     elif off:
         origin = "; ".join(found.origin for found in given) or "ms-swift freezes vision tower and projector by default"
@@ -333,7 +333,7 @@ def _processes(program: Program) -> dict[str, Setting]:
         return processes
     visible = visible_gpus(program.environ)
     if "tool" in program.launcher.launchers and "RANK" not in program.environ and (as_int(visible) or 1) > 1:
-        sentence = "ms-swift's one process spreads the layers over several GPUs; one is counted to hold all."
+        sentence = "ms-swift spreads the layers over several GPUs in one process; the figure assumes all on one GPU."
         program.findings.warn(sentence)
         program.findings.add_uncertainty("less", *MODEL_STATES, "activations")
     return {"num_processes": default_setting(1, "ms-swift starts one process")}
@@ -350,7 +350,7 @@ def _doubt_logits(settings: LayeredSettings, findings: FindingCollector) -> None
     kept = settings.find("use_logits_to_keep")
     if _method(settings) not in ("dpo", "kto", "gkd") or (kept is not None and as_bool(kept) is False):
         return
-    findings.warn("ms-swift makes logits from a batch's first label on; those of all tokens are counted.")
+    findings.warn("ms-swift computes logits from the batch's first label on; logits of all tokens are counted.")
     findings.add_uncertainty("less", "logits", unless="training.loss_length")
 
 

@@ -101,7 +101,7 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
         findings.record("model.id", known, f"{name.origin}, {flavor.origin}")
     else:
         findings.warn(
-            f"{flavor.origin}: {name.value} {flavor.value} is not known here; give model.id.", unless="model.id"
+            f"{flavor.origin}: {name.value} {flavor.value} is not supported; give model.id.", unless="model.id"
         )
 
 
@@ -171,7 +171,9 @@ def _read_checkpointing(settings: LayeredSettings, mode: Setting | None, finding
         return
     record_word(findings, key, mode, {name: name for name in ("none", "selective", "full")})
     if as_word(mode) == "selective" and option is not None and as_word(option) != "op":
-        sentence = f"{option.origin}: every {option.value}th layer is checkpointed; counted as if chosen by operation."
+        sentence = (
+            f"{option.origin}: every {option.value}th layer is checkpointed; the figure assumes a choice by operation."
+        )
         findings.mark_uncertain(key, sentence)
 
 
@@ -181,11 +183,11 @@ def _doubt_other_steps(settings: LayeredSettings, findings: FindingCollector) ->
         batch, length = (as_int(settings.find(f"validation.{name}")) for name in ("local_batch_size", "seq_len"))
         trained = [as_int(settings.find(f"training.{name}")) for name in ("local_batch_size", "seq_len")]
         if (batch or 8) * (length or 2048) > (trained[0] or 8) * (trained[1] or 2048):
-            findings.warn("validation.enable: its batches are larger than those that are trained on, and not counted.")
+            findings.warn("validation.enable: validation batches are larger than training batches and are not counted.")
             findings.add_uncertainty("more", "logits")
     method = settings.find("fault_tolerance.semi_sync_method")
     if method is not None and settings.is_true("fault_tolerance.enable"):
-        findings.warn(f"{method.origin}: the copies of weights that {method.value} keeps are not counted.")
+        findings.warn(f"{method.origin}: the weight copies of {method.value} are not counted.")
         findings.add_uncertainty("more", "weights", "optimizer")
 
 
@@ -195,7 +197,7 @@ def _doubt_function(settings: LayeredSettings, findings: FindingCollector, *, st
     if function is None or file is not None or str(function.value).endswith(".toml"):
         return
     sentence = (
-        f"{function.origin}: {function.value} is a Python function and is not read; defaults are counted instead."
+        f"{function.origin}: {function.value} is a Python function, which vramtop does not read; defaults are assumed."
     )
     findings.warn(sentence)
     findings.add_uncertainty("less", "logits", unless="training.loss")  # some chunk their loss
@@ -211,7 +213,7 @@ def _read_float8(settings: LayeredSettings, findings: FindingCollector) -> None:
     """Warn of float8, which is a converter of the model; its options alone have no effect."""
     converters = settings.find("model.converters")
     if converters is not None and any(word in str(converters.value) for word in ("float8", "mx")):
-        findings.warn(f"{converters.origin}: linear layers in 8 bits are counted as in bf16.")
+        findings.warn(f"{converters.origin}: 8-bit linear layers are counted in bf16.")
         findings.add_uncertainty("more", "weights")  # copies in 8 bits
         findings.add_uncertainty("less", "activations")
     settings.find("quantize.linear.float8.filter_fqns", "float8.filter_fqns")  # which need no warning
@@ -240,11 +242,11 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
     record_ranks(findings, world or WorldSize(ranks=None), sizes, shard)
     splits_tensors = (as_int(tensor) or 1) > 1
     if tensor is not None and splits_tensors:
-        origin = f"{tensor.origin}: torchtitan's tensor parallelism splits norms and residuals too"
+        origin = f"{tensor.origin}: torchtitan's tensor parallelism also splits norms and residuals"
         findings.record("parallel.sequence_parallel", True, origin, written=False)
     whole_loss = settings.find_true("parallelism.disable_loss_parallel")
     if whole_loss is not None and splits_tensors:
-        findings.warn(f"{whole_loss.origin}: the loss is counted as split over the tensor-parallel ranks.")
+        findings.warn(f"{whole_loss.origin}: the loss is assumed to be split over the tensor-parallel ranks.")
         findings.add_uncertainty("more", "logits")
     _read_resharding(settings, stages, findings)
 

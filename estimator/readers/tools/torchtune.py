@@ -125,7 +125,7 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
         findings.record_from(builder, "model.id", known)
     elif builder is not None:
         findings.warn(
-            f"{builder.origin}: the builder {builder.value} is not known here; give model.id.", unless="model.id"
+            f"{builder.origin}: the builder {builder.value} is not supported; give model.id.", unless="model.id"
         )
 
 
@@ -139,7 +139,7 @@ def _read_other_models(program: Program, settings: LayeredSettings) -> None:
     loss, teacher = settings.find("loss._component_"), settings.find("teacher_model._component_")
     reference = settings.find("ref_checkpointer._component_")
     if settings.find("policy_model._component_", "reward_and_value_model._component_") is not None:
-        sentence = "PPO's reference, reward and value models are not counted, nor is the text that it generates."
+        sentence = "PPO's reference, reward and value models and its text generation are not counted."
         findings.warn(sentence)
         findings.add_uncertainty("more", *MODEL_STATES, "activations", "logits")
     elif loss is not None and any(word in str(loss.value) for word in _PREFERENCE_LOSSES):
@@ -157,7 +157,7 @@ def _read_other_models(program: Program, settings: LayeredSettings) -> None:
         if known is not None:
             findings.record("other_models", [{"role": "teacher", "id": known, "sharded": sharded}], teacher.origin)
         else:
-            findings.warn(f"{teacher.origin}: the builder {teacher.value} is not known here and is not counted.")
+            findings.warn(f"{teacher.origin}: the builder {teacher.value} is not supported and is not counted.")
             findings.add_uncertainty("more", "weights", unless="other_models")
         findings.record("training.reference_pass", True, "the teacher's pass precedes the backward pass", written=False)
         findings.add_uncertainty("more", "logits")  # those of the teacher
@@ -217,11 +217,11 @@ def _read_ranks(program: Program, settings: LayeredSettings) -> None:
     record_ranks(findings, world_of_launch, sizes, settings.find("data_parallel_shard_dim"))
     apply_rules(_SHARDED_RULES, settings, findings, tool="torchtune")
     if (own := settings.find("custom_sharded_layers")) is not None and own.value:
-        findings.warn(f"{own.origin}: these layers are units of their own; they are counted with the root.")
+        findings.warn(f"{own.origin}: these layers are separate units, but are counted with the root.")
         findings.add_uncertainty("less", "communication")
     dtype = as_word(settings.find("dtype"))
     if dtype in ("bf16", "fp16"):
-        findings.record("parallel.reduce_dtype", dtype, "FSDP2 reduces gradients in their own type", written=False)
+        findings.record("parallel.reduce_dtype", dtype, "FSDP2 reduces gradients in their own dtype", written=False)
 
 
 TOOL = Tool(

@@ -72,10 +72,10 @@ def _read_switches(settings: LayeredSettings, program: Program) -> None:
         findings.warn("--enable-lora: the adapters' slots are counted as cache.")
     for name in _SPLIT_NOT_COUNTED:
         if (found := settings.find(name)) is not None and str(found.value) not in ("0", "0.0"):
-            findings.warn(f"{found.origin} moves memory between weights and cache, which is not counted.")
+            findings.warn(f"{found.origin} moves memory between weights and cache; this is not counted.")
     blocks = settings.find("num_gpu_blocks_override")
     if blocks is not None:
-        findings.warn(f"{blocks.origin} sets the size of the cache, and is not counted.")
+        findings.warn(f"{blocks.origin} sets the cache size but is not counted.")
         findings.add_uncertainty("less", "activations")
 
 
@@ -95,7 +95,7 @@ def _read_model(settings: LayeredSettings, program: Program) -> None:
 def _read_sizes(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
     length = settings.find("max_model_len")
     if length is not None and str(length.value) in ("auto", "-1"):
-        findings.warn(f"{length.origin}: vLLM chooses the length that its cache can hold; the model's own is counted.")
+        findings.warn(f"{length.origin}: vLLM chooses a length that fits its cache; the model's own length is assumed.")
         length = None
     if length is not None and not is_open(length) and _count(length) is None:
         findings.refuse("training.sequence_length", length)
@@ -132,7 +132,7 @@ def _read_dtypes(settings: LayeredSettings, config: Mapping[str, Any], findings:
     if dtype is not None and as_word(dtype) != "auto":
         record_word(findings, "training.precision", dtype, DTYPE_NAMES)
     else:
-        origin = "vLLM computes in the type the model is stored in"
+        origin = "vLLM computes in the model's stored dtype"
         findings.record("training.precision", served_precision(stored_dtype(config)), origin, written=False)
     cache = settings.find("kv_cache_dtype")
     if cache is not None and (as_word(cache) or "").startswith("fp8"):
@@ -156,7 +156,7 @@ def _read_stored_quantization(quantization: Mapping[str, Any], findings: Finding
     elif method in WEIGHT_FORMATS:
         findings.record("inference.weights", WEIGHT_FORMATS[method], origin, written=False)
     elif method:
-        findings.warn(f"{origin}: {method} is not known here; 16 bits per weight are counted.")
+        findings.warn(f"{origin}: {method} is not supported; 16 bits per weight are assumed.")
 
 
 def _read_parallel(settings: LayeredSettings, findings: FindingCollector) -> None:
@@ -165,7 +165,7 @@ def _read_parallel(settings: LayeredSettings, findings: FindingCollector) -> Non
     if copies is not None and as_int(copies) != 1:
         record_int(findings, "parallel.data_replicate", copies)
         if settings.is_true("enable_expert_parallel"):
-            findings.warn("--enable-expert-parallel: experts are counted whole on each data-parallel rank.")
+            findings.warn("--enable-expert-parallel: all experts are counted on each data-parallel rank.")
 
 
 def _count(setting: Setting) -> int | None:

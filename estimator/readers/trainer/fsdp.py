@@ -38,7 +38,7 @@ def fsdp_settings(inputs: TrainerInputs, findings: FindingCollector) -> LayeredS
             table, file = table_of_setting(config.value, inputs.filesystem)
             source = file or config.origin
         except InputError as error:
-            findings.mark_uncertain("parallel.strategy", f"fsdp_config is not counted: {error.message}")
+            findings.mark_uncertain("parallel.strategy", f"Could not read fsdp_config: {error.message}")
     prefixed = {name if name.startswith("fsdp_") else f"fsdp_{name}": value for name, value in table.items()}
     layer = layer_from_table(prefixed, source=source)
     if "fsdp_cpu_offload" in layer:
@@ -48,7 +48,10 @@ def fsdp_settings(inputs: TrainerInputs, findings: FindingCollector) -> LayeredS
     default = inputs.settings.find("fsdp_version_default")
     layer.setdefault("fsdp_version", default or default_setting(2, f"{fsdp.origin}; version 2 by default"))
     if layer["fsdp_version"] is default and "transformers" not in inputs.versions:
-        sentence = f"FSDP {default.value} ({default.origin}); before 5.10 it was FSDP 1, without auto_wrap as one unit."
+        sentence = (
+            f"FSDP {default.value} ({default.origin}); before 5.10 the default was FSDP 1, as one unit without "
+            "auto_wrap."
+        )
         findings.warn(sentence, unless="parallel.strategy")
         findings.add_uncertainty("more", "communication", unless="parallel.strategy")
     _set_units(layer, fsdp, inputs)
@@ -142,11 +145,15 @@ def read_units(fsdp: LayeredSettings, findings: FindingCollector, *, first_versi
     elif word in _UNITS:
         findings.record_from(wrap, _KEY, _UNITS[word])
     elif word in ("size_based_wrap", "other_wrap"):
-        sentence = f"{wrap.origin}: the whole model is counted as gathered at once; FSDP's units may be smaller."
+        sentence = (
+            f"{wrap.origin}: the figure assumes that the whole model is gathered at once; FSDP's units may be smaller."
+        )
         findings.mark_uncertain(_KEY, sentence, direction="less")
         findings.record_from(wrap, _KEY, "model")
     elif word != "transformer_based_wrap":
-        findings.mark_uncertain(_KEY, f"{wrap.origin}: the wrap policy is not known; blocks are counted.")
+        findings.mark_uncertain(
+            _KEY, f"{wrap.origin}: the wrap policy is not known; vramtop assumes that blocks are wrapped."
+        )
     classes = fsdp.find("fsdp_transformer_layer_cls_to_wrap") or fsdp.find("fsdp_transformer_cls_to_wrap")
     if classes is not None and word == "transformer_based_wrap":
         names = classes.value if isinstance(classes.value, list) else str(classes.value).replace(",", " ").split()
@@ -161,7 +168,7 @@ def _with_adapters(findings: FindingCollector, *, first_version: bool) -> str:
     they are the root's, which is one unit.
     """
     if not first_version:
-        origin = "the Trainer replaces the wrap policy by peft's, which FSDP 2 under accelerate does not follow"
-        findings.warn(f"FSDP 2 with adapters: {origin}; the model is gathered as a whole.", unless=_KEY)
+        origin = "the Trainer uses peft's wrap policy, which FSDP 2 under accelerate does not follow"
+        findings.warn(f"FSDP 2 with adapters: {origin}; the whole model is gathered at once.", unless=_KEY)
         findings.record(_KEY, "model", origin, written=False)
     return "transformer_based_wrap"

@@ -56,7 +56,7 @@ def deepspeed_settings(inputs: TrainerInputs, findings: FindingCollector) -> Lay
     try:
         table, source = table_of_setting(config.value, inputs.filesystem)
     except InputError as error:
-        findings.warn(f"DeepSpeed's configuration is not counted: {error.message}")
+        findings.warn(f"Could not read DeepSpeed's configuration: {error.message}")
         return LayeredSettings({"zero_stage": _stage_from_file_name(config, findings)})
     return LayeredSettings(deepspeed_layer(table, source=source or config.origin))
 
@@ -68,7 +68,7 @@ def read_parallel(inputs: TrainerInputs, findings: FindingCollector) -> None:
     data = ranks // same_data if ranks and ranks % same_data == 0 else None
     if data is None:
         if ranks:
-            findings.warn(f"{ranks} ranks cannot be split by {same_data} tensor, context and pipeline ranks.")
+            findings.warn(f"{ranks} ranks cannot be divided among {same_data} tensor, context and pipeline ranks.")
         sharded = inputs.deepspeed is not None or inputs.fsdp is not None
         findings.require("parallel.data_shard" if sharded else "parallel.data_replicate")
     if inputs.deepspeed is not None:
@@ -124,7 +124,7 @@ def _stage_from_file_name(config: Setting, findings: FindingCollector) -> Settin
         findings.require("parallel.strategy")
         return config.with_value(_UNKNOWN_STAGE)
     findings.add_uncertainty("less", *MODEL_STATES, unless="parallel.strategy")
-    return default_setting(int(stage[1]), f"{config.origin}, by the file's name")
+    return default_setting(int(stage[1]), f"{config.origin}, from the file's name")
 
 
 def _read_dimensions(inputs: TrainerInputs, findings: FindingCollector) -> int:
@@ -143,7 +143,9 @@ def _read_dimensions(inputs: TrainerInputs, findings: FindingCollector) -> int:
             same_data *= size
         findings.record(f"parallel.{key}", size, setting.origin)
     if inputs.accelerate.is_true("use_megatron_lm"):
-        findings.warn("accelerate's Megatron-LM plugin is not read: tensor and pipeline ranks are not counted.")
+        findings.warn(
+            "vramtop does not read accelerate's Megatron-LM plugin: tensor and pipeline ranks are not counted."
+        )
         findings.add_uncertainty("less", *MODEL_STATES, "activations")
     return same_data
 
@@ -167,7 +169,7 @@ def _read_zero(deepspeed: LayeredSettings, world: WorldSize, data: int | None, f
     _read_zero_offload(deepspeed, number, findings)
     doubt_zero(deepspeed, findings)
     if (hpz := deepspeed.find("zero_hpz_partition_size")) and (as_int(hpz) or 0) > 1:
-        findings.warn(f"{hpz.origin}: the second copy of the weights that hpZ keeps on each machine is not counted.")
+        findings.warn(f"{hpz.origin}: hpZ's second copy of the weights on each machine is not counted.")
         findings.add_uncertainty("more", "weights")
 
 
@@ -178,14 +180,14 @@ def _read_zero_offload(deepspeed: LayeredSettings, stage: int, findings: Finding
     weights = weights if stage == 3 and as_word(weights) in _OFFLOAD_DEVICES else None
     share = partly_offloaded(deepspeed) if optimizer is not None else None
     if share is not None:
-        findings.warn(f"{share.origin}: only a share of the optimizer is offloaded; it is counted as if on the GPU.")
+        findings.warn(f"{share.origin}: only part of the optimizer is offloaded; all of it is counted on the GPU.")
         findings.add_uncertainty("less", *MODEL_STATES, unless="parallel.cpu_offload")
     elif weights is not None and optimizer is not None:
         findings.record("parallel.cpu_offload", "all", weights.origin)
     elif optimizer is not None:
         findings.record("parallel.cpu_offload", "optimizer", optimizer.origin)
     elif weights is not None:
-        findings.warn(f"{weights.origin}: weights offloaded without the optimizer are counted as if on the GPU.")
+        findings.warn(f"{weights.origin}: weights are offloaded without the optimizer; they are counted on the GPU.")
         findings.add_uncertainty("less", "weights", unless="parallel.cpu_offload")
 
 
@@ -209,7 +211,10 @@ def _read_fsdp(fsdp: LayeredSettings, inputs: TrainerInputs, data: int | None, f
     read_units(fsdp, findings, first_version=as_int(version) == 1, by_trainer=by_trainer)
     own, steps = fsdp.find_true("script_own_sharding"), findings.get("training.gradient_accumulation")
     if own is not None and steps is not None and steps.value > 1:
-        sentence = f"{own.origin}: gradients are counted as accumulated before they are reduced, as under no_sync."
+        sentence = (
+            f"{own.origin}: the figure assumes that gradients are accumulated before they are reduced, as under "
+            "no_sync."
+        )
         findings.warn(sentence, unless="training.gradient_accumulation")
         findings.add_uncertainty("less", "gradients", unless="training.gradient_accumulation")
     if (offload := fsdp.find_true("fsdp_offload_params")) is not None:
@@ -276,12 +281,14 @@ def _read_ddp(inputs: TrainerInputs, data: int | None, findings: FindingCollecto
         if replicate is not None and (as_int(replicate) or 1) > 1:
             findings.record("parallel.data_replicate", as_int(replicate), replicate.origin)
     elif data is not None and data > 1:
-        findings.record("parallel.strategy", "ddp", f"{_origin(world)}, and nothing asks for sharding", written=False)
+        findings.record(
+            "parallel.strategy", "ddp", f"{_origin(world)}, and no setting asks for sharding", written=False
+        )
         _record_ranks("parallel.data_replicate", data, world, findings)
     elif world.one_per_gpu:
         sentence = (
-            "accelerate starts one process for each GPU of the machine unless --num_processes says how many; one is "
-            "counted, and DDP's copy of the gradients comes in addition on several."
+            "accelerate starts one process per GPU unless --num_processes is given. One process is counted; with "
+            "several, DDP adds a copy of the gradients."
         )
         findings.warn(sentence, unless="parallel.data_replicate")
         findings.add_uncertainty("more", "gradients", unless="parallel.data_replicate")
@@ -290,7 +297,7 @@ def _read_ddp(inputs: TrainerInputs, data: int | None, findings: FindingCollecto
         findings.record_from(views, "parallel.gradient_as_bucket_view", as_bool(views))
     hook = settings.find("ddp_comm_hook") or accelerate.find("ddp_comm_hook")
     if hook is not None and as_word(hook) not in ("no", "none"):
-        findings.warn(f"{hook.origin}: the hook's copies of DDP's buckets are not counted.")
+        findings.warn(f"{hook.origin}: the hook's copies of the DDP buckets are not counted.")
         findings.add_uncertainty("more", "communication")
 
 
@@ -301,7 +308,7 @@ def _read_synchronisation(inputs: TrainerInputs, findings: FindingCollector) -> 
         try:
             table, _ = table_of_setting(config.value, inputs.filesystem)
         except InputError as error:
-            findings.warn(f"accelerator_config is not counted: {error.message}")
+            findings.warn(f"Could not read accelerator_config: {error.message}")
             return
         given = table.get("gradient_accumulation_kwargs")
         if isinstance(given, dict) and "sync_each_batch" in given:

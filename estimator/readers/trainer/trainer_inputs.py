@@ -117,7 +117,7 @@ def _arguments(settings: LayeredSettings, findings: FindingCollector) -> dict[st
         words = _target_words(targets)
         if words is None:
             sentence = (
-                f"{targets.origin}: which layers {targets.value} means is not understood; all blocks are counted."
+                f"{targets.origin}: vramtop does not know which layers {targets.value} means; all blocks are counted."
             )
             findings.mark_uncertain("training.optimizer", sentence, direction="more")
         found["targets"] = words or "blocks"
@@ -195,16 +195,16 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
         read_loss(inputs.trl, inputs.settings, inputs.versions, findings, own_loss=inputs.own_loss)
         loss = findings.get("training.loss")
         if inputs.trl_unknown is not None and loss is not None and loss.value == "chunked":
-            sentence = f"{inputs.trl_unknown} computes the loss in parts; older versions hold all logits."
+            sentence = f"{inputs.trl_unknown} computes the loss in chunks; older versions hold all logits."
             findings.mark_uncertain("training.loss", sentence, direction="more")
     else:
         _read_loss(inputs, findings)
     _read_compile(inputs, findings)
     if inputs.settings.is_true("auto_find_batch_size"):
-        sentence = "auto_find_batch_size is on: after an out-of-memory error the batch is smaller than written."
+        sentence = "auto_find_batch_size is on: after an out-of-memory error, the batch size is reduced."
         findings.mark_uncertain("training.micro_batch", sentence, direction="less")
     if inputs.method is not None and inputs.trl is None:
-        findings.warn(f"TRL's method {inputs.method} is not known here: models that it holds besides are not counted.")
+        findings.warn(f"TRL's method {inputs.method} is not supported: its additional models are not counted.")
         findings.add_uncertainty("more", "weights", "activations", "logits")
 
 
@@ -247,7 +247,7 @@ def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
         return
     if source is not None and target is not None and both[0] and both[1] and is_one and not is_apart:
         origin = f"the longest source and target ({source.origin}; {target.origin})"
-        sentence = f"{origin} are taken to be one sequence."
+        sentence = f"{origin} are assumed to form one sequence."
         findings.record("training.sequence_length", both[0] + both[1], origin)
         findings.mark_uncertain("training.sequence_length", sentence, direction="either")
         return
@@ -296,9 +296,9 @@ def _read_evaluation(settings: LayeredSettings, findings: FindingCollector) -> N
     findings.record_count("training.evaluation_batch", settings.find("per_device_eval_batch_size"))
     if metrics is not None and moves is None:
         findings.warn(
-            f"Evaluation keeps the logits of the whole validation set on the GPU ({metrics.origin}), and they are not "
-            "counted: sequence length x vocabulary x 2 to 4 bytes for each sequence. eval_accumulation_steps moves "
-            "them to CPU RAM."
+            f"Evaluation keeps the logits of the whole validation set on the GPU ({metrics.origin}); they are not "
+            "counted (sequence length x vocabulary x 2 to 4 bytes per sequence). eval_accumulation_steps moves them "
+            "to CPU RAM."
         )
         findings.add_uncertainty("more", "logits")
 
@@ -332,7 +332,7 @@ def _read_checkpointing(inputs: TrainerInputs, findings: FindingCollector) -> No
         on = as_bool(setting)
         findings.record_from(setting, "training.activation_checkpointing", "full" if on else "none")
         if on and not setting.written and inputs.trl_unknown is not None:
-            sentence = f"{setting.origin}: older versions of TRL checkpoint nothing unless they are told to."
+            sentence = f"{setting.origin}: older TRL versions do not use checkpointing by default."
             findings.mark_uncertain("training.activation_checkpointing", sentence, direction="more")
     if offload is not None and as_bool(offload):
         findings.record_from(offload, "training.activation_offload", True)
@@ -356,12 +356,12 @@ def _read_checkpointing_options(inputs: TrainerInputs, findings: FindingCollecto
     try:
         table, _ = table_of_setting(given.value, inputs.filesystem)
     except InputError as error:
-        findings.mark_uncertain("training.activation_checkpointing", f"{given.origin} is not counted: {error.message}")
+        findings.mark_uncertain("training.activation_checkpointing", f"Could not read {given.origin}: {error.message}")
         return
     if table.get("offload") is True:
         findings.record("training.activation_offload", True, f"offload in {given.origin}")
     if (every := table.get("every_n_layers")) not in (None, 1):
-        sentence = f"{given.origin}: only every {every}th layer is checkpointed; the estimate counts all of them."
+        sentence = f"{given.origin}: only every {every}th layer is checkpointed; the estimate assumes all layers."
         findings.mark_uncertain("training.activation_checkpointing", sentence, direction="more")
 
 

@@ -66,15 +66,17 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
             findings.warn(f"{rank.origin} has no effect without use_peft.")
             find(*_TARGET_NAMES)  # which have no effect either, and need no warning of their own
         if quantization is not None:
-            findings.warn(f"{quantization.origin}: quantized weights without LoRA adapters are counted unquantized.")
+            findings.warn(
+                f"{quantization.origin}: weights are counted unquantized, because there are no LoRA adapters."
+            )
             findings.add_uncertainty("less", "weights")
         return False
-    rank = rank or default_setting(16 if inputs.method else 8, "the default rank, not set anywhere")
+    rank = rank or default_setting(16 if inputs.method else 8, "the default rank")
     findings.record_count("lora.rank", rank)
     targets = find(*_TARGET_NAMES)
     _read_targets(targets, default_targets, findings)
     if enabled is None and targets is None and inputs.is_script:
-        sentence = f"{rank.origin} is all that speaks of adapters: which layers they adapt is not known."
+        sentence = f"{rank.origin} is the only adapter setting: the adapted layers are not known."
         findings.mark_uncertain("lora.targets", sentence)
     _read_copied_modules(inputs.settings, findings)
     _read_dropout(find(*_DROPOUT_NAMES), findings)
@@ -133,7 +135,9 @@ def _read_targets(setting: Setting | None, default: Setting | None, findings: Fi
         findings.record_from(setting, "lora.targets", "all-linear")
     elif setting is not None and isinstance(names, list) and all(isinstance(name, str) for name in names):
         if any(not _PATTERN_CHARACTERS.isdisjoint(name) for name in names):
-            findings.warn(f"{setting.origin}: the pattern {names} is not understood; give lora.targets as names.")
+            findings.warn(
+                f"{setting.origin}: the pattern {names} is not understood; give lora.targets as a list of names."
+            )
             findings.require("lora.targets")
         else:
             findings.record_from(setting, "lora.targets", names)
@@ -156,7 +160,7 @@ def _read_copied_modules(settings: LayeredSettings, findings: FindingCollector) 
         findings.record_from(setting, "training.trainable", [f"*{name}.*" for name in names])
         if {*names} & {*_EMBEDDINGS} and {*names} & {*_HEADS}:  # peft copies both even where they share their weight
             sentence = (
-                "if the head and the embedding share their weight, peft trains a copy of each; one is counted then."
+                "if the head and the embedding share their weight, peft trains a copy of each, but one is counted."
             )
             findings.warn(f"{setting.origin}: {sentence}", unless="training.trainable")
             findings.add_uncertainty("more", *MODEL_STATES, unless="training.trainable")
@@ -196,7 +200,7 @@ def model_init_layer(
     try:
         table, source = table_of_setting(given.value, filesystem)
     except InputError as error:
-        findings.mark_uncertain("training.precision", f"model_init_kwargs is not counted: {error.message}")
+        findings.mark_uncertain("training.precision", f"Could not read model_init_kwargs: {error.message}")
         return {}
     return layer_from_table(table, source=source or given.origin)
 
@@ -248,18 +252,18 @@ def _read_attention(setting: Setting | None, versions: Mapping[str, str], findin
         findings.record_from(setting, "model.attention", _ATTENTION[name])
         return
     if setting is not None:
-        sentence = f"{setting.origin}: attention {setting.value!r} is not known here; the default is counted."
+        sentence = f"{setting.origin}: vramtop does not know attention {setting.value!r}; the default is assumed."
         findings.mark_uncertain("model.attention", sentence)
     default = usual("transformers", "model.attention", versions)
-    origin = "transformers' default, not set anywhere"
+    origin = "transformers' default"
     if default != usual("transformers", "model.attention", {}):
         known = ", ".join(f"{name} {versions[name]}" for name in ("transformers", "torch") if name in versions)
-        origin = f"default of transformers with {known}, not set anywhere"
+        origin = f"default of transformers with {known}"
     findings.record("model.attention", default, origin, written=False)
     version = versions.get("transformers")
     older = usual("transformers", "model.attention", {"transformers": "4.0"})
     if isinstance(version, AssumedVersion) and default != older:
-        sentence = f"transformers {version} is assumed ({version.why}); much older versions take {older} attention."
+        sentence = f"transformers {version} is assumed ({version.why}); much older versions use {older} attention."
         findings.mark_uncertain("model.attention", sentence, direction="more")
 
 
@@ -334,18 +338,18 @@ def stored_dtype(config: Mapping[str, Any] | None) -> Setting | None:
 
     dtype = dtype_of_config(config)
     if dtype is None:  # such configs are older than the field, and their checkpoints are in fp32
-        return default_setting("fp32", "the model's config names no type, so fp32")
+        return default_setting("fp32", "the model's config names no dtype, so fp32")
     return default_setting(dtype, f"the model's config says {dtype}")
 
 
 def default_targets(config: Mapping[str, Any] | None) -> Setting | None:
     """Return the layers that peft adapts by default; None if peft requires them to be named."""
     if config is None:
-        return default_setting(["q_proj", "v_proj"], "peft's default for most decoder models, not set anywhere")
+        return default_setting(["q_proj", "v_proj"], "peft's default for most decoder models")
     kind = str(config.get("model_type"))
     if kind not in _PEFT_TARGETS:
         return None
-    return default_setting(_PEFT_TARGETS[kind].split(), f"peft's default for {kind}, not set anywhere")
+    return default_setting(_PEFT_TARGETS[kind].split(), f"peft's default for {kind}")
 
 
 # Reads a job's precision from the dtype of its weights and from mixed precision, wherever each is set.
@@ -375,7 +379,7 @@ def read_precision(
     inputs.settings.find(*_DTYPES)  # of which nothing is left where weights are kept in fp32
     if mixed is not None and kind in HALF and (deepspeed or (fsdp and not lora)):
         library = "DeepSpeed" if deepspeed else "FSDP under accelerate"
-        origin = f"{mixed.origin}; {library} keeps trained weights in fp32 besides"
+        origin = f"{mixed.origin}; {library} also keeps trained weights in fp32"
         findings.record("training.precision", f"{kind}-mixed", origin, written=mixed.written)
     elif (weights := _weights(inputs, config, findings)) is not None or kind is not None:
         precision = trainer_precision(None if weights is None else weights.value, kind, keeps_fp32=False)
@@ -384,7 +388,7 @@ def read_precision(
         if lora and mixed is not None and kind in HALF and precision in HALF and not fsdp:
             findings.record("lora.autocast", True, f"{mixed.origin}: autocast", written=mixed.written)
     elif findings.get("training.precision") is None:
-        sentence = "Nothing states the type of the weights; they are counted as the checkpoint stores them."
+        sentence = "The dtype of the weights is not set; they are counted as the checkpoint stores them."
         findings.mark_uncertain("training.precision", sentence, direction="more")
     if mixed is not None and kind in HALF and fsdp:
         origin = f"accelerate reduces FSDP's gradients in the type of {mixed.origin}"
@@ -409,7 +413,7 @@ def _read_own_sharding(
     by_policy = DTYPE_NAMES.get(str(policy.value)) if policy is not None else kept
     findings.record("parallel.reduce_dtype", name or by_policy, (reduced or policy or own).origin, written=False)
     if policy is None and kept == "fp32" and kind in HALF:
-        sentence = f"{own.origin}: autocast leaves what FSDP gathers in fp32; it is counted in {kind}."
+        sentence = f"{own.origin}: autocast leaves FSDP's gathered weights in fp32; they are counted in {kind}."
         findings.warn(sentence, unless="training.precision")
         findings.add_uncertainty("more", "communication", unless="training.precision")
 
@@ -445,9 +449,11 @@ def _with_what_accelerate_adds(
     if asked is not None and kind in HALF and kind not in sections and (by_old_name or from_file.value == "no"):
         return asked
     if by_old_name:
-        return default_setting("no", f"{from_file.origin}, an old name that accelerate replaces by bf16: false")
+        return default_setting("no", f"{from_file.origin}, an old setting that accelerate treats as bf16: false")
     if asked is not None and kind in HALF and kind != from_file.value:
-        sentence = f"{asked.origin} contradicts {from_file.origin}, which counts; transformers refuses that."
+        sentence = (
+            f"{asked.origin} contradicts {from_file.origin}, which is used here; transformers rejects this combination."
+        )
         findings.mark_uncertain("training.precision", sentence)
     return from_file
 
@@ -498,13 +504,13 @@ def _weights(inputs: TrainerInputs, config: Mapping[str, Any] | None, findings: 
     by_version = setting.origin == f"default of {framework_with_version('transformers', inputs.versions)}"
     remote = inputs.settings.find("script_remote_code")
     if by_version and remote is not None and word != "auto" and (config is None or "auto_map" in config):
-        sentence = f"{remote.origin}: the model's own code may set the type of its weights; they are counted as stored."
+        sentence = f"{remote.origin}: the model's own code may set its dtype; the weights are counted as stored."
         findings.mark_uncertain("training.precision", sentence, direction="more")
         word = "auto"
     if word in DTYPE_NAMES:
         return setting.with_value(DTYPE_NAMES[word])
     if word != "auto":
-        sentence = f"{setting.origin}: weights in {setting.value!r} are not known here."
+        sentence = f"{setting.origin}: vramtop does not know weights in {setting.value!r}."
         findings.mark_uncertain("training.precision", sentence)
         return None
     if by_version and "transformers" not in inputs.versions and (known or "bf16") in HALF:
@@ -512,7 +518,9 @@ def _weights(inputs: TrainerInputs, config: Mapping[str, Any] | None, findings: 
         findings.mark_uncertain("training.precision", sentence, direction="more")
     if stored is not None and known is not None:
         return default_setting(known, f"dtype=auto ({setting.origin}), {stored.origin}")
-    return default_setting("bf16", f"dtype=auto ({setting.origin}), and the model's config is not here; bf16 inferred")
+    return default_setting(
+        "bf16", f"dtype=auto ({setting.origin}), and the model's config was not found; bf16 is assumed"
+    )
 
 
 def _origin(mixed: Setting | None, weights: Setting | None) -> str:

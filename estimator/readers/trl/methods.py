@@ -320,7 +320,7 @@ def _read_sequences(
     method: Method, settings: LayeredSettings, versions: Mapping[str, str], findings: FindingCollector
 ) -> None:
     if method.sequences > 1:
-        origin = f"TRL's {method.name}: each example is a chosen and a rejected sequence, which run together"
+        origin = f"TRL's {method.name}: each example is a chosen and a rejected sequence that run together"
         findings.record("training.sequences_per_example", method.sequences, origin, written=False)
     generations = as_int(settings.find("num_generations"))
     if method.name == "grpo" and generations and not is_at_least("trl", (0, 15), versions):
@@ -346,11 +346,11 @@ def _ask(method: Method, completion: Setting | None, versions: Mapping[str, str]
     trl = framework_with_version("trl", versions)
     number = as_int(completion)
     if number is None:
-        findings.warn(f"{trl} cuts no sequence here: give {_LENGTH} as the longest of the dataset.")
+        findings.warn(f"{trl} does not truncate sequences here: set {_LENGTH} to the longest in the dataset.")
         return
     findings.warn(
-        f"{trl} cuts no prompt of {method.name} here: give {_LENGTH} as the dataset's longest prompt plus the {number} "
-        "tokens of a completion."
+        f"{trl} does not truncate {method.name} prompts here: set {_LENGTH} to the dataset's longest prompt plus "
+        f"{number} completion tokens."
     )
 
 
@@ -472,7 +472,9 @@ def _read_log_probabilities(
         findings.record(_LOSS, "chunked" if chunked else "fused-log-probs", liger.origin, written=liger.written)
         return
     if method.generation == "pair":
-        findings.warn(f"{trl} takes log-probabilities of the completions only, which may need less than is counted.")
+        findings.warn(
+            f"{trl} takes log-probabilities of the completions only, which may need less memory than this figure."
+        )
         findings.add_uncertainty("less", "logits", unless=_LOSS)
     origin = f"{trl} takes log-probabilities of {method.name} from all logits"
     findings.record(_LOSS, _LOSS_OF_SCORES[method.scores], origin, written=False)
@@ -539,14 +541,10 @@ def read_other_models(
         findings.record("other_models", models, "; ".join(dict.fromkeys(origins)), written=False)
     _note_casts(method, settings, versions, findings, setup)
     if method.partly_known:
-        findings.warn(
-            f"TRL's {method.name} is known here in part: further models and passes that it has are not counted."
-        )
+        findings.warn(f"TRL's {method.name} is only partly supported: its other models and passes are not counted.")
         findings.add_uncertainty("more", "weights", "activations", "logits")
     if method.trains_value_model:
-        findings.warn(
-            f"TRL's {method.name} trains a value model besides, whose states and activations are not counted."
-        )
+        findings.warn(f"TRL's {method.name} also trains a value model; its states and activations are not counted.")
         findings.add_uncertainty("more", *MODEL_STATES, "activations")
 
 
@@ -563,7 +561,7 @@ def _note_casts(
     if setup.adapters and quantized and setup.sharding is None and until is not None:
         trl = framework_with_version("trl", versions)
         if is_at_least("trl", until, versions):
-            origin = f"{trl} gives adapters over quantized weights 16 bits, and casts nothing to fp32"
+            origin = f"{trl} uses 16-bit adapters over quantized weights and casts nothing to fp32"
             findings.record("lora.kbit_preparation", False, origin, written=False)
             findings.record("lora.adapter_dtype", "bf16", origin, written=False)
         else:
@@ -571,7 +569,7 @@ def _note_casts(
             findings.record("lora.kbit_preparation", True, origin, written=False)
     cast = settings.find_true("cast_lm_head_to_fp32")
     if cast is not None:
-        findings.warn(f"{cast.origin}: the head is counted in the type of the other weights.")
+        findings.warn(f"{cast.origin}: the head is counted in the dtype of the other weights.")
         findings.add_uncertainty("more", "weights", "logits")
 
 
@@ -618,7 +616,7 @@ def _teacher(method: Method, settings: LayeredSettings, findings: FindingCollect
     if server is not None or setup.holds("teacher"):
         return
     if named is None or not isinstance(named.value, str):
-        findings.warn(f"The teacher of TRL's {method.name} is not named here, and is not counted.")
+        findings.warn(f"The teacher of TRL's {method.name} is not named, so it is not counted.")
         findings.add_uncertainty("more", "weights")
         return
     model: dict[str, Any] = {"role": "teacher", "id": _as_id(named.value, setup)}
@@ -640,7 +638,7 @@ def _scorers(method: Method, settings: LayeredSettings, findings: FindingCollect
             if name == "reward_funcs" and value in _FUNCTIONS:
                 continue
             if name == "reward_funcs" and "/" not in value:
-                findings.warn(f"{given.origin}: what the reward function {value} holds on the GPU is not counted.")
+                findings.warn(f"{given.origin}: GPU memory of the reward function {value} is not counted.")
                 findings.add_uncertainty("more", "weights")
                 continue
             model: dict[str, Any] = {
@@ -669,7 +667,7 @@ def _dtype(options: Setting | None, findings: FindingCollector, setup: Setup) ->
     try:
         table, _ = table_of_setting(options.value, setup.filesystem)
     except InputError as error:
-        findings.mark_uncertain("other_models", f"{options.origin} is not counted: {error.message}")
+        findings.mark_uncertain("other_models", f"Could not read {options.origin}: {error.message}")
         return None
     named = table.get("dtype", table.get("torch_dtype"))
     return DTYPE_NAMES.get(as_word(options.with_value(named)) or "")
@@ -714,10 +712,10 @@ def read_rollout(
     elif mode == "colocate":
         _read_colocated(settings, findings)
     elif mode is not None:
-        findings.warn(f"{vllm.origin}: vLLM serves from GPUs of its own, which are no part of this job.")
+        findings.warn(f"{vllm.origin}: vLLM serves from its own GPUs, which are not part of this job.")
     else:
         findings.warn(
-            f"{vllm.origin}: vLLM is taken to run on a GPU that training does not use; if it does, give [rollout]."
+            f"{vllm.origin}: vLLM is assumed to run on a GPU that training does not use; otherwise give [rollout]."
         )
         findings.add_uncertainty("more", "weights", "activations", unless="rollout.engine")
 
@@ -744,7 +742,7 @@ def _read_own_generation(
     paged = settings.find_true("use_transformers_continuous_batching", "use_transformers_paged")
     if paged is not None:
         findings.warn(
-            f"{paged.origin}: its paged cache takes what is free, and it casts the weights; neither is counted."
+            f"{paged.origin}: its paged cache takes all free memory, and it casts the weights; neither is counted."
         )
         findings.add_uncertainty("more", "activations")
 
@@ -784,7 +782,7 @@ def _read_colocated(settings: LayeredSettings, findings: FindingCollector) -> No
     if share is not None and (fraction := _fraction(share)) is not None:
         findings.record_from(share, "rollout.gpu_memory_utilization", fraction)
     elif share is not None:
-        sentence = f"{share.origin}: {share.value!r} is no share of a GPU; vLLM's is counted as 0.3."
+        sentence = f"{share.origin}: {share.value!r} is not a share of a GPU; 0.3 is assumed for vLLM."
         findings.mark_uncertain("rollout.gpu_memory_utilization", sentence)
     tensor = find("vllm_tensor_parallel_size")
     if tensor is not None and (number := as_int(tensor)) is not None and number > 1:

@@ -184,8 +184,7 @@ class _CpuStorages(LiveBytes):
         live = self.live + size - self._sizes.get(key, 0)
         if self._capacity is not None and live > self._capacity:
             raise OutOfMemoryError(
-                f"Tried to allocate {size} bytes on the CPU, of which {self._capacity} may be used and "
-                f"{self.live} are in use"
+                f"Tried to allocate {size} bytes on the CPU; the limit is {self._capacity}, and {self.live} are in use"
             )
         self.live, self._sizes[key] = live, size
         self.peak = max(self.peak, live)
@@ -475,9 +474,7 @@ def _start_counting(request: Request, plan: dict[str, Any], rank: int, stages: S
         stages.wait("context", {})
         return CpuCounter(plan["limits"][rank])
     if not torch.cuda.is_available():
-        raise RefusedError(
-            f"torch {torch.__version__} sees no GPU through CUDA here; --cpu runs a tiny model on the CPU instead"
-        )
+        raise RefusedError(f"torch {torch.__version__} sees no CUDA GPU; --cpu runs a tiny model on the CPU instead")
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     try:
         torch.ones(1, device="cuda")
@@ -492,7 +489,7 @@ def _start_counting(request: Request, plan: dict[str, Any], rank: int, stages: S
     if keep is not None:  # others hold memory there: the allocator must fail before they do
         allowed.append(free - keep + torch.cuda.memory_reserved())
         if allowed[-1] <= 0:
-            raise RefusedError("another program has taken the rest of the GPU's memory meanwhile; try again")
+            raise RefusedError("another program has taken the rest of the GPU's memory; try again")
     if allowed:
         torch.cuda.set_per_process_memory_fraction(min(1.0, min(allowed) / total))
     stages.wait("context", {})
@@ -541,7 +538,7 @@ def _train(
 ) -> None:
     trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
     if not trained:
-        raise UnsupportedError("no parameter trains, so that there is no backward pass")
+        raise UnsupportedError("no parameter is trained, so there is no backward pass")
     parts["weights"] = _bytes_of([*model.parameters(), *model.buffers(), *_quantization_states(model)], request.device)
     counter.begin_phase(0, "wrapping")
     optimizer, variables = _RealStep(request, trained, counter), [None]

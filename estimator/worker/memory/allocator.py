@@ -93,13 +93,13 @@ class AllocatorSettings:
                 continue
             reader = _READERS.get(name)
             if reader is None:
-                notes.append(_UNMODELLED.get(name, f"allocator option {name!r} is not known and was left out"))
+                notes.append(_UNMODELLED.get(name, f"allocator option {name!r} is not known and was ignored"))
                 continue
             before = replace(cls(), **fields)
             try:
                 reader(value, fields)
             except ValueError as error:
-                notes.append(f"allocator option {name}:{value} was left out: {error}")
+                notes.append(f"allocator option {name}:{value} was ignored: {error}")
                 continue
             if replace(cls(), **fields) != before:
                 followed.append(f"{name}:{value}")
@@ -135,14 +135,14 @@ def _options(text: str) -> list[tuple[str, str]]:
 
 def _boolean(value: str) -> bool:
     if value not in {"True", "False"}:
-        message = "torch takes True or False, written like this"
+        message = "torch accepts only True or False"
         raise ValueError(message)
     return value == "True"
 
 
 def _mebibytes(value: str, minimum: int) -> int:
     if not value.isdecimal() or int(value) < minimum:
-        message = f"torch takes a whole number of MB from {minimum}"
+        message = f"torch accepts a whole number of MB, at least {minimum}"
         raise ValueError(message)
     return int(value) * MIB
 
@@ -153,7 +153,7 @@ def _fraction(value: str, maximum: float) -> float:
     except ValueError:
         fraction = -1.0
     if not 0 < fraction <= maximum:
-        message = "torch takes a share between 0 and 1"
+        message = "torch accepts a share between 0 and 1"
         raise ValueError(message)
     return fraction
 
@@ -161,7 +161,7 @@ def _fraction(value: str, maximum: float) -> float:
 def _power_of_two(value: str, *, zero: bool = False) -> int:
     number = int(value) if value.isdecimal() else -1
     if number < 0 or number & (number - 1) or (number == 0 and not zero):
-        message = "torch takes powers of two"
+        message = "torch accepts powers of two"
         raise ValueError(message)
     return number
 
@@ -192,7 +192,7 @@ def _divisions(value: str) -> tuple[int, ...]:
 
 def _check_native(value: str) -> None:
     if value != "native":
-        message = "only torch's native allocator is modelled, and the figures are for it"
+        message = "vramtop models only torch's native allocator, and these figures are for it"
         raise ValueError(message)
 
 
@@ -483,8 +483,8 @@ class OutOfMemoryError(MemoryError):
         """Reserved after the flush: what is not allocated of it is spread over segments that are partly in use."""
         self.free = limit - reserved
         super().__init__(
-            f"out of memory: {requested / MIB:,.0f} MiB asked for, {self.free / MIB:,.0f} free,"
-            f" {reserved / MIB:,.0f} reserved of which {allocated / MIB:,.0f} allocated"
+            f"out of memory: {requested / MIB:,.0f} MiB requested, {self.free / MIB:,.0f} free, {reserved / MIB:,.0f} "
+            f"reserved of which {allocated / MIB:,.0f} allocated"
         )
 
 

@@ -186,7 +186,9 @@ def prepare_for_training(model: Any, request: Request) -> Any:
         apply_trainable(model, request.trainable)
     if request.training.activation_checkpointing == "full" and not request.loop.checkpoints_parts:
         if not hasattr(model, "gradient_checkpointing_enable"):
-            raise RefusedError(f"{type(model).__name__} has no gradient_checkpointing_enable, as transformers' have")
+            raise RefusedError(
+                f"{type(model).__name__} has no gradient_checkpointing_enable, unlike transformers models"
+            )
         reentrant = request.older.reentrant_checkpoints
         settings = {"use_reentrant": reentrant, **recomputing(request)}
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
@@ -297,8 +299,8 @@ def _from_transformers(fields: dict[str, Any], task: str, attention: str) -> Any
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if name not in known and fields.get("auto_map"):
         raise RefusedError(
-            f"the model type {name!r} comes with code of its own; give --trust-remote-code "
-            "(model.trust_remote_code = true) to have it run"
+            f"the model type {name!r} comes with its own code; give --trust-remote-code (model.trust_remote_code = "
+            "true) to run it"
         )
     if name not in known:
         raise RefusedError(f"transformers {transformers.__version__} does not know the model type {name!r}")
@@ -545,7 +547,7 @@ def make_inputs(model: Any, request: Request) -> dict[str, Any]:
     if request.task == "question-answering":
         return {**inputs, "start_positions": one_per_row, "end_positions": one_per_row.clone()}
     if request.task not in TASKS_WITH_TOKEN_LABELS:
-        raise UnsupportedError(f"no batch can be made for the task {request.task}")
+        raise UnsupportedError(f"vramtop cannot make a batch for the task {request.task}")
     inputs["labels"] = torch.randint(0, _ids(model, request), (rows, tokens))
     if "next_sentence_label" in inspect.signature(model.forward).parameters:  # BERT's pretraining
         inputs["next_sentence_label"] = one_per_row
@@ -568,7 +570,7 @@ def _model_inputs(model: Any, request: Request, rows: int, tokens: int) -> dict[
         return {name: _random_input(model, rows, config.num_mel_bins, frames)}
     if name == "input_values":
         return {name: _random_input(model, rows, tokens)}  # audio samples
-    raise UnsupportedError(f"{type(model).__name__} reads {name}, whose size its config does not say")
+    raise UnsupportedError(f"{type(model).__name__} reads {name}, but its config does not state the size")
 
 
 def _ids(model: Any, request: Request) -> int:

@@ -310,7 +310,7 @@ class FakeGpus(StorageTracker):
         if fake.constant is not None:
             return fake.constant
         if not fake.dtype.is_floating_point:
-            self.doubts.add(f"{program_line()} reads values that only a real run knows")
+            self.doubts.add(f"{program_line()} reads values that are only known in a real run")
         return torch.ones(tuple(fake.shape), dtype=fake.dtype, device=_CPU)
 
     def _value(self, func: Any, args: Any) -> Any:
@@ -328,10 +328,10 @@ class FakeGpus(StorageTracker):
             line, assumed = program_line(), getattr(args[0], "assumed", False)
             if self._is_told(args[0]) and not _asks_for_overflow(line):
                 word = "yes" if assumed else "no"
-                self.doubts.add(f"{line} decides by a value that only a real run knows; {word} is assumed")
+                self.doubts.add(f"{line} branches on a value that is only known in a real run; {word} is assumed")
             return assumed
         if self._is_told(args[0]):
-            self.doubts.add(f"{program_line()} reads a number that only a real run knows; 1 is assumed")
+            self.doubts.add(f"{program_line()} reads a number that is only known in a real run; 1 is assumed")
         return 1
 
     def _is_told(self, tensor: Any) -> bool:

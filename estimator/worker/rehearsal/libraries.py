@@ -73,7 +73,7 @@ def _change_diffusers(module: ModuleType) -> None:
     def from_pretrained(cls: Any, name: Any, **kwargs: Any) -> Any:
         dtype = kwargs.pop("torch_dtype", kwargs.pop("dtype", None))
         if kwargs.get("quantization_config") is not None:
-            raise NotImplementedError("weights that are quantized while they are loaded are not rehearsed yet")
+            raise NotImplementedError("vramtop cannot rehearse weights that are quantized while loading yet")
         hub = {key: value for key, value in kwargs.items() if key in (*_HUB, "force_download")}
         rest = {key: value for key, value in kwargs.items() if key not in (*hub, *_LOADING)}
         config, unused = cls.load_config(name, return_unused_kwargs=True, **hub, **rest)
@@ -163,11 +163,11 @@ def _change_transformers(module: ModuleType) -> None:
 def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
     hub = {key: kwargs.pop(key) for key in _HUB if key in kwargs}
     if kwargs.get("quantization_config") is not None or kwargs.get("load_in_4bit") or kwargs.get("load_in_8bit"):
-        raise NotImplementedError("weights that are quantized while they are loaded are not rehearsed yet")
+        raise NotImplementedError("vramtop cannot rehearse weights that are quantized while loading yet")
     if config is None or isinstance(config, str):
         config = cls.config_class.from_pretrained(config or name, **hub)
     if getattr(config, "quantization_config", None) is not None:
-        raise NotImplementedError("a checkpoint with quantized weights is not rehearsed yet")
+        raise NotImplementedError("vramtop cannot rehearse a checkpoint with quantized weights yet")
     dtype = kwargs.pop("dtype", kwargs.pop("torch_dtype", None))
     if dtype in (None, "auto"):
         import transformers

@@ -56,7 +56,7 @@ def _launch_with_accelerate(words: Sequence[str], gpus: FakeGpus) -> None:
         _start_rank(command[1:], gpus)
 
     def deepspeed(_: Any) -> None:
-        raise NotImplementedError("DeepSpeed's ZeRO is not rehearsed yet")
+        raise NotImplementedError("vramtop cannot rehearse DeepSpeed's ZeRO yet")
 
     args = launch.launch_command_parser().parse_args(words)
     gpus.count = max(gpus.count, (args.num_processes or 1) // (args.num_machines or 1))  # else it starts one process
@@ -99,7 +99,7 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         if not ranks:
             gpus.ranks = size
         elif len(ranks) < gpus.ranks:
-            gpus.doubts.add("what NCCL takes for groups of some of the GPUs is not counted")
+            gpus.doubts.add("NCCL memory for groups of some GPUs is not counted")
         kwargs.pop("backend_options", None)
         return make_group(size, rank, ranks, "fake", store, *args, **kwargs)
 
@@ -149,7 +149,7 @@ def _replicas(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         _register_comm_hook(self.reducer, None, _reduced)
 
     def own_hook(*_: Any) -> None:
-        gpus.doubts.add(f"{program_line()} reduces gradients in its own way, which is not followed")
+        gpus.doubts.add(f"{program_line()} reduces gradients in its own way, which vramtop does not follow")
 
     # C++ makes buckets when a replica is made, and again after the first step
     yield replica, "_ddp_init_helper", gpus.making_buckets(init_replica)
@@ -199,7 +199,7 @@ def _shards(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
 
 def _flat(*_: Any, **__: Any) -> None:
     """Let FSDP1 end with a sentence."""
-    raise NotImplementedError("FullyShardedDataParallel (FSDP1) is not rehearsed yet")
+    raise NotImplementedError("vramtop cannot rehearse FullyShardedDataParallel (FSDP1) yet")
 
 
 def _reduced(_state: Any, bucket: Any) -> Any:

@@ -284,7 +284,7 @@ class Scratch:
             if isinstance(path, (str, bytes)) and not is_opened_next:
                 text = os.path.normpath(os.path.join(self._os.getcwd(), os.fsdecode(path)))
                 if not self._is_free(text):
-                    raise PermissionError(13, "a rehearsal changes no files", text)
+                    raise PermissionError(13, "a rehearsal must not change files", text)
 
 
 class _Entries:

@@ -426,7 +426,7 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         return optimizer.step(*args, **kwargs)  # no gradient overflows
 
     def compiled(model: Any = None, **_: Any) -> Any:
-        gpus.doubts.add("torch.compile is not followed: the memory is that of the program without it")
+        gpus.doubts.add("torch.compile has no effect in a rehearsal: the figures are those of the program without it")
         return model if model is not None else (lambda each: each)
 
     yield from recurrent_layers(lambda each: isinstance(each, FakeTensor), gpus.doubts)

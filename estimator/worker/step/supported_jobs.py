@@ -58,13 +58,13 @@ def _unsupported_settings(request: Request) -> Iterator[str]:
     counts = (request.config.get(name) for name in _LAYER_NAMES)
     layers = max((count for count in counts if isinstance(count, int)), default=1)
     if layers > _MAX_LAYERS:
-        yield f"a model of {layers:,} layers cannot be traced in time, at most {_MAX_LAYERS}"
+        yield f"a model of {layers:,} layers cannot be traced in time; the limit is {_MAX_LAYERS}"
     yield from _unsupported_training(request)
     yield from _unsupported_parallelism(request)
     if request.lora is not None and request.lora.quantization != "none" and request.parallel.tensor > 1:
         yield (
-            f"weights that bitsandbytes quantizes to {request.lora.quantization} do not run under tensor parallelism: "
-            "split, they lose their quantization state"
+            f"bitsandbytes {request.lora.quantization} weights do not work with tensor parallelism: splitting loses "
+            "their quantization state"
         )
 
 
@@ -77,7 +77,7 @@ def _unsupported_training(request: Request) -> Iterator[str]:
         yield "bitsandbytes' optimizers under ZeRO cannot be traced"
     yield from _unrun_passes(request, "traced")
     if training.activation_checkpointing == "selective" and training.framework != "torchtitan":
-        yield f"selective activation checkpointing is no setting of {training.framework} and cannot be traced"
+        yield f"{training.framework} has no selective activation checkpointing, so it cannot be traced"
     yield from _unrun_settings(request, "traced")
     tokens = training.micro_batch * training.sequence_length
     if tokens > _MAX_TOKENS:
@@ -111,7 +111,7 @@ def _unsupported_loop(request: Request) -> Iterator[str]:
     if request.parallel.tensor > 1:
         yield f"tensor parallelism of {framework} with these settings cannot be traced"
     if request.code is not None and request.code.model:
-        yield "fused kernels in code of your own cannot be traced"
+        yield "fused kernels in your own code cannot be traced"
 
 
 def _unsupported_experts(request: Request) -> Iterator[str]:
@@ -123,7 +123,7 @@ def _unsupported_experts(request: Request) -> Iterator[str]:
     if framework != "automodel" or family in _AUTOMODEL_EXPERTS:
         yield f"the experts of {framework} are not those of transformers and cannot be traced"
     if request.loop.fused:
-        yield "Liger-Kernel's experts cannot be traced; fused_kernels = [] is a job without them"
+        yield "Liger-Kernel's experts cannot be traced; set fused_kernels = [] for a job without them"
     if request.training.activation_checkpointing == "full":
         yield "AutoModel's checkpointing of experts cannot be traced"
 
@@ -134,7 +134,7 @@ def _unsupported_own_experts(request: Request) -> Iterator[str]:
     if training.compile:
         yield f"torch.compile of the experts of {framework} cannot be traced"
     if framework == "torchtune" and training.precision != "bf16":
-        yield "torchtune's experts multiply bf16 weights only, so that other precisions cannot be traced"
+        yield "torchtune's experts multiply only bf16 weights, so other precisions cannot be traced"
     if request.lora is not None and request.lora.quantization != "none":
         yield f"quantized experts of {framework} cannot be traced"
     if request.lora is not None and not set(request.lora.targets) <= _ATTENTION_TARGETS:
@@ -164,7 +164,7 @@ def _unsupported_litgpt(request: Request) -> Iterator[str]:
     if request.attention == "eager":
         yield "LitGPT has no eager attention, so it cannot be traced"
     if request.trainable is not None:
-        yield "parts of LitGPT's model that train cannot be traced"
+        yield "training parts of LitGPT's model cannot be traced"
     if lora is not None and lora.quantization == "int8":
         yield "LitGPT's 8-bit layers cannot be traced"
     if lora is not None and request.training.activation_checkpointing == "full" and lora.quantization != "none":
@@ -226,11 +226,14 @@ def _unsupported_expert_parallelism(request: Request) -> Iterator[str]:
     """Yield what is unknown of experts that are split over ranks: torchtitan's under FSDP2 are known."""
     parallel = request.parallel
     if not request.loop.experts or request.training.framework != "torchtitan" or parallel.strategy != "fsdp2":
-        yield "expert parallelism cannot be traced, but for torchtitan's under fsdp2"
+        yield "expert parallelism cannot be traced, except torchtitan's under fsdp2"
     if parallel.data_replicate > 1:
         yield "expert parallelism with replicas cannot be traced"
     if parallel.data_shard % parallel.expert:
-        yield f"experts over {parallel.expert} of {parallel.data_shard} ranks cannot be traced: they do not divide"
+        yield (
+            f"experts over {parallel.expert} of {parallel.data_shard} ranks cannot be traced: the numbers do not "
+            "divide evenly"
+        )
 
 
 def _unsupported_zero(request: Request) -> Iterator[str]:
@@ -241,7 +244,7 @@ def _unsupported_zero(request: Request) -> Iterator[str]:
     if parallel.tensor > 1:
         yield "tensor parallelism under ZeRO cannot be traced"
     if parallel.zero_stage == 1 and wide:
-        yield "fp32 gradients of bf16 weights under ZeRO 1 cannot be traced: DeepSpeed has another optimizer for them"
+        yield "fp32 gradients of bf16 weights under ZeRO 1 cannot be traced: DeepSpeed uses another optimizer for them"
 
 
 def _unsupported_megatron_fsdp(request: Request) -> Iterator[str]:
@@ -255,7 +258,7 @@ def _unsupported_megatron_fsdp(request: Request) -> Iterator[str]:
     if request.lora is not None and request.lora.quantization != "none":
         yield f"weights quantized to {request.lora.quantization} under Megatron-FSDP cannot be traced"
     if any(request.config.get(name) for name in _EXPERTS):
-        yield "experts under Megatron-FSDP, which needs a mesh of their own, cannot be traced"
+        yield "experts under Megatron-FSDP cannot be traced: they need their own mesh"
     if parallel.outer_sharding != "none":
         yield "Megatron-FSDP's sharding over replicas cannot be traced"
     weights = "fp32" if training.precision == "fp32" else "bf16"
@@ -322,7 +325,7 @@ def _unmeasured_training(request: Request) -> Iterator[str]:
             "(training.fused_kernels, training.loss) the job can be measured on the CPU"
         )
     if request.optimizer is None and training.optimizer != "none" and training.mode == "train":
-        yield f"the optimizer {training.optimizer} has no class that could be stepped here"
+        yield f"vramtop has no class for the optimizer {training.optimizer} to run"
     yield from _unrun_passes(request, "measured")
     if training.activation_checkpointing not in ("none", "full"):
         yield f"activation checkpointing {training.activation_checkpointing} cannot be measured, none and full can"
@@ -337,7 +340,7 @@ def _unmeasured_compile(request: Request) -> Iterator[str]:
     training, lora = request.training, request.lora
     if request.device == "cpu":
         yield (
-            "torch.compile can be measured on a GPU only: on the CPU its kernels allocate where nothing counts them; "
+            "torch.compile can be measured on a GPU only: on the CPU, allocations by its kernels are not counted; "
             "without training.compile the job can be measured"
         )
     if training.mode != "train" or training.loss != "full":
@@ -357,7 +360,7 @@ def _unmeasured_parallelism(request: Request) -> Iterator[str]:
         if getattr(parallel, name) > 1:
             yield f"{name} parallelism cannot be measured"
     if parallel.device_map is not None:
-        yield "modules that a device map places on several devices cannot be measured"
+        yield "a device map over several devices cannot be measured"
     if parallel.tensor > 1 and parallel.data_replicate > 1 and not parallel.sharded:
         yield "copies of tensor-parallel ranks cannot be measured; one copy takes the same memory (data_replicate = 1)"
     if parallel.cpu_offload != "none" and not parallel.sharded:

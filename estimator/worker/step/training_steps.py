@@ -212,7 +212,7 @@ class OptimizerFactory:
                     raise UnsupportedError(f"{self.kind.__name__} needs the argument {name}")
                 own["lr"] = 1e-4
         if names and names[0] in ("model", "module"):
-            raise UnsupportedError(f"{self.kind.__name__} is made from a model, not from parameters")
+            raise UnsupportedError(f"{self.kind.__name__} is created from a model, not from parameters")
         if names and names[0] == "named_parameters":
             return self.kind(named, **own)
         parameters = [parameter for _, parameter in named]
@@ -621,7 +621,7 @@ def _build_and_run(request: Request, whole: Any) -> TracedSteps:
     prepare_loop(model, request)
     sizes = [(element_count(parameter), parameter.requires_grad) for parameter in model.parameters()]
     if not inference and not any(trained for _, trained in sizes):
-        raise UnsupportedError("no parameter trains, so that there is no backward pass")
+        raise UnsupportedError("no parameter is trained, so there is no backward pass")
     model = parallelize(model, request)
     mark_embeddings(model)
     held = model.parameters() if request.parallel.flat_sharded else ()  # FSDP1's shards begin and end anywhere
@@ -695,7 +695,9 @@ def parallelize(model: Any, request: Request) -> Any:
         plan = load_user_plan(model, request)
         apply_tensor_parallelism(model, mesh["tensor"], plan=plan, sequence_parallel=parallel.sequence_parallel)
     if parallel.sharded and not hasattr(model, "get_input_embeddings"):
-        raise UnsupportedError(f"{type(model).__name__} is no transformers model, whose units FSDP2 would wrap")
+        raise UnsupportedError(
+            f"{type(model).__name__} is not a transformers model, so vramtop does not know the units that FSDP2 wraps"
+        )
     if parallel.sharded:
         data_parallel.apply_fsdp2(model, parallel, mesh, autocast_dtype(request), request.loop)
     return model

@@ -406,7 +406,7 @@ class LeftAlone:
             keys = change({(pid, start) for pid, start in saved})
             return sorted((key for key in keys if is_running(key)), key=str)[:_MAX_PROCESSES]
 
-        change_in_background(lambda: self._file, changed, self.notify, thread="save what is left alone")
+        change_in_background(lambda: self._file, changed, self.notify, thread="save the processes left alone")
 
     @property
     def _file(self) -> UserFile[_Keys]:

@@ -94,7 +94,7 @@ def why_no_measurement(board: Board, candidate: Callable[[ProcessKey], Candidate
         if run.missing:
             more = len(run.missing) - _MOST_KEYS
             keys = ", ".join(run.missing[:_MOST_KEYS]) + (f" and {more} more" if more > 0 else "")
-            return _sentence(f"{keys} could not be read from it", first, ended=ended, one=len(run.missing) == 1)
+            return _sentence(f"{keys} could not be read from the run", first, ended=ended, one=len(run.missing) == 1)
         if run.problem is not None:
             return _sentence(f"there is no budget ({run.problem.rstrip('.')})", first, ended=ended)
     for row in board.processes:
@@ -109,9 +109,9 @@ def why_no_measurement(board: Board, candidate: Callable[[ProcessKey], Candidate
 def _sentence(reason: str, pid: int | None, *, ended: bool, one: bool = False) -> str:
     if ended or pid is None:
         what = "it" if one else "them"
-        helps = f"name {what} on its command line, or with vramtop run --fit --set KEY=VALUE -- COMMAND"
+        helps = f"name {what} on its command line or with vramtop run --fit --set KEY=VALUE -- COMMAND"
     else:
-        helps = f"vramtop attach {pid} shows what was read, and with --set KEY=VALUE keeps one"
+        helps = f"vramtop attach {pid} shows the settings; add --set KEY=VALUE to keep a measurement"
     return f"no measurement of this run is kept: {reason}; {helps}"
 
 

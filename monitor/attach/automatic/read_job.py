@@ -55,7 +55,7 @@ def answer(request: ReadRequest | TraceRequest) -> RunAnswer:
     except VramtopError as error:
         return RunAnswer(reason="unreadable", sentence=error.message)
     except Exception as error:  # noqa: BLE001 - one bad process must not stop the others
-        sentence = f"reading it failed, an error of vramtop's ({type(error).__name__}); please report it"
+        sentence = f"reading it failed ({type(error).__name__}); this is a bug in vramtop, please report it"
         return RunAnswer(reason="unreadable", sentence=sentence, traceback=traceback.format_exc())
 
 
@@ -119,9 +119,9 @@ def _with_budget(request: ReadRequest, attachment: Attachment) -> RunAnswer:
     reading = attachment.reading
     missing, job = reading.still_missing(request.settings), reading.job(request.settings)
     reason: NoBudgetReason | None = None
-    sentence = "its model is not known"
+    sentence = "vramtop does not know its model"
     if missing and not any(_shows_training(finding) for finding in reading.findings):
-        reason, sentence = "job not read", "nothing in it says what it trains"
+        reason, sentence = "job not read", "it does not say what it trains"
     elif "model.id" in missing:
         reason = "needs model"
     if reason is not None:

@@ -138,7 +138,7 @@ class PrometheusClient:
             return decode_json(text, _Answer[answer]).data  # type: ignore[valid-type]
         except LimitError:
             raise QueryError(
-                f"{self.url} does not answer as Prometheus does; is it Prometheus' address, with its path prefix?"
+                f"{self.url} does not answer like Prometheus; is this its address, with its path prefix?"
             ) from None
 
     def _read(self, url: str) -> bytes:
@@ -149,7 +149,7 @@ class PrometheusClient:
         try:
             answer = fetch(request, self._limit, tls=self._tls)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise QueryError(f"{self.url} cannot be asked: {_reason(error)}") from None
+            raise QueryError(f"{self.url} cannot be queried: {_reason(error)}") from None
         if not answer.is_success:
             raise QueryError(self._refusal(answer))
         return answer.content
@@ -158,11 +158,11 @@ class PrometheusClient:
         """Return in words why the server refuses; credentials are for it alone, so that no redirection is followed."""
         if answer.status == http.HTTPStatus.UNAUTHORIZED:
             return (
-                f"{self.url} wants to know who asks: give --prometheus-token-file, or VRAMTOP_PROMETHEUS_USER and "
+                f"{self.url} requires authentication: give --prometheus-token-file, or VRAMTOP_PROMETHEUS_USER and "
                 "VRAMTOP_PROMETHEUS_PASSWORD in the environment"
             )
         if answer.status == http.HTTPStatus.FORBIDDEN:
-            return f"{self.url} does not allow these credentials to query; ask its administrators, or give others"
+            return f"{self.url} does not let these credentials query; ask its administrators, or give other credentials"
         if answer.status in _REDIRECTS:
             target = urllib.parse.urlsplit(answer.headers.get("Location") or "")
             return (
@@ -196,7 +196,7 @@ def _checked_url(url: str) -> str:
         host, port, parts = None, None, urllib.parse.urlsplit("")
     del port  # is checked by being read
     if parts.scheme not in ("http", "https") or not host:
-        raise InputError(f"--prometheus {displayed(url)[:200]} is no address such as http://prometheus:9090")
+        raise InputError(f"--prometheus {displayed(url)[:200]} is not an address like http://prometheus:9090")
     if parts.username is not None or parts.password is not None:
         raise InputError(
             "--prometheus takes no password in the address, where other users can see it: set "

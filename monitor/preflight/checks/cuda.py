@@ -75,7 +75,7 @@ def check_cuda_runtime(context: CheckContext) -> CheckResult:
     driver = context.machine.snapshot.source.cuda_version if context.machine.snapshot else None
     built = f"torch {build.version} is built with CUDA {build.cuda}"
     if driver is None:
-        return passes(f"{built}; the driver that will run it is not known")
+        return passes(f"{built}; the driver that will run the job is not known")
     return _compare_cuda(built, build.cuda, driver)
 
 
@@ -103,18 +103,18 @@ def check_compute_capability(context: CheckContext) -> CheckResult:
     known = context.machine.capabilities()
     capabilities = {device.index: known[device.index] for device in devices if device.index in known}
     if not capabilities and context.machine.is_described:
-        return skips("a GPU of that size, of which no more is known")
+        return skips("only the size of that GPU is known")
     if not capabilities:
         return inconclusive("the compute capability of the GPUs is not known")
     build = context.torch_build()
     if build.architectures is None:
-        return skips("torch names no architectures that it is built for: see the CUDA runtime")
+        return skips("torch does not list its architectures: see the CUDA runtime check")
     support = {index: kernel_support(each, build.architectures) for index, each in capabilities.items()}
     built = f"torch {build.version} has kernels for {' '.join(build.architectures)}"
     unsupported = [index for index, kind in support.items() if kind is None]
     if unsupported:
         gpus = ", ".join(f"GPU {index} ({_dotted(capabilities[index])})" for index in unsupported[:4])
-        return fails(f"{built}, none of them for {gpus}", "install a torch that is built for these GPUs")
+        return fails(f"{built}, but none for {gpus}", "install a torch that is built for these GPUs")
     shown = ", ".join(sorted({_dotted(each) for each in capabilities.values()}))
     if "ptx" in support.values():
         return warns(f"{built}; for {shown} they are compiled from PTX when the job first starts")
@@ -139,7 +139,7 @@ def check_visible_devices(context: CheckContext) -> CheckResult:
         return fails(f"{setting}: no GPU is visible", f"correct {_name(context)}, or leave it out")
     gpus, ranks, total = f"GPU {gpu_list(indices)}", context.ranks_here, len(snapshot.gpus)
     if len(indices) < ranks and not names_mig:
-        return _too_few(context, f"{setting}: {ranks} ranks, and only {gpus} for them", total)
+        return _too_few(context, f"{setting}: {ranks} ranks, but only {gpus} for them", total)
     found = f"{setting}: {ranks} {'rank' if ranks == 1 else 'ranks'} on {gpus} of {total}"
     chosen = list(dict.fromkeys(device.index for device in context.machine.devices))
     if context.machine.chosen and not set(indices) <= set(chosen):
@@ -158,7 +158,7 @@ def _too_few(context: CheckContext, found: str, gpus: int) -> CheckResult:
     if context.ranks_here <= gpus:
         return fails(found, f"name as many GPUs in {_name(context)} as there are ranks")
     if context.local_ranks is None:
-        return fails(found, "start fewer ranks; if others run on other machines, give the whole launch line")
+        return fails(found, "start fewer ranks; if some run on other machines, give the whole launch line")
     return fails(found, "start fewer ranks on this machine")
 
 

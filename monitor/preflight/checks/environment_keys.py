@@ -48,7 +48,7 @@ def check_hub_token(context: CheckContext) -> CheckResult:
     if access.answer in ("gated", "absent", "refused"):
         found = f"HF_TOKEN is not set, nor is there a token in {token_file(context.environ)}"
         return fails(found, "set HF_TOKEN where the job is started, or run: hf auth login")
-    return skips("the hub asks for none" if access.answer == "open" else "the hub does not answer")
+    return skips("the hub requires none" if access.answer == "open" else "the hub does not answer")
 
 
 def check_environment_keys(context: CheckContext) -> CheckResult:
@@ -58,7 +58,7 @@ def check_environment_keys(context: CheckContext) -> CheckResult:
     """
     keys = list(required_keys(context))
     if not keys:
-        return skips("the job asks for none")
+        return skips("the job needs none")
     values = {key.name: context.environ.get(key.name, "") for key in keys}
     missing = [key for key in keys if not values[key.name].strip() and key.alternative is None]
     present = "; ".join(_present_text(key, values[key.name]) for key in keys if key not in missing)
@@ -69,7 +69,7 @@ def check_environment_keys(context: CheckContext) -> CheckResult:
     padded = [name for name, value in values.items() if value != value.strip()]
     if padded:
         found = f"{present}; {', '.join(padded)} begins or ends with white space"
-        return warns(found, "set it again without: services refuse such a key")
+        return warns(found, "set it again without white space: services reject such a key")
     return passes(present)
 
 

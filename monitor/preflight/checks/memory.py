@@ -37,7 +37,7 @@ def check_lower_bound(context: CheckContext) -> CheckResult:
         return skips(f"{words}; there is no GPU to compare it with")
     devices = [device for device in target_devices(context) if device.available_bytes is not None]
     if not devices:
-        return inconclusive(f"{words}; how much is free is not known")
+        return inconclusive(f"{words}; the free memory is not known")
     devices.sort(key=lambda device: -(device.available_bytes or 0))
     # with a pipeline the stages differ, and the largest one needs at least the mean
     last = 0 if context.job.parallel.pipeline > 1 else min(context.ranks_here, len(devices)) - 1
@@ -77,9 +77,9 @@ def check_host_memory(context: CheckContext) -> CheckResult:
     """
     need, host = context.quick_budget().host, context.machine.host
     if host is None:
-        return skips("how much the machine has is not known (--host-memory)")
+        return skips("the machine's memory is not known (--host-memory)")
     if need is None:
-        return skips("how much of it the job needs is not known")
+        return skips("the job's need is not known")
     ranks = context.ranks_here
     if context.machine.is_described and context.local_ranks is None:
         ranks = min(ranks, RANKS_OF_DESCRIBED_HOST)
@@ -120,7 +120,7 @@ def _advice(budget: Budget, context: CheckContext) -> str:
         flag = context.devices.by_flag
         chosen = f"CUDA_VISIBLE_DEVICES={','.join(names)}" if flag is None else f"GPU {','.join(names)}; change {flag}"
         return f"it fits on others: {chosen}"
-    return "vramtop fit says what would make it smaller"
+    return "vramtop fit suggests how to make it smaller"
 
 
 def _deepest_budget(context: CheckContext) -> tuple[Budget, str]:
@@ -128,7 +128,7 @@ def _deepest_budget(context: CheckContext) -> tuple[Budget, str]:
     try:
         budget = context.deepest_budget()
     except CancelledError:
-        return context.quick_budget(), "closed form: anything deeper took too long"
+        return context.quick_budget(), "closed form: deeper methods took too long"
     return budget, _METHOD_TEXTS[budget.method]
 
 

@@ -28,9 +28,9 @@ def check_model_files(context: CheckContext) -> CheckResult:
     """
     location = find_model_location(context.job, context.environ)
     if location is None:
-        return skips("the job names no model that would be loaded from files")
+        return skips("the job loads no model from files")
     if not _loads_hub_weights(context):
-        return skips(f"{context.job.training.framework} loads no Hugging Face weights by itself")
+        return skips(f"{context.job.training.framework} does not load Hugging Face weights itself")
     folder = inspect_model(location, context.job)
     if location.hub_id is None:
         return _in_folder(location, folder)
@@ -80,7 +80,7 @@ def check_model_access(context: CheckContext) -> CheckResult:
     if location is None or location.hub_id is None or not _loads_hub_weights(context):
         return skips("nothing needs to be downloaded from the hub")
     if is_downloaded(location, context.job):
-        return skips("all files are here, so the hub is not asked")
+        return skips("all files are here, so the hub is not queried")
     access = context.hub_access()
     found = f"{location.hub_id}: {access.message}"
     match access.answer:
@@ -93,7 +93,7 @@ def check_model_access(context: CheckContext) -> CheckResult:
         case "refused":
             return fails(found, "make a new token with read access, then set HF_TOKEN or run: hf auth login")
         case "absent":
-            return fails(found, "correct model.id, or set HF_TOKEN of an account that may see it")
+            return fails(found, "correct model.id, or set HF_TOKEN for an account that has access")
         case "offline":
             return skips(found)
         case _:

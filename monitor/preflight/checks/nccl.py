@@ -18,7 +18,7 @@ from ..context import CheckContext, CheckResult, fails, inconclusive, passes, sk
 _MIN_SHARED_BYTES = GIB
 """NVIDIA's recommendation for containers for NCCL (``--shm-size=1g``); Docker's own default is 64 MiB."""
 _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-_SINGLE_RANK = "a single rank has nothing to communicate with"
+_SINGLE_RANK = "not needed: one GPU"
 _OTHER_MACHINE = "the job is for another machine than this one"
 
 
@@ -94,7 +94,7 @@ def check_shared_memory(context: CheckContext, folder: Path = Path("/dev/shm")) 
     if reason is not None:
         return skips(reason)
     if context.environ.get("NCCL_SHM_DISABLE", "") == "1":
-        return skips("NCCL_SHM_DISABLE=1: NCCL does without")
+        return skips("NCCL_SHM_DISABLE=1: NCCL does not use it")
     advice = "make it larger; in a container --shm-size=1g, or --ipc=host"
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         return fails(f"{folder} does not exist or cannot be written to", advice)
@@ -102,7 +102,7 @@ def check_shared_memory(context: CheckContext, folder: Path = Path("/dev/shm")) 
     free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
     found = f"{folder}: {format_gib(free, digits=2)} GiB free of {format_gib(total, digits=2)}"
     if free < MIB:
-        return fails(f"{found}: it is full", "delete files that ended programs have left there, or make it larger")
+        return fails(f"{found}: it is full", "delete files left by ended programs, or make it larger")
     return warns(found, advice) if free < _MIN_SHARED_BYTES else passes(found)
 
 

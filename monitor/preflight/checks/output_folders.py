@@ -21,7 +21,7 @@ def check_output_folder(context: CheckContext) -> CheckResult:
     path = context.path(run.output_dir)
     refused = write_error(path)
     if refused is not None:
-        return fails(f"{path} cannot be written to: {refused}", "choose another output_dir, or its rights")
+        return fails(f"{path} cannot be written to: {refused}", "choose another output_dir, or change its permissions")
     if has_no_inodes(path):
         return fails(f"{nearest_existing_folder(path)} has no inodes left", "delete files there")
     free = free_bytes(path)
@@ -43,7 +43,7 @@ def _compare_space(path: Path, free: int, size: int, limit: int | None) -> Check
     if limit is None:
         return passes(f"{found}: room for {count:,}; none is deleted unless save_total_limit says so")
     if count < limit + 1:  # the new one is written before the oldest is deleted
-        found = f"{found}: room for {count}, and {limit} and the newest are kept"
+        found = f"{found}: room for {count}, but {limit} and the newest are kept"
         return warns(found, "make room, or lower save_total_limit")
     return passes(f"{found}: room for the {limit} that are kept")
 
@@ -54,7 +54,7 @@ def check_log_folder(context: CheckContext) -> CheckResult:
     Fail if it cannot be written to.
     """
     if context.job.run.logging_dir is None:
-        return skips("logs go where the checkpoints go (run.logging_dir is not set)")
+        return skips("logs go to the checkpoint folder (run.logging_dir is not set)")
     path = context.path(context.job.run.logging_dir)
     error = write_error(path)
     if error is not None or has_no_inodes(path) or not free_bytes(path):
@@ -80,9 +80,9 @@ def check_reporting_targets(context: CheckContext) -> CheckResult:
         found = f"{python.path} has no {', '.join(missing)}"
         if not python.is_certain:
             return inconclusive(f"{found} ({python.origin})", "name the job's Python with --python")
-        return fails(found, f"{python.path} -m pip install {' '.join(missing)}, or report elsewhere")
+        return fails(found, f"{python.path} -m pip install {' '.join(missing)}, or report to another target")
     if unknown:
-        return warns(f"{', '.join(unknown)}: not a target that transformers knows", "correct run.report_to")
+        return warns(f"{', '.join(unknown)}: not a target that transformers supports", "correct run.report_to")
     return passes(f"{', '.join(targets)}: importable by {python.path}")
 
 

@@ -178,7 +178,7 @@ class NvmlLinks:
         """Return the PCIe link; each of the two traffic counters takes the driver 20 ms. None: nothing is known."""
         ask = self._questions.ask
         if self._pcie_max is None:
-            what = "what its PCIe link can do"
+            what = "the maximum speed of its PCIe link"
             self._pcie_max = (
                 ask("pcie.max_generation", what, "nvmlDeviceGetMaxPcieLinkGeneration"),
                 ask("pcie.max_width", what, "nvmlDeviceGetMaxPcieLinkWidth"),
@@ -358,7 +358,7 @@ class NvmlDetails:
             "nvlink": self._links.nvlink(),
         }
         if figures["slowdown_c"] is None:
-            what = "at which temperature it slows down"
+            what = "the temperature at which it slows down"
             margin = ask("slowdown_margin_c", what, "nvmlDeviceGetMarginTemperature")
             figures["slowdown_margin_c"] = None if margin is None or margin < _MIN_MARGIN_C else margin
         bar1 = ask("bar1_total_bytes", "its BAR1 memory", "nvmlDeviceGetBAR1MemoryInfo")
@@ -382,8 +382,8 @@ class NvmlDetails:
         return {
             "sm_max_mhz": ask("sm_max_mhz", "its highest clock", clock, _SM),
             "memory_max_mhz": ask("memory_max_mhz", "its highest memory clock", clock, _MEMORY),
-            "slowdown_c": ask("slowdown_c", "at which temperature it slows down", threshold, _SLOWDOWN),
-            "shutdown_c": ask("shutdown_c", "at which temperature it shuts down", threshold, _SHUTDOWN),
+            "slowdown_c": ask("slowdown_c", "the temperature at which it slows down", threshold, _SLOWDOWN),
+            "shutdown_c": ask("shutdown_c", "the temperature at which it shuts down", threshold, _SHUTDOWN),
             "power_max_w": None if limits is None else limits[1] / 1000,  # NVML counts milliwatts
             "power_default_w": None if default is None else default / 1000,
             "vbios": None if vbios is None else sanitize_line(str(vbios)),
@@ -394,7 +394,7 @@ class NvmlDetails:
         }
 
     def _reasons(self) -> int | None:
-        reasons: int | None = self._questions.ask("clock_reasons", "what holds its clocks back", _REASONS)
+        reasons: int | None = self._questions.ask("clock_reasons", "what limits its clocks", _REASONS)
         return reasons
 
     def _fans(self) -> tuple[int, ...] | None:

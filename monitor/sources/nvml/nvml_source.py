@@ -241,7 +241,7 @@ class _ReadingPass:
 def _stale_reading(device: NvmlDevice, last: GpuReading | None, seconds: float) -> GpuReading:
     """Return the last reading of a device that hangs, if there is one, with a fault that gives the reason."""
     call = device.pending_call or "reading it"
-    figures = "nothing is known of it yet" if last is None or last.total_bytes is None else "its figures are old"
+    figures = "it has no figures yet" if last is None or last.total_bytes is None else "its figures are old"
     message = f"the driver hangs on this GPU: {call} has not returned for {seconds:.0f} s; {figures}"
     fault = Fault(field=None, code=NO_ANSWER, message=message)
     reading = last or device.missing()
@@ -392,7 +392,7 @@ class NvmlSource:
             self._count_thread.wait(self._timeout)
         if not self._count_thread.idle:
             seconds = time.monotonic() - self._count_since
-            message = f"nvmlDeviceGetCount has not returned for {seconds:.0f} s: GPUs that come or go are not noticed"
+            message = f"nvmlDeviceGetCount has not returned for {seconds:.0f} s: added or removed GPUs are not noticed"
             self._count_fault = Fault(field=None, code=NO_ANSWER, message=f"the driver's call {message}")
             return
         self._count_since, self._count_fault = None, None

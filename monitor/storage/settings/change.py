@@ -93,9 +93,11 @@ def change_settings(changes: Changes, environ: Mapping[str, str] = os.environ) -
     if not may_change_files():
         return
     if not os.path.isabs(named):  # noqa: PTH117 - no home is known
-        raise CannotTellError("Settings are kept nowhere: set HOME, XDG_CONFIG_HOME or VRAMTOP_CONFIG.")
+        raise CannotTellError("Settings cannot be saved: set HOME, XDG_CONFIG_HOME or VRAMTOP_CONFIG.")
     if named == NO_FILE:
-        raise CannotTellError(f"Settings are kept nowhere: vramtop was told to use no file (VRAMTOP_CONFIG={NO_FILE}).")
+        raise CannotTellError(
+            f"Settings cannot be saved: vramtop was started without a settings file (VRAMTOP_CONFIG={NO_FILE})."
+        )
     folder = Path(named).parent
     try:
         make_own_folder(Path(named))

@@ -168,7 +168,7 @@ def _leaves(tables: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 def _unknown(name: str, value: object) -> str:
     if name in REMOVED:
-        return f"{name} is no setting any more and is ignored: {REMOVED[name]}"
+        return f"{name} is no longer a setting and is ignored: {REMOVED[name]}"
     what = "table" if isinstance(value, dict) else "setting"
     if name in TABLES:
         return f"{name} is a table: write [{name}], and its settings below"
@@ -282,4 +282,6 @@ def _unreadable(file: str, error: OSError) -> FileSettings:
 
 
 def _may_be_written(file: str, name: str, distrust: str) -> str:
-    return f"{file}: {name} is not used, as others may decide what it says: {distrust}; chmod go-w it, and own it"
+    return (
+        f"{file}: {name} is not used, because others may change it: {distrust}; own the file and run chmod go-w on it"
+    )

@@ -202,7 +202,7 @@ def _is_backwards(gpus: tuple[str, ...]) -> str | None:
     for gpu in gpus:
         first, _, last = gpu.partition("-")
         if first.isdigit() and last.isdigit() and int(first) > int(last):
-            return f'"{gpu}" is no range; give "{last}-{first}"'
+            return f'"{gpu}" is not a range; give "{last}-{first}"'
     return None
 
 
@@ -210,7 +210,7 @@ def _is_no_time(hours: str) -> str | None:
     """Return what is wrong with quiet hours that end when they begin."""
     times = [tuple(map(int, time.split(":"))) for time in hours.split("-") if ":" in time]
     same = len(times) > len(set(times))
-    return "quiet hours end at another time than they begin; give off for none" if same else None
+    return "quiet hours must end at another time than they begin; give off for none" if same else None
 
 
 SETTINGS: tuple[Setting, ...] = (

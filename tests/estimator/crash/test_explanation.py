@@ -61,7 +61,7 @@ def test_other_processes_are_the_cause_only_if_they_hold_enough() -> None:
 
 def test_fragmentation_is_the_cause_only_if_enough_is_unused() -> None:
     enough = said(failure(unallocated_bytes=5 * GIB, allocated_bytes=17 * GIB))
-    assert "Fragmentation: 5.00 GiB are reserved and unused, more than the 2.00 GiB asked for" in enough
+    assert "Fragmentation: 5.00 GiB are reserved and unused, more than the 2.00 GiB requested" in enough
     assert "expandable_segments:True" in enough
     assert "Fragmentation adds to it" in said(failure(unallocated_bytes=3 * GIB // 2))
     assert "Fragmentation" not in said(failure(unallocated_bytes=GIB // 4))
@@ -74,7 +74,7 @@ def test_a_snapshot_says_in_which_pieces() -> None:
     found = snapshot_of(run, 40, 30, 20)
     failed = failure_of_snapshot(found)
     assert failed is not None
-    assert "in 3 free blocks of which the largest has 40 MiB" in said(failed, snapshot=found)
+    assert "in 3 free blocks, the largest of 40 MiB" in said(failed, snapshot=found)
 
 
 def test_one_tensor_larger_than_the_gpu() -> None:
@@ -101,7 +101,7 @@ def test_more_than_the_gpu_has_was_moved_to_cpu_ram() -> None:
 def test_more_free_than_was_asked_for_is_another_limit() -> None:
     roomy = failure(free_bytes=4 * GIB, allocated_bytes=10 * GIB, unallocated_bytes=3 * GIB, process_bytes=14 * GIB)
     text = said(roomy)
-    assert "The GPU had room: 4.00 GiB were free, and 2.00 GiB were asked for. Another limit was reached" in text
+    assert "The GPU had room: 4.00 GiB were free, and 2.00 GiB were requested. Another limit was reached" in text
     assert "Fragmentation" not in text
     assert "without them" not in text
     assert "had room" not in said(failure(allowed_bytes=12 * GIB, free_bytes=10 * GIB, allocated_bytes=10 * GIB))
@@ -111,7 +111,7 @@ def test_logits_without_a_job() -> None:
     """By the line that failed, or by tokens x vocabulary x 4 bytes of a vocabulary that is known."""
     place = StackFrame(file="/env/transformers/models/llama/modeling_llama.py", line=9, function="forward")
     line = replace(failure("forward", tried_bytes=3 * GIB), place=place, code="logits = logits.float()")
-    assert "`logits = logits.float()`, works on the logits (tokens x vocabulary), of which 3.00 GiB" in said(line)
+    assert "`logits = logits.float()`, works on the logits (tokens x vocabulary); 3.00 GiB" in said(line)
     assert "use_liger_kernel=True" in said(line)
     size = 16_384 * 128_256 * 4
     for tried in (size, round(round(size / GIB, 2) * GIB)):
@@ -126,7 +126,7 @@ def test_logits_without_a_job() -> None:
 @pytest.mark.parametrize(
     ("kind", "sure", "words"),
     [
-        ("killed", True, "because CPU RAM or the job's limit of it was used up; GPU memory was not the cause"),
+        ("killed", True, "because CPU RAM or the job's RAM limit was used up; GPU memory was not the cause"),
         ("killed", False, "the log does not say who sent it"),
         ("host", True, "CPU RAM ran out, not GPU memory: an allocation of 2.00 GiB"),
         ("gpu library", True, "outside PyTorch's allocator"),
@@ -138,7 +138,7 @@ def test_other_failures(kind: str, sure: bool, words: str) -> None:
 
 
 def test_steps_before_it_rule_out_the_first_step() -> None:
-    assert "40 steps had gone well before" in said(replace(failure(), steps=40))
+    assert "40 steps succeeded before" in said(replace(failure(), steps=40))
     assert "gone well" not in said(replace(failure(), steps=1))
 
 
@@ -149,7 +149,7 @@ def test_beside_the_budget(budget: Budget) -> None:
     tight = failure(total_bytes=(peak.device_bytes + peak.high_bytes) // 2, allocated_bytes=5 * GIB)
     assert "It was tight" in said(tight, budget=budget)
     never = failure(total_bytes=peak.low_bytes // 2, allocated_bytes=peak.low_bytes // 3)
-    assert "The failure was to be expected" in said(never, budget=budget)
+    assert "The failure was expected" in said(never, budget=budget)
 
 
 def test_others_take_their_part_of_the_gpu_from_the_job(budget: Budget) -> None:
@@ -159,7 +159,7 @@ def test_others_take_their_part_of_the_gpu_from_the_job(budget: Budget) -> None:
     shared = failure(
         total_bytes=total, free_bytes=0, process_bytes=own, allocated_bytes=own - GIB, unallocated_bytes=GIB // 2
     )
-    assert "The failure was to be expected" in said(shared, budget=budget)
+    assert "The failure was expected" in said(shared, budget=budget)
 
 
 def test_a_run_that_needs_more_than_its_job_is_another_job(budget: Budget) -> None:
@@ -168,7 +168,7 @@ def test_a_run_that_needs_more_than_its_job_is_another_job(budget: Budget) -> No
     explained = explain_failure(larger, budget=budget)
     assert explained.least_bytes is not None
     assert explained.least_bytes > high
-    assert "What ran needs more than the job that was given" in " ".join(explained.compared)
+    assert "The program needs more than the given job" in " ".join(explained.compared)
     smaller = failure(total_bytes=2 * high, free_bytes=0, process_bytes=high // 2, allocated_bytes=high // 4)
     assert "What ran needs more" not in said(smaller, budget=budget)
 

@@ -50,7 +50,7 @@ EXAMPLES = (
     (XLA, "gpu library", "JAX/XLA", True, "needs 5.00 GiB: arguments 512 MiB, outputs 1.50 GiB, temporaries 3.00 GiB"),
     ("RESOURCE_EXHAUSTED: Failed to allocate request for 176.00MiB (184549376B) on device ordinal 0", "gpu library", "JAX/XLA", True, "XLA_PYTHON_CLIENT_PREALLOCATE=false"),
     ("W external/xla/xla/tsl/framework/bfc_allocator.cc:497] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.00GiB", "gpu library", "JAX/XLA", True, "XLA_PYTHON_CLIENT_MEM_FRACTION"),
-    ("failed to allocate 20.00GiB (21474836480 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "gpu library", "TensorFlow or JAX", True, "no 20.00 GiB to give"),
+    ("failed to allocate 20.00GiB (21474836480 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "gpu library", "TensorFlow or JAX", True, "could not allocate 20.00 GiB"),
     ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 30.00G of 16.00G hbm. Exceeded hbm capacity by 14.00G.", "gpu library", "TPU", True, "30.00 GiB of the chip's 16.00 GiB (hbm): 14.00 GiB too much"),
     ("RESOURCE_EXHAUSTED: Attempting to reserve 3.50G at the bottom of memory. That was not possible. There are 2.25G free", "gpu library", "TPU", True, "shard over more chips"),
     ("RESOURCE_EXHAUSTED: TPU TensorCore Hbm usage: 100.00G, SparseCore Hbm usage 1.00G, exceeding available bytes: 90.00G", "gpu library", "TPU", True, "of the chip's 90.00 GiB"),
@@ -85,10 +85,10 @@ EXAMPLES = (
     ("ggml_vulkan: Device memory allocation of size 462323712 failed.", "gpu library", "llama.cpp", True, "-ngl"),
     ("CUDA error 2 at /src/ggml-cuda.cu:4856: out of memory", "gpu library", "llama.cpp", True, "-ngl"),
     ("Error out of memory at line 380 in file /src/csrc/pythonInterface.cpp", "gpu library", "bitsandbytes", True, "device_map"),
-    ("bfc_arena.cc:342 AllocateRawInternal Failed to allocate memory for requested buffer of size 1073741824", "gpu library", "ONNX Runtime", False, "could not get 1.00 GiB"),
+    ("bfc_arena.cc:342 AllocateRawInternal Failed to allocate memory for requested buffer of size 1073741824", "gpu library", "ONNX Runtime", False, "could not allocate 1.00 GiB"),
     ("RuntimeError: [metal::malloc] Attempting to allocate 2147483648 bytes which is greater than the maximum allowed buffer size of 1073741824 bytes.", "gpu library", "MLX", True, "at most 1.00 GiB"),
     ("Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)", "gpu library", "Metal", True, "Mac"),
-    ("vk::Device::allocateMemory: ErrorOutOfDeviceMemory", "gpu library", "Vulkan", True, "no GPU memory"),
+    ("vk::Device::allocateMemory: ErrorOutOfDeviceMemory", "gpu library", "Vulkan", True, "no free GPU memory"),
     ("terminate: UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", "gpu library", "oneAPI", False, "usually memory"),
     ("ERROR: Out of GPU memory trying to allocate 3.000 GiB\nEffective GPU memory usage: 99.85% (15.0 GiB/16.0 GiB)", "gpu library", "CUDA.jl", True, "CUDA.reclaim()"),
     ("RuntimeError: No executable batch size found, reached zero.", "gpu library", "accelerate", True, "batch of one sequence"),
@@ -212,7 +212,7 @@ MESSAGE = (
 def test_a_failure_that_the_program_caught(line: str) -> None:
     log = read(f"WARNING {MESSAGE}\n{line}\nloss 1.0\n")
     assert [(each.kind, each.caught) for each in log.failures] == [("gpu", True)]
-    assert "caught it and went on" in explained(f"{MESSAGE}\n{line}\n").findings[0]
+    assert "caught the error and continued" in explained(f"{MESSAGE}\n{line}\n").findings[0]
 
 
 def test_the_failure_that_was_not_caught_is_the_cause() -> None:
@@ -227,7 +227,7 @@ def bar(step: int) -> str:
 
 def test_steps_after_it_mean_that_the_log_goes_on() -> None:
     text = f"{bar(10)}\r{MESSAGE}\n" + "\r".join(bar(step) for step in range(10, 40))
-    assert "29 training steps after it" in explained(text).findings[0]
+    assert "29 training steps after the error" in explained(text).findings[0]
     ended = f"{bar(10)}\r{MESSAGE}\n{bar(11)}\rRuntimeError: CUDA error: out of memory"
     assert not any(each.survived for each in read(ended).failures)
     other = f"[rank0]: {bar(10)}\n[rank1]: {MESSAGE}\n" + "\n".join(f"[rank0]: {bar(step)}" for step in range(10, 40))

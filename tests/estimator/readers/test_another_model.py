@@ -33,7 +33,7 @@ def test_a_script_is_read_as_if_it_named_the_other_model(tmp_path: Path) -> None
     assert old.evidence()["model.id"] == GIVEN
     (said,) = set(old.warnings) - set(new.warnings)
     assert LLAMA in said
-    assert said.endswith("the model that you give in its place is counted.")
+    assert said.endswith("the model that you gave is counted instead.")
     assert set(new.warnings) < set(old.warnings)
     assert old.uncertainties == new.uncertainties
     assert old.missing == new.missing
@@ -57,7 +57,9 @@ def test_what_a_running_model_reports_is_left_out(tmp_path: Path) -> None:
     given = {"model.id": "gpt2", "training.trainable": ["lm_head"]}
     reading = read_launch(line, environ={}, cwd=tmp_path, reported=reported, given={"model.id": "gpt2"})
     assert reading.value("model.config") is reading.value("training.trainable_parameters") is None
-    assert "Which parameters train was read for another model: all of this one are counted." in reading.warnings
+    assert (
+        "The trained parameters were read for another model: all parameters of this one are counted."
+    ) in reading.warnings
     assert reading.job({"model.id": "gpt2"}).unsure.optimizer == "less"
     assert reading.job(given).unsure.optimizer == "no"
 

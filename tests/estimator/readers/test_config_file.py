@@ -39,7 +39,7 @@ def test_a_deepspeed_file_alone(tmp_path: Path) -> None:
 
 def test_a_file_of_no_known_tool_is_reported(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("colour: red\n")
-    with pytest.raises(InputError, match=r"x\.yaml: not known as a configuration"):
+    with pytest.raises(InputError, match=r"x\.yaml: not a known configuration"):
         read_config_file(tmp_path / "x.yaml", environ={})
 
 

@@ -111,7 +111,7 @@ def test_a_chain_of_merges_ends(tmp_path: Path) -> None:
 )
 def test_an_unreadable_script_is_reported_in_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.py").write_text(text)
-    with pytest.raises(InputError, match=r"x\.py: (is not Python|too large)"):
+    with pytest.raises(InputError, match=r"x\.py: (not readable Python|too large)"):
         read_script(tmp_path / "x.py", options={}, environ={})
 
 

@@ -69,5 +69,5 @@ def test_parameters_of_papermill(tmp_path: Path) -> None:
 
 def test_a_notebook_that_is_not_there_is_a_warning(tmp_path: Path) -> None:
     reading = read("papermill a.ipynb b.ipynb", tmp_path)
-    assert any("The notebook is not counted" in warning for warning in reading.warnings)
+    assert any("Could not read the notebook" in warning for warning in reading.warnings)
     assert "model.id" in reading.missing

@@ -80,13 +80,16 @@ def test_the_job_is_that_of_the_tools_own_command(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        ("patch_everything()\nrun_exp()\n", "start.py:2: what the script does besides run_exp is not counted."),
+        ("patch_everything()\nrun_exp()\n", "start.py:2: script code other than run_exp is not counted."),
         (
             "settings = dict(lora_rank=5)\nsettings['cutoff_len'] = 9\nrun_exp(settings)\n",
-            "start.py:3: what the script does besides run_exp is not counted.",
+            "start.py:3: script code other than run_exp is not counted.",
         ),
-        ("run_exp(make_settings())\n", "start.py:2: run_exp gets settings that cannot be read."),
-        ("def main(args):\n    run_exp(args)\nmain(1)\n", "start.py:3: run_exp gets settings that cannot be read."),
+        ("run_exp(make_settings())\n", "start.py:2: run_exp gets settings that vramtop cannot read."),
+        (
+            "def main(args):\n    run_exp(args)\nmain(1)\n",
+            "start.py:3: run_exp gets settings that vramtop cannot read.",
+        ),
     ],
 )
 def test_what_is_not_followed_is_named(tmp_path: Path, body: str, sentence: str) -> None:
@@ -120,7 +123,7 @@ def test_a_script_that_may_start_no_tool_is_read_as_a_script(
 )
 def test_scripts_that_are_not_here_are_known_by_path_and_settings(tmp_path: Path, line: str, tool: str | None) -> None:
     reading = read(tmp_path, line)
-    noted = [each for each in reading.warnings if "it is read as the one of" in each]
+    noted = [each for each in reading.warnings if "vramtop assumes the one of" in each]
     assert len(noted) == (tool is not None)
     assert all(str(tool) in each for each in noted)
     assert reading.value("lora.rank") == 5

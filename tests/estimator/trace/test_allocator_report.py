@@ -56,7 +56,7 @@ def test_on_a_gpu_that_is_too_small_it_runs_out_of_memory() -> None:
     assert held.out_of_memory is not None
     (sentence,) = allocator_warnings(held, 120 * MIB, capacity_on(find_gpu("l4"), 50 * MIB, 0))
     assert "L4" in sentence
-    assert "out of memory: 60 MiB asked for" in sentence
+    assert "out of memory: 60 MiB requested" in sentence
 
 
 def test_settings_are_applied_and_unknown_ones_reported() -> None:
@@ -66,7 +66,7 @@ def test_settings_are_applied_and_unknown_ones_reported() -> None:
         "PYTORCH_ALLOC_CONF sets the allocator: expandable_segments:True."
     ]
     (warning,) = allocator_warnings(held, 0, None)
-    assert warning == "Allocator option 'wonder' is not known and was left out."
+    assert warning == "Allocator option 'wonder' is not known and was ignored."
     assert list(allocator_assumptions(None, on(200))) == []
 
 

@@ -27,5 +27,5 @@ def test_a_random_program_takes_what_it_takes_for_real(
     Path("train.py").write_text(random_program(seed), encoding="utf-8")
     found = rehearse([sys.executable, "train.py", "cuda"])
     taken = found.allocated_bytes - found.workspace_bytes
-    depends_on_values = any("decides by a value" in each for each in found.warnings)
+    depends_on_values = any("branches on a value" in each for each in found.warnings)
     assert taken == pytest.approx(real_peak("train.py"), rel=0.2 if depends_on_values else 0.01, abs=SMALL_BYTES)

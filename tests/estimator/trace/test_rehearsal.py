@@ -418,7 +418,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 torch.distributed.init_process_group("nccl")
 FullyShardedDataParallel(torch.nn.Linear(8, 8).cuda())
 """
-    with pytest.raises(CannotTellError, match=r"\(FSDP1\) is not rehearsed yet"):
+    with pytest.raises(CannotTellError, match=r"\(FSDP1\) yet"):
         rehearse(["torchrun", "--nproc-per-node=4", program(text)], python=sys.executable)
 
 
@@ -650,7 +650,7 @@ for _ in range(3):
     tokens = sum(range(169, 201))
     assert (tokens * 96 * 5,) in {each.shape for each in found.answer.peak_tensors}
     assert found.warnings == (
-        "recurrent layers keep what a rule inferred from cuDNN of 2017 says; cuDNN publishes none.",
+        "memory kept by recurrent layers follows a rule inferred from cuDNN of 2017; cuDNN publishes none.",
     )
 
 

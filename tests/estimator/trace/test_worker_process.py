@@ -138,7 +138,7 @@ def test_shipped_program_runs_no_code_that_came_with_a_model(
         "auto_map": {"AutoConfig": "modeling_evil.C", "AutoModelForCausalLM": "modeling_evil.M"},
     }
 
-    with pytest.raises(CannotTellError, match="code of its own; give --trust-remote-code"):
+    with pytest.raises(CannotTellError, match="its own code; give --trust-remote-code"):
         ask_worker({"op": "inventory", "config": config, "task": "causal-lm"})
 
     assert not (tmp_path / "ran").exists()

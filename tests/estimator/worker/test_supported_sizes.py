@@ -20,8 +20,11 @@ def message(**tables: Any) -> dict[str, Any]:
     [
         ({"parallel": {"strategy": "fsdp2", "data_shard": 4096}}, "data_shard = 4,096 cannot be traced; at most 512"),
         ({"parallel": {"strategy": "fsdp2", "tensor": 1024}}, "tensor = 1,024 cannot be traced; at most 512"),
-        ({"config": {"num_hidden_layers": 2000}}, "a model of 2,000 layers cannot be traced in time, at most 512"),
-        ({"config": {"n_layer": 10**12}}, "a model of 1,000,000,000,000 layers cannot be traced in time, at most 512"),
+        ({"config": {"num_hidden_layers": 2000}}, "a model of 2,000 layers cannot be traced in time; the limit is 512"),
+        (
+            {"config": {"n_layer": 10**12}},
+            "a model of 1,000,000,000,000 layers cannot be traced in time",
+        ),
         (
             {"training": {"micro_batch": 2**31 - 1, "sequence_length": 2**31 - 1}},
             "a micro-batch of 4,611,686,014,132,420,609 tokens cannot be traced",

@@ -180,8 +180,8 @@ def job_of(family: str, task: Task) -> Job:
         ),
         ("bart", "seq2seq-lm", "formula", "no rule for models of type 'bart', of an encoder and a decoder"),
         ("bert", "table-question-answering", "formula", "no rule for the table-question-answering head"),
-        ("segformer", "semantic-segmentation", "traced", "reads pixel_values, whose size its config does not say$"),
-        ("wav2vec2", "audio-xvector", "auto", "no batch can be made for the task audio-xvector"),
+        ("segformer", "semantic-segmentation", "traced", "reads pixel_values, but its config does not state the size$"),
+        ("wav2vec2", "audio-xvector", "auto", "vramtop cannot make a batch for the task audio-xvector"),
     ],
 )
 def test_a_head_that_cannot_be_estimated_gets_one_sentence(

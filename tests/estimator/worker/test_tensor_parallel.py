@@ -180,7 +180,7 @@ def test_split_weights_lose_their_quantization_state(trace: Trace) -> None:
         ALL_PARALLEL_STYLES["colwise"].shard_param(layer, "weight", init_device_mesh("cpu", (2,)))
     assert not hasattr(layer.weight, "quant_state")
     lora, parallel = {"targets": "all-linear", "quantization": "nf4"}, {"tensor": 2}
-    assert "lose their quantization state" in trace(LLAMA, lora=lora, parallel=parallel)["unsupported"]
+    assert "loses their quantization state" in trace(LLAMA, lora=lora, parallel=parallel)["unsupported"]
     tables = {"model": {"config": LLAMA}, "training": {"sequence_length": 128}, "parallel": parallel}
     for quantization, warns in (("nf4", True), ("none", False)):
         job = job_from_mapping({**tables, "lora": {"quantization": quantization}}, where="test")

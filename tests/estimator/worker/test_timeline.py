@@ -35,5 +35,5 @@ def test_few_points_are_kept_of_many_events_and_the_peaks_and_those_asked_for_am
 def test_running_out_of_memory_ends_the_replay_and_is_reported():
     found = replayed([("a", 40 * MIB, 0), ("b", 30 * MIB, 0), ("a", None, 0)], capacity=64 * MIB)
     assert found["timeline"] == [[0, 40 * MIB]]
-    assert "out of memory: 30 MiB asked for, 24 free" in found["out_of_memory"]
+    assert "out of memory: 30 MiB requested, 24 free" in found["out_of_memory"]
     assert (found["peak"], found["retries"]) == (40 * MIB, 1)

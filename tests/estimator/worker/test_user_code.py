@@ -132,7 +132,9 @@ def test_what_a_method_cannot_estimate_is_reported(folder: Path, share_user_code
         budget_of("own_models:Tiny", folder, "formula")
     with pytest.raises(CannotTellError, match="68,160 parameters were counted, but it has no Hugging Face config"):
         budget_of("own_models:Tiny", folder, "exact")
-    with pytest.raises(CannotTellError, match="is no transformers model, whose units FSDP2 would wrap"):
+    with pytest.raises(
+        CannotTellError, match="is not a transformers model, so vramtop does not know the units that FSDP2 wraps"
+    ):
         budget_of("own_models:Tiny", folder, "traced", parallel__strategy="fsdp2", parallel__data_shard=2)
     with pytest.raises(CannotTellError, match="no gradient_checkpointing_enable"):
         budget_of("own_models:Tiny", folder, "traced", training__activation_checkpointing="full")

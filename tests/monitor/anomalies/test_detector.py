@@ -127,7 +127,7 @@ def test_ranks_that_share_a_gpu_are_reported(machine: Machine) -> None:
     (found,) = machine.scan()
     assert kinds([found]) == [("shared", 1, (201, 202))]
     assert found.sentence.startswith("ranks 0 and 1 of one job share this GPU (processes 201, 202)")
-    assert "NCCL refuses" in found.advice
+    assert "NCCL does not support" in found.advice
 
 
 @pytest.mark.parametrize("reason", ["mps", "mig", "one rank", "other launcher", "young", "hidden"])

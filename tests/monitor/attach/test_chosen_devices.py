@@ -54,7 +54,7 @@ def test_a_choice_that_is_not_known_is_a_note(make_gpu: Callable[..., GpuReading
         DeviceChoice(origin="--gpus of srun", text="1"), {"CUDA_VISIBLE_DEVICES": "0"}, [make_gpu(0)]
     )
     assert (found.selection, found.is_unknown) == (None, True)
-    assert found.notes == ("--gpus of srun is '1': which GPUs the job gets is not known before it starts.",)
+    assert found.notes == ("--gpus of srun is '1': the job's GPUs are not known before it starts.",)
 
 
 @pytest.mark.parametrize("choice", [{"visible": "9"}, {"container": "9"}, {"excluded": "0,1,2,3"}])

@@ -46,7 +46,7 @@ def test_a_zombie_is_an_error() -> None:
 
 def test_a_reused_pid_is_an_error(start: Start, script: Script) -> None:
     pid = start([sys.executable, script(SLEEPS)])
-    with pytest.raises(CannotTellError, match="a different one now"):
+    with pytest.raises(CannotTellError, match="now a different process"):
         read_run(pid, start_time=psutil.Process(pid).create_time() - 100)
 
 
@@ -55,9 +55,9 @@ def test_a_reused_pid_is_an_error(start: Start, script: Script) -> None:
     [
         (
             ["bash", "-c", "echo ready; sleep 120; true"],
-            r"\(bash -c echo ready; sleep 120; true\) runs no Python script",
+            r"\(bash -c echo ready; sleep 120; true\) runs no readable Python script",
         ),
-        (["PYTHON", "-c", SLEEPS], "runs Python code that is in no file"),
+        (["PYTHON", "-c", SLEEPS], "runs Python code that is not in a file"),
     ],
 )
 def test_a_process_that_is_no_training_is_an_error(start: Start, command: list[str], why: str) -> None:
@@ -93,8 +93,8 @@ def test_pipes_in_place_of_files_are_not_waited_for(start: Start, script: Script
     os.mkfifo(tmp_path / "tiny" / "config.json")
     reading = read_run(pid).reading
     assert [warning.partition(":")[0] for warning in reading.warnings] == [
-        "The program's configuration is not counted",
-        "The script is not counted",
+        "Could not read the program's configuration",
+        "Could not read the script",
         "The model's config cannot be read",
     ]
     assert reading.value("software.module_loading") == "eager"
@@ -124,7 +124,7 @@ def test_a_script_on_standard_input_is_read_from_a_file_but_not_from_a_pipe(
     pid = start(["bash", "-c", f"cat train.py | {sys.executable} - {' '.join(flags())}"])
     warnings = read_run(pid).reading.warnings  # and, as no transformers lies beside its interpreter, on its default
     assert [text for text in warnings if not text.startswith("default of transformers (version not known")] == [
-        "The script came through standard input and is not counted."
+        "The script came from standard input and is not counted."
     ]
 
 

@@ -71,7 +71,7 @@ def test_starting_jobs_have_the_rest_of_their_budget_committed(
     whole = make_budget().steady_device_bytes
     assert remaining_bytes_by_device(found) == {0: whole - 10 * GIB, 1: whole - 38 * GIB}
     assert read == [1, 5]  # one rank is read for all; the old job and the desktop are not read
-    assert found[0].sentence == "GPU 0: process 1 has just started, and is expected to take 30.0 GiB more."
+    assert found[0].sentence == "GPU 0: process 1 has just started and is expected to take 30.0 GiB more."
     assert find_starting_processes(machine, lambda _: make_budget(), read_run=attach, only=[1], exclude_pids=[2]) == ()
 
 
@@ -100,8 +100,7 @@ def test_thousands_of_processes_that_have_just_started_are_not_all_read(
     assert find_starting_processes(many, lambda _: pytest.fail("no budget"), read_run=slowly, **unread) == ()
     assert clock[0] <= 3
     assert sentences == [
-        "4,995 processes have just started and could not be read within 2 seconds; "
-        "the memory that they will take is not counted."
+        "4,995 processes have just started and could not be read within 2 seconds; their future memory is not counted."
     ]
 
 

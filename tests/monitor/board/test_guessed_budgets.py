@@ -44,7 +44,7 @@ def test_what_a_doubt_may_explain_is_not_over(status_of: Any, direction: Any, st
     row = status_of(75, unsure=Uncertainties(optimizer=direction))
     assert row.comparison.status == status
     assert not row.has_guessed_budget
-    assert status == "over" or "how its settings decide its optimizer is not understood" in row.comparison.sentence
+    assert status == "over" or "does not understand the settings that decide its optimizer" in row.comparison.sentence
 
 
 def test_a_doubt_alone_leaves_a_run_on_budget(status_of: Any) -> None:

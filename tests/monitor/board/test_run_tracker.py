@@ -218,7 +218,7 @@ def test_a_process_killed_for_lack_of_host_memory(machine: Machine, make_budget:
     for _ in range(2):
         row = only_run(machine.tick(None))[1]
         assert status(row) == "out_of_memory"
-        assert "because host memory ran out, probably this one" in sentence(row)
+        assert "killed a process (probably this one) because host memory ran out" in sentence(row)
 
 
 def test_oom_kills_are_read_from_the_kernels_counters(tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ _FORGED = (
     (f"{_VIEW} hex(zeroblob(999999)) AS data FROM each", 1, "more than 1 s"),
     (f"{_VIEW} hex(zeroblob(999999)) AS data FROM each LIMIT 9", 1, "MiB"),
     (f"CREATE TABLE measurement ({_TABLE})", -5, "is damaged"),
-    ("CREATE TABLE cookies (name)", 0, "it is another program's"),
+    ("CREATE TABLE cookies (name)", 0, "it belongs to another program"),
 )
 
 

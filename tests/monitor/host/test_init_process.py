@@ -12,7 +12,7 @@ from vramtop.monitor.host.process_info import UnreadableProcessError, find_run_p
 def test_init_is_no_training_process() -> None:
     init = replace(read_process(os.getpid()), pid=1, argv=("/sbin/init",), exe=Path("/sbin/init"))
     with pytest.raises(
-        UnreadableProcessError, match=r"Process 1 \(/sbin/init\) is no training process; vramtop --once"
+        UnreadableProcessError, match=r"Process 1 \(/sbin/init\) is not a training process; vramtop --once"
     ):
         find_run_processes(init)
 

@@ -116,7 +116,7 @@ def test_a_process_is_overdue_after_the_grace_period_and_sigkill_ends_it(signal_
 def test_another_process_with_the_pid_is_not_ended(signal_method, start):
     process = start(SLEEPY)
     shown = make_reading(process.pid)
-    with pytest.raises(NotTerminatedError, match="is a different one now: the one that was shown has ended"):
+    with pytest.raises(NotTerminatedError, match="is now a different process: the one that was shown has ended"):
         ProcessTermination(make_reading(process.pid, start_time=shown.start_time - 1))
     assert process.poll() is None
 
@@ -210,7 +210,7 @@ def test_inside_a_container_a_pid_without_gpu_file_is_uncertain(start, monkeypat
     process = start(SLEEPY)
     assert Path("/proc/self/ns/pid").stat().st_ino != 1
     monkeypatch.setattr("vramtop.monitor.host.terminate.HOST_PID_NAMESPACE", 1)  # another namespace, as in a container
-    assert "no GPU's device file open" in ProcessTermination(make_reading(process.pid)).uncertainty
+    assert "no GPU device file open" in ProcessTermination(make_reading(process.pid)).uncertainty
     file = tmp_path / "nvidia0"
     with file.open("w") as opened:
         monkeypatch.setattr("vramtop.monitor.host.terminate._GPU_FILE", re.compile(str(file)))
@@ -260,7 +260,7 @@ def test_a_batch_signals_what_it_may_and_says_why_it_refuses_the_rest(signal_met
     reused = make_reading(third.pid, start_time=1.0)
     batch = TerminationBatch([make_reading(first.pid), make_reading(second.pid), reused, make_reading(os.getpid())])
     assert [member.process.pid for member in batch.running] == [first.pid, second.pid]
-    assert "is a different one now" in batch.refused[reused.key]
+    assert "is now a different process" in batch.refused[reused.key]
     assert "is vramtop itself" in batch.refused[make_reading(os.getpid()).key]
     batch.send(signal.SIGINT)
     for member in batch.members:

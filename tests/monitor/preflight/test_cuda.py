@@ -152,7 +152,7 @@ def test_a_gpu_without_kernels_is_named(make_context: MakeContext, make_gpu: Any
     machine = dataclasses.replace(context.machine, capabilities=lambda: {0: (9, 0), 1: (12, 0)})
     found = check_compute_capability(dataclasses.replace(context, machine=machine))
     assert found.status == "failure"
-    assert found.found.endswith("none of them for GPU 1 (12.0)")
+    assert found.found.endswith("but none for GPU 1 (12.0)")
     first = dataclasses.replace(context, machine=machine, job=ddp(1))  # it will take GPU 0
     assert check_compute_capability(first).status == "pass"
     ptx = dataclasses.replace(context, torch_build=lambda: TorchBuild(version="2", architectures=("compute_80",)))
@@ -179,9 +179,9 @@ def test_the_capability_of_a_described_gpu_comes_from_the_catalogue(make_context
         ("2", 1, "pass", "GPU 2"),
         ("", 1, "failure", "no GPU is visible"),
         ("7", 1, "failure", "no GPU is visible"),
-        ("1,9", 2, "failure", "2 ranks, and only GPU 1"),
-        ("0", 4, "failure", "4 ranks, and only GPU 0"),
-        (None, 8, "failure", "8 ranks, and only GPU 0-3"),
+        ("1,9", 2, "failure", "2 ranks, but only GPU 1"),
+        ("0", 4, "failure", "4 ranks, but only GPU 0"),
+        (None, 8, "failure", "8 ranks, but only GPU 0-3"),
         ("GPU-00000003", 1, "pass", "GPU 3"),
     ],
 )

@@ -197,12 +197,12 @@ Hub = Callable[..., tuple[str, list[Any]]]
         (307, "", "hf_secret", "open", "gives it"),
         (404, "EntryNotFound", None, "open", "gives it"),
         (401, "GatedRepo", None, "gated", "and there is no token"),
-        (403, "GatedRepo", "hf_secret", "gated", "that of HF_TOKEN is not"),
+        (403, "GatedRepo", "hf_secret", "gated", "the account of HF_TOKEN is not"),
         (401, "RepoNotFound", None, "absent", "it may be private, and there is no token"),
         (404, "RepoNotFound", "hf_secret", "absent", "HF_TOKEN may not see it"),
         (401, "", "hf_secret", "refused", "rejects the token of HF_TOKEN (401)"),
         (401, "", None, "refused", "requires a token (401)"),
-        (503, "", None, "unreachable", "answers 503"),
+        (503, "", None, "unreachable", "answered 503"),
     ],
 )
 def test_answers_of_the_hub(hub: Hub, status: int, code: str, token: str | None, answer: str, words: str) -> None:

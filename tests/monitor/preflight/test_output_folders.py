@@ -53,7 +53,7 @@ def test_a_job_without_folders_is_skipped(make_context: MakeContext) -> None:
     [
         (44, None, "failure", "no room for one"),
         (46, None, "pass", "room for 1; none is deleted"),
-        (100, 2, "warning", "room for 2, and 2 and the newest are kept"),
+        (100, 2, "warning", "room for 2, but 2 and the newest are kept"),
         (140, 2, "pass", "room for the 2 that are kept"),
     ],
 )
@@ -138,5 +138,5 @@ def test_reporting_targets_must_be_importable(make_context: MakeContext) -> None
     assert look("wandb", sure=False)[0] == "warning"
     assert look("weights-and-biases") == (
         "warning",
-        "weights-and-biases: not a target that transformers knows",
+        "weights-and-biases: not a target that transformers supports",
     )

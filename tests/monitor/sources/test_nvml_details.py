@@ -122,7 +122,9 @@ def test_each_refused_figure_has_its_reason_and_the_others_are_there(driver, sou
     assert (details.fan_percents, details.sm_mhz, details.ecc, details.bar1_total_bytes) == (None, None, None, None)
     assert details.reason("fan_percents") == "this GPU does not report its fans"
     assert details.reason("ecc_enabled") == "this GPU does not report whether ECC is on"
-    assert details.reason("slowdown_c") == "the driver does not let this user read at which temperature it slows down"
+    assert details.reason("slowdown_c") == (
+        "the driver does not let this user read the temperature at which it slows down"
+    )
     assert details.slowdown_margin_c == 24
     assert details.pcie.sent_per_second is None
     assert details.pcie.generation == 1

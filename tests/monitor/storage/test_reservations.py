@@ -202,7 +202,7 @@ def test_another_users_folder_gets_none_of_ours_and_is_said(
     assert list(reservations.folder.iterdir()) == []
     assert reservations.committed(snapshot) == {0: 20 * GIB}
     assert "belongs to nobody" in reservations.notes(snapshot)[-1]
-    assert "others' may not be seen" in reservations.notes(snapshot)[-1]
+    assert "others' may not be visible" in reservations.notes(snapshot)[-1]
     own = reservations.folder.with_name("reservations-0")
     os.chown(own, 65534, 65534)  # made before by the stranger
     assert reservations.committed(snapshot) == {}

@@ -48,7 +48,7 @@ def test_what_is_wrong_with_a_colour_is_one_sentence() -> None:
     assert "is not a colour" in problem(bad=("red", "blue"))
     for former in ("over", "hot", "light.bad"):
         sentence = problem(**{former.replace(".", "__"): "red"})
-        assert sentence.startswith(f"colours.{former} is no setting any more and is ignored: there are good, bad, ")
+        assert sentence.startswith(f"colours.{former} is no longer a setting and is ignored: there are good, bad, ")
 
 
 def test_every_component_and_every_status_has_a_colour_that_can_be_chosen() -> None:

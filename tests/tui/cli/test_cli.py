@@ -78,10 +78,10 @@ def test_estimate_prints_the_documented_json(vramtop: Vramtop) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("compose.yml", b"services: {web: {image: nginx}}", "not known as a configuration of a training tool"),
-        ("empty.yaml", b"", "empty, where settings are expected"),
-        ("empty.json", b"", "empty, where settings are expected"),
-        ("list.json", b"[1, 2]", "a list, where settings by name are expected"),
+        ("compose.yml", b"services: {web: {image: nginx}}", "not a known configuration of a training tool"),
+        ("empty.yaml", b"", "the file is empty"),
+        ("empty.json", b"", "the file is empty"),
+        ("list.json", b"[1, 2]", "a list; expected a table of settings"),
         ("binary.yaml", b"\x7fELF\xff\xfe\x00", "cannot be read as text"),
         ("binary", b"\x7fELF\xff\xfe\x00", "not a JSON object"),
         ("cycle.yaml", b"base_model: &a\n  x: *a\n", "a value contains itself"),

@@ -94,7 +94,7 @@ def test_a_run_that_needed_more_than_its_budget_is_not_said_to_fit(
         capsys, str(path), "--job", "gpt2", "--set", "training.sequence_length=512", "--method", "formula"
     )
     assert found["budget"]["peak"]["high_bytes"] < 10 * 2**30
-    assert any("What ran needs more than the job that was given" in each for each in found["compared"])
+    assert any("The program needs more than the given job" in each for each in found["compared"])
     assert found["suggestions"]
 
 

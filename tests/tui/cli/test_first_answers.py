@@ -206,7 +206,7 @@ def test_a_range_that_says_nothing_is_no_verdict(capsys: pytest.CaptureFixture[s
     assert main(["fit", *words, "--gpu-type", "b300"]) == 3
     first = capsys.readouterr().out.splitlines()[0]
     assert "CANNOT TELL" in first
-    assert "GiB on each GPU; the warnings below say what decides it" in first
+    assert "GiB on each GPU; the warnings below name the reason" in first
     assert main(["fit", *words]) == 3
     assert "cards on which it fits" not in capsys.readouterr().out
 

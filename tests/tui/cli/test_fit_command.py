@@ -93,7 +93,7 @@ def test_a_choice_that_is_not_known_is_a_note(run_fit: Answer, tmp_path: Path, m
     (tmp_path / "plain.py").write_text(SCRIPT)
     code, said, _ = run_fit("--seq-len", "512", "--", *shlex.split("srun -n 1 --gpus 1 python plain.py"))
     assert (code, len(said["gpus"])) == (0, 3)
-    assert "--gpus of srun is '1': which GPUs the job gets is not known before it starts." in said["notes"]
+    assert "--gpus of srun is '1': the job's GPUs are not known before it starts." in said["notes"]
 
 
 def test_an_environment_that_names_no_gpu_is_an_input_error(run_fit: Answer) -> None:

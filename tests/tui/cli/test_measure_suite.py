@@ -351,14 +351,14 @@ def test_a_gpu_that_torch_cannot_use_is_said_once(
 ) -> None:
     def run(job: Job, *_: object, **options: Any) -> MeasuredStep:
         options["on_stage"]("ready", [1])
-        raise CannotTellError(f"{job.label} sees no GPU through CUDA")
+        raise CannotTellError(f"{job.label} sees no CUDA GPU")
 
     monkeypatch.setattr("vramtop.tui.cli.measuring.suite._try_gpu", TRY_GPU)
     monkeypatch.setattr("vramtop.tui.cli.measuring.free_gpus.run_real_step", run)
     out = tmp_path / "results.json"
     code, found, complaint = measured("--out", str(out))
     assert (code, found, out.exists()) == (3, None, False)
-    assert "a tiny model, to try the GPU sees no GPU through CUDA" in complaint
+    assert "a tiny model, to try the GPU sees no CUDA GPU" in complaint
 
 
 def test_a_transformers_that_does_not_work_with_the_torch_is_said_and_needed(

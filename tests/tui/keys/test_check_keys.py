@@ -103,5 +103,5 @@ def test_what_works_in_fields_needs_a_key_that_is_no_text() -> None:
 
 def test_keys_of_dialogs_are_fixed_and_a_file_that_has_one_is_told_so() -> None:
     assert only_problem(signal__kill="x") == (
-        "keys.signal.kill is no setting any more and is ignored: keys of dialogs are fixed"
+        "keys.signal.kill is no longer a setting and is ignored: keys of dialogs are fixed"
     )

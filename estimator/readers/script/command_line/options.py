@@ -471,7 +471,7 @@ def _exists(options: Options, call: Call) -> Any:
     beside = name.rpartition("/")[0]
     prepared = any(call.run.find_file(f"{beside}/{data}") is not None for data in _PREPARED)
     if not prepared:
-        sentence = f"{call.where}: {name} is not there yet; the model is counted as without it."
+        sentence = f"{call.where}: {name} does not exist yet; the model is counted without it."
         components = (*MODEL_STATES, "logits")
         call.run.library.notes.doubt(sentence, *components, direction="less")
     return False

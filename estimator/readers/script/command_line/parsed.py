@@ -149,7 +149,9 @@ class Parser(Thing):
         if call.name in ("parse_json_file", "parse_yaml_file"):
             self._take_file(call)
         elif call.name not in _PARSES:
-            sentence = f"{call.where}: what {call.name}(...) takes the options from is not followed; flags are counted."
+            sentence = (
+                f"{call.where}: vramtop does not follow where {call.name}(...) gets its options; flags are counted."
+            )
             call.run.library.notes.assume(sentence, *MODEL_STATES, "activations", "logits")
         if not self.kinds:
             parsed = Parsed(self._options)
@@ -166,9 +168,7 @@ class Parser(Thing):
         except InputError:
             table = None
         if path is None or table is None:
-            sentence = (
-                f"{call.where}: the file that {call.name}() reads is not known, and its settings are not counted."
-            )
+            sentence = f"{call.where}: the file that {call.name}() reads is not known; its settings are not counted."
             call.run.library.notes.doubt(sentence, *MODEL_STATES, "activations", "logits")
             return
         settings = layer_from_table(table, source=path.name)

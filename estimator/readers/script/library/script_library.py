@@ -269,7 +269,7 @@ class ScriptLibrary:
         changes = replaces or is_taken or is_made or _CHANGES_MODELS.search(name) is not None
         if changes and not _HARMLESS.fullmatch(name) and first not in _LIBRARIES_OF_WRAPPERS:
             self.notes.doubt(
-                f"{call.where}: {name}(...) may change the model and is not followed.",
+                f"{call.where}: {name}(...) may change the model, but vramtop does not follow it.",
                 *MODEL_STATES,
                 "activations",
             )
@@ -359,7 +359,7 @@ class ScriptLibrary:
     def _count_pairs(self, kind: ScriptClass, call: Call, what: str) -> None:
         place = f"{kind.module.name} line {kind.node.lineno}"
         call.run.followed_names.setdefault(PAIRED[0], place)
-        sentence = f"{place}: {kind.name} {what}; two for each example are counted."
+        sentence = f"{place}: {kind.name} {what}; two per example are counted."
         self.notes.doubt(sentence, "activations", "logits", key="training.sequences_per_example")
 
     def _join(self, call: Call) -> Any:
@@ -391,7 +391,7 @@ class ScriptLibrary:
             return
         origin = f"{where}: {what}, with {given.origin}"
         self.notes.written["script_sequences"] = Setting(value=given.value, origin=origin)
-        sentence = f"{origin}: {given.value} of full length are counted, the query among them."
+        sentence = f"{origin}: {given.value} of full length are counted, including the query."
         self.notes.doubt(sentence, "activations", "logits", key=key)
 
     def before_function(self, function: Function, args: list[Any]) -> Any:
@@ -401,7 +401,7 @@ class ScriptLibrary:
     def after_function(self, function: Function, args: list[Any], before: Any, where: str) -> None:
         """Note a function that changes a model by its name, of which nothing was seen."""
         if before and before == _state(args):
-            sentence = f"{where}: what {function.name}(...) does to the model is not understood."
+            sentence = f"{where}: vramtop does not understand how {function.name}(...) changes the model."
             self.notes.doubt(sentence, *MODEL_STATES, "activations")
 
     def train_step(self, call: Call) -> Any:
@@ -418,7 +418,7 @@ class ScriptLibrary:
         value = call.value(0, "hook")
         function = value.function if isinstance(value, Method) else value
         if not isinstance(function, Function):
-            sentence = f"{call.where}: what the hook does with each gradient is not followed."
+            sentence = f"{call.where}: vramtop does not follow what the hook does with gradients."
             self.notes.doubt(sentence, "gradients", "optimizer", direction="less")
             return UNKNOWN
         done = ast.unparse(function.node)
@@ -455,7 +455,7 @@ class ScriptLibrary:
 
     def execute_unknown(self, call: Call) -> Any:
         """Note ``exec`` of what is not known."""
-        sentence = f"{call.where}: {short_text(call.node)} may change any setting and is not followed."
+        sentence = f"{call.where}: {short_text(call.node)} may change any setting, but vramtop does not follow it."
         self.notes.doubt(sentence, *_ALL)
         return UNKNOWN
 

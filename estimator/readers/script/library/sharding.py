@@ -107,7 +107,7 @@ def replicate(call: Call, notes: Notes) -> Any:
     _doubt_replicas(found, notes)
     if call.value(None, "mixed_precision") is not None:
         shown = f"{call.name}(mixed_precision={short_text(call.expression(None, 'mixed_precision'))})"
-        sentence = f"{call.where}: {shown}: copies of the weights in another type are not counted."
+        sentence = f"{call.where}: {shown}: copies of the weights in another dtype are not counted."
         notes.doubt(sentence, "weights", direction="more")
         notes.doubt(sentence, "activations", "communication", direction="either")
     return put_on_gpu(call)
@@ -314,7 +314,7 @@ def _unsharded(notes: Notes, call: Call, sentence: str) -> None:
     notes.own_loop["fsdp_version"] = Setting(value=1, origin=f"{call.where}: {call.name}(...)")
     notes.own_loop["fsdp_sharding_strategy"] = Setting(value="NO_SHARD", origin=f"{call.where}: {call.name}(...)")
     notes.doubt(
-        f"{call.where}: {call.name}(...): {sentence}; nothing is counted as sharded.",
+        f"{call.where}: {call.name}(...): {sentence}; the figure assumes no sharding.",
         *MODEL_STATES,
         direction="less",
         key="parallel.strategy",
@@ -427,7 +427,7 @@ def _units_of_modules(wrapped: list[Any], notes: Notes, setting: Setting) -> str
     parts = [each for each in _flat(wrapped) if isinstance(each, Part) and each.prefixes != ("",)]
     roots = [each for each in _flat(wrapped) if each not in parts and each is not UNKNOWN]
     if not roots and UNKNOWN not in wrapped:
-        sentence = f"{setting.origin}: parameters outside of what it wraps are not sharded; nothing is counted so."
+        sentence = f"{setting.origin}: parameters outside the wrapped modules are not sharded; this is not counted."
         notes.own_loop["fsdp_version"] = setting.with_value(1)
         notes.own_loop["fsdp_sharding_strategy"] = setting.with_value("NO_SHARD")
         notes.doubt(sentence, *MODEL_STATES, direction="less", key="parallel.strategy")
@@ -441,7 +441,7 @@ def _units_of_modules(wrapped: list[Any], notes: Notes, setting: Setting) -> str
         return _OTHER
     if names != blocks:
         notes.doubt(
-            f"{setting.origin}: units beside the blocks are counted with the root, which is gathered all the time.",
+            f"{setting.origin}: units other than blocks are counted with the root, which is always gathered.",
             "communication",
             direction="less",
             key="parallel.fsdp_units",

@@ -28,7 +28,7 @@ def follow_own_optimizer(trainer: Instance, call: Call, notes: Notes) -> None:
         if len(notes.optimizers) > known:
             notes.assigned["optim"] = notes.optimizers[-1].setting
         elif not calls_super(function, name):
-            sentence = f"{call.run.location(function.node)}: {name} makes an optimizer that is not followed."
+            sentence = f"{call.run.location(function.node)}: {name} creates an optimizer that vramtop does not follow."
             notes.doubt(sentence, "optimizer", key="training.optimizer")
 
 
@@ -136,7 +136,7 @@ def doubt_batches(value: Any, call: Call, notes: Notes, *, name: str) -> None:
     is_defined = not isinstance(node, ast.Name) or call.scope is None or call.scope.find(node.id) is not None
     if not is_plain and is_defined:
         shown = kind.name if kind is not None else short_text(node)
-        sentence = f"{call.where}: {name}={shown}: how many tokens it puts into a batch is not followed."
+        sentence = f"{call.where}: {name}={shown}: vramtop does not follow how many tokens it puts into a batch."
         notes.assume(sentence, *_STEP, key="training.sequences_per_example")
 
 
@@ -147,7 +147,7 @@ def doubt_trainer(trainer: Instance, notes: Notes) -> None:
         if isinstance(function, Function) and not _keeps(function, name):
             only_loss = name == "compute_loss" and _passes(function) == 1
             where = f"{function.module.name} line {function.node.lineno}"
-            sentence = f"{where}: {trainer.kind.name}.{name} stands in the place of the library's, and is not followed."
+            sentence = f"{where}: {trainer.kind.name}.{name} replaces the library's; vramtop does not follow it."
             notes.assume(sentence, *(("logits",) if only_loss else components))
 
 
@@ -156,7 +156,7 @@ def doubt_forward(kind: ScriptClass | None, notes: Notes) -> None:
     forward = kind.find("forward") if kind is not None else None
     if isinstance(forward, Function) and kind is not None and _passes(forward) > 1:
         where = f"{forward.module.name} line {forward.node.lineno}"
-        sentence = f"{where}: {kind.name}.forward may run the model several times, and is not followed."
+        sentence = f"{where}: {kind.name}.forward may run the model several times; vramtop does not follow it."
         notes.assume(sentence, *_STEP, key="training.sequences_per_example")
 
 
@@ -164,9 +164,12 @@ def doubt_arguments(arguments: Any, call: Call, notes: Notes) -> None:
     """Note a trainer whose arguments are not known, as nothing that makes them was followed."""
     if call.unknown_table is not None and "data_collator" not in call.kwargs:
         text = f"{call.name}(**{short_text(call.unknown_table)})"
-        notes.assume(f"{call.where}: {text}: what makes the batches is not followed.", *_STEP)
+        notes.assume(f"{call.where}: {text}: vramtop does not follow how batches are made.", *_STEP)
     if arguments is UNKNOWN:
-        sentence = f"{call.where}: what makes the arguments of {call.name} is not followed; flags and defaults count."
+        sentence = (
+            f"{call.where}: vramtop does not follow how the arguments of {call.name} are made; flags and defaults are "
+            "used."
+        )
         notes.assume(sentence, *_ALL)
 
 
@@ -178,7 +181,7 @@ def doubt_library_change(call: Call, notes: Notes) -> None:
     is_code = is_code or (new is UNKNOWN and _HOLDS.search(call.name) is not None)
     if isinstance(call.receiver, External) and root in _PATCHED and is_code and not _WITHOUT_MEMORY.search(part):
         what = ".".join(call.path.split(".")[-2:])
-        notes.assume(f"{call.where}: the script replaces {what}; the library's own is counted.", *_STEP)
+        notes.assume(f"{call.where}: the script replaces {what}; the library's own is assumed.", *_STEP)
 
 
 def doubt_unknown(call: Call, notes: Notes) -> None:
@@ -187,24 +190,26 @@ def doubt_unknown(call: Call, notes: Notes) -> None:
     if (call.receiver is None and root in LIBRARIES) or _WITHOUT_MEMORY.search(name) or _OF_DATA.search(name):
         return
     if call.receiver is None and name.islower() and _PATCHES.search(name):
-        notes.assume(f"{call.where}: {name}(...) may change what libraries do, and is not followed.", *_STEP)
+        notes.assume(f"{call.where}: {name}(...) may change library behavior; vramtop does not follow it.", *_STEP)
     for value in (*call.args, *call.kwargs.values()):
         what = next((what for kinds, what in _DECISIVE if isinstance(value, kinds)), None)
         if what is not None and (call.receiver is UNKNOWN or (call.receiver is None and "." in call.path)):
-            notes.assume(f"{call.where}: {name}(...) is given {what} and is not followed.", *_ALL)
+            notes.assume(f"{call.where}: {name}(...) is given {what}; vramtop does not follow it.", *_ALL)
 
 
 def doubt_import(name: str, where: str, notes: Notes) -> None:
     """Note a module that is not here and that patches, by its name."""
     root = name.partition(".")[0]
     if root not in (*LIBRARIES, "unittest") and _PATCHES.search(name.replace(".", "_")):
-        notes.assume(f"{where}: {name} may change what libraries do, and is not here.", *_STEP)
+        notes.assume(f"{where}: {name} may change library behavior, but was not found.", *_STEP)
 
 
 def doubt_groups(call: Call, notes: Notes) -> None:
     """Note that the script itself divides something between GPUs."""
     if call.name in _GROUPS and call.path.partition(".")[0] in ("torch", "dist", "deepspeed", "megatron"):
-        sentence = f"{call.where}: by {call.name}(...) GPUs may share a model or a sequence; only the data is divided."
+        sentence = (
+            f"{call.where}: by {call.name}(...) GPUs may share a model or a sequence; the figure divides only the data."
+        )
         notes.assume(sentence, *_ALL, direction="less", key="parallel.context")
 
 
@@ -214,7 +219,7 @@ def doubt_lengths(options: Options, notes: Notes) -> None:
     known = {name: value for name, value in known.items() if type(value) is int and value >= _SHORTEST}
     if len(set(known.values())) > 1:
         shown = ", ".join(f"{name}={value}" for name, value in sorted(known.items())[:4])
-        sentence = f"The script has several lengths ({shown}); which of them a step has is not followed."
+        sentence = f"The script has several lengths ({shown}); vramtop does not know which one a step has."
         notes.assume(sentence, *_STEP, key="training.sequence_length")
 
 
@@ -223,7 +228,7 @@ def doubt_end(notes: Notes, trees: Iterable[ast.Module], name: str) -> None:
     if notes.living or notes.parameters_given or any(each.ran for each in notes.trainers):
         return
     if any(isinstance(node, ast.Call) and _trains(node.func) for tree in trees for node in ast.walk(tree)):
-        notes.assume(f"{name}: the training itself was not reached; what comes before it may not be all.", *_ALL)
+        notes.assume(f"{name}: vramtop did not reach the training itself; settings may be missing.", *_ALL)
 
 
 def _trains(function: ast.expr) -> bool:

@@ -182,7 +182,7 @@ def _take_plugin(call: Call, name: str, notes: Notes) -> None:
         for sentence in plugin.sentences:
             notes.doubt(sentence, *MODEL_STATES, "activations", "communication", key="parallel.strategy")
         return
-    sentence = f"{call.where}: Accelerator({name}=...) is not read; nothing is counted as sharded by it."
+    sentence = f"{call.where}: Accelerator({name}=...) is not read; the figure assumes that it shards nothing."
     notes.doubt(sentence, *MODEL_STATES, direction="less", key="parallel.strategy")
 
 
@@ -191,7 +191,7 @@ def search_batch(call: Call, notes: Notes) -> Any:
     function = call.value(0)
     if isinstance(function, Function):
         function.given = (call.value(1, "starting_batch_size", default=_STARTING_BATCH),)
-        sentence = f"{call.where}: {call.name} halves the batch when it does not fit; the first one is counted."
+        sentence = f"{call.where}: {call.name} halves the batch when it does not fit; the first batch size is counted."
         notes.doubt(sentence, "activations", "logits", direction="less", key="training.micro_batch")
     return UNKNOWN
 
@@ -456,7 +456,7 @@ class TrainerObject(Thing):
         first = given[0] if isinstance(given, list | tuple) and given else given
         if first is not None and not isinstance(first, Optimizer):
             shown = short_text(call.nodes.get("optimizers"))
-            sentence = f"{call.where}: {call.name}(optimizers={shown}) is an optimizer that is not followed."
+            sentence = f"{call.where}: {call.name}(optimizers={shown}) is an optimizer that vramtop does not follow."
             self._notes.doubt(sentence, "optimizer", key="training.optimizer")
         elif isinstance(first, Optimizer) and first not in self._notes.optimizers:
             self._notes.optimizers.append(first)
@@ -490,7 +490,10 @@ class TrainerObject(Thing):
                 setting = call.setting(name) or Setting(value=each, origin=f"{call.where}: {call.name}({name}=...)")
                 self.others.append((role, setting.with_value(each)))
             elif not isinstance(each, _FOLLOWED) and "trl" not in getattr(each, "path", ""):
-                text = f"{call.where}: what {name} holds is only known when the script runs; it may be counted wrong."
+                text = (
+                    f"{call.where}: the contents of {name} are only known when the script runs; the figure may be "
+                    "wrong."
+                )
                 self._notes.doubt(text, "weights", key="other_models")
 
     def attribute(self, name: str) -> Any:
@@ -548,7 +551,7 @@ def make_trainer(call: Call, notes: Notes, path: str) -> TrainerObject:
     root, dot, _ = path.partition(".")
     if dot and root not in _LIBRARIES and not isinstance(trainer.arguments, Arguments | ParsedArguments):
         notes.called.discard(name)
-        sentence = f"{call.where}: {path} is no trainer that is known here; what it does is not followed."
+        sentence = f"{call.where}: vramtop does not know the trainer {path} and does not follow it."
         notes.doubt(sentence, *MODEL_STATES, "activations", "logits")
     return trainer
 
@@ -633,7 +636,7 @@ def _shard_beside(value: Any, call: Call, notes: Notes) -> None:
         if isinstance(model, Model):
             model.sharded, model.role = True, model.role or "reference"
     shown = short_text(call.nodes.get("config"))
-    sentence = f"{call.where}: {call.name}(config={shown}) is taken to shard a model beside the trained one as that is."
+    sentence = f"{call.where}: {call.name}(config={shown}) is assumed to shard the other model like the trained one."
     notes.doubt(sentence, "weights", key="other_models")
 
 
@@ -641,7 +644,9 @@ def checkpoint_layers(call: Call, notes: Notes) -> Any:
     """Follow ``apply_activation_checkpointing(model)``."""
     model = call.value(0, "model")
     if "context_fn" in call.kwargs:
-        sentence = f"{call.where}: {call.name}(context_fn=...) keeps what its policy says; nothing is counted as kept."
+        sentence = (
+            f"{call.where}: {call.name}(context_fn=...) keeps tensors by its policy; no kept tensors are counted."
+        )
         notes.doubt(sentence, "activations", direction="more", key="training.activation_checkpointing")
     if isinstance(model, Model):
         model.put("activation_checkpointing", True, call.where, f"{call.name}(...)")
@@ -700,7 +705,9 @@ def _read_lightning(call: Call, notes: Notes) -> None:
         notes.written.setdefault("script_processes", Setting(value=value, origin=origin))
     strategy = call.value(None, "strategy", default="auto")
     if not isinstance(strategy, str) or not strategy.startswith(("auto", "ddp", "single")):
-        sentence = f"{call.where}: the strategy {plain(strategy)} of lightning is not read; nothing is sharded."
+        sentence = (
+            f"{call.where}: the strategy {plain(strategy)} of Lightning is not read; the figure assumes no sharding."
+        )
         notes.doubt(sentence, *MODEL_STATES, direction="less", key="parallel.strategy")
 
 

@@ -102,7 +102,7 @@ class QuantizationConfig(Thing):
 def read_lora(call: Call, into: dict[str, Setting], unresolved: dict[str, str]) -> None:
     """Read the arguments of ``LoraConfig`` under the names of our settings."""
     if call.name == "AdaLoraConfig" and "init_r" not in call.kwargs:
-        into["lora_r"] = default_setting(12, "AdaLoRA's initial rank by default")
+        into["lora_r"] = default_setting(12, "AdaLoRA's default initial rank")
     for name in call.kwargs:
         if name in _WITHOUT_EFFECT or (call.name == "AdaLoraConfig" and name in _SCHEDULE_OF_RANKS):
             continue
@@ -132,7 +132,7 @@ def add_adapters(model: Model, config: Any, call: Call, *, text: str = "") -> No
         _read_adalora_targets(model, config)
         if kind != "LoraConfig":
             model.notes.doubt(
-                f"{config.where}: {kind} is counted as LoRA adapters, of which it differs.",
+                f"{config.where}: {kind} is counted as LoRA adapters, from which it differs.",
                 *("gradients", "optimizer", "activations"),
                 key="lora.rank",
             )
@@ -163,7 +163,7 @@ def _other_method(model: Model, config: AdapterConfig, call: Call) -> None:
     _train_head(model, config, call)
     count = _prompt_parameters(model, config)
     model.notes.doubt(
-        f"{config.where}: what {config.kind} trains beside the frozen model is counted roughly.",
+        f"{config.where}: the trained parameters of {config.kind} are counted only roughly.",
         *("gradients", "optimizer", "activations"),
         key="training.trainable_parameters",
     )
@@ -203,7 +203,7 @@ def load_adapters(model: Model, call: Call, *, trains: Any) -> None:
     if config is not None:
         return
     model.notes.doubt(
-        f"{call.where}: {call.name}(...) loads adapters whose rank and layers are not read.",
+        f"{call.where}: {call.name}(...) loads adapters; vramtop does not read their rank and layers.",
         *("gradients", "optimizer"),
         key="lora.rank",
     )
@@ -236,7 +236,7 @@ def get_peft_model(call: Call, notes: Notes) -> Any:
     if unknown or (isinstance(config, AdapterConfig) and not config.is_known):
         shown = config.kind if isinstance(config, AdapterConfig) else short_text(call.expression(1, "peft_config"))
         notes.doubt(
-            f"{call.where}: what get_peft_model trains with {shown} is not known; all parameters are counted.",
+            f"{call.where}: the parameters that get_peft_model trains with {shown} are not known; all are counted.",
             *("gradients", "optimizer", "activations"),
             direction="less",
             key="training.trainable",
@@ -285,7 +285,7 @@ def _hint(model: Model, name: str, value: object) -> None:
 
 def _sentence(call: Call, name: str) -> str:
     shown = f"{call.name}({name}={short_text(call.expression(None, name))})"
-    return f"{call.where}: {shown} is only known when the script runs; its default is counted."
+    return f"{call.where}: {shown} is only known when the script runs; its default is assumed."
 
 
 def peft_config(call: Call) -> Any:
@@ -583,7 +583,7 @@ def _read_loading(model: Model, call: Call, notes: Notes) -> None:
             setting = call.setting(name, label)
             if setting is None:
                 shown = f"{label}({name}={short_text(call.nodes.get(name))})"
-                sentence = f"{call.where}: {shown} is only known when the script runs; its default is counted."
+                sentence = f"{call.where}: {shown} is only known when the script runs; its default is assumed."
                 model.unresolved[name] = sentence
             elif setting.value is not None:
                 model.settings[name] = setting

@@ -357,7 +357,7 @@ class ModelConfig(Thing):
                 self.changes.setdefault("num_labels", Setting(value=len(known), origin=f"{where}: {text}"))
         elif isinstance(known, (*PLAIN, list)):
             if known and _ADDS_PARTS.search(field) and field not in (self.base() or ()):
-                sentence = f"{where}: {text} may add or change parts of the model, and is not followed."
+                sentence = f"{where}: {text} may add or change parts of the model; vramtop does not follow it."
                 self._notes.assume(sentence, *MODEL_STATES, "activations", "logits")
             self.changes[field] = Setting(value=known, origin=f"{where}: {text}")
 
@@ -569,9 +569,9 @@ def own_attention(kind: ScriptClass | None) -> OwnAttention | None:
     if where is None or supported is True:
         return None
     if supported is not False and any(_SDPA & set(_words(module.tree)) for module in modules):
-        sentence = f"{where}: whether {kind.name} runs eager attention or sdpa is not known; sdpa is counted."
+        sentence = f"{where}: whether {kind.name} runs eager attention or sdpa is not known; sdpa is assumed."
         return OwnAttention(None, where, sentence, "more")
-    sentence = f"{where}: {kind.name} computes attention itself, without sdpa; eager attention is counted."
+    sentence = f"{where}: {kind.name} computes attention itself, without sdpa; eager attention is assumed."
     return OwnAttention("eager", where, sentence, "less")
 
 
@@ -591,11 +591,11 @@ def doubt_patch(call: Call, notes: Notes) -> bool:
     if divides:
         if all(doubt.key != key for doubt in notes.doubts.values()):
             sentence = (
-                f"{call.where}: the script {what}, by which GPUs may share a sequence; parallel.context says how many."
+                f"{call.where}: the script {what}, so GPUs may share a sequence; set parallel.context to their number."
             )
             notes.doubt(sentence, "activations", "logits", direction="less", key=key)
     elif patches:
-        sentence = f"{call.where}: the script {what}; what transformers has there is counted."
+        sentence = f"{call.where}: the script {what}; transformers' own code is counted."
         notes.doubt(sentence, "activations", "logits")
     return patches or divides
 

@@ -256,7 +256,8 @@ def replace_part(owner: Model, name: str, value: Thing, call: Call) -> None:
     if after is None or abs(after - (before or 0)) > small:
         direction: UncertaintyDirection = "either" if after is None else "more" if after > (before or 0) else "less"
         owner.notes.doubt(
-            f"{call.where}: {short_text(call.node)} puts a part of another size in the model; the original is counted.",
+            f"{call.where}: {short_text(call.node)} replaces a part of the model by one of another size; the original "
+            "is counted.",
             *MODEL_STATES,
             "logits",
             direction=direction,
@@ -298,6 +299,8 @@ def assign_attribute(call: Call, notes: Notes) -> Any:
 def freeze_unknown(call: Call, notes: Notes) -> Any:
     """Note that something that is not known is frozen: it may be parameters of the model."""
     if call.value(0, default=True) is not True:
-        sentence = f"{call.where}: {short_text(call.node)} may freeze parameters of the model, and is not followed."
+        sentence = (
+            f"{call.where}: {short_text(call.node)} may freeze parameters of the model; vramtop does not follow it."
+        )
         notes.doubt(sentence, "gradients", "optimizer", "activations", direction="less")
     return UNKNOWN

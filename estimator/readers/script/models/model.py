@@ -83,7 +83,7 @@ class ParameterOwner(Thing):
         """Take ``requires_grad`` of parameters or of modules (by their prefixes); None: of all."""
         known = truth(value)
         if known is None:
-            self.uncertain.append(f"{call.where}: which parameters train is only known when the script runs.")
+            self.uncertain.append(f"{call.where}: the trained parameters are only known when the script runs.")
             return
         shapes = self.shapes()
         if shapes is None:
@@ -529,7 +529,7 @@ class Part(Thing):
         elif isinstance(value, Thing):
             replace_part(self.owner, f"{prefix}.{name}" if prefix else name, value, call)
         elif name != "requires_grad" and not _HARMLESS_ATTRIBUTES.search(f"{prefix}.{name}"):
-            sentence = f"{call.where}: {short_text(call.node)} = {plain(value)} is not followed; it may change a step."
+            sentence = f"{call.where}: {short_text(call.node)} = {plain(value)} is not followed, but may change a step."
             self.owner.notes.assume(sentence, *MODEL_STATES, "activations", "logits")
 
     def method(self, call: Call) -> Any:
@@ -544,7 +544,9 @@ class Part(Thing):
         name = next(iter(self.prefixes), "").rpartition(".")[2]
         if not isinstance(self.owner, Model) or not _CHANGES.search(name) or self.owner.has_part(self.prefixes[0]):
             return UNKNOWN
-        sentence = f"{call.where}: {name}(...) may add, freeze or change modules of the model, and is not followed."
+        sentence = (
+            f"{call.where}: {name}(...) may add, freeze or change modules of the model; vramtop does not follow it."
+        )
         self.owner.notes.doubt(sentence, *MODEL_STATES, "activations")
         return self.owner
 
@@ -662,9 +664,9 @@ def convert(part: Part, dtype: Any, call: Call) -> None:
     elif word is not None and owner.size_of(part.prefixes) < _SMALL_PART:
         return
     elif isinstance(dtype, str) and word is None:
-        owner.uncertain_type(call, f"weights in {dtype!r} are not known here")
+        owner.uncertain_type(call, f"vramtop does not know weights in {dtype!r}")
     elif not _is_whole(part):
-        owner.uncertain_type(call, "only a part of the model is converted; the estimate counts one type")
+        owner.uncertain_type(call, "only part of the model is converted; the estimate counts one dtype")
     else:
         owner.settings.pop("dtype", None)
         owner.settings.pop("torch_dtype", None)
@@ -736,7 +738,7 @@ def _require(part: Part, value: Any, call: Call) -> Any:
     if part.unknown or (
         isinstance(part.owner, Model) and any(p and part.owner.has_part(p) is False for p in part.prefixes)
     ):
-        part.owner.uncertain.append(f"{call.where}: {_shown(call)} may freeze or train parameters and is not counted.")
+        part.owner.uncertain.append(f"{call.where}: {_shown(call)} may freeze or train parameters but is not counted.")
         return part
     part.owner.train(None if _is_whole(part) else part.prefixes, value, call)
     if _is_whole(part) and isinstance(part.owner, Model) and isinstance(value, bool):
@@ -764,7 +766,7 @@ def _freeze_named(part: Part, call: Call) -> Any:
         if found:
             owner.train(found[:1], value=False, call=call)
         else:
-            sentence = f"{call.where}: {_shown(call)} freezes parameters of the model and is not counted."
+            sentence = f"{call.where}: {_shown(call)} freezes parameters of the model but is not counted."
             owner.uncertain.append(sentence)
     return None
 
@@ -815,7 +817,7 @@ def _checkpoint(on: bool) -> Callable[[Part, Call], Any]:
         if isinstance(owner, Model) and last in ("", *_BODY_NAMES[:-2], *_LANGUAGE_NAMES):
             owner.put("activation_checkpointing", on, call.where, short_text(call.node))
         elif isinstance(owner, Model) and on:
-            sentence = f"{call.where}: {short_text(call.node)}: checkpointing of a part of the model is not counted."
+            sentence = f"{call.where}: {short_text(call.node)}: checkpointing of part of the model is not counted."
             owner.notes.doubt(sentence, "activations", direction="less")
         return None
 
@@ -837,7 +839,7 @@ def _resize(part: Part, call: Call) -> Any:
     elif owner.notes.added_tokens is None or owner.notes.added_tokens > 1000 or _tokenizer_of_another(owner):
         owner.notes.doubt(
             f"{call.where}: resize_token_embeddings({_arguments(call)}) is only known when the script runs; the "
-            "vocabulary of the model is counted as it is.",
+            "model's original vocabulary is counted.",
             *MODEL_STATES,
             "logits",
             direction="more",

@@ -51,7 +51,8 @@ def test_a_model_that_is_not_followed_is_not_taken_for_another_one(tmp_path: Pat
     reading = read(tmp_path, f"{LOAD}{made}{TRAIN}")
     assert "model.id" in reading.missing
     assert any(
-        "the model that the optimizer trains is made in a way that is not followed" in w for w in reading.warnings
+        "the model that the optimizer trains is created in a way that vramtop does not follow" in w
+        for w in reading.warnings
     )
     assert unsure(reading)["weights"] == "either"
 
@@ -202,7 +203,7 @@ def test_long_running_scripts_are_followed_to_a_limit(tmp_path: Path) -> None:
         "x = 0\nfor i in range(99):\n    for j in range(99):\n        for k in range(99):\n            x = x + i * j\n"
     )
     reading = read(tmp_path, f'{LOAD}{loop}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{TRAIN}')
-    assert any("takes more steps than are followed" in warning for warning in reading.warnings)
+    assert any("is too long to follow" in warning for warning in reading.warnings)
     assert unsure(reading)["weights"] == "more"
 
 
@@ -278,7 +279,7 @@ def test_models_of_sentence_transformers(tmp_path: Path, fit: str, precision: st
 
 def test_without_any_word_about_dtypes_the_precision_is_a_doubt(tmp_path: Path) -> None:
     reading = read(tmp_path, "model = build()\nopt = torch.optim.AdamW(model.parameters())\n")
-    assert "Nothing states the type of the weights" in " ".join(reading.warnings)
+    assert "The dtype of the weights is not set" in " ".join(reading.warnings)
 
 
 def test_a_batch_that_is_searched_for_starts_with_the_first(tmp_path: Path) -> None:

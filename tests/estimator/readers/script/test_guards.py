@@ -242,7 +242,7 @@ def test_deepspeed_gathers_runs_and_steps(tmp_path: Path) -> None:
     reading = read(tmp_path, text)
     assert reading.value("parallel.strategy") == "zero2"
     assert "GatheredParameters" not in doubts(reading)
-    assert "another model is trained" not in doubts(reading)
+    assert "another model is also trained" not in doubts(reading)
     assert [each.get("role") for each in reading.value("other_models")] == ["reference"]
 
 
@@ -253,9 +253,9 @@ def test_deepspeed_gathers_runs_and_steps(tmp_path: Path) -> None:
         ("model.get_model().initialize_vision_modules(1)\n", "initialize_vision_modules(...) may add"),
         (
             "def add_lora(m):\n    m.change(1)\nadd_lora(model)\n",
-            "what add_lora(...) does to the model is not understood",
+            "vramtop does not understand how add_lora(...) changes the model",
         ),
-        ("model.requires_grad_(False)\n", "all parameters are frozen as far as the script was followed"),
+        ("model.requires_grad_(False)\n", "as far as vramtop followed the script, all parameters are frozen"),
     ],
 )
 def test_what_changes_the_model_unseen_is_named(tmp_path: Path, change: str, sentence: str) -> None:
@@ -293,14 +293,14 @@ def test_a_module_is_found_in_its_repository_or_said_not_to_be(tmp_path: Path) -
     found = read_launch(["python", "-m", "pack.train"], environ={}, cwd=tmp_path / "examples")
     assert found.value("model.id") == "Qwen/Qwen2.5-0.5B"
     lost = read_launch(["python", "-m", "nowhere.train", "--x", "1"], environ={}, cwd=tmp_path)
-    assert "The module nowhere.train is not found here" in doubts(lost)
+    assert "The module nowhere.train was not found" in doubts(lost)
 
 
 def test_a_configuration_that_is_not_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("micro_batch: 3\n")
     text = HEAD + LOAD + TRAIN
     assert "config=run.yaml" not in doubts(read(tmp_path, text))
-    assert "run.yaml on the command line is not read" in doubts(read(tmp_path, text, "config=run.yaml"))
+    assert "vramtop does not read run.yaml on the command line" in doubts(read(tmp_path, text, "config=run.yaml"))
     opened = (
         f"import yaml\nC = yaml.safe_load(open('run.yaml'))\n{text.replace('batch_size=2', 'batch_size=C[chr(0)]')}"
     )
@@ -313,7 +313,7 @@ def test_lengths_of_source_and_target_are_one_sequence_of_a_decoder(tmp_path: Pa
     options += "P.add_argument('--max_target_length', type=int)\nA = P.parse_args()\n"
     reading = read(tmp_path, HEAD + options + LOAD + TRAIN, "--max_source_length", "64", "--max_target_length", "128")
     assert reading.value("training.sequence_length") == 192
-    assert "are taken to be one sequence" in doubts(reading)
+    assert "are assumed to form one sequence" in doubts(reading)
 
 
 def test_deepspeed_s_optimizer_is_taken_and_attention_may_be_patched(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_script_that_asks_for_the_version_is_not_told_the_assumed_one(tmp_path
 def test_weights_of_unknown_code_and_of_unknown_versions_are_in_doubt(tmp_path: Path) -> None:
     text = SCRIPT.replace("Qwen/Qwen2.5-0.5B'", "nobody/model', trust_remote_code=True")
     old = read(tmp_path, text.replace("=2)", "=2, no_cuda=False)"))
-    assert any("the model's own code may set the type of its weights" in sentence for sentence in old.warnings)
+    assert any("the model's own code may set its dtype" in sentence for sentence in old.warnings)
     for reading in (old, read(tmp_path, SCRIPT.replace("Qwen/Qwen2.5-0.5B", "nobody/model"))):
         assert reading.value("training.precision") == "bf16"
         assert ("weights", "more", "training.precision") in {

@@ -218,7 +218,7 @@ def test_a_classifier_reads_source_and_target_as_one(tmp_path: Path, name: str, 
     (tmp_path / "train.py").write_text(HEAD.replace("max_length = 512", "from elsewhere import options") + text)
     reading = read_launch(["python", "train.py", *CUTS], environ={}, cwd=tmp_path)
     assert reading.value("training.sequence_length") == length
-    assert any("taken to be one sequence" in each for each in reading.warnings) == (length == 128)
+    assert any("assumed to form one sequence" in each for each in reading.warnings) == (length == 128)
 
 
 GROUPS = """

@@ -254,7 +254,7 @@ def test_data_that_is_not_prepared_yet_leaves_the_vocabulary_in_doubt(folder: Pa
     (folder / "data" / "letters" / "train.bin").unlink()
     reading = read(folder)
     assert parameters(reading.job())[0] == count()
-    assert any("meta.pkl is not there yet" in warning for warning in reading.warnings)
+    assert any("meta.pkl does not exist yet" in warning for warning in reading.warnings)
     assert reading.job().unsure.logits == "less"
 
 

@@ -98,7 +98,7 @@ def test_the_last_value_of_a_name_counts(tmp_path: Path) -> None:
 def test_a_script_that_cannot_be_parsed_is_reported(tmp_path: Path, script: str) -> None:
     reading = read(tmp_path, script, "--model_name_or_path", "gpt2")
     assert reading.value("model.id") == "gpt2"
-    assert any("train.py: is not Python" in warning for warning in reading.warnings)
+    assert any("train.py: not readable Python" in warning for warning in reading.warnings)
 
 
 def test_a_constant_that_refers_to_itself_is_not_followed_forever(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_collator_that_is_no_librarys_is_understood_or_in_doubt(
     tmp_path: Path, before: str, value: str, is_plain: bool
 ) -> None:
     reading = read(tmp_path, script(before=before, more=f", data_collator={value}"))
-    assert warned(reading, "how many tokens it puts into a batch is not followed") == (not is_plain)
+    assert warned(reading, "vramtop does not follow how many tokens it puts into a batch") == (not is_plain)
     assert unsure(reading) == (set() if is_plain else STEP)
 
 
@@ -103,12 +103,12 @@ def test_a_trainers_method_that_is_not_the_librarys_is_understood_or_in_doubt(
     text = script(before=OWN.format(method=method, body=body)).replace("\nTrainer(", "\nOwn(")
     reading = read(tmp_path, text)
     assert unsure(reading) == components
-    assert warned(reading, f"Own.{method} stands in the place of the library's") == bool(components)
+    assert warned(reading, f"Own.{method} replaces the library's") == bool(components)
 
 
 def test_arguments_of_a_trainer_that_are_not_followed_are_in_doubt(tmp_path: Path) -> None:
     reading = read(tmp_path, script(after="args = elsewhere.make()\n"))
-    assert warned(reading, "what makes the arguments of Trainer is not followed")
+    assert warned(reading, "vramtop does not follow how the arguments of Trainer are made")
     assert unsure(reading) == STATES | STEP
     assert not unsure(read(tmp_path, script()))
 
@@ -118,9 +118,9 @@ def test_arguments_of_a_trainer_that_are_not_followed_are_in_doubt(tmp_path: Pat
     [
         ("transformers.Trainer.training_step = elsewhere.step", "replaces Trainer.training_step"),
         ("torch.nn.functional.cross_entropy = elsewhere.Loss", "replaces functional.cross_entropy"),
-        ("elsewhere.replace_all_layers()", "replace_all_layers(...) may change what libraries do"),
-        ("import llama_patch", "llama_patch may change what libraries do, and is not here"),
-        ("from monkey_patch.llama import anything", "monkey_patch.llama may change what libraries do"),
+        ("elsewhere.replace_all_layers()", "replace_all_layers(...) may change library behavior"),
+        ("import llama_patch", "llama_patch may change library behavior, but was not found"),
+        ("from monkey_patch.llama import anything", "monkey_patch.llama may change library behavior"),
         ("transformers.Trainer.save_model = elsewhere.save", None),
         ("torch.backends.cuda.matmul.allow_tf32 = elsewhere.wanted", None),
         ("transformers.logging.verbosity = 3", None),
@@ -153,7 +153,7 @@ def test_a_function_that_is_not_followed_may_change_what_it_is_given(
 ) -> None:
     reading = read(tmp_path, script(after=f"{call}\n"))
     assert unsure(reading) == (set() if what is None else STATES | STEP)
-    assert what is None or warned(reading, f"is given {what} and is not followed") == 1
+    assert what is None or warned(reading, f"is given {what}; vramtop does not follow it") == 1
 
 
 def test_a_doubt_that_is_named_already_is_not_named_again(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_training_that_is_not_reached_is_in_doubt(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text("class Work:\n    def run(self, loss):\n        loss.backward()\n")
     main = script().replace("Trainer(model=model, args=args).train()", "elsewhere.START[args.seed](Work)")
     reading = read(tmp_path, "from work import Work\n" + main)
-    assert warned(reading, "the training itself was not reached")
+    assert warned(reading, "vramtop did not reach the training itself")
     assert unsure(reading) >= STATES | STEP
 
 
@@ -199,7 +199,7 @@ def test_one_of_several_lengths_is_in_doubt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("method", "is_known"), [("parse_args_into_dataclasses()", True), ("parse_dict({})", False)])
 def test_options_that_come_from_elsewhere_are_in_doubt(tmp_path: Path, method: str, is_known: bool) -> None:
     reading = read(tmp_path, script().replace("parse_args_into_dataclasses()", method))
-    assert warned(reading, "takes the options from is not followed") == (not is_known)
+    assert warned(reading, "gets its options") == (not is_known)
     assert unsure(reading) == (set() if is_known else STATES | STEP)
 
 

@@ -1,4 +1,4 @@
-"""Flags on the command line that the script never reads: they are named, and what they set is not counted."""
+"""Flags on the command line that the script never reads: they are named, and these options are not counted."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_a_line_of_another_script_counts_for_nothing(tmp_path: Path, text: str) 
     reading = read(tmp_path, text)
     assert named(reading) == [
         "train.py does not read --model_name_or_path, --per_device_train_batch_size, --max_length and 4 more; "
-        "what they set is not counted."
+        "these options are not counted."
     ]
     assert reading.value("model.id") is None
     assert reading.value("model.config")["model_type"] == "gpt2"
@@ -50,7 +50,7 @@ def test_flags_that_a_parser_reads_count(tmp_path: Path) -> None:
     reading = read(tmp_path, MODEL + CLASSES + TRAIN)
     assert named(reading) == [
         "train.py does not read --model_name_or_path, --max_length, --use_peft and 1 more; "
-        "what they set is not counted."
+        "these options are not counted."
     ]
     assert reading.value("training.micro_batch") == 2
     assert reading.value("training.activation_checkpointing") == "full"
@@ -79,4 +79,4 @@ def test_nothing_is_said_where_something_else_may_read_the_line(tmp_path: Path, 
 def test_a_module_beside_the_script_that_parses_is_followed(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(PARSER)
     reading = read(tmp_path, f"from own import A\n{MODEL}{ARGUMENTS}{TRAIN}", "--lr", "1", "--max_length", "900")
-    assert named(reading) == ["train.py does not read --max_length; what they set is not counted."]
+    assert named(reading) == ["train.py does not read --max_length; these options are not counted."]

@@ -50,7 +50,7 @@ def warned(reading: JobReading, words: str) -> bool:
 def test_what_is_not_followed_may_change_the_model(tmp_path: Path, change: str) -> None:
     reading = read(tmp_path, HEAD + LOAD + change + "\n" + TRAIN)
     assert unsure(reading) >= STATES
-    assert warned(reading, "(...) may change the model and is not followed.")
+    assert warned(reading, "(...) may change the model, but vramtop does not follow it.")
     assert reading.value("model.id") == "Qwen/Qwen2.5-0.5B"
     adapted = read(tmp_path, HEAD + LOAD + change + "\n" + TRAIN, "--lora_r", "16")
     assert adapted.value("lora.rank") == 16
@@ -248,7 +248,7 @@ def test_a_model_of_its_own_that_seems_frozen_is_counted_as_trained(tmp_path: Pa
     freeze = "for name, each in model.named_parameters():\n    each.requires_grad = False"
     reading = read(tmp_path, OWN.replace("# FREEZE", freeze))
     assert reading.value("training.trainable_parameters") is None
-    assert warned(reading, "all of them are frozen as far as the script was followed")
+    assert warned(reading, "as far as vramtop followed the script, all of them are frozen")
     assert ("optimizer", "less") in {(each.component, each.direction) for each in reading.uncertainties}
     assert not warned(read(tmp_path, OWN), "frozen")
 

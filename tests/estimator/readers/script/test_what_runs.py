@@ -48,7 +48,7 @@ def test_an_error_after_a_return_that_may_have_happened_ends_no_script(tmp_path:
     rest = "torch.optim.SGD(model.parameters(), lr=0.1).step()\n"
     reading = read(tmp_path, HEAD + LOAD + LOOKS + rest)
     assert reading.value("training.optimizer") == "sgd"
-    assert not warned(reading, "ends in an error")
+    assert not warned(reading, "it fails before training")
 
 
 @pytest.mark.parametrize("test", ["look()", "not look()"])
@@ -65,17 +65,17 @@ torch.optim.SGD(model.parameters(), lr=0.1).step()
     reading = read(tmp_path, HEAD + LOAD + either)
     assert reading.value("training.optimizer") == "sgd"
     assert reading.value("training.activation_checkpointing") == "full"
-    assert not warned(reading, "ends in an error")
+    assert not warned(reading, "it fails before training")
 
 
 def test_an_error_before_the_training_is_passed_over_and_named(tmp_path: Path) -> None:
     bad = "def check(name):\n    raise NotImplementedError(name)\ncheck('a')\nraise ValueError\n"
     reading = read(tmp_path, HEAD + LOAD + bad + TRAIN)
-    assert warned(reading, "train.py line 6: the script ends in an error before it trains")
-    assert warned(reading, "train.py line 8: the script ends in an error before it trains")
+    assert warned(reading, "train.py line 6: as far as vramtop followed the script, it fails before training")
+    assert warned(reading, "train.py line 8: as far as vramtop followed the script, it fails before training")
     assert unsure(reading) >= {"weights", "gradients", "optimizer", "activations", "logits"}
     assert reading.value("training.micro_batch") == 3
-    assert not warned(read(tmp_path, HEAD + LOAD + TRAIN.replace("collate", "None") + bad), "ends in an error")
+    assert not warned(read(tmp_path, HEAD + LOAD + TRAIN.replace("collate", "None") + bad), "it fails before training")
 
 
 COLLATOR = """
@@ -238,7 +238,12 @@ transformers.models.llama.modeling_llama.{replaced} = forward
     ("replaced", "computed", "sentence", "direction"),
     [
         ("LlamaFlashAttention2._flash_attention_forward", "zigzag_ring_flash_attn_func", "share a sequence", "less"),
-        ("LlamaDecoderLayer.forward", "torch.add", "replaces LlamaDecoderLayer.forward; what transformers", "either"),
+        (
+            "LlamaDecoderLayer.forward",
+            "torch.add",
+            "LlamaDecoderLayer.forward; transformers' own code",
+            "either",
+        ),
         ("LlamaModel._update_causal_mask", "torch.add", None, None),
     ],
 )

@@ -31,10 +31,10 @@ def test_aliases_are_followed(tmp_path: Path) -> None:
         ("a: [b\n", "not YAML in line 2: while parsing a flow sequence"),
         ("a: 1\n---\nb: 2\n", "not YAML in line 2: expected a single document"),
         ("a: !!python/object/apply:os.getcwd []\n", "not YAML in line 1: could not determine a constructor"),
-        ("", "empty, where settings are expected"),
-        ("# only a comment\n", "empty, where settings are expected"),
-        ("- a\n- b\n", "a list, where settings by name are expected"),
-        ("just words\n", "plain text, where settings by name are expected"),
+        ("", "the file is empty"),
+        ("# only a comment\n", "the file is empty"),
+        ("- a\n- b\n", "a list; expected a table of settings"),
+        ("just words\n", "plain text; expected a table of settings"),
     ],
 )
 def test_a_file_without_settings_is_reported_in_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:

@@ -59,7 +59,7 @@ def test_counts_of_an_earlier_kernel_do_not_count(tmp_path: Path) -> None:
     os.utime(path, (1000, 1000))
     found = read_notebook(path, started_at=2000)
     assert found.text.splitlines() == ["a = 1", "b = 2"]
-    assert "not saved since its kernel started" in found.doubts[0]
+    assert "not saved after its kernel started" in found.doubts[0]
     assert read_notebook(path).doubts == ()
 
 
@@ -73,7 +73,7 @@ def test_parameters_come_after_their_cell(tmp_path: Path) -> None:
 def test_a_cell_that_is_no_python_is_left_out(tmp_path: Path) -> None:
     found = read_notebook(write(tmp_path / "a.ipynb", cell("a = ("), cell("b = 2")))
     assert found.text == "b = 2"
-    assert found.doubts == ("a.ipynb: cell 1 is not Python that can be read here and is not counted.",)
+    assert found.doubts == ("a.ipynb: vramtop cannot read cell 1 as Python; it is not counted.",)
 
 
 def test_places_are_cells(tmp_path: Path) -> None:

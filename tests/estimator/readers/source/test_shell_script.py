@@ -78,14 +78,14 @@ def test_other_programs_are_named(tmp_path: Path) -> None:
     [
         (
             "python train.py --model $MODEL",
-            "run.sh, line 1: the value of $MODEL is not known; give MODEL=VALUE in front",
+            "run.sh, line 1: the value of $MODEL is not known; give MODEL=VALUE before",
         ),
-        ("python train.py --model $1", "give its arguments behind it, as in vramtop fit -- bash run.sh VALUE"),
+        ("python train.py --model $1", "give its arguments after it, as in vramtop fit -- bash run.sh VALUE"),
         ("N=$(nvidia-smi -L | wc -l)\ntorchrun --nproc_per_node $N train.py", "the value of $N is not known"),
         ("M=a\nif [ $X ]; then M=b; fi\npython train.py --model $M", "the value of $M is not known"),
         ("python a.py\npython b.py", "run.sh starts several programs (lines 1, 2); give one of them after --"),
-        ("echo hello", "run.sh is a shell script that starts no Python program that can be read"),
-        ("bash run.sh", "it calls scripts that call others"),
+        ("echo hello", "run.sh is a shell script that starts no Python program that vramtop can read"),
+        ("bash run.sh", "scripts call other scripts"),
         ("A=1234567890\n" + "A=$A$A\n" * 40 + "python train.py", "its variables are too long"),
     ],
 )

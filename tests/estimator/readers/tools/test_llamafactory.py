@@ -117,7 +117,7 @@ def test_dpo_copies_the_model_unless_it_has_adapters(read_v1: Read) -> None:
 
 def test_what_is_not_known_is_a_warning(read_v1: Read) -> None:
     backend = read_v1(f"model: {MODEL}\ncutoff_len: 64\ndist_config: {{name: tensorland}}\n")
-    assert any("'tensorland' is not known" in warning for warning in backend.warnings)
+    assert any("'tensorland' is not supported" in warning for warning in backend.warnings)
     assert backend.job().unsure.weights == "either"
     dora = read_v1(ADAPTERS.replace("r: 16", "r: 16\n  use_dora: true"))
     assert any("use_dora may change the memory" in warning for warning in dora.warnings)

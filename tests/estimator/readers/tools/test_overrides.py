@@ -154,6 +154,6 @@ def test_weights_offloaded_without_the_optimizer_are_not_all_offloaded(read: Rea
         line, {"d.json": json.dumps(AUTO | {"zero_optimization": zero | {"offload_optimizer": {"device": "cpu"}}})}
     )
     assert alone.value("parallel.cpu_offload") is None
-    assert any("counted as if on the GPU" in warning for warning in alone.warnings)
+    assert any("counted on the GPU" in warning for warning in alone.warnings)
     assert alone.job({"training.sequence_length": 8}).unsure.weights == "less"
     assert both.value("parallel.cpu_offload") == "all"

@@ -134,7 +134,7 @@ def test_torchtitan_with_the_current_launch_line(read: Read) -> None:
 def test_function_of_torchtitan_is_named_where_it_decides(read: Read) -> None:
     line = "torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --config llama3_8b --training.seq_len 64"
     reading = read(line)
-    assert any("llama3_8b is a Python function and is not read" in warning for warning in reading.warnings)
+    assert any("llama3_8b is a Python function, which vramtop does not read" in warning for warning in reading.warnings)
     micro = {"training.micro_batch": 1}
     unsure = reading.job(micro).unsure
     assert (unsure.activations, unsure.weights, unsure.logits) == ("either", "less", "less")

@@ -105,7 +105,7 @@ def test_different_pipeline_stages_are_placed_by_their_needs(
 ) -> None:
     found = check_fit(stages(make_budget, *needs), [device(n, size) for n, size in enumerate(free)])
     assert (found.verdict, found.placement) == (verdict, placement)
-    assert f"needs {len(needs)} × {min(needs)}.0 to {max(needs)}.0 GiB" in found.sentence
+    assert f"needs {min(needs)}.0 to {max(needs)}.0 GiB per GPU (uneven split)" in found.sentence
 
 
 def test_device_capacity_is_the_free_memory_of_nvml(

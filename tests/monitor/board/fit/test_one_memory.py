@@ -33,7 +33,7 @@ def test_gpu_and_host_are_one_sum_on_this_machine(
     gpu = make_gpu(total_bytes=96 * GIB, free_bytes=free * GIB, reserved_bytes=None, faults=(shared,))
     found = check_fit(budget, device_capacities(make_snapshot([gpu]), {}))
     assert (found.verdict, found.gpus[0].need_bytes) == (verdict, budget.peak.device_bytes + 30 * GIB)
-    assert "share one memory: 40.0 GiB on the GPU and 30.0 GiB beside it" in found.sentence
+    assert "share memory: 40.0 GiB for the GPU and 30.0 GiB for the CPU" in found.sentence
     assert with_host_memory(found, budget, HostRam(available_bytes=GIB), ranks=1) == found  # it is counted already
 
 
@@ -55,7 +55,7 @@ def test_nothing_is_offloaded_to_the_same_memory(capsys: pytest.CaptureFixture[s
     assert kinds["h100"] - kinds["gb10"] == {"activation offload"}
     words = ["llama-3.1-8b", "--batch-size", "4", "--seq-len", "4096", "--bf16", "--activation-offload", "true"]
     assert main(["fit", *words, "--gpu-type", "gb10", "--method", "formula"]) == 1
-    assert "share one memory: 79.8 GiB on the GPU and 99.4 GiB beside it" in capsys.readouterr().out
+    assert "share memory: 79.8 GiB for the GPU and 99.4 GiB for the CPU" in capsys.readouterr().out
 
 
 def test_its_hosts_use_is_not_taken_for_memory_of_a_process_that_has_ended(

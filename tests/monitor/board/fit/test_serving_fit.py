@@ -43,7 +43,7 @@ def test_the_rest_of_the_memory_share_is_cache() -> None:
     assert found.serving.asked_bytes == 72 * GIB
     assert found.serving.cache_bytes == 55.75 * GIB
     assert found.serving.cache_tokens == 55.75 * GIB // 131072
-    assert "13.9 sequences of 32,768 at once" in found.sentence
+    assert "about 13.9 full-length sequences at once" in found.sentence
     assert found.to_json()["serving"]["concurrency"] == 13.94
 
 

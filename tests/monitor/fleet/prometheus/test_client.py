@@ -104,14 +104,14 @@ def test_credentials_do_not_follow_a_redirect(serve) -> None:
     ("status", "text", "sentence"),
     [
         (401, "", "VRAMTOP_PROMETHEUS_PASSWORD"),
-        (403, "", "does not allow these credentials"),
+        (403, "", "does not let these credentials query"),
         (404, "", "path prefix"),
         (422, '{"status":"error","error":"query timed out"}', "answers 422: query timed out"),
         (500, "<html>", "answers 500"),
         (500, "[" * 50_000, "answers 500: Internal Server Error"),
-        (200, "<html>Grafana</html>", "is it Prometheus' address"),
-        (200, '{"data":' + "[" * 200_000, "is it Prometheus' address"),
-        (200, '{"status":"success","data":{"result":[{"metric":{},"value":"x"}]}}', "is it Prometheus' address"),
+        (200, "<html>Grafana</html>", "is this its address"),
+        (200, '{"data":' + "[" * 200_000, "is this its address"),
+        (200, '{"status":"success","data":{"result":[{"metric":{},"value":"x"}]}}', "is this its address"),
     ],
 )
 def test_every_refusal_is_a_sentence(serve, status, text, sentence) -> None:
@@ -154,14 +154,14 @@ def test_a_server_that_answers_too_much_is_not_read_on(serve) -> None:
 
 
 def test_a_server_that_announces_more_than_it_sends_is_a_sentence(serve) -> None:
-    with pytest.raises(QueryError, match="cannot be asked: the answer ended early"):
+    with pytest.raises(QueryError, match="cannot be queried: the answer ended early"):
         ask(serve(**{"Content-Length": str(10**18)}).url)
 
 
 def test_a_server_that_is_not_there_is_a_sentence(serve) -> None:
     server = serve()
     server.stop()
-    with pytest.raises(QueryError, match="cannot be asked: Connection refused"):
+    with pytest.raises(QueryError, match="cannot be queried: Connection refused"):
         ask(server.url)
 
 
@@ -172,7 +172,7 @@ def test_http_where_tls_was_expected_is_a_sentence(serve) -> None:
 
 @pytest.mark.parametrize("url", ["", "ftp://a", "http://", "http://[::1", "http://a:b:c"])
 def test_what_is_no_address_is_wrong_input(url) -> None:
-    with pytest.raises(InputError, match="is no address such as"):
+    with pytest.raises(InputError, match="is not an address like"):
         PrometheusClient(url)
 
 

@@ -102,7 +102,7 @@ def test_what_cannot_be_understood_is_refused(ssh, make_hosts, make_host):
     ssh.does("b", "yes 'not a reading'")
     fleet = make_hosts("a", "b").read_until(lambda fleet: states(fleet) == ["unreachable"] * 2)
     assert "speaks schema 9" in fleet.hosts[0].reason
-    assert "something else" in fleet.hosts[1].reason
+    assert "not from vramtop stream" in fleet.hosts[1].reason
 
 
 @pytest.mark.parametrize("figure", [-1, 10**30, 10**400])

@@ -23,7 +23,9 @@ def test_a_planted_ssh_is_not_started(ssh: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(ssh.parent)
     for path in (".", "/nowhere:", ":/nowhere"):
         monkeypatch.setenv("PATH", path)
-        with pytest.raises(InputError, match=r"there is no ssh in PATH, whose relative .* install OpenSSH"):
+        with pytest.raises(
+            InputError, match=r"there is no ssh in PATH .relative folders are ignored.; install OpenSSH"
+        ):
             SshCommand(interval=1.0).arguments("a")
     ssh.parent.chmod(0o777)
     monkeypatch.setenv("PATH", str(ssh.parent))
@@ -67,7 +69,7 @@ def test_the_remote_shell_gets_the_words(tmp_path: Path) -> None:
         (255, "ssh: connect to host a port 22: Connection refused\n", "Connection refused"),
         (255, "ann@a: Permission denied (publickey,password).\n", "asks for no password"),
         (255, "@@@ WARNING @@@\nHost key verification failed.\n", "host key"),
-        (255, "", "does not say why"),
+        (255, "", "gave no reason"),
         (127, "sh: 1: exec: vramtop: not found\n", "--bootstrap uvx"),
         (2, "vramtop: argument COMMAND: invalid choice: 'stream'\n", "too old"),
         (0, "", "closed"),

@@ -53,7 +53,7 @@ def test_everything_about_a_process_is_read_without_secrets(program, tmp_path):
 
 
 def test_a_process_that_cannot_be_read_is_one_sentence(program):
-    with pytest.raises(CannotTellError, match="is a different one now"):
+    with pytest.raises(CannotTellError, match="is now a different process"):
         read_details(program.pid, start_time=1.0)
     program.kill()
     until(lambda: psutil.Process(program.pid).status() == psutil.STATUS_ZOMBIE)

@@ -127,7 +127,7 @@ def test_what_runs_a_program_is_taken_only_from_a_file_that_nobody_else_may_writ
     settings = settings_in_force()
     assert settings.values["alerts.command"] == ""
     assert settings.values["alerts.signal"] == "bell"
-    assert "others may decide what it says: anyone may write to it" in said(settings)[0]
+    assert "others may change it: anyone may write to it" in said(settings)[0]
     file.chmod(0o600)
     file.parent.chmod(0o777)
     assert settings_in_force().values["alerts.command"] == ""
@@ -164,7 +164,7 @@ def test_the_device_null_is_no_file(folders: Path, monkeypatch: pytest.MonkeyPat
     assert not settings_in_force().problems
     save_setting("dashboard.view", "tree", pytest.fail)
     assert not [thread for thread in threading.enumerate() if thread.name == "save settings"]
-    with pytest.raises(CannotTellError, match="no file"):
+    with pytest.raises(CannotTellError, match="without a settings file"):
         change_settings({"dashboard.view": "tree"})
 
 
@@ -194,7 +194,7 @@ def test_a_setting_of_an_earlier_version_is_named_and_stays_in_the_file(folders:
     file = write(text)
     settings = settings_in_force()
     assert said(settings) == [
-        f"{file}, line 2: history.max_runs is no setting any more and is ignored: the newest 2,000 runs are kept"
+        f"{file}, line 2: history.max_runs is no longer a setting and is ignored: the newest 2,000 runs are kept"
     ]
     assert settings.values["history.enabled"] is False
     change_settings({"history.enabled": None})

@@ -62,7 +62,7 @@ def test_budget_larger_than_the_gpu_ends_in_an_arrow(make_row, make_gpu, make_pr
 
 def test_a_job_without_a_model_has_the_name_of_its_process(make_snapshot, make_gpu, make_process, make_budget):
     watchlist = Watchlist(estimate=make_budget)
-    watchlist.add_run(WatchedJob(job=Job(), pids=((1, 1_000.0),)), "its model is not known")
+    watchlist.add_run(WatchedJob(job=Job(), pids=((1, 1_000.0),)), "vramtop does not know its model")
     gpu = make_gpu(0, [make_process(1, 60, command="python -u /data/tune.py")])
     lines = drawn(watchlist.update(make_snapshot([gpu])).gpus[0])
     assert "tune.py 60.0" in lines[1]

@@ -325,7 +325,7 @@ async def test_a_reused_pid_opens_no_dialog(open_app, make_reading, start):
     app = open_app([make_reading(process, start_time=row.start_time - 5)])
     async with on_first_board(app, (100, 30)) as pilot:
         await pilot.press("k")
-        await until_shown(pilot, lambda: "is a different one now: the one that was shown has ended" in notice_text(app))
+        await until_shown(pilot, lambda: "is now a different process: the one" in notice_text(app))
         assert isinstance(app.screen, DashboardScreen)
 
 
