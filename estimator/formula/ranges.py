@@ -158,6 +158,17 @@ class DoubtfulBytes(Struct, frozen=True, kw_only=True):
         )
 
 
+class WorkspaceDoubt(Struct, frozen=True, kw_only=True):
+    """How far the workspaces of convolutions may lie from what is expected: bytes less, and bytes more."""
+
+    allocated: tuple[int, int] = (0, 0)
+    """They change what is allocated at the peak by this."""
+    reserved: tuple[int, int] = (0, 0)
+    """They change what is reserved by this."""
+    errors: tuple[int, int] | None = None
+    """Errors of all else that is reserved, which were measured with them; None: they were not."""
+
+
 class Ranges(Struct, frozen=True):
     """Ranges of the three figures of a peak."""
 
@@ -194,6 +205,7 @@ def figure_ranges(
     more: int = 0,
     kept_less: int = 0,
     kept_more: int = 0,
+    workspaces: WorkspaceDoubt = WorkspaceDoubt(),  # noqa: B008 - frozen
     others: Iterable[Span] = (),
 ) -> Ranges:
     """Return the ranges of an estimate.
@@ -211,6 +223,7 @@ def figure_ranges(
         more: bytes that may be needed beside all errors.
         kept_less: bytes that the allocator may keep less, if ``less`` are missing.
         kept_more: bytes that it may keep more, if ``more`` are needed.
+        workspaces: how far those of convolutions may lie from what is expected.
         others: ranges of the allocated bytes of other phases, any of which may turn out to be the highest.
     """
     below, above = _step_errors(bytes_, doubts, calibration, exact=exact, too_many=too_many)
@@ -220,15 +233,15 @@ def figure_ranges(
     for other in others:
         more = max(more, other.high_bytes - high)
         least = max(least, min(allocated, other.low_bytes))
-    ours = Span(max(0, min(max(0, low, least), high) - less), max(0, high + more))
+    fewer, further = workspaces.allocated
+    ours = Span(max(0, min(max(0, low, least), high) - less - fewer), max(0, high + more + further))
     least = ours.low_bytes  # nothing is reserved that is less than what is allocated
-    less, more = less + kept_less, more + kept_more
+    less, more = less + kept_less + workspaces.reserved[0], more + kept_more + workspaces.reserved[1]
+    below, above = workspaces.errors or (hypot(below, kept), hypot(above, kept))
     return Ranges(
         ours,
-        _raised_span(reserved, less + round(hypot(below, kept)), more + round(hypot(above, kept)), least),
-        _raised_span(
-            device, less + round(hypot(below, kept, outside)), more + round(hypot(above, kept, outside)), least
-        ),
+        _raised_span(reserved, less + round(below), more + round(above), least),
+        _raised_span(device, less + round(hypot(below, outside)), more + round(hypot(above, outside)), least),
     )
 
 

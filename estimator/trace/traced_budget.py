@@ -13,6 +13,7 @@ from ..formula.ranges import (
     TRACED,
     DoubtfulBytes,
     Doubts,
+    WorkspaceDoubt,
     allocated_span,
     doubts_of,
     figure_ranges,
@@ -154,17 +155,20 @@ def _trained_assumption(job: Job, trace: Trace) -> Iterator[str]:
         yield f"{trace.trainable:,} parameters train: {adapters}{describe_trained(patterns)}."
 
 
-def overhead_of(job: ResolvedJob, gpu: Gpu | None, *, workspace: str | None = None) -> Overhead:
+def overhead_of(
+    job: ResolvedJob, gpu: Gpu | None, *, workspace: str | None = None, convolves: bool = False
+) -> Overhead:
     """Return the overhead of a job's process.
 
     Args:
         job: the job.
         gpu: None: a Hopper GPU.
         workspace: ``CUBLAS_WORKSPACE_CONFIG`` where the job does not state it.
+        convolves: cuDNN runs convolutions.
     """
     generation = generation_of(gpu)
     return Overhead(
-        context=context_bytes(job.versions, generation),
+        context=context_bytes(job.versions, generation, convolves=convolves),
         bare_context=context_bytes(job.versions, generation, kernels=False),
         workspace=workspace_bytes(generation, setting=job.software.cublas_workspace or workspace),
         nccl=nccl_bytes(job.parallel),
@@ -195,7 +199,15 @@ def _reserved_on(capacity: AllocatorCapacity | None, trace: Trace, conf: str | N
         ) from None
 
 
-def peak_of(phases: Sequence[Phase], highest: Phase, reserved: int, doubts: Doubts, other: tuple[int, int]) -> Peak:
+def peak_of(
+    phases: Sequence[Phase],
+    highest: Phase,
+    reserved: int,
+    doubts: Doubts,
+    other: tuple[int, int],
+    *,
+    workspaces: WorkspaceDoubt = WorkspaceDoubt(),  # noqa: B008 - frozen
+) -> Peak:
     """Return the peak with the ranges of its figures.
 
     Args:
@@ -204,6 +216,7 @@ def peak_of(phases: Sequence[Phase], highest: Phase, reserved: int, doubts: Doub
         reserved: bytes that the allocator holds.
         doubts: the sources of doubt.
         other: how much less, and how much more, the job takes if it does not do what is assumed.
+        workspaces: how far those of convolutions may lie from what is expected.
     """
     allocated, outside = highest.allocated_bytes, highest.outside_bytes
     reserved = max(reserved, allocated)
@@ -217,6 +230,7 @@ def peak_of(phases: Sequence[Phase], highest: Phase, reserved: int, doubts: Doub
         device=device,
         less=other[0],
         more=other[1],
+        workspaces=workspaces,
         others=[_allocated_span(phase, doubts) for phase in phases if phase is not highest],
     )
     return Peak(

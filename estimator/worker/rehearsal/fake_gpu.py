@@ -23,13 +23,15 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSettings, CachingAllocator
-from ..memory.tracker import StorageTracker
+from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Convolutions
+from ..memory.tracker import StorageTracker, allocator_events
 from ..replaced import replaced
 from .kernels import kernel_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..memory.convolutions import Workspace
     from ..memory.tracker import StorageRecord
 
 HOST = -1
@@ -93,15 +95,22 @@ class FakeGpus(StorageTracker):
     Args:
         count: GPUs that the program sees.
         conf: the allocator's settings, as in ``PYTORCH_CUDA_ALLOC_CONF``.
+        has_tf32: they have tensor cores for fp32.
     """
 
-    def __init__(self, count: int = 1, conf: str | None = None) -> None:
+    def __init__(self, count: int = 1, conf: str | None = None, *, has_tf32: bool = True) -> None:
         super().__init__()
-        self.allocator = CachingAllocator(AllocatorSettings.from_conf(conf))
+        self._settings = AllocatorSettings.from_conf(conf)
+        self.allocator = CachingAllocator(self._settings)
         """torch's allocator on the first GPU."""
         self.reserved = array("q")
         """Bytes that it holds after each event of the history."""
         self.held = HeldMemory()
+        self.convolutions = Convolutions(has_tf32=has_tf32)
+        self._workspaces: dict[int, Workspace] = {}
+        """By record, the workspaces of convolutions."""
+        self._emptied: list[int] = []
+        """Numbers of events before which the cache was emptied."""
         self.count = count
         self.current = 0
         """GPU that ``cuda`` without a number means."""
@@ -173,9 +182,50 @@ class FakeGpus(StorageTracker):
             result = super().__torch_dispatch__(func, types, args, kwargs)
         except (fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException):
             return self._largest(func, args)
+        if func in (FORWARD, BACKWARD) and self.gpu != HOST:
+            self._take_workspaces(args[0], self.convolutions.workspaces(func, args, result))
         if func in _COMPARE and result.constant is None and args[0].is_floating_point() and args[1] > 0:
             result.assumed = _COMPARE[func](self._plausible, args[1])
         return result
+
+    def _take_workspaces(self, like: Any, workspaces: Iterator[Workspace]) -> None:
+        for each in workspaces:
+            if each.is_new:
+                self.empty_cache()
+            if each.high:
+                self._workspaces[len(self.history.records)] = each
+                with self.mode:
+                    self._tracked(like.new_empty((max(1, each.expected),), dtype=torch.uint8))
+
+    def convolution_facts(self) -> dict[str, Any] | None:
+        """Return what the ranges of a budget need to know about convolutions; None: there was none."""
+        if not self.convolutions.ran:
+            return None
+        peaks = {which: self._peaks_with(which) for which in ("expected", "low", "high")}
+        below, above = (1 - LOW_SHARE) * peaks["low"]["reserved"], (HIGH_SHARE - 1) * peaks["high"]["reserved"]
+        unmeasured = list(self.convolutions.unmeasured)
+        return {
+            **peaks,
+            "unmeasured": unmeasured,
+            "benchmark": self.convolutions.benchmark,
+            "errors": None if unmeasured else (round(below), round(above)),
+        }
+
+    def _peaks_with(self, which: str) -> dict[str, int]:
+        """Return the highest allocated and reserved bytes with the expected, ``low`` or ``high`` workspaces."""
+        allocator = CachingAllocator(self._settings)
+        emptied = iter([*self._emptied, len(self.history.events)])
+        at = next(emptied)
+        for index, (record, size, stream) in allocator_events(self.history):
+            while at <= index:
+                allocator.empty_cache()
+                at = next(emptied)
+            if size is None:
+                allocator.free(record, stream)
+            else:
+                workspace = self._workspaces.get(record)
+                allocator.malloc(record, size if workspace is None else getattr(workspace, which), stream)
+        return {"allocated": allocator.peak_allocated, "reserved": allocator.peak_reserved}
 
     def _with_values(self, value: Any) -> Any:
         """Return an argument with fake tensors for real ones, whose values FakeTensorMode does not keep."""
@@ -294,6 +344,7 @@ class FakeGpus(StorageTracker):
     def empty_cache(self) -> None:
         """Give unused segments back, as ``torch.cuda.empty_cache``."""
         self.allocator.empty_cache()
+        self._emptied.append(len(self.history.events))
         self.held.reserved = self.allocator.reserved
 
     def reset_peak(self) -> None:

@@ -47,7 +47,7 @@ class Rehearsal:
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
-        self.gpus = FakeGpus(plan["gpus"], plan.get("conf"))
+        self.gpus = FakeGpus(plan["gpus"], plan.get("conf"), has_tf32=plan["card"]["capability"][0] >= 8)
         self._steps: dict[Any, int] = {}
         self._names: dict[int, str] = {}
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -278,6 +278,7 @@ class Rehearsal:
         return {
             **answer,
             **summary,
+            "convolutions": gpus.convolution_facts(),
             "made": made_at(history, summary["peak_event"]),
             "step": highest,
             "reserved": [gpus.reserved[event] for event in events],

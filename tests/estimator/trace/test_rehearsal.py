@@ -116,8 +116,77 @@ def test_what_is_allocated_is_what_the_same_program_takes_on_the_cpu(program, te
     found = rehearse([sys.executable, name, "cuda"])
     taken = found.allocated_bytes - found.workspace_bytes
     assert taken == pytest.approx(real_peak(name), rel=0.01)
-    assert not found.warnings
+    assert not [each for each in found.warnings if "was never measured" not in each]
     assert {each.steps for each in found.answer.steps} == {3}
+
+
+CONVOLUTIONS = """
+import torch, torch.nn as nn
+torch.backends.cudnn.benchmark = {benchmark}
+net = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1), nn.Flatten())
+net.append(nn.Linear(64 * 64 * 64, 10))
+net.cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(3):
+    x = torch.randn(64 + {longer} * step, 3, 64, 64, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled={autocast}):
+        loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_convolutions_take_workspaces_whose_size_is_known_within_a_range(program) -> None:
+    found = rehearse([sys.executable, program(CONVOLUTIONS.format(benchmark=False, longer=0, autocast=False))])
+    tensors = 4 * (2 * 64 * 64 * 64 * 64 + 64 * 64 * 9)
+    assert tensors * 2 in [each.bytes for each in found.answer.peak_tensors if each.component == "temporary"]
+    peak, facts = found.budget.peak, found.answer.convolutions
+    assert facts.expected.reserved == found.answer.peak_reserved == facts.high.reserved
+    assert facts.high.reserved - facts.low.reserved >= tensors
+    assert peak.reserved_range.low_bytes == round(0.96 * facts.low.reserved) + found.workspace_bytes
+    assert peak.reserved_range.high_bytes == round(1.06 * facts.high.reserved) + found.workspace_bytes
+    assert peak.allocated_range.low_bytes < found.allocated_bytes - tensors
+    assert not found.warnings
+
+
+def test_convolutions_that_were_never_measured_widen_the_range_with_a_warning(program) -> None:
+    text = CONVOLUTIONS.format(benchmark=False, longer=0, autocast=True)
+    found = rehearse([sys.executable, program(text)])
+    (warning,) = found.warnings
+    assert warning == "What cuDNN takes for convolutions in bfloat16 was never measured: the range is wide."
+    peak = found.budget.peak
+    assert peak.reserved_range.high_bytes > 1.3 * peak.reserved_bytes
+    assert peak.reserved_range.low_bytes < 0.7 * peak.reserved_bytes
+
+
+def test_benchmark_empties_the_cache_at_shapes_that_are_new(program) -> None:
+    same, longer = (
+        rehearse([sys.executable, program(CONVOLUTIONS.format(benchmark=True, longer=each, autocast=False))])
+        for each in (0, 1)
+    )
+    kept = rehearse([sys.executable, program(CONVOLUTIONS.format(benchmark=False, longer=1, autocast=False))])
+    assert any("cudnn.benchmark tries every plan" in each for each in same.budget.assumptions)
+    assert longer.answer.peak_reserved < kept.answer.peak_reserved
+    assert longer.answer.convolutions.expected.reserved == longer.answer.peak_reserved
+
+
+def test_the_context_grows_with_the_first_convolution(program) -> None:
+    with_it, without = (
+        rehearse([sys.executable, program(f"""
+import torch
+net = torch.nn.{layer}.cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    net(torch.randn(4, 4, 8, 8, device="cuda")).sum().backward()
+    optimizer.step()
+""")])
+        for layer in ("Conv2d(4, 4, 3)", "Linear(8, 8)")
+    )  # fmt: skip
+    loading = [each.budget.phases[0].components.context for each in (with_it, without)]
+    assert loading[0] == loading[1]
+    assert with_it.budget.peak.components.context > without.budget.peak.components.context
+    assert without.answer.convolutions is None
 
 
 def test_values_that_the_host_made_decide_shapes_and_gradients_accumulate(program) -> None:
