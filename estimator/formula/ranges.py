@@ -1,7 +1,7 @@
 """Ranges of an estimate: how far what torch allocates, what it reserves, and the device's memory may lie from it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import hypot
 from typing import Literal
 
@@ -101,6 +101,8 @@ class Calibration:
     """Error of the CUDA context and libraries."""
     nccl: float
     """Error of NCCL's buffers."""
+    small_bytes: int = SMALL_BYTES
+    """Error of what is allocated, however little it is."""
 
 
 FORMULA = Calibration(
@@ -115,6 +117,8 @@ TRACED = Calibration(
     context=0.515,
     nccl=NCCL_SHARE,
 )
+REHEARSED = replace(TRACED, small_bytes=2 * MIB)
+"""The program's own tensors, rounded as the allocator does: what is left is a segment of its smallest kind."""
 
 
 # Ranges of what is allocated, what is reserved, and what the device shows: independent errors, added as squares.
@@ -255,13 +259,13 @@ def _step_errors(
     bytes_: DoubtfulBytes, doubts: Doubts, calibration: Calibration, *, exact: bool, too_many: float
 ) -> tuple[float, float]:
     """Return how far the allocated bytes may lie below and above the expected ones."""
-    step = calibration.step[doubts.step] * bytes_.step
+    step, small = calibration.step[doubts.step] * bytes_.step, calibration.small_bytes
     if exact:
-        error = hypot(step, SMALL_BYTES, COUNT_SHARE * bytes_.states)
+        error = hypot(step, small, COUNT_SHARE * bytes_.states)
         return error, error
     return (
-        hypot(step, SMALL_BYTES, too_many * bytes_.states),
-        hypot(step, SMALL_BYTES, APPROXIMATE_COUNT_SHARE * bytes_.states),
+        hypot(step, small, too_many * bytes_.states),
+        hypot(step, small, APPROXIMATE_COUNT_SHARE * bytes_.states),
     )
 
 

@@ -21,7 +21,7 @@ from ..common.errors import CannotTellError, InputError
 from ..common.sizes import format_gib
 from ..common.trust import find_program, why_not_found
 from ..common.untrusted_files import read_file, read_start
-from ..formula.ranges import Doubts, StepDoubt, WorkspaceDoubt
+from ..formula.ranges import REHEARSED, Doubts, StepDoubt, WorkspaceDoubt
 from ..isolation.protocol import VARIABLE
 from ..job.gpu_catalogue import find_gpu
 from ..job.job import Job
@@ -224,6 +224,7 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
         answer.peak_reserved + overhead.workspace,
         doubts,
         (less, 0),
+        calibration=REHEARSED,
         workspaces=_workspace_doubt(answer.convolutions, doubts.step),
     )
     timeline = None

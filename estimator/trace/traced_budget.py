@@ -11,6 +11,7 @@ from ..common.errors import CannotTellError
 from ..formula.assumptions import assumptions, warnings
 from ..formula.ranges import (
     TRACED,
+    Calibration,
     DoubtfulBytes,
     Doubts,
     WorkspaceDoubt,
@@ -206,6 +207,7 @@ def peak_of(
     doubts: Doubts,
     other: tuple[int, int],
     *,
+    calibration: Calibration = TRACED,
     workspaces: WorkspaceDoubt = WorkspaceDoubt(),  # noqa: B008 - frozen
 ) -> Peak:
     """Return the peak with the ranges of its figures.
@@ -216,6 +218,7 @@ def peak_of(
         reserved: bytes that the allocator holds.
         doubts: the sources of doubt.
         other: how much less, and how much more, the job takes if it does not do what is assumed.
+        calibration: the shares by which the figures may be wrong.
         workspaces: how far those of convolutions may lie from what is expected.
     """
     allocated, outside = highest.allocated_bytes, highest.outside_bytes
@@ -224,14 +227,14 @@ def peak_of(
     ranges = figure_ranges(
         DoubtfulBytes.of(highest.components, allocated=allocated, reserved=reserved, outside=outside),
         doubts,
-        TRACED,
+        calibration,
         allocated=allocated,
         reserved=reserved,
         device=device,
         less=other[0],
         more=other[1],
         workspaces=workspaces,
-        others=[_allocated_span(phase, doubts) for phase in phases if phase is not highest],
+        others=[_allocated_span(phase, doubts, calibration) for phase in phases if phase is not highest],
     )
     return Peak(
         phase=highest.name,
@@ -246,10 +249,10 @@ def peak_of(
     )
 
 
-def _allocated_span(phase: Phase, doubts: Doubts) -> Span:
+def _allocated_span(phase: Phase, doubts: Doubts, calibration: Calibration) -> Span:
     allocated = phase.allocated_bytes
     found = DoubtfulBytes.of(phase.components, allocated=allocated, reserved=allocated, outside=phase.outside_bytes)
-    return allocated_span(found, doubts, TRACED, allocated=allocated)
+    return allocated_span(found, doubts, calibration, allocated=allocated)
 
 
 def timeline_of(trace: StepSummary, reserved: Sequence[int], overhead: Overhead) -> Timeline:

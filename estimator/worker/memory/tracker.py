@@ -347,7 +347,10 @@ def _merge(reach: Reach, other: Reach) -> None:
 PRECEDENCE = {
     component: rank
     for rank, component in enumerate(
-        ("weights", "gradients", "optimizer", "logits", "inputs", "communication", "temporary", "activations")
+        (
+            *("weights", "other_models", "gradients", "optimizer"),
+            *("logits", "inputs", "communication", "temporary", "activations"),
+        )
     )
 }
 """Order in which components claim a storage; the lowest rank wins."""

@@ -43,7 +43,11 @@ MAX_KNOWN_FRACTIONS = 1 << 12
 """Largest number of fractions of which it keeps the values: the times of a noise schedule, weights of classes."""
 _CPU = torch.device("cpu")
 _ATEN = torch.ops.aten
+_STATES = {"weights", "other_models", "gradients", "optimizer"}
 _COPIES = {_ATEN._to_copy.default, _ATEN.clone.default}
+_UNINITIALIZED = {_ATEN.empty_like.default, _ATEN.new_empty.default, _ATEN.new_empty_strided.default,
+                  _ATEN.resize_.default}  # fmt: skip
+"""Operations whose results have no values, whatever those of their arguments are."""
 _EMPTY = {_ATEN.empty.memory_format, _ATEN.empty_strided.default}
 _SAY_VALUES = {_ATEN.zeros.default, _ATEN.ones.default, _ATEN.full.default, _ATEN.arange.start, _ATEN.arange.start_step,
                _ATEN.arange.default, _ATEN.scalar_tensor.default, _ATEN.eye.default}  # fmt: skip
@@ -109,6 +113,8 @@ class FakeGpus(StorageTracker):
         self.convolutions = Convolutions(has_tf32=has_tf32)
         self._workspaces: dict[int, Workspace] = {}
         """By record, the workspaces of convolutions."""
+        self._copies_of_weights: list[StorageRecord] = []
+        """Made outside of modules."""
         self._emptied: list[int] = []
         """Numbers of events before which the cache was emptied."""
         self.count = count
@@ -182,11 +188,28 @@ class FakeGpus(StorageTracker):
             result = super().__torch_dispatch__(func, types, args, kwargs)
         except (fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException):
             return self._largest(func, args)
+        if func in _UNINITIALIZED:
+            result.constant = None
+        if func in _COPIES and not self.in_module and self._is_weight(args[0]):
+            self._note_copy(result)
         if func in (FORWARD, BACKWARD) and self.gpu != HOST:
             self._take_workspaces(args[0], self.convolutions.workspaces(func, args, result))
         if func in _COMPARE and result.constant is None and args[0].is_floating_point() and args[1] > 0:
             result.assumed = _COMPARE[func](self._plausible, args[1])
         return result
+
+    def _note_copy(self, made: Any) -> None:
+        record = self._live.get(made.untyped_storage()._cdata)
+        if record is not None:
+            self._copies_of_weights.append(record)
+
+    def count_copies_of_weights(self) -> None:
+        """Count copies of weights that outlive a step as another model: an average that the program keeps itself."""
+        live = {record.number for record in self._live.values()}
+        self._copies_of_weights = [each for each in self._copies_of_weights if each.number in live]
+        for record in self._copies_of_weights:
+            if record.component not in _STATES:
+                record.component = "other_models"
 
     def _take_workspaces(self, like: Any, workspaces: Iterator[Workspace]) -> None:
         for each in workspaces:
@@ -266,7 +289,10 @@ class FakeGpus(StorageTracker):
         if type(source) is FakeTensor:
             kwargs.pop("pin_memory", None)
             kwargs.pop("device", None)
-            return super().__torch_dispatch__(func, (FakeTensor,), args, kwargs)
+            made = super().__torch_dispatch__(func, (FakeTensor,), args, kwargs)
+            if not self.in_module and self._is_weight(source):
+                self._note_copy(made)
+            return made
         dtype = kwargs.get("dtype") or source.dtype
         fake = self.fake_of(source, dtype)
         self._track(fake, "inputs")

@@ -230,6 +230,7 @@ class Rehearsal:
                 own += [*parameters, *module.buffers()]
         self._own_sizes = {id(each): each.numel() for each in own if id(each) in self._sizes}
         self.gpus.keep_component("weights", own, "other_models")
+        self.gpus.count_copies_of_weights()
 
     def _finish(self, ended: str, error: BaseException | None = None, code: int = 0) -> None:
         """Write the answer and end the process, which other threads and cleaning up must not delay."""

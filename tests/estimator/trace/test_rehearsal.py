@@ -78,6 +78,17 @@ for i in range(3):
     optimizer.step()
     average.update_parameters(net)
 """
+LOSS = """
+import sys, torch, torch.nn as nn
+dev = sys.argv[1]
+net = nn.Linear(64, 256).to(dev)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for i in range(3):
+    loss = nn.functional.mse_loss(net(torch.randn(1024, 64, device=dev)), torch.randn(1024, 256, device=dev))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
 LOADER = """
 import sys, torch, torch.nn as nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -108,8 +119,8 @@ for step, (ids,) in enumerate(DataLoader(data, 8, pin_memory=True, num_workers=1
 
 @pytest.mark.parametrize(
     "text",
-    [GAN, UNET, LISTS.format("Adam"), LISTS.format("Adadelta")],
-    ids=["gan", "unet", "lists of tensors on CUDA", "averaged lists"],
+    [GAN, UNET, LISTS.format("Adam"), LISTS.format("Adadelta"), LOSS],
+    ids=["gan", "unet", "lists of tensors on CUDA", "averaged lists", "a loss that keeps its elements"],
 )
 def test_what_is_allocated_is_what_the_same_program_takes_on_the_cpu(program, text: str) -> None:
     name = program(text)
@@ -560,6 +571,77 @@ for _ in range(3):
     own, teacher = 4 * (1024 * 512 + 512 * 2048), 4 * 1024 * 2048
     assert (parts["weights"], parts["other_models"]) == (own, teacher + own)
     assert (found.budget.model.parameters, found.answer.trained) == (own // 4, 512 * 2048)
+
+
+@pytest.mark.parametrize(
+    "average",
+    [
+        "[each.detach().clone() for each in net.parameters()]",
+        "{name: each.clone() for name, each in net.state_dict().items()}",
+        "[each.detach().double() for each in net.parameters()]",
+    ],
+    ids=["list", "state dict", "wider"],
+)
+def test_an_average_that_the_program_keeps_itself_is_another_model(program, average: str) -> None:
+    text = f"""
+import torch, torch.nn as nn
+net = nn.Sequential(nn.Linear(512, 512, bias=False), nn.Linear(512, 512, bias=False)).cuda()
+average = {average}
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(3):
+    net(torch.randn(8, 512, device="cuda")).pow(2).mean().backward()
+    optimizer.step()
+"""
+    parts = rehearse([sys.executable, program(text)]).answer.phases["optimizer step"].components
+    own = 2 * 4 * 512 * 512
+    assert (parts["weights"], parts["other_models"]) == (own, 2 * own if "double" in average else own)
+    assert parts["optimizer"] == pytest.approx(2 * own, rel=0.01)
+
+
+def test_a_part_of_a_model_may_be_called_before_the_whole(program) -> None:
+    text = """
+import torch, torch.nn as nn
+net, teacher = nn.Linear(512, 512).cuda(), nn.Sequential(nn.Linear(512, 512), nn.ReLU()).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(3):
+    x = torch.randn(4, 512, device="cuda")
+    with torch.no_grad():
+        y = teacher(x) if step else teacher[0](x)
+    (net(x) - y).square().mean().backward()
+    optimizer.step()
+"""
+    parts = rehearse([sys.executable, program(text)]).answer.phases["backward"].components
+    assert parts["other_models"] == parts["weights"] == 4 * 512 * 513
+
+
+@pytest.mark.parametrize("made", ["torch.empty_like(ids)", "ids.new_empty(3)", "ids.resize_(4)"])
+def test_uninitialized_memory_has_no_known_value(program, made: str) -> None:
+    text = f"""
+import torch
+ids = torch.tensor([7, 7, 7], device="cuda")
+net = torch.nn.Linear(2, 2).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    size = int({made}.max())
+    net(torch.ones(size, 2, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    (warning,) = rehearse([sys.executable, program(text)]).warnings
+    assert "train.py:7 reads a number that only a real run knows; 1 is assumed" in warning
+
+
+def test_the_range_of_a_small_program_is_narrow(program) -> None:
+    text = """
+import torch
+net = torch.nn.Linear(2048, 2048).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    net(torch.ones(2, 2048, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    found = rehearse([sys.executable, program(text)])
+    span = found.budget.peak.allocated_range
+    assert span.high_bytes - span.low_bytes < 2 * (0.1 * (found.workspace_bytes + 2**20) + 3 * 2**20)
 
 
 def test_few_numbers_of_the_host_are_known_on_the_gpu(program) -> None:
