@@ -241,7 +241,10 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
         steady_device_bytes=peak.device_bytes,
         assumptions=tuple(_assumptions(found, gpu)),
         warnings=tuple(_warnings(answer)),
-        largest=tuple(replace(each, line=_absolute(each.line, found.folder)) for each in answer.peak_tensors),
+        largest=tuple(
+            replace(each, line=_absolute(each.line, found.folder), own_line=_absolute(each.own_line, found.folder))
+            for each in answer.peak_tensors
+        ),
         timeline=timeline,
         rehearsal=RehearsalFacts(
             python=found.python,

@@ -8,6 +8,7 @@ Parameters are fake on the host too: their values do not matter, and they may be
 
 from __future__ import annotations
 
+import functools
 import linecache
 import operator
 import re
@@ -15,6 +16,7 @@ import sys
 import threading
 from array import array
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -345,7 +347,7 @@ class FakeGpus(StorageTracker):
         record = self.history.records[-1]
         record.host = self.gpu == HOST
         if not record.host:
-            record.line = program_line()
+            record.line, record.own_line = program_lines()
             self.allocator.malloc(record.number, record.size, record.stream)
         self._note()
 
@@ -505,13 +507,33 @@ def _asks_for_overflow(line: str) -> bool:
 
 def program_line() -> str:
     """Return the innermost line outside of torch and of the rehearsal: ``train.py:12``."""
-    frame: Any = sys._getframe(1)
+    return next(_lines(sys._getframe(1)), ("", ""))[1]
+
+
+def program_lines() -> tuple[str, str]:
+    """Return that line and, where it is a library's, the innermost one in the folder of the program; else ``""``."""
+    line = ""
+    for name, here in _lines(sys._getframe(1)):
+        line = line or here
+        if _is_own(name, sys.argv[0]):
+            return line, "" if here == line else here
+    return line, ""
+
+
+def _lines(frame: Any) -> Iterator[tuple[str, str]]:
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith((_TORCH, _FOLDER, "<")):
-            return f"{name}:{frame.f_lineno}"
+            yield name, f"{name}:{frame.f_lineno}"
         frame = frame.f_back
-    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_own(name: str, script: str) -> bool:
+    """Return True for a file below the current folder or the script's that is no installed library's."""
+    file = Path(name).absolute()
+    folders = Path.cwd(), Path(script).absolute().parent
+    return "site-packages" not in file.parts and any(folder in file.parents for folder in folders)
 
 
 class Parameters:

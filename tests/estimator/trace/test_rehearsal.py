@@ -630,6 +630,24 @@ for _ in range(3):
     assert "train.py:7 reads a number that only a real run knows; 1 is assumed" in warning
 
 
+def test_what_a_library_makes_has_the_program_s_own_line_too(program) -> None:
+    Path("lib/site-packages").mkdir(parents=True)
+    program("def squash(x):\n    return x.tanh()\n", "lib/site-packages/layers.py")
+    text = """
+import sys, torch
+sys.path.insert(0, "lib/site-packages")
+from layers import squash
+net = torch.nn.Linear(1000, 1000).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    squash(net(torch.ones(3000, 1000, device="cuda"))).sum().backward()
+    optimizer.step()
+"""
+    found = rehearse([sys.executable, program(text)]).budget.largest
+    places = {(Path(each.line).name, Path(each.own_line).name) for each in found}
+    assert {("layers.py:2", "train.py:8"), ("train.py:8", ""), ("train.py:5", "")} <= places
+
+
 def test_the_range_of_a_small_program_is_narrow(program) -> None:
     text = """
 import torch
