@@ -281,6 +281,8 @@ class LargeTensor:
     """Component that it is counted as."""
     line: str = ""
     """File and line of the program that made it; empty: no program was rehearsed."""
+    own_line: str = ""
+    """Where that is a library's: the line in the program's own folder that led there; empty: there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

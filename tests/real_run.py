@@ -11,10 +11,11 @@ from torch.optim import optimizer, swa_utils
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from vramtop.estimator.worker.memory.convolutions import BACKWARD, FORWARD, Convolutions
 from vramtop.estimator.worker.rehearsal.kernels import recurrent_layers
 from vramtop.estimator.worker.replaced import replaced
 from vramtop.estimator.worker.step.forward_pass import cuda_kernels
-live, now, peak, stepping = {}, 0, 0, 0
+live, now, peak, stepping, convolutions = {}, 0, 0, 0, Convolutions(has_tf32=True)
 HOST = {torch.ops.aten.zeros.default, torch.ops.aten.ones.default, torch.ops.aten.lift_fresh.default}
 def references(tensor):
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
@@ -41,6 +42,9 @@ class Count(TorchDispatchMode):
                 now += size
                 peak = max(peak, now)
                 weakref.finalize(storage, free, key)
+        if func in (FORWARD, BACKWARD):
+            for each in convolutions.workspaces(func, args, result):
+                peak = max(peak, now + -(-each.expected // 512) * 512)
         return result
 def free(key):
     global now
@@ -64,7 +68,7 @@ with cuda_kernels(), layers, torch.backends.mkldnn.flags(enabled=False), Count()
 print(peak)
 """
 """Runs a program with the kernels whose memory differs on CUDA by design imitated (attention, dropout, embeddings,
-recurrent layers), with those for lists of tensors (foreach) that torch chooses on CUDA,
+recurrent layers, cuDNN's workspaces), with those for lists of tensors (foreach) that torch chooses on CUDA,
 without oneDNN's workspaces, with the numbers in which optimizers count their steps on the host (ASGD alone has them on
 the GPU), and with gradients that autograd adds in place where no dispatch mode is active."""
 

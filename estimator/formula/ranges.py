@@ -1,7 +1,7 @@
 """Ranges of an estimate: how far what torch allocates, what it reserves, and the device's memory may lie from it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import hypot
 from typing import Literal
 
@@ -101,6 +101,8 @@ class Calibration:
     """Error of the CUDA context and libraries."""
     nccl: float
     """Error of NCCL's buffers."""
+    small_bytes: int = SMALL_BYTES
+    """Error of what is allocated, however little it is."""
 
 
 FORMULA = Calibration(
@@ -115,6 +117,8 @@ TRACED = Calibration(
     context=0.515,
     nccl=NCCL_SHARE,
 )
+REHEARSED = replace(TRACED, small_bytes=2 * MIB)
+"""The program's own tensors, rounded as the allocator does: what is left is a segment of its smallest kind."""
 
 
 # Ranges of what is allocated, what is reserved, and what the device shows: independent errors, added as squares.
@@ -158,6 +162,17 @@ class DoubtfulBytes(Struct, frozen=True, kw_only=True):
         )
 
 
+class WorkspaceDoubt(Struct, frozen=True, kw_only=True):
+    """How far the workspaces of convolutions may lie from what is expected: bytes less, and bytes more."""
+
+    allocated: tuple[int, int] = (0, 0)
+    """They change what is allocated at the peak by this."""
+    reserved: tuple[int, int] = (0, 0)
+    """They change what is reserved by this."""
+    errors: tuple[int, int] | None = None
+    """Errors of all else that is reserved, which were measured with them; None: they were not."""
+
+
 class Ranges(Struct, frozen=True):
     """Ranges of the three figures of a peak."""
 
@@ -194,6 +209,7 @@ def figure_ranges(
     more: int = 0,
     kept_less: int = 0,
     kept_more: int = 0,
+    workspaces: WorkspaceDoubt = WorkspaceDoubt(),  # noqa: B008 - frozen
     others: Iterable[Span] = (),
 ) -> Ranges:
     """Return the ranges of an estimate.
@@ -211,6 +227,7 @@ def figure_ranges(
         more: bytes that may be needed beside all errors.
         kept_less: bytes that the allocator may keep less, if ``less`` are missing.
         kept_more: bytes that it may keep more, if ``more`` are needed.
+        workspaces: how far those of convolutions may lie from what is expected.
         others: ranges of the allocated bytes of other phases, any of which may turn out to be the highest.
     """
     below, above = _step_errors(bytes_, doubts, calibration, exact=exact, too_many=too_many)
@@ -220,15 +237,15 @@ def figure_ranges(
     for other in others:
         more = max(more, other.high_bytes - high)
         least = max(least, min(allocated, other.low_bytes))
-    ours = Span(max(0, min(max(0, low, least), high) - less), max(0, high + more))
+    fewer, further = workspaces.allocated
+    ours = Span(max(0, min(max(0, low, least), high) - less - fewer), max(0, high + more + further))
     least = ours.low_bytes  # nothing is reserved that is less than what is allocated
-    less, more = less + kept_less, more + kept_more
+    less, more = less + kept_less + workspaces.reserved[0], more + kept_more + workspaces.reserved[1]
+    below, above = workspaces.errors or (hypot(below, kept), hypot(above, kept))
     return Ranges(
         ours,
-        _raised_span(reserved, less + round(hypot(below, kept)), more + round(hypot(above, kept)), least),
-        _raised_span(
-            device, less + round(hypot(below, kept, outside)), more + round(hypot(above, kept, outside)), least
-        ),
+        _raised_span(reserved, less + round(below), more + round(above), least),
+        _raised_span(device, less + round(hypot(below, outside)), more + round(hypot(above, outside)), least),
     )
 
 
@@ -242,13 +259,13 @@ def _step_errors(
     bytes_: DoubtfulBytes, doubts: Doubts, calibration: Calibration, *, exact: bool, too_many: float
 ) -> tuple[float, float]:
     """Return how far the allocated bytes may lie below and above the expected ones."""
-    step = calibration.step[doubts.step] * bytes_.step
+    step, small = calibration.step[doubts.step] * bytes_.step, calibration.small_bytes
     if exact:
-        error = hypot(step, SMALL_BYTES, COUNT_SHARE * bytes_.states)
+        error = hypot(step, small, COUNT_SHARE * bytes_.states)
         return error, error
     return (
-        hypot(step, SMALL_BYTES, too_many * bytes_.states),
-        hypot(step, SMALL_BYTES, APPROXIMATE_COUNT_SHARE * bytes_.states),
+        hypot(step, small, too_many * bytes_.states),
+        hypot(step, small, APPROXIMATE_COUNT_SHARE * bytes_.states),
     )
 
 

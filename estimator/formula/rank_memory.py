@@ -195,6 +195,10 @@ _KERNELS_BYTES = 120 * MIB
 observation by itself is known; the range of the context is several times as wide."""
 _ALL_KERNELS_BYTES = 450 * MIB
 """All kernels, beside the context: A100, torch 1.13 and 2.1 with CUDA_MODULE_LOADING=EAGER, 922 and 942 MiB."""
+_CUDNN_BYTES = 245 * MIB
+"""cuDNN's library with all kernels: an A100 shows 1,688 MiB with convolutions and 1,443 without (arXiv 2602.17817)."""
+_CUDNN_KERNELS_BYTES = _CUDNN_BYTES // 4
+"""Its kernels that convolutions load, where each is loaded when it first runs: a judgment."""
 VLLM_GRAPHS_BYTES = 750 * MIB
 """``Estimated CUDA graph memory: 0.73 GiB`` (vllm-project/vllm#39559)."""
 _UNKNOWN_GPU_BYTES = 80 * GIB
@@ -202,19 +206,23 @@ _UNKNOWN_GPU_BYTES = 80 * GIB
 _WORKSPACE_PAIRS = re.compile(r":(\d+):(\d+)")
 
 
-def context_bytes(versions: VersionRules, generation: Generation, *, kernels: bool = True) -> int:
+def context_bytes(
+    versions: VersionRules, generation: Generation, *, kernels: bool = True, convolves: bool = False
+) -> int:
     """Return the bytes of CUDA context, driver libraries and loaded kernels of one process.
 
     Args:
         versions: they decide when kernels are loaded.
         generation: of the GPU.
         kernels: a step has run and its kernels are loaded; otherwise there are only the weights.
+        convolves: cuDNN has run a convolution.
     """
     if versions.loads_whole_libraries:
         return generation.eager_context_mib * MIB
     if versions.loads_kernels_eagerly:
-        return generation.context_bytes + _ALL_KERNELS_BYTES
-    return generation.context_bytes + (_KERNELS_BYTES if kernels else 0)
+        return generation.context_bytes + _ALL_KERNELS_BYTES + convolves * _CUDNN_BYTES
+    kernels_bytes = _KERNELS_BYTES + convolves * _CUDNN_KERNELS_BYTES
+    return generation.context_bytes + (kernels_bytes if kernels else 0)
 
 
 def workspace_bytes(

@@ -60,6 +60,28 @@ class OptimizerSteps(msgspec.Struct, frozen=True):
     steps: int
 
 
+class PeakBytes(msgspec.Struct, frozen=True):
+    """Highest bytes of torch's allocator."""
+
+    allocated: int
+    reserved: int
+
+
+class ConvolutionFacts(msgspec.Struct, frozen=True):
+    """What is known of cuDNN's workspaces in a program that runs convolutions."""
+
+    unmeasured: tuple[str, ...]
+    """Kinds of convolutions of which no workspace was measured."""
+    benchmark: bool
+    expected: PeakBytes
+    low: PeakBytes
+    """With the smallest workspaces that the rule allows for."""
+    high: PeakBytes
+    """With the largest ones."""
+    errors: tuple[int, int] | None
+    """How far reserved bytes were measured to lie below ``low``, and above ``high``; None: it was not measured."""
+
+
 class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     """What the program in the other interpreter has written."""
 
@@ -72,6 +94,8 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     host_bytes: int
     versions: dict[str, str]
     parameters: int = 0
+    convolutions: ConvolutionFacts | None = None
+    """None: cuDNN has run none."""
     files: tuple[str, ...] = ()
     """Files that were loaded before the program began: modules of Python and torch."""
     folders: tuple[str, ...] = ()

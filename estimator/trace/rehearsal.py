@@ -21,7 +21,7 @@ from ..common.errors import CannotTellError, InputError
 from ..common.sizes import format_gib
 from ..common.trust import find_program, why_not_found
 from ..common.untrusted_files import read_file, read_start
-from ..formula.ranges import Doubts, StepDoubt
+from ..formula.ranges import REHEARSED, Doubts, StepDoubt, WorkspaceDoubt
 from ..isolation.protocol import VARIABLE
 from ..job.gpu_catalogue import find_gpu
 from ..job.job import Job
@@ -30,7 +30,7 @@ from ..job.settings import Parallel, Program
 from . import kept_rehearsals
 from .allocator_report import allocator_settings
 from .isolated_run import IsolatedRun
-from .kept_rehearsals import KeptRehearsal, RehearsalAnswer
+from .kept_rehearsals import ConvolutionFacts, KeptRehearsal, RehearsalAnswer
 from .own_program import not_rehearsed, require_own
 from .traced_budget import Overhead, overhead_of, peak_of, phases_of, timeline_of
 
@@ -200,7 +200,12 @@ def _rehearsed(
     answer = found.answer
     if answer.world_size > 1:
         job = msgspec.structs.replace(job, parallel=Parallel(strategy="ddp", data_replicate=answer.world_size))
-    overhead = overhead_of(resolve_job(job), gpu, workspace=environ.get("CUBLAS_WORKSPACE_CONFIG"))
+    overhead = overhead_of(
+        resolve_job(job),
+        gpu,
+        workspace=environ.get("CUBLAS_WORKSPACE_CONFIG"),
+        convolves=answer.convolutions is not None,
+    )
     budget = _budget(job, found, overhead, gpu)
     budget = replace(budget, assumptions=(*budget.assumptions, *notes))
     return Rehearsed(answer=answer, budget=budget, workspace_bytes=overhead.workspace)
@@ -215,12 +220,15 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
     states = parts.weights + parts.other_models + parts.gradients + parts.optimizer
     sizes_unknown = any("size depends on values" in each for each in answer.doubts)  # the step's may be absent
     less = highest.allocated_bytes - states if sizes_unknown else 0
+    doubts = Doubts(step=_step_doubt(answer), allocator="plain")
     peak = peak_of(
         phases,
         highest,
         answer.peak_reserved + overhead.workspace,
-        Doubts(step=_step_doubt(answer), allocator="plain"),
+        doubts,
         (less, 0),
+        calibration=REHEARSED,
+        workspaces=_workspace_doubt(answer.convolutions, doubts.step),
     )
     timeline = None
     if answer.timeline:
@@ -236,7 +244,10 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
         steady_device_bytes=peak.device_bytes,
         assumptions=tuple(_assumptions(found, gpu)),
         warnings=tuple(_warnings(answer)),
-        largest=tuple(replace(each, line=_absolute(each.line, found.folder)) for each in answer.peak_tensors),
+        largest=tuple(
+            replace(each, line=_absolute(each.line, found.folder), own_line=_absolute(each.own_line, found.folder))
+            for each in answer.peak_tensors
+        ),
         timeline=timeline,
         rehearsal=RehearsalFacts(
             python=found.python,
@@ -247,6 +258,19 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
             host_bytes=answer.host_bytes,
             time=found.time,
         ),
+    )
+
+
+def _workspace_doubt(found: ConvolutionFacts | None, step: StepDoubt) -> WorkspaceDoubt:
+    """Return how far cuDNN's workspaces, and what was measured with them, may lie from what is expected."""
+    if found is None:
+        return WorkspaceDoubt()
+    expected, low, high = found.expected, found.low, found.high
+    reserved = expected.reserved, low.reserved, high.reserved  # the allocator may hold less with larger workspaces
+    return WorkspaceDoubt(
+        allocated=(expected.allocated - low.allocated, high.allocated - expected.allocated),
+        reserved=(expected.reserved - min(reserved), max(reserved) - expected.reserved),
+        errors=found.errors if step == "framework" else None,
     )
 
 
@@ -266,6 +290,10 @@ def _step_doubt(answer: RehearsalAnswer) -> StepDoubt:
 def _warnings(answer: RehearsalAnswer) -> Iterator[str]:
     """Yield what the figure depends on and is not known."""
     yield from (f"{each}." for each in answer.doubts)
+    convolutions = answer.convolutions
+    if convolutions is not None and convolutions.low.reserved < convolutions.high.reserved:
+        for kind in convolutions.unmeasured:
+            yield f"cuDNN workspaces for convolutions {kind} have not been measured: the range is wide."
     if answer.ended == "time":
         yield f"The time limit was reached after {_steps(answer)}, at {answer.line}: later steps may need more memory."
     if answer.ended == "end" and answer.steps and all(each.steps < 2 for each in answer.steps):
@@ -279,7 +307,10 @@ def _assumptions(found: KeptRehearsal, gpu: Gpu | None) -> Iterator[str]:
     yield f"Rehearsed on {found.date} with {versions}: {_steps(answer)} in {host}."
     card = gpu.label if gpu else "an 80 GiB Hopper GPU"
     yield f"The program saw {card}; CUDA context and cuBLAS workspaces are those of that generation."
-    yield "cuDNN workspaces are not counted."
+    if answer.convolutions is not None:
+        yield "cuDNN workspaces follow a rule that was fitted to timm's models on an A100 (arXiv 2602.17817)."
+        if answer.convolutions.benchmark:
+            yield "cudnn.benchmark tries every plan in free memory: the first steps may briefly fill the GPU."
 
 
 def _tell(progress: Callable[[str], None] | None, label: str, host_bytes: int, file: Path) -> None:

@@ -11,8 +11,10 @@ from ..common.errors import CannotTellError
 from ..formula.assumptions import assumptions, warnings
 from ..formula.ranges import (
     TRACED,
+    Calibration,
     DoubtfulBytes,
     Doubts,
+    WorkspaceDoubt,
     allocated_span,
     doubts_of,
     figure_ranges,
@@ -154,17 +156,20 @@ def _trained_assumption(job: Job, trace: Trace) -> Iterator[str]:
         yield f"{trace.trainable:,} parameters are trained: {adapters}{describe_trained(patterns)}."
 
 
-def overhead_of(job: ResolvedJob, gpu: Gpu | None, *, workspace: str | None = None) -> Overhead:
+def overhead_of(
+    job: ResolvedJob, gpu: Gpu | None, *, workspace: str | None = None, convolves: bool = False
+) -> Overhead:
     """Return the overhead of a job's process.
 
     Args:
         job: the job.
         gpu: None: a Hopper GPU.
         workspace: ``CUBLAS_WORKSPACE_CONFIG`` where the job does not state it.
+        convolves: cuDNN runs convolutions.
     """
     generation = generation_of(gpu)
     return Overhead(
-        context=context_bytes(job.versions, generation),
+        context=context_bytes(job.versions, generation, convolves=convolves),
         bare_context=context_bytes(job.versions, generation, kernels=False),
         workspace=workspace_bytes(generation, setting=job.software.cublas_workspace or workspace),
         nccl=nccl_bytes(job.parallel),
@@ -195,7 +200,16 @@ def _reserved_on(capacity: AllocatorCapacity | None, trace: Trace, conf: str | N
         ) from None
 
 
-def peak_of(phases: Sequence[Phase], highest: Phase, reserved: int, doubts: Doubts, other: tuple[int, int]) -> Peak:
+def peak_of(
+    phases: Sequence[Phase],
+    highest: Phase,
+    reserved: int,
+    doubts: Doubts,
+    other: tuple[int, int],
+    *,
+    calibration: Calibration = TRACED,
+    workspaces: WorkspaceDoubt = WorkspaceDoubt(),  # noqa: B008 - frozen
+) -> Peak:
     """Return the peak with the ranges of its figures.
 
     Args:
@@ -204,6 +218,8 @@ def peak_of(phases: Sequence[Phase], highest: Phase, reserved: int, doubts: Doub
         reserved: bytes that the allocator holds.
         doubts: the sources of doubt.
         other: how much less, and how much more, the job takes if it does not do what is assumed.
+        calibration: the shares by which the figures may be wrong.
+        workspaces: how far those of convolutions may lie from what is expected.
     """
     allocated, outside = highest.allocated_bytes, highest.outside_bytes
     reserved = max(reserved, allocated)
@@ -211,13 +227,14 @@ def peak_of(phases: Sequence[Phase], highest: Phase, reserved: int, doubts: Doub
     ranges = figure_ranges(
         DoubtfulBytes.of(highest.components, allocated=allocated, reserved=reserved, outside=outside),
         doubts,
-        TRACED,
+        calibration,
         allocated=allocated,
         reserved=reserved,
         device=device,
         less=other[0],
         more=other[1],
-        others=[_allocated_span(phase, doubts) for phase in phases if phase is not highest],
+        workspaces=workspaces,
+        others=[_allocated_span(phase, doubts, calibration) for phase in phases if phase is not highest],
     )
     return Peak(
         phase=highest.name,
@@ -232,10 +249,10 @@ def peak_of(phases: Sequence[Phase], highest: Phase, reserved: int, doubts: Doub
     )
 
 
-def _allocated_span(phase: Phase, doubts: Doubts) -> Span:
+def _allocated_span(phase: Phase, doubts: Doubts, calibration: Calibration) -> Span:
     allocated = phase.allocated_bytes
     found = DoubtfulBytes.of(phase.components, allocated=allocated, reserved=allocated, outside=phase.outside_bytes)
-    return allocated_span(found, doubts, TRACED, allocated=allocated)
+    return allocated_span(found, doubts, calibration, allocated=allocated)
 
 
 def timeline_of(trace: StepSummary, reserved: Sequence[int], overhead: Overhead) -> Timeline:

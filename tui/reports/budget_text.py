@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 from vramtop.estimator.job.job import effective_batch
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.job.rules.frameworks import AUTO, HALF
@@ -17,7 +18,7 @@ from ..draw.palette import COMPONENTS, VERDICTS, colour_of, component_mark, peak
 from ..draw.text_output import format_table, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from vramtop.estimator.budget import Budget, LargeTensor, Span
     from vramtop.estimator.job.job import Job
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from ..draw.text_output import TextOutput
 
+_GIB = partial(format_gib, digits=2)
 _MAX_TENSORS = 6
 _MAX_LINE, _MAX_MODULE = 24, 20
 _METHOD_TEXTS = {
@@ -82,8 +84,7 @@ def budget_lines(
         f"peak {format_gib(peak.device_bytes, digits=2)} GiB on the device "
         f"{peak_place(budget)}"
         f" ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)});"
-        f" torch: {format_gib(peak.allocated_bytes, digits=2)} allocated{_span(peak.allocated_range)},"
-        f" {format_gib(peak.reserved_bytes, digits=2)} reserved{_span(peak.reserved_range)}",
+        f" torch{_torch_figures(budget)}",
         further="  ",
     )
     yield ""
@@ -102,8 +103,8 @@ def need_text(budget: Budget, ranks: int) -> str:
     return f"{times}{format_gib(peak.device_bytes)} GiB ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
 
 
-def _span(span: Span | None) -> str:
-    return f" ({format_gib(span.low_bytes)} - {format_gib(span.high_bytes)})" if span is not None else ""
+def _span(span: Span | None, text: Callable[[int], str]) -> str:
+    return f" ({text(span.low_bytes)} - {text(span.high_bytes)})" if span is not None else ""
 
 
 def closing_lines(budget: Budget, notes: Sequence[str], output: TextOutput, *, verbose: bool = False) -> Iterator[str]:
@@ -246,29 +247,56 @@ def _tensor_table(budget: Budget, output: TextOutput) -> Iterator[str]:
     """Yield the largest tensors at the peak; there are none unless a step was traced."""
     if not budget.largest:
         return
-    yield f"largest at the peak ({budget.peak.phase}), GiB"
     largest = budget.largest[:_MAX_TENSORS]
-    rows = list[tuple[str, ...]](tensor_rows(largest))
+    unit, text = _unit(budget, largest[0].bytes)
+    yield f"largest at the peak ({budget.peak.phase}), {unit}"
+    rows = list[tuple[str, ...]](tensor_rows(largest, text))
     if budget.rehearsal is not None:
         rows = [
-            (letter, size, shortened(line_text(each.line), _MAX_LINE), shortened(module, _MAX_MODULE), *further)
+            (letter, size, *_places(each, largest), shortened(module, _MAX_MODULE), *further)
             for each, (letter, size, module, *further) in zip(largest, rows, strict=True)
         ]
-    yield from (output.text(line[: output.width]) for line in format_table(rows, "<><<<<"[: len(rows[0])]))
+    yield from (output.text(line[: output.width]) for line in format_table(rows, "<><<<<<"[: len(rows[0])]))
     yield ""
+
+
+def _places(tensor: LargeTensor, largest: Sequence[LargeTensor]) -> Iterator[str]:
+    """Yield the program's line that made a tensor and, where one of them was made by a library's, the library's."""
+    yield shortened(line_text(tensor.own_line or tensor.line), _MAX_LINE)
+    if any(each.own_line for each in largest):
+        yield shortened(line_text(tensor.line), _MAX_LINE) if tensor.own_line else ""
+
+
+def _unit(budget: Budget, largest_bytes: int) -> tuple[str, Callable[[int], str]]:
+    """Return the unit of figures, and what writes them: MiB where a rehearsed program has less than one GiB."""
+    if budget.rehearsal is not None and largest_bytes < GIB:
+        return "MiB", lambda size: f"{size / MIB:,.1f}"
+    return "GiB", _GIB
+
+
+def _torch_figures(budget: Budget) -> str:
+    """Return what torch allocates and reserves at the peak; without the unit where it is that of the device's."""
+    peak = budget.peak
+    unit, text = _unit(budget, peak.reserved_bytes)
+    ends = format_gib if unit == "GiB" else text
+    return (
+        f"{'' if unit == 'GiB' else f' ({unit})'}: {text(peak.allocated_bytes)} allocated"
+        f"{_span(peak.allocated_range, ends)}, {text(peak.reserved_bytes)} reserved{_span(peak.reserved_range, ends)}"
+    )
 
 
 def _phase_table(budget: Budget, output: TextOutput) -> Iterator[str]:
     names = [name for name in COMPONENTS if any(getattr(phase.components, name) for phase in budget.phases)]
     serves = budget.serving is not None
-    head = ("GiB", *("serving" if serves and phase.name == "forward" else phase.name for phase in budget.phases))
+    unit, text = _unit(budget, budget.peak.allocated_bytes)
+    head = (unit, *("serving" if serves and phase.name == "forward" else phase.name for phase in budget.phases))
     rows = [head]
     for name in names:
         letter, word = COMPONENTS[name].letter, component_mark(name, budget).word
-        figures = (format_gib(getattr(phase.components, name), digits=2) for phase in budget.phases)
+        figures = (text(getattr(phase.components, name)) for phase in budget.phases)
         rows.append((f"{letter} {word}", *figures))
-    rows.append(("  allocated", *(format_gib(phase.allocated_bytes, digits=2) for phase in budget.phases)))
-    rows.append(("  total", *(format_gib(phase.components.total_bytes, digits=2) for phase in budget.phases)))
+    rows.append(("  allocated", *(text(phase.allocated_bytes) for phase in budget.phases)))
+    rows.append(("  total", *(text(phase.components.total_bytes) for phase in budget.phases)))
     yield from (output.text(line) for line in format_table(rows, "<" + ">" * len(budget.phases)))
     yield ""
 
@@ -287,12 +315,14 @@ def shortened(text: str, width: int) -> str:
     return text if len(text) <= width else f"…{text[1 - width :]}"
 
 
-def tensor_rows(tensors: Sequence[LargeTensor]) -> list[tuple[str, str, str, str, str]]:
-    """Return (letter, GiB, module, dtype, shape) of each tensor."""
+def tensor_rows(
+    tensors: Sequence[LargeTensor], text: Callable[[int], str] = _GIB
+) -> list[tuple[str, str, str, str, str]]:
+    """Return (letter, size, module, dtype, shape) of each tensor; the size in GiB, or as ``text`` writes it."""
     return [
         (
             COMPONENTS[tensor.component].letter,
-            format_gib(tensor.bytes, digits=2),
+            text(tensor.bytes),
             printable(tensor.module) or "(no module)",
             tensor.dtype,
             " x ".join(str(size) for size in tensor.shape) or "scalar",

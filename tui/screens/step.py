@@ -537,7 +537,8 @@ def tensor_lines(budget: Budget, *, width: int, marked: int = 0, opened: bool = 
         mark = "" if not tensor.line else "▸ " if at == marked else "  "
         lines.append(Content.assemble(mark, _line(tensor, width - len(mark))))
         if opened and at == marked:
-            lines += _source_lines(tensor.line, width)
+            for line in filter(None, (tensor.own_line, tensor.line)):
+                lines += _source_lines(line, width)
     return lines
 
 
@@ -552,7 +553,7 @@ def _line(tensor: LargeTensor, width: int) -> Content:
             (letter, on_colour(mark.colour)), f" {word}{size:>7}  {shortened(module, room):<{room}}  ", (tail, "dim")
         )
     half = (room - 2) // 2
-    places = f"{shortened(line_text(tensor.line), half):<{half}}  {shortened(module, half):<{half}}"
+    places = f"{shortened(line_text(tensor.own_line or tensor.line), half):<{half}}  {shortened(module, half):<{half}}"
     line = Content.assemble((letter, on_colour(mark.colour)), f" {word}{size:>7}  {places}  ", (tail, "dim"))
     return line.truncate(width, ellipsis=True)
 

@@ -57,6 +57,8 @@ class StorageRecord:
     """Number of its GPU among those of the process."""
     line: str = ""
     """File and line of the program that made it, in a rehearsal."""
+    own_line: str = ""
+    """Where that is a library's: the line in the program's own folder that led there."""
 
 
 @dataclass
@@ -347,7 +349,10 @@ def _merge(reach: Reach, other: Reach) -> None:
 PRECEDENCE = {
     component: rank
     for rank, component in enumerate(
-        ("weights", "gradients", "optimizer", "logits", "inputs", "communication", "temporary", "activations")
+        (
+            *("weights", "other_models", "gradients", "optimizer"),
+            *("logits", "inputs", "communication", "temporary", "activations"),
+        )
     )
 }
 """Order in which components claim a storage; the lowest rank wins."""
@@ -862,4 +867,5 @@ def _described(record: StorageRecord) -> dict[str, Any]:
         "bytes": record.size,
         "component": record.component or "temporary",
         "line": record.line,
+        "own_line": record.own_line,
     }

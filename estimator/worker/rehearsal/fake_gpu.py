@@ -8,6 +8,7 @@ Parameters are fake on the host too: their values do not matter, and they may be
 
 from __future__ import annotations
 
+import functools
 import linecache
 import operator
 import re
@@ -15,6 +16,7 @@ import sys
 import threading
 from array import array
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,13 +25,15 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSettings, CachingAllocator
-from ..memory.tracker import StorageTracker
+from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Convolutions
+from ..memory.tracker import StorageTracker, allocator_events
 from ..replaced import replaced
 from .kernels import kernel_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..memory.convolutions import Workspace
     from ..memory.tracker import StorageRecord
 
 HOST = -1
@@ -41,7 +45,11 @@ MAX_KNOWN_FRACTIONS = 1 << 12
 """Largest number of fractions of which it keeps the values: the times of a noise schedule, weights of classes."""
 _CPU = torch.device("cpu")
 _ATEN = torch.ops.aten
+_STATES = {"weights", "other_models", "gradients", "optimizer"}
 _COPIES = {_ATEN._to_copy.default, _ATEN.clone.default}
+_UNINITIALIZED = {_ATEN.empty_like.default, _ATEN.new_empty.default, _ATEN.new_empty_strided.default,
+                  _ATEN.resize_.default}  # fmt: skip
+"""Operations whose results have no values, whatever those of their arguments are."""
 _EMPTY = {_ATEN.empty.memory_format, _ATEN.empty_strided.default}
 _SAY_VALUES = {_ATEN.zeros.default, _ATEN.ones.default, _ATEN.full.default, _ATEN.arange.start, _ATEN.arange.start_step,
                _ATEN.arange.default, _ATEN.scalar_tensor.default, _ATEN.eye.default}  # fmt: skip
@@ -93,15 +101,24 @@ class FakeGpus(StorageTracker):
     Args:
         count: GPUs that the program sees.
         conf: the allocator's settings, as in ``PYTORCH_CUDA_ALLOC_CONF``.
+        has_tf32: they have tensor cores for fp32.
     """
 
-    def __init__(self, count: int = 1, conf: str | None = None) -> None:
+    def __init__(self, count: int = 1, conf: str | None = None, *, has_tf32: bool = True) -> None:
         super().__init__()
-        self.allocator = CachingAllocator(AllocatorSettings.from_conf(conf))
+        self._settings = AllocatorSettings.from_conf(conf)
+        self.allocator = CachingAllocator(self._settings)
         """torch's allocator on the first GPU."""
         self.reserved = array("q")
         """Bytes that it holds after each event of the history."""
         self.held = HeldMemory()
+        self.convolutions = Convolutions(has_tf32=has_tf32)
+        self._workspaces: dict[int, Workspace] = {}
+        """By record, the workspaces of convolutions."""
+        self._copies_of_weights: list[StorageRecord] = []
+        """Made outside of modules."""
+        self._emptied: list[int] = []
+        """Numbers of events before which the cache was emptied."""
         self.count = count
         self.current = 0
         """GPU that ``cuda`` without a number means."""
@@ -173,9 +190,67 @@ class FakeGpus(StorageTracker):
             result = super().__torch_dispatch__(func, types, args, kwargs)
         except (fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException):
             return self._largest(func, args)
+        if func in _UNINITIALIZED:
+            result.constant = None
+        if func in _COPIES and not self.in_module and self._is_weight(args[0]):
+            self._note_copy(result)
+        if func in (FORWARD, BACKWARD) and self.gpu != HOST:
+            self._take_workspaces(args[0], self.convolutions.workspaces(func, args, result))
         if func in _COMPARE and result.constant is None and args[0].is_floating_point() and args[1] > 0:
             result.assumed = _COMPARE[func](self._plausible, args[1])
         return result
+
+    def _note_copy(self, made: Any) -> None:
+        record = self._live.get(made.untyped_storage()._cdata)
+        if record is not None:
+            self._copies_of_weights.append(record)
+
+    def count_copies_of_weights(self) -> None:
+        """Count copies of weights that outlive a step as another model: an average that the program keeps itself."""
+        live = {record.number for record in self._live.values()}
+        self._copies_of_weights = [each for each in self._copies_of_weights if each.number in live]
+        for record in self._copies_of_weights:
+            if record.component not in _STATES:
+                record.component = "other_models"
+
+    def _take_workspaces(self, like: Any, workspaces: Iterator[Workspace]) -> None:
+        for each in workspaces:
+            if each.is_new:
+                self.empty_cache()
+            if each.high:
+                self._workspaces[len(self.history.records)] = each
+                with self.mode:
+                    self._tracked(like.new_empty((max(1, each.expected),), dtype=torch.uint8))
+
+    def convolution_facts(self) -> dict[str, Any] | None:
+        """Return what the ranges of a budget need to know about convolutions; None: there was none."""
+        if not self.convolutions.ran:
+            return None
+        peaks = {which: self._peaks_with(which) for which in ("expected", "low", "high")}
+        below, above = (1 - LOW_SHARE) * peaks["low"]["reserved"], (HIGH_SHARE - 1) * peaks["high"]["reserved"]
+        unmeasured = list(self.convolutions.unmeasured)
+        return {
+            **peaks,
+            "unmeasured": unmeasured,
+            "benchmark": self.convolutions.benchmark,
+            "errors": None if unmeasured else (round(below), round(above)),
+        }
+
+    def _peaks_with(self, which: str) -> dict[str, int]:
+        """Return the highest allocated and reserved bytes with the expected, ``low`` or ``high`` workspaces."""
+        allocator = CachingAllocator(self._settings)
+        emptied = iter([*self._emptied, len(self.history.events)])
+        at = next(emptied)
+        for index, (record, size, stream) in allocator_events(self.history):
+            while at <= index:
+                allocator.empty_cache()
+                at = next(emptied)
+            if size is None:
+                allocator.free(record, stream)
+            else:
+                workspace = self._workspaces.get(record)
+                allocator.malloc(record, size if workspace is None else getattr(workspace, which), stream)
+        return {"allocated": allocator.peak_allocated, "reserved": allocator.peak_reserved}
 
     def _with_values(self, value: Any) -> Any:
         """Return an argument with fake tensors for real ones, whose values FakeTensorMode does not keep."""
@@ -216,7 +291,10 @@ class FakeGpus(StorageTracker):
         if type(source) is FakeTensor:
             kwargs.pop("pin_memory", None)
             kwargs.pop("device", None)
-            return super().__torch_dispatch__(func, (FakeTensor,), args, kwargs)
+            made = super().__torch_dispatch__(func, (FakeTensor,), args, kwargs)
+            if not self.in_module and self._is_weight(source):
+                self._note_copy(made)
+            return made
         dtype = kwargs.get("dtype") or source.dtype
         fake = self.fake_of(source, dtype)
         self._track(fake, "inputs")
@@ -269,7 +347,7 @@ class FakeGpus(StorageTracker):
         record = self.history.records[-1]
         record.host = self.gpu == HOST
         if not record.host:
-            record.line = program_line()
+            record.line, record.own_line = program_lines()
             self.allocator.malloc(record.number, record.size, record.stream)
         self._note()
 
@@ -294,6 +372,7 @@ class FakeGpus(StorageTracker):
     def empty_cache(self) -> None:
         """Give unused segments back, as ``torch.cuda.empty_cache``."""
         self.allocator.empty_cache()
+        self._emptied.append(len(self.history.events))
         self.held.reserved = self.allocator.reserved
 
     def reset_peak(self) -> None:
@@ -428,13 +507,33 @@ def _asks_for_overflow(line: str) -> bool:
 
 def program_line() -> str:
     """Return the innermost line outside of torch and of the rehearsal: ``train.py:12``."""
-    frame: Any = sys._getframe(1)
+    return next(_lines(sys._getframe(1)), ("", ""))[1]
+
+
+def program_lines() -> tuple[str, str]:
+    """Return that line and, where it is a library's, the innermost one in the folder of the program; else ``""``."""
+    line = ""
+    for name, here in _lines(sys._getframe(1)):
+        line = line or here
+        if _is_own(name, sys.argv[0]):
+            return line, "" if here == line else here
+    return line, ""
+
+
+def _lines(frame: Any) -> Iterator[tuple[str, str]]:
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith((_TORCH, _FOLDER, "<")):
-            return f"{name}:{frame.f_lineno}"
+            yield name, f"{name}:{frame.f_lineno}"
         frame = frame.f_back
-    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_own(name: str, script: str) -> bool:
+    """Return True for a file below the current folder or the script's that is no installed library's."""
+    file = Path(name).absolute()
+    folders = Path.cwd(), Path(script).absolute().parent
+    return "site-packages" not in file.parts and any(folder in file.parents for folder in folders)
 
 
 class Parameters:

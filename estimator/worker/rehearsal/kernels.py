@@ -11,10 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ATEN = torch.ops.aten
-_LOSSES = {_ATEN.binary_cross_entropy.default: 3, _ATEN.smooth_l1_loss.default: 2, _ATEN.soft_margin_loss.default: 2}
+_LOSSES = {
+    _ATEN.binary_cross_entropy.default: 3,
+    _ATEN.mse_loss.default: 2,
+    _ATEN.smooth_l1_loss.default: 2,
+    _ATEN.soft_margin_loss.default: 2,
+}
 """Losses that are reduced into the memory of their elements, and which argument says how.
 
-Source: torch, ``ATen/native/cuda/Loss.cu`` (``loss.resize_as_(loss_reduced)``) and ``ATen/native/Loss.cpp``.
+Source: torch, ``ATen/native/cuda/Loss.cu`` (``loss.resize_as_(loss_reduced)``) and ``ATen/native/Loss.cpp``
+(``TORCH_META_FUNC(mse_loss)``: ``maybe_get_output().resize_({})``).
 """
 
 

@@ -47,7 +47,7 @@ class Rehearsal:
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
-        self.gpus = FakeGpus(plan["gpus"], plan.get("conf"))
+        self.gpus = FakeGpus(plan["gpus"], plan.get("conf"), has_tf32=plan["card"]["capability"][0] >= 8)
         self._steps: dict[Any, int] = {}
         self._names: dict[int, str] = {}
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -230,6 +230,7 @@ class Rehearsal:
                 own += [*parameters, *module.buffers()]
         self._own_sizes = {id(each): each.numel() for each in own if id(each) in self._sizes}
         self.gpus.keep_component("weights", own, "other_models")
+        self.gpus.count_copies_of_weights()
 
     def _finish(self, ended: str, error: BaseException | None = None, code: int = 0) -> None:
         """Write the answer and end the process, which other threads and cleaning up must not delay."""
@@ -278,6 +279,7 @@ class Rehearsal:
         return {
             **answer,
             **summary,
+            "convolutions": gpus.convolution_facts(),
             "made": made_at(history, summary["peak_event"]),
             "step": highest,
             "reserved": [gpus.reserved[event] for event in events],

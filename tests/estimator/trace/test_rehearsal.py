@@ -78,6 +78,17 @@ for i in range(3):
     optimizer.step()
     average.update_parameters(net)
 """
+LOSS = """
+import sys, torch, torch.nn as nn
+dev = sys.argv[1]
+net = nn.Linear(64, 256).to(dev)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for i in range(3):
+    loss = nn.functional.mse_loss(net(torch.randn(1024, 64, device=dev)), torch.randn(1024, 256, device=dev))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
 LOADER = """
 import sys, torch, torch.nn as nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -108,16 +119,85 @@ for step, (ids,) in enumerate(DataLoader(data, 8, pin_memory=True, num_workers=1
 
 @pytest.mark.parametrize(
     "text",
-    [GAN, UNET, LISTS.format("Adam"), LISTS.format("Adadelta")],
-    ids=["gan", "unet", "lists of tensors on CUDA", "averaged lists"],
+    [GAN, UNET, LISTS.format("Adam"), LISTS.format("Adadelta"), LOSS],
+    ids=["gan", "unet", "lists of tensors on CUDA", "averaged lists", "a loss that keeps its elements"],
 )
 def test_what_is_allocated_is_what_the_same_program_takes_on_the_cpu(program, text: str) -> None:
     name = program(text)
     found = rehearse([sys.executable, name, "cuda"])
     taken = found.allocated_bytes - found.workspace_bytes
     assert taken == pytest.approx(real_peak(name), rel=0.01)
-    assert not found.warnings
+    assert not [each for each in found.warnings if "was never measured" not in each]
     assert {each.steps for each in found.answer.steps} == {3}
+
+
+CONVOLUTIONS = """
+import torch, torch.nn as nn
+torch.backends.cudnn.benchmark = {benchmark}
+net = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1), nn.Flatten())
+net.append(nn.Linear(64 * 64 * 64, 10))
+net.cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(3):
+    x = torch.randn(64 + {longer} * step, 3, 64, 64, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled={autocast}):
+        loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_convolutions_take_workspaces_whose_size_is_known_within_a_range(program) -> None:
+    found = rehearse([sys.executable, program(CONVOLUTIONS.format(benchmark=False, longer=0, autocast=False))])
+    tensors = 4 * (2 * 64 * 64 * 64 * 64 + 64 * 64 * 9)
+    assert tensors * 2 in [each.bytes for each in found.answer.peak_tensors if each.component == "temporary"]
+    peak, facts = found.budget.peak, found.answer.convolutions
+    assert facts.expected.reserved == found.answer.peak_reserved == facts.high.reserved
+    assert facts.high.reserved - facts.low.reserved >= tensors
+    assert peak.reserved_range.low_bytes == round(0.96 * facts.low.reserved) + found.workspace_bytes
+    assert peak.reserved_range.high_bytes == round(1.06 * facts.high.reserved) + found.workspace_bytes
+    assert peak.allocated_range.low_bytes < found.allocated_bytes - tensors
+    assert not found.warnings
+
+
+def test_convolutions_that_were_never_measured_widen_the_range_with_a_warning(program) -> None:
+    text = CONVOLUTIONS.format(benchmark=False, longer=0, autocast=True)
+    found = rehearse([sys.executable, program(text)])
+    (warning,) = found.warnings
+    assert warning == "What cuDNN takes for convolutions in bfloat16 was never measured: the range is wide."
+    peak = found.budget.peak
+    assert peak.reserved_range.high_bytes > 1.3 * peak.reserved_bytes
+    assert peak.reserved_range.low_bytes < 0.7 * peak.reserved_bytes
+
+
+def test_benchmark_empties_the_cache_at_shapes_that_are_new(program) -> None:
+    same, longer = (
+        rehearse([sys.executable, program(CONVOLUTIONS.format(benchmark=True, longer=each, autocast=False))])
+        for each in (0, 1)
+    )
+    kept = rehearse([sys.executable, program(CONVOLUTIONS.format(benchmark=False, longer=1, autocast=False))])
+    assert any("cudnn.benchmark tries every plan" in each for each in same.budget.assumptions)
+    assert longer.answer.peak_reserved < kept.answer.peak_reserved
+    assert longer.answer.convolutions.expected.reserved == longer.answer.peak_reserved
+
+
+def test_the_context_grows_with_the_first_convolution(program) -> None:
+    with_it, without = (
+        rehearse([sys.executable, program(f"""
+import torch
+net = torch.nn.{layer}.cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    net(torch.randn(4, 4, 8, 8, device="cuda")).sum().backward()
+    optimizer.step()
+""")])
+        for layer in ("Conv2d(4, 4, 3)", "Linear(8, 8)")
+    )  # fmt: skip
+    loading = [each.budget.phases[0].components.context for each in (with_it, without)]
+    assert loading[0] == loading[1]
+    assert with_it.budget.peak.components.context > without.budget.peak.components.context
+    assert without.answer.convolutions is None
 
 
 def test_values_that_the_host_made_decide_shapes_and_gradients_accumulate(program) -> None:
@@ -491,6 +571,95 @@ for _ in range(3):
     own, teacher = 4 * (1024 * 512 + 512 * 2048), 4 * 1024 * 2048
     assert (parts["weights"], parts["other_models"]) == (own, teacher + own)
     assert (found.budget.model.parameters, found.answer.trained) == (own // 4, 512 * 2048)
+
+
+@pytest.mark.parametrize(
+    "average",
+    [
+        "[each.detach().clone() for each in net.parameters()]",
+        "{name: each.clone() for name, each in net.state_dict().items()}",
+        "[each.detach().double() for each in net.parameters()]",
+    ],
+    ids=["list", "state dict", "wider"],
+)
+def test_an_average_that_the_program_keeps_itself_is_another_model(program, average: str) -> None:
+    text = f"""
+import torch, torch.nn as nn
+net = nn.Sequential(nn.Linear(512, 512, bias=False), nn.Linear(512, 512, bias=False)).cuda()
+average = {average}
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(3):
+    net(torch.randn(8, 512, device="cuda")).pow(2).mean().backward()
+    optimizer.step()
+"""
+    parts = rehearse([sys.executable, program(text)]).answer.phases["optimizer step"].components
+    own = 2 * 4 * 512 * 512
+    assert (parts["weights"], parts["other_models"]) == (own, 2 * own if "double" in average else own)
+    assert parts["optimizer"] == pytest.approx(2 * own, rel=0.01)
+
+
+def test_a_part_of_a_model_may_be_called_before_the_whole(program) -> None:
+    text = """
+import torch, torch.nn as nn
+net, teacher = nn.Linear(512, 512).cuda(), nn.Sequential(nn.Linear(512, 512), nn.ReLU()).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(3):
+    x = torch.randn(4, 512, device="cuda")
+    with torch.no_grad():
+        y = teacher(x) if step else teacher[0](x)
+    (net(x) - y).square().mean().backward()
+    optimizer.step()
+"""
+    parts = rehearse([sys.executable, program(text)]).answer.phases["backward"].components
+    assert parts["other_models"] == parts["weights"] == 4 * 512 * 513
+
+
+@pytest.mark.parametrize("made", ["torch.empty_like(ids)", "ids.new_empty(3)", "ids.resize_(4)"])
+def test_uninitialized_memory_has_no_known_value(program, made: str) -> None:
+    text = f"""
+import torch
+ids = torch.tensor([7, 7, 7], device="cuda")
+net = torch.nn.Linear(2, 2).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    size = int({made}.max())
+    net(torch.ones(size, 2, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    (warning,) = rehearse([sys.executable, program(text)]).warnings
+    assert "train.py:7 reads a number that only a real run knows; 1 is assumed" in warning
+
+
+def test_what_a_library_makes_has_the_program_s_own_line_too(program) -> None:
+    Path("lib/site-packages").mkdir(parents=True)
+    program("def squash(x):\n    return x.tanh()\n", "lib/site-packages/layers.py")
+    text = """
+import sys, torch
+sys.path.insert(0, "lib/site-packages")
+from layers import squash
+net = torch.nn.Linear(1000, 1000).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    squash(net(torch.ones(3000, 1000, device="cuda"))).sum().backward()
+    optimizer.step()
+"""
+    found = rehearse([sys.executable, program(text)]).budget.largest
+    places = {(Path(each.line).name, Path(each.own_line).name) for each in found}
+    assert {("layers.py:2", "train.py:8"), ("train.py:8", ""), ("train.py:5", "")} <= places
+
+
+def test_the_range_of_a_small_program_is_narrow(program) -> None:
+    text = """
+import torch
+net = torch.nn.Linear(2048, 2048).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    net(torch.ones(2, 2048, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    found = rehearse([sys.executable, program(text)])
+    span = found.budget.peak.allocated_range
+    assert span.high_bytes - span.low_bytes < 2 * (0.1 * (found.workspace_bytes + 2**20) + 3 * 2**20)
 
 
 def test_few_numbers_of_the_host_are_known_on_the_gpu(program) -> None:

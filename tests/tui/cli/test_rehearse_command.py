@@ -40,9 +40,10 @@ def test_a_program_is_rehearsed_for_a_card(tmp_path: Path, monkeypatch: pytest.M
     assert main(["rehearse", "--gpu-type", "4090", *command]) == 0
     out = capsys.readouterr().out
     assert f"train.py: {sys.executable} train.py\n8,478,730 parameters" in out.replace("\n  ", " ")
-    assert "A  0.12  train.py:6  1         float32  4096 x 8192" in out
+    assert "A  128.0  train.py:6  1         float32  4096 x 8192" in out
+    assert "torch (MiB): " in out
     assert "vramtop fit --rehearse tells whether it fits" in out
-    assert "3 assumptions" in out
+    assert "2 assumptions" in out
     assert main(["rehearse", "--json", "--out", "budget.json", "--steps", "2", *command]) == 0
     found = valid_json("estimate", capsys.readouterr().out)
     assert json.loads(Path("budget.json").read_text())["peak"] == found["peak"]
