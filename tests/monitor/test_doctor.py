@@ -80,7 +80,7 @@ def test_what_the_driver_refuses_and_what_is_unusual_is_reported(driver, fake_gp
     assert errors.startswith("GPU 2: the GPU no longer answers")
     assert "GPU 0: the driver does not report the memory of 1 of its processes" in warnings
     assert "GPU 0: 1 of its 1 processes are not visible here" in warnings
-    assert "GPU 1: its compute mode lets no CUDA program run" in warnings
+    assert "GPU 1: its compute mode does not allow CUDA programs" in warnings
     assert "GPU 1: " in warnings.partition("compute mode")[0]  # and that its processes cannot be read
     assert "power" not in errors + warnings
     assert "GPU 0: " in issues_of(facts, "note")  # memory info v1

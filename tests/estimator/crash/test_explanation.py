@@ -170,7 +170,7 @@ def test_a_run_that_needs_more_than_its_job_is_another_job(budget: Budget) -> No
     assert explained.least_bytes > high
     assert "The program needs more than the given job" in " ".join(explained.compared)
     smaller = failure(total_bytes=2 * high, free_bytes=0, process_bytes=high // 2, allocated_bytes=high // 4)
-    assert "What ran needs more" not in said(smaller, budget=budget)
+    assert "The program needs more" not in said(smaller, budget=budget)
 
 
 @pytest.mark.parametrize(("width", "word"), [(4, "fp32"), (2, "16-bit")])

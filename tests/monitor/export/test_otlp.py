@@ -145,7 +145,7 @@ def test_no_answer_is_read_to_its_end_and_no_other_address_gets_the_metrics(
     server.shutdown()
     server.server_close()
     assert collector.received == []
-    assert "the collector names another address" in caplog.text
+    assert "the collector redirects to another address" in caplog.text
 
 
 def test_without_the_sdk_it_is_one_sentence(monkeypatch) -> None:

@@ -29,7 +29,7 @@ GIB = 2**30
         (["--password-file", "pw"], "--password-file needs --auth-user"),
         (["--auth-user", "prom", "--password-file", "none"], "--password-file none: No such file"),
         (["--textfile", "vramtop.txt"], "end in .prom"),
-        (["--textfile", "none/vramtop.prom"], "there is no folder none"),
+        (["--textfile", "none/vramtop.prom"], "no such folder none"),
         (["--textfile", "vramtop.prom", "--auth-user", "prom"], "--auth-user is for the server: add --listen"),
         (["--textfile", "vramtop.prom", "--name", "proxy"], "--name is for the server: add --listen"),
         (["--otlp", "collector:4318"], "--otlp: give a URL"),

@@ -243,11 +243,11 @@ def test_what_does_not_fit_on_any_card_is_not_told_to_do_what_it_does(capsys: py
 def test_what_a_card_or_a_model_cannot_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     said = answer("qwen3-0.6b --gpu-type t4 --flash", capsys)
     assert any("T4 has no bf16 arithmetic" in each for each in said["budget"]["warnings"])
-    assert any("FlashAttention does not run on T4" in each for each in said["budget"]["warnings"])
+    assert any("does not run on T4" in each for each in said["budget"]["warnings"])
     assert not any("bf16" in each for each in answer("qwen3-0.6b --gpu-type 3090", capsys)["budget"]["warnings"])
     longer = answer("gpt2 --seq 2048 --gpu-type 3090", capsys)
     assert longer["verdict"] == "fits"
-    assert longer["sentence"].endswith("but 2,048 tokens are more than the model's 1,024")
+    assert longer["sentence"].endswith("but 2,048 tokens exceed the model's 1,024")
     assert "more than" not in answer("gpt2 --gpu-type 3090", capsys)["sentence"]
 
 
@@ -286,7 +286,7 @@ def test_prompts_and_completions_make_a_sequence(capsys: pytest.CaptureFixture[s
 def test_gigabytes_of_a_card_are_gib_and_gguf_is_refused_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer("llama-3.1-8b --inference --vram 24gb", capsys)["gpus"][0]["available_bytes"] == 24 * 2**30
     assert main(["fit", "llama-3.1-8b.Q4_K_M.gguf"]) == 2
-    assert "llama.cpp runs GGUF files" in capsys.readouterr().err
+    assert "GGUF files run in llama.cpp" in capsys.readouterr().err
 
 
 def test_two_ways_to_offload_are_one_and_labels_make_a_classifier(capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,7 +302,7 @@ def test_two_ways_to_offload_are_one_and_labels_make_a_classifier(capsys: pytest
 def test_weights_of_few_bits_are_not_left_in_cpu_ram(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer("llama-3.1-70b --inference --load-in-4bit --gpu 2x4060", capsys)
     assert found["verdict"] == "does_not_fit"
-    assert any("cannot be in few bits" in warning for warning in found["budget"]["warnings"])
+    assert any("cannot be quantized" in warning for warning in found["budget"]["warnings"])
     assert not any("device_map" in str(each["changes"]) for each in found["suggestions"])
 
 

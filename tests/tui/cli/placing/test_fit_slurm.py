@@ -183,7 +183,7 @@ def test_without_scontrol_only_a_named_card_can_be_asked_for(fit: Fit) -> None:
     code, text, complaint = fit(None)
     assert (code, text) == (3, "")
     assert complaint == (
-        "vramtop: there is no scontrol in PATH, so what cards the cluster has is unknown; run this on a login node, "
+        "vramtop: there is no scontrol in PATH, so the cluster's cards are unknown; run this on a login node, "
         "or name a card with --gpu-type\n"
     )
     code, text, _ = fit(None, *LLAMA, "--gpu-type", "h100")
