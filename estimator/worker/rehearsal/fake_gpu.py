@@ -23,6 +23,7 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSettings, CachingAllocator
 from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Convolutions
@@ -50,6 +51,9 @@ _COPIES = {_ATEN._to_copy.default, _ATEN.clone.default}
 _UNINITIALIZED = {_ATEN.empty_like.default, _ATEN.new_empty.default, _ATEN.new_empty_strided.default,
                   _ATEN.resize_.default}  # fmt: skip
 """Operations whose results have no values, whatever those of their arguments are."""
+_WRITES = {_ATEN.fill_.Scalar, _ATEN.zero_.default, _ATEN.copy_.default, _ATEN.scatter_.src, _ATEN.scatter_.value,
+           _ATEN.index_put_.default, _ATEN.index_copy_.default}  # fmt: skip
+"""Operations that may give values to all elements of a tensor that has none."""
 _EMPTY = {_ATEN.empty.memory_format, _ATEN.empty_strided.default}
 _SAY_VALUES = {_ATEN.zeros.default, _ATEN.ones.default, _ATEN.full.default, _ATEN.arange.start, _ATEN.arange.start_step,
                _ATEN.arange.default, _ATEN.scalar_tensor.default, _ATEN.eye.default}  # fmt: skip
@@ -192,6 +196,8 @@ class FakeGpus(StorageTracker):
             return self._largest(func, args)
         if func in _UNINITIALIZED:
             result.constant = None
+        if func in _WRITES and result.constant is None:
+            self._know_overwritten(func, result, args, kwargs)
         if func in _COPIES and not self.in_module and self._is_weight(args[0]):
             self._note_copy(result)
         if func in (FORWARD, BACKWARD) and self.gpu != HOST:
@@ -199,6 +205,19 @@ class FakeGpus(StorageTracker):
         if func in _COMPARE and result.constant is None and args[0].is_floating_point() and args[1] > 0:
             result.assumed = _COMPARE[func](self._plausible, args[1])
         return result
+
+    def _know_overwritten(self, func: Any, target: Any, args: Any, kwargs: Any) -> None:
+        """Let a tensor without values have those that an operation gives to all of its elements."""
+        others = [self._with_values(each) for each in args[1:]]
+        if target.numel() > _most_known(target.dtype) or any(each.constant is None for each in _tensors(others)):
+            return
+        others = tree_map_only(FakeTensor, lambda each: each.constant, others)
+        with torch._C._DisableTorchDispatch():
+            over_zeros, over_ones = (
+                func(torch.full(target.shape, held, dtype=target.dtype), *others, **kwargs) for held in (0, 1)
+            )
+            if torch.equal(over_zeros, over_ones):
+                self.know(target, over_zeros)
 
     def _note_copy(self, made: Any) -> None:
         record = self._live.get(made.untyped_storage()._cdata)

@@ -66,5 +66,5 @@ def test_cache_that_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
 
 
 def test_the_answer_of_another_program_is_an_error() -> None:
-    with pytest.raises(CannotTellError, match="not understood"):
+    with pytest.raises(CannotTellError, match="cannot read the worker's answer"):
         convert_answer({"id": 1, "groups": "none"}, InventoryAnswer)
