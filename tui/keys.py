@@ -79,7 +79,7 @@ def parse_key(text: str) -> str:
     whole = "+".join([*names, key])
     if whole in _SAME_BYTE:
         raise InputError(
-            f"{text!r} cannot be told from {key_name(_SAME_BYTE[whole])}: terminals send the same for both"
+            f"{text!r} and {key_name(_SAME_BYTE[whole])} are one key: terminals send the same byte for both"
         )
     return whole
 
@@ -173,7 +173,7 @@ ALT_DIGIT_CHARACTERS = "¡™£¢∞§¶•ª"
 """The characters of Alt and a digit from 1 to 9, as Textual receives them (those of a Mac's keyboard)."""
 SHARED_KEYS = {
     "app.help": Key("question_mark,f1,h", "this help; a function key works while you type in a field, too"),
-    "app.pause": Key("Z,space", "pause or resume the readings; where Space marks rows, it does only that"),
+    "app.pause": Key("Z,space", "pause or resume the readings; in lists where Space marks rows, use the other key"),
     "app.palette": Key("ctrl+p", "all commands and themes", first=True),
     "app.back": Key(
         "escape",
@@ -190,12 +190,12 @@ SHARED_KEYS = {
     "list.page_down": Key("pagedown", "one page down", in_help=False),
     "list.first": Key("home,ctrl+home", "to the first row", in_help=False),
     "list.last": Key("end,ctrl+end", "to the last row", in_help=False),
-    "list.open": Key("enter", "open what is under the cursor"),
+    "list.open": Key("enter", "open the row under the cursor"),
     "list.unfold": Key("right", "unfold the run, program or host under the cursor, or fold it"),
     "list.fold": Key("left", "fold the run, program or host under the cursor", in_help=False),
     "list.filter": Key("slash", "show only rows or lines with these words"),
     "job.step": Key("f5,t", "memory over one training step of this job, by component"),
-    "form.other_pane": Key("f6", "go from the settings to the other half of the screen, and back"),
+    "form.other_pane": Key("f6", "switch between the settings and the other half of the screen"),
 }
 
 FIXED_KEYS = (
@@ -204,20 +204,20 @@ FIXED_KEYS = (
     FixedKey(
         keys="Tab, Shift+Tab",
         names=("tab", "shift+tab"),
-        does="to the next field or part of the screen, to the previous one",
+        does="go to the next or previous field or part of the screen",
         where="everywhere, unless a screen uses Tab itself",
     ),
     FixedKey(
         keys="↑ ↓ Enter",
         names=("up", "down", "enter"),
-        does="to the previous or next field; in a menu: to a word, and take it",
+        does="go to the previous or next field; in a menu: choose a word",
         where="forms, menus and dialogs",
         groups=("form", "fit", "attach", "job"),
     ),
     FixedKey(
         keys="← → Enter Space",
         names=("left", "right", "enter", "space"),
-        does="the previous or next choice, or the list of choices; on a heading: fold and unfold",
+        does="take the previous or next choice, or list the choices; on a heading: fold or unfold",
         where="choices and headings of a form",
         groups=("form", "fit", "attach", "job"),
     ),
@@ -250,21 +250,23 @@ FIXED_KEYS = (
 
 
 DASHBOARD_KEYS = {
-    "dashboard.fit_check": Key("f", "fit check: would a job fit, before you start it; reopens a pending job"),
-    "dashboard.attach": Key("a", "attach: compare a running job with its budget; the latest run, or pick one"),
+    "dashboard.fit_check": Key(
+        "f", ("fit check: find out whether a job would fit before you start it; reopens a pending job")
+    ),
+    "dashboard.attach": Key(
+        "a", ("attach: compare a running job with its budget; opens the latest run, or lets you pick one")
+    ),
     "dashboard.step": Key("t", "one training step of the job under the cursor: memory by component, largest tensors"),
-    "dashboard.preflight": Key("p", "preflight: is everything ready that a pending job needs?"),
-    "dashboard.gpu": Key("g", "the GPU under the cursor or of the process: bandwidth, clocks, throttling, PCIe, ECC"),
+    "dashboard.preflight": Key("p", "preflight: check that everything a pending job needs is ready"),
+    "dashboard.gpu": Key("g", "the GPU of the row under the cursor: bandwidth, clocks, throttling, PCIe, ECC"),
     "dashboard.process": Key(
         "i", "the process under the cursor: SM, CPU, RAM, environment, open files, folder, parents, limits"
     ),
-    "dashboard.alerts": Key(
-        "w", "alerts: what has been wrong for a while, what may become an alert, and your quiet hours"
-    ),
+    "dashboard.alerts": Key("w", "alerts: list lasting problems, new problems, and your quiet hours"),
     "dashboard.crash": Key(
-        "e", "why a run ended out of memory: the process under the cursor, a log, or a memory snapshot of torch"
+        "e", "explain an out-of-memory error: the process under the cursor, a log, or a torch memory snapshot"
     ),
-    "dashboard.settings": Key("comma", "settings, with value and origin of each; keys and colours, too"),
+    "dashboard.settings": Key("comma", "settings: show and change values, keys and colours"),
     "dashboard.record": Key("r", "start or stop recording to a file"),
     "dashboard.dismiss": Key("x", "dismiss the ended run under the cursor, or unpin a pending job"),
     "dashboard.host_line": Key("H", "show or hide the host line: CPU, RAM, swap, load"),
@@ -274,10 +276,10 @@ DASHBOARD_KEYS = {
     "processes.sort": Key("s,o,f6", "sort by the next column; ↓ marks it"),
     "processes.signal": Key(
         "k,K,f9",
-        "signal the marked processes, or those under the cursor: TERM, INT or KILL; asks first, by name; "
-        "not with --read-only",
+        "signal the marked processes, or those under the cursor: TERM, INT or KILL; names them and asks first; off "
+        "with --read-only",
     ),
-    "processes.user": Key("u", "show only processes of the user under the cursor; again: all"),
+    "processes.user": Key("u", "show only processes of the user under the cursor; press again to show all"),
     "processes.leave_alone": Key("l", "detach from the run under the cursor and leave it alone, or attach to it again"),
     "columns.switch": Key("space", "show or hide the column under the cursor"),
     "columns.more_important": Key("left,minus,shift+up", "more important: the column stays longer when space is short"),
@@ -295,16 +297,14 @@ DASHBOARD_KEYS = {
     ),
     "process.previous_part": Key("shift+tab", "to the previous part", in_help=False),
     "process.read": Key("r", "read environment, open files and limits again"),
-    "alerts.quiet_hours": Key(
-        "e", "set the hours in which you are not told of alerts, such as 22:00-07:00, or off; kept for later runs"
-    ),
+    "alerts.quiet_hours": Key("e", "set the quiet hours, without alert messages, such as 22:00-07:00, or off; saved"),
     "preflight.again": Key("r", "check again"),
-    "crash.open_file": Key("o", "explain a log, or a memory snapshot of torch"),
-    "settings.edit": Key("enter", "change the setting under the cursor; of a key: press the new one"),
-    "settings.type": Key("e", "type the value, such as several keys: f2, ctrl+b"),
-    "settings.reset": Key("d", "back to the default: it is removed from the file"),
-    "step.lines": Key("enter", "show the lines of the program around the one that made the marked tensor"),
-    "step.open_snapshot": Key("o", "draw a memory snapshot of torch beside it, on one scale"),
+    "crash.open_file": Key("o", "explain a log or a torch memory snapshot"),
+    "settings.edit": Key("enter", "change the setting under the cursor; for a key: press the new one"),
+    "settings.type": Key("e", "type the value; several keys are possible: f2, ctrl+b"),
+    "settings.reset": Key("d", "reset to the default; removes the setting from the file"),
+    "step.lines": Key("enter", "show the source line that made the marked tensor, with its context"),
+    "step.open_snapshot": Key("o", "draw a torch memory snapshot beside the step, on the same scale"),
 }
 
 
@@ -313,49 +313,51 @@ DASHBOARD_KEYS = {
 
 JOB_KEYS = {
     "fit.pin": Key(
-        "f2,p", "pin the job as pending: the dashboard shows whether it fits; replaces an earlier version of it"
+        "f2,p", "pin the job as pending, so the dashboard shows whether it fits; replaces its earlier version"
     ),
-    "fit.open": Key("f3,o", "open a job file, a configuration of another tool, or a launch line; both can be pasted"),
+    "fit.open": Key("f3,o", "open a job file, another tool's configuration, or a launch line; you can paste it"),
     "fit.choose_gpus": Key(
         "f4,g", "choose the GPUs: those of this machine, or any number of a model from the catalogue"
     ),
     "fit.what_if": Key(
-        "f7,i", "what-if: memory over micro-batch or sequence length; finds the largest that fits, and applies it"
+        "f7,i", "what-if: plot memory over micro-batch or sequence length; can apply the largest that fits"
     ),
     "fit.save": Key("f8,w", "save as a job file, for vramtop fit FILE"),
-    "fit.copy": Key("f9,y", "copy the changed settings, as flags of vramtop fit and as edits of the tool's own file"),
+    "fit.copy": Key("f9,y", "copy the changed settings as vramtop fit flags and as edits to the tool's own file"),
     "fit.undo": Key("f10,u", "undo a suggestion, an opened file, or the edits of one field"),
-    "fit.keep": Key("f11,a", "keep this job as candidate A and compare changes with it; again: drop it"),
-    "fit.swap": Key("b", "go back to candidate A; the job as it is now becomes A"),
+    "fit.keep": Key("f11,a", "keep this job as candidate A and compare changes with it; press again to drop it"),
+    "fit.swap": Key("b", "swap with candidate A: the current job becomes A"),
     "fit.preflight": Key(
         "f12,c",
-        "preflight: check the driver, model, access tokens, disk, libraries and network that the job needs",
+        "preflight: check the job's driver, model, access tokens, disk, libraries and network",
     ),
-    "fit.rehearse": Key("ctrl+r,r", "rehearse the program without a GPU; asks first, and shows what would run"),
+    "fit.rehearse": Key("ctrl+r,r", "rehearse the program without a GPU; shows the command and asks first"),
     "rehearse.run": Key("y", "run the program"),
     "rehearse.leave": Key("n,q", "run nothing"),
     "fit.apply": Key("enter", "apply the highlighted suggestion", in_help=False),
     "attach.choose": Key("f3", "attach to one more process"),
-    "attach.forget": Key("f8", "forget what you filled in for this command line; clearing a field forgets it, too"),
-    "attach.zoom_in": Key("plus,equals_sign", "show a shorter or longer time: 1, 5, 15, 60 minutes, the whole run"),
-    "attach.zoom_out": Key("minus,underscore", "show a longer time", in_help=False),
+    "attach.forget": Key("f8", "forget your settings for this command line; clearing a field forgets that one"),
+    "attach.zoom_in": Key(
+        "plus,equals_sign", ("show a shorter or longer time span: 1, 5, 15, 60 minutes, or the whole run")
+    ),
+    "attach.zoom_out": Key("minus,underscore", "show a longer time span", in_help=False),
     "attach.previous_run": Key(
         "left_square_bracket",
-        "the previous run, the next run; ↑ ↓ choose the rank that is drawn, PgUp PgDn scroll what is below",
+        "the previous or next run; ↑ ↓ choose the rank in the graph, PgUp PgDn scroll the text below",
     ),
     "attach.next_run": Key("right_square_bracket", "the next run", in_help=False),
-    "attach.dismiss": Key("x", "dismiss this run; an ended run stays until then"),
-    "what_if.axis": Key("tab,m,s", "over the other setting: micro-batch or sequence length"),
+    "attach.dismiss": Key("x", "dismiss this run; ended runs stay until you dismiss them"),
+    "what_if.axis": Key("tab,m,s", "plot over the other setting: micro-batch or sequence length"),
     "what_if.less": Key("left", "a smaller value"),
     "what_if.more": Key("right", "a larger value"),
     "what_if.much_less": Key("pageup", "a much smaller value"),
     "what_if.much_more": Key("pagedown", "a much larger value"),
     "what_if.largest": Key("l", "the largest value that fits"),
-    "what_if.reset": Key("home", "the value that the job has now"),
-    "what_if.apply": Key("enter", "take the value over into the job"),
+    "what_if.reset": Key("home", "the job's current value"),
+    "what_if.apply": Key("enter", "apply the value to the job"),
     "fleet.view": Key("v", "switch between hosts and runs"),
     "fleet.sort": Key("s", "sort by the next column: status, host, job, user, free; ↓ marks it"),
-    "fleet.fit": Key("f", "fit: which hosts can take a job, now, after the running jobs, or empty"),
+    "fleet.fit": Key("f", "fit: find hosts that can take a job now, after the running jobs, or when empty"),
     "fleet.edit_job": Key("slash,e", "edit the job"),
 }
 
@@ -557,9 +559,9 @@ def _parse(key_id: str, value: object) -> tuple[str, ...]:
     if row is None:
         near = nearest_id(key_id)
         hint = f"; the nearest is {near}" if near else ""
-        raise InputError(f"keys.{key_id}: nothing has this name{hint}")
+        raise InputError(f"keys.{key_id}: no key setting has this name{hint}")
     if group not in CHANGEABLE:
-        raise InputError(f"keys.{key_id} is no setting any more and is ignored: keys of dialogs are fixed")
+        raise InputError(f"keys.{key_id} is no longer a setting and is ignored: keys of dialogs are fixed")
     texts = split_keys(value) if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
         raise InputError(f'keys.{key_id}: give a key, such as "f5", or a list of keys, such as ["f5", "t"]')
@@ -570,8 +572,8 @@ def _parse(key_id: str, value: object) -> tuple[str, ...]:
     characters = [key for key in keys if is_character(key)]
     if row.first and characters:
         raise InputError(
-            f"keys.{key_id}: {key_name(characters[0])} could no longer be typed into a field; "
-            "choose a function key or one with Ctrl"
+            f"keys.{key_id}: {key_name(characters[0])} could then not be typed into a field; choose a function key or "
+            "one with Ctrl"
         )
     if row.in_fields and len(characters) == len(keys):
         raise InputError(

@@ -77,7 +77,7 @@ async def check_a_job(program: Program, model: str = "qwen2.5-7b") -> None:
     """Open the fit check and type a model."""
     await program.press("f")
     await program.press(*model)
-    await program.shown("What makes it fit")
+    await program.shown("Changes that make it fit")
     await program.settled(2)
 
 
@@ -115,7 +115,7 @@ async def explain_a_log(program: Program) -> None:
     """Name the log of a run that ran out of memory; it is in the present folder, so that its name is short."""
     Path(LOG).write_text(OUT_OF_MEMORY, encoding="utf-8")
     await program.press("e", *LOG, "enter")
-    await program.shown("what filled the GPU")
+    await program.shown("memory on the GPU")
 
 
 async def look_at_the_settings(program: Program) -> None:

@@ -41,7 +41,7 @@ async def tour() -> list[Frame]:
         await program.press(*MODEL[:4])
         await show("f: would another job fit?", 0.7)
         await program.press(*MODEL[4:])
-        await program.shown("What makes it fit")
+        await program.shown("Changes that make it fit")
         await program.settled(2)
         await show("f: would another job fit?", 5)
         await program.press("alt+1")

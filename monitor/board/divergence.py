@@ -559,7 +559,7 @@ def _sentence(status: _LevelStatus, observed: int | None, tracker: PhaseTracker)
         case "on_budget":
             return f"expected {span}"
         case "unknown":
-            return "its memory cannot be read"
+            return "vramtop cannot read its memory use"
 
 
 def _growth_sentence(trend: GrowthTrend, observed: int | None, left_bytes: int | None, against: str = "") -> str:

@@ -285,7 +285,7 @@ class FitEvents:
             if row.fits_changed_at is None or self._last_change.get(label) == row.fits_changed_at:
                 continue
             self._last_change[label] = row.fits_changed_at
-            sentences.append(f"{label} fits now" if row.fits else f"{label} fits no longer")
+            sentences.append(f"{label} fits now" if row.fits else f"{label} no longer fits")
             if row.fits and self.command:
                 self._start(row)
         return tuple(sentences)
@@ -636,7 +636,9 @@ class VramtopApp(SharedApp, BoardApp):
         """Start recording to a new file in the working directory, or stop."""
         if self._recorder:
             self._recorder.stop()
-            recorded = f"recorded to {self._recorder.path}" if self._recorder.written else "nothing was recorded yet"
+            recorded = (
+                f"recorded to {self._recorder.path}" if self._recorder.written else ("nothing has been recorded yet")
+            )
             self.notify(recorded, markup=False)
             self._recorder = None
         else:
@@ -655,8 +657,8 @@ class VramtopApp(SharedApp, BoardApp):
                 yield SystemCommand(spec.title, spec.command_help, lambda spec=spec: spec.open_from(self))
         yield SystemCommand("Pause", "Pause or resume the readings", self.action_pause)
         yield SystemCommand("Record", "Start or stop recording to a file", self.action_record)
-        yield SystemCommand("ASCII", "Draw with ASCII characters only, or with Unicode", self.action_toggle_ascii)
-        yield SystemCommand("Help", "Keys, and how to read the bars", self.action_help)
+        yield SystemCommand("ASCII", "Draw with ASCII only, or with Unicode", self.action_toggle_ascii)
+        yield SystemCommand("Help", "Show the keys and how to read the bars", self.action_help)
         if isinstance(screen, DashboardScreen):
             yield from screen.commands()
         yield from super().get_system_commands(screen)

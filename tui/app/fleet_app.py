@@ -231,33 +231,33 @@ def _budgets_for(typed: TypedJob, *, traced: bool) -> BudgetsByCard:
 
 
 _SUMS = (
-    ("free", "memory that new jobs can have, on all live hosts, of the sum of all GPUs"),
-    ("committed", "what running jobs will yet allocate, and what is reserved for others; not free for a new job"),
-    ("unattr", "unattributed: in use, but by no visible process; ≥: some hosts cannot tell"),
-    ("silent", "hosts without figures of now: their figures are in no sum"),
+    ("free", "memory that new jobs can use on all live hosts, and the total of their GPUs"),
+    ("committed", "memory that running jobs will still allocate, or that is reserved for other jobs"),
+    ("unattr", "unattributed: memory in use by no visible process; ≥: some hosts cannot tell"),
+    ("silent", "hosts without current readings; the sums leave them out"),
     ("diverging", "runs over or under their budget, growing, or out of memory"),
 )
 _ROWS = (
-    ("▸ ▾", "a host, folded, or unfolded with its GPUs below"),
-    ("! silent", "no reading arrives any more; its row says for how long"),
-    ("! unreachable", "it cannot be connected to, or vramtop does not run there; it is tried again by itself"),
-    ("! no GPU", "vramtop runs there, and no GPU can be read: the row says why"),
-    ("! GPU lost", "a GPU does not answer: it has fallen off the bus, or must be reset"),
+    ("▸ ▾", "a folded host, or an unfolded one with its GPUs below"),
+    ("! silent", "readings have stopped; the row says for how long"),
+    ("! unreachable", "the connection fails, or vramtop does not run there; vramtop keeps trying"),
+    ("! no GPU", "vramtop runs there but cannot read a GPU; the row says why"),
+    ("! GPU lost", "a GPU does not answer: it fell off the bus, or needs a reset"),
     ("OVER 2/8", "2 of 8 processes have the worst status"),
-    ("no budget", "programs run there whose job is not known; idle: none"),
-    ("MAX", "of a run: the rank that holds the most; SPREAD: highest rank minus lowest; ALL: all ranks together"),
+    ("no budget", "programs run there, but their jobs are unknown; idle: no programs run"),
+    ("MAX", "a run's largest rank; SPREAD: largest rank minus smallest; ALL: all ranks together"),
 )
 _FIT = (
-    ("now", "the job fits into free memory less what running jobs will yet allocate"),
-    ("later", "it fits once the running jobs that vramtop knows have ended; memory of other programs stays taken"),
-    ("empty", "it fits if nothing else runs there"),
-    ("*", "the job should go there: it leaves the largest free block on one host; LEFT: what those GPUs have left"),
-    ("not considered", "the host has no figures of now: there is no verdict on old ones"),
-    ("Enter", "in the job: trace a step for a better estimate; on a host: open it"),
+    ("now", "the job fits into the free memory that running jobs will not need"),
+    ("later", "the job fits when all jobs known to vramtop have ended; other programs keep their memory"),
+    ("empty", "the job fits if nothing else runs there"),
+    ("*", "the best host: it leaves the largest free block on one host; LEFT: memory left on those GPUs"),
+    ("not considered", "the host has no current readings, and vramtop does not judge by old ones"),
+    ("Enter", "in the job field: trace a step for a better estimate; on a host: open it"),
 )
 _STATUS_HERE = {
-    "incomplete": "settings of its job are missing, so its budget is a guess: attach to it on its host",
-    "ended": "is no longer on its GPU",
+    "incomplete": "missing job settings, so its budget is a guess: attach to it on its host",
+    "ended": "no longer on its GPU",
 }
 
 
@@ -281,7 +281,7 @@ class FleetHelpScreen(HelpScreen):
         bindings = (*FleetTable.BINDINGS, *FleetScreen.BINDINGS, *self._app_bindings)
         lines = [heading("Keys"), *_aligned((*key_rows(bindings), back))]
         lines += [heading("Sums, over all live hosts"), *_aligned(_SUMS)]
-        lines += [heading("Rows, the worst first"), *_aligned(_ROWS)]
+        lines += [heading("Rows, worst first"), *_aligned(_ROWS)]
         lines += [heading(f"Fit ({shown_key('fleet.fit')}): which hosts can take a job"), *_aligned(_FIT)]
         lines += [heading("A run is")]
         meanings = STATUS_HELP | _STATUS_HERE

@@ -24,46 +24,46 @@ _SHORT_TEXT, _SHORT_ROWS = 27, 15
 _OTHER_KEYS = (("Tab", "move to the GPUs and back; the arrow keys choose a GPU where GPUs are rows"),)
 """Keys of Textual on the dashboard."""
 _ATTACH_GRAPH = (
-    ("colours", "the budget by component: solid is in use, faint is still expected, red is beyond the budget"),
+    ("colours", "the budget by component: solid is in use, faint is still expected, red is over budget"),
     ("━ ┄ ═", "the budget, its lower and upper bound, the GPU"),
     ("below it", "the phases of the run (start, context, loading, first step, steady) and when it left its budget"),
     ("KNOWN BY", "who measured the peak: the probe, the driver, or readings at this interval"),
 )
 _BARS = (
-    ("in use", "memory in use now: each process, ▓ unattributed, ░ reserved by the driver; red: beyond the budget"),
-    ("budget", "what its jobs should use, by component, at the same scale: the whole GPU"),
-    ("├──┤", "the range of that budget: a job outside it is OVER or UNDER; hatched: settings are guessed"),
-    ("·", "what PyTorch's allocator keeps cached beyond the components"),
+    ("in use", "memory in use now: each process, ▓ unattributed, ░ reserved by the driver; red: over budget"),
+    ("budget", "memory its jobs should use, by component; the scale is the whole GPU in both bars"),
+    ("├──┤", "the range of that budget; a job outside it is OVER or UNDER; hatched: guessed settings"),
+    ("·", "memory that PyTorch's allocator caches on top of the components"),
     ("━", "the budget in the graph; the top of the graph is the GPU's memory"),
     ("┃", "where the budget ends, on the one-line bars"),
     ("0:3", "a MIG device: GPU 0, GPU instance 3 (0:3:1: compute instance 1); its bars are scaled to its own memory"),
     ("n/a", "not available; the details say why"),
 )
 _TABLE = (
-    ("▸ ▾", "a run, or processes of one program: folded, or unfolded with its processes below"),
+    ("▸ ▾", "a run, or all processes of one program; folded, or unfolded with its processes below"),
     ("* ~", "marked, to be signalled together: all processes of the row, or some"),
-    ("MAX", "for a run: memory of the rank that holds the most; BUDGET and DIFF are those of this rank"),
-    ("SPREAD", "for a run: highest rank minus lowest rank"),
+    ("MAX", "memory of a run's largest rank; BUDGET and DIFF are for this rank"),
+    ("SPREAD", "a run's largest rank minus its smallest"),
     ("OVER 2/8", "2 of the run's 8 ranks have the worst status"),
 )
 STATUS_HELP = {
-    "loading": "is still loading its weights",
-    "warming_up": "has not finished a full step yet",
-    "on_budget": "holds what its budget predicts",
-    "over": "holds more than the upper bound: different settings, or a leak",
-    "under": "holds less than the lower bound and is not growing",
-    "growing": "should be steady but keeps growing; without a budget: will fill its GPU at this rate",
-    "incomplete": "settings of its job are missing, so its budget is a guess: open it to fill them in",
-    "ended": "is no longer on its GPU: listed until you dismiss it; without a budget, for a minute",
-    "out_of_memory": "ended because it ran out of memory, judging by its last message or reading",
-    "unknown": "its memory cannot be read",
+    "loading": "still loading its weights",
+    "warming_up": "before the end of its first full step",
+    "on_budget": "within the range of its budget",
+    "over": "above the upper bound: different settings, or a leak",
+    "under": "below the lower bound and not growing",
+    "growing": "growing when it should be steady; without a budget: on course to fill its GPU",
+    "incomplete": "missing job settings, so its budget is a guess: open it to fill them in",
+    "ended": "no longer on its GPU; listed until you dismiss it (without a budget, for a minute)",
+    "out_of_memory": "ended; its last message or reading points to an out-of-memory error",
+    "unknown": "using memory that vramtop cannot read",
 }
 """What each status says of a run."""
 _VERDICT_HELP = {
     "fits": "the upper bound fits, too",
     "tight": "the expected peak fits, the upper bound does not",
     "does_not_fit": "not even the lower bound fits into the available memory",
-    "unknown": "only the lower bound fits, or how much GPU memory is available is not known",
+    "unknown": "only the lower bound fits, or the available GPU memory is unknown",
 }
 
 
@@ -98,7 +98,7 @@ class HelpScreen(ModalScreen[None]):
         """The text."""
         with VerticalScroll(can_focus=True) as box:
             box.border_title = "Help"
-            box.border_subtitle = f"{shown_key('app.help')} everything, in sentences · {shown_key('app.back')} closes"
+            box.border_subtitle = f"{shown_key('app.help')} shows the full help · {shown_key('app.back')} closes"
             yield Static(self.short())
 
     def action_more(self) -> None:

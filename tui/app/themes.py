@@ -115,5 +115,5 @@ class ThemedApp(TerminalApp):
         """Say that there is no theme of the name that was asked for; an app's own ``on_mount`` runs as well."""
         if self._unknown_theme:
             palette = f"the command palette ({shown_key('app.palette')})"
-            sentence = f"There is no theme {self._unknown_theme}; {palette} has the list."
+            sentence = f"There is no theme {self._unknown_theme}; {palette} lists the themes."
             self.notify(sentence, severity="warning", markup=False)

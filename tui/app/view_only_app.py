@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from textual.dom import DOMNode
     from textual.screen import Screen
 
-REFUSAL = "vramtop was started with --view-only: nothing is started, ended, opened or saved from here."
+REFUSAL = "vramtop was started with --view-only: it starts, ends, opens and saves nothing."
 _VIEWS = frozenset(
     (
         "vramtop.tui.app.help.HelpScreen",

@@ -140,7 +140,7 @@ class LatestOnlyTask(Generic[Result]):
     def _run(self, work: Callable[[Callable[[Result], None]], None], number: int, token: CancelToken) -> None:
         def deliver(callback: Callable[[Any], object], value: object) -> None:
             if token.cancelled:
-                raise CancelledError("there is another request")
+                raise CancelledError("a newer request came in")
             self._call_later(self._call_if_latest, number, callback, value)
 
         with token.scope(), suppress(CancelledError):

@@ -79,7 +79,7 @@ class UserCommand:
         except subprocess.TimeoutExpired:
             _signal_group(process, signal.SIGKILL)
             process.wait()
-            return self._sentence(f"it was ended after {self.seconds:g} s")
+            return self._sentence(f"it was killed after {self.seconds:g} s")
         return self._sentence(f"it ended with exit code {code}") if code and not self._ended else None
 
     def end(self) -> None:
@@ -119,7 +119,7 @@ class CommandQueue:
         flag = self._command.flag
         try:
             if not self._thread.submit(lambda: self._run(facts)):
-                self._say(f"{flag}: {_MAX_WAITING} events wait for the command; the next ones are left out")
+                self._say(f"{flag}: {_MAX_WAITING} events are waiting for the command; further events are dropped")
         except ProcessLimitError as error:
             self._say(f"{flag}: {error.message}")
 

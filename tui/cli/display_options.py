@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from vramtop.monitor.storage.settings.in_force import SettingsInForce
 
 _ONLY_HELP = (
-    "display only processes that are all of this: running (ran kernels in the last minute), diverging (over or under "
-    "budget, growing, out of memory), mine, training, server, notebook, desktop (of the last four any)"
+    "show only processes that match every word: running (ran kernels in the last minute), diverging (over or under "
+    "budget, growing, out of memory), mine; training, server, notebook, desktop (any one of these four)"
 )
 
 
 def add_display_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     group = parser.add_argument_group(
-        "what is displayed",
-        "Figures of a GPU stay those of the whole GPU, and a line says what is hidden. '' displays all, whatever your "
+        "filters",
+        "GPU figures still cover the whole GPU, and a line says what is hidden. '' shows everything, whatever your "
         "settings say.",
     )
     group.add_argument(
         "--user", dest="display_user", type=_checked(_names), metavar="NAME[,NAME]",
-        help="display only processes of these users",
+        help="show only processes of these users",
     )  # fmt: skip
     group.add_argument(
         "--gpu", dest="display_gpu", type=_checked(_devices), metavar="GPU[,GPU]",
-        help="display only these GPUs: indices, ranges, MIG devices, uuids or their beginnings: 0,2-3,0:3,GPU-5a3f",
+        help="show only these GPUs, by index, range, MIG device, or uuid prefix: 0,2-3,0:3,GPU-5a3f",
     )  # fmt: skip
     group.add_argument(
         "--only", dest="display_only", type=_checked(_only_words), metavar="WORD[,WORD]", help=_ONLY_HELP
@@ -75,7 +75,7 @@ def require_none_typed(options: argparse.Namespace) -> None:
     """
     for name, value in _typed(options).items():
         where = f"; put it behind {options.command}" if hasattr(options, name) else ""
-        raise InputError(f"--{name} {value} chooses what the dashboard and --once display{where}")
+        raise InputError(f"--{name} {value} filters the dashboard and --once{where}")
 
 
 def _typed(options: argparse.Namespace) -> dict[str, str]:

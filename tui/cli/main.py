@@ -25,26 +25,26 @@ from .parsing.parser import (
 )
 
 COMMANDS = {
-    "estimate": "predict the memory of a training job, by phase and component",
+    "estimate": "predict a training job's memory, by phase and component",
     "fit": "check whether a job fits on these GPUs now, or on others",
     "wait": "wait until a job fits on this machine, then start it",
-    "preflight": "check everything that a job needs before it starts",
+    "preflight": "check everything a job needs before it starts",
     "models": "list the built-in models with parameters and bytes",
     "attach": "read a running training process and compare it with its budget",
-    "explain": "say why a run ran out of memory: from its log, or a snapshot",
-    "snapshot": "have a process with the probe write a memory snapshot now",
-    "run": "start a command unchanged, with a memory probe inside",
-    "rehearse": "run your own program without a GPU: what it would take on one",
-    "measure": "run the job's real steps beside the prediction",
+    "explain": "explain why a run ran out of memory, from a log or snapshot",
+    "snapshot": "make a process with the probe write a memory snapshot",
+    "run": "start a command unchanged, with a memory probe",
+    "rehearse": "run your program without a GPU to predict its memory on one",
+    "measure": "run real steps of a job and compare them with the prediction",
     "history": "list, export or forget the runs that correct estimates",
-    "stream": "write a line of JSON for each reading, as vramtop --host reads",
+    "stream": "write one line of JSON per reading (vramtop --host reads it)",
     "record": "record the GPUs to a file, for --replay",
     "export": "serve GPU memory, budgets and verdicts as Prometheus metrics",
     "report": "write a recording, or measured runs, as one HTML file",
-    "serve": "show the dashboard in a browser; nothing can be changed there",
-    "doctor": "print one page about this machine for a bug report",
-    "config": "print the settings in force and where each is from, or change one",
-    "completion": "print completions for a shell, or the manual page",
+    "serve": "show the dashboard in a browser, read-only by default",
+    "doctor": "print a page about this machine for a bug report",
+    "config": "show the settings and where each comes from, or change one",
+    "completion": "print shell completions or the manual page",
 }
 """Commands and their help.
 
@@ -54,17 +54,17 @@ Each is a module of ``commands`` with ``run(options, launch)``, which takes the 
 _MAX_LINES = 40
 """Lines of the output of a program that failed, from its end."""
 _WITHOUT_LAUNCH_LINE = {
-    "models": "models lists what is built in",
+    "models": "models lists the built-in models",
     "attach": "attach reads a running process",
     "snapshot": "snapshot asks a running process",
-    "history": "history is about runs that were measured",
+    "history": "history is about measured runs",
     "stream": "stream reads this machine",
     "record": "record reads this machine",
     "export": "export reads this machine",
     "report": "report is about a recording or measured runs",
     "doctor": "doctor examines this machine",
-    "config": "config is about the settings of vramtop itself",
-    "completion": "completion prints what a shell or man reads",
+    "config": "config is about vramtop's own settings",
+    "completion": "completion prints text for a shell or man",
 }
 """Commands that are about no job, and what they are about."""
 _EXAMPLES = """\
@@ -207,11 +207,11 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     text = "time between readings (default: 1; with --prometheus 5)"
     parser.add_argument("--interval", type=positive_seconds, metavar="SECONDS", help=text)
     switch = argparse.BooleanOptionalAction
-    text = "use the mouse, or leave it to the terminal (default: use it)"
+    text = "use the mouse (default), or leave it to the terminal"
     parser.add_argument("--mouse", action=switch, default=None, help=text)
     text = "the dashboard cannot end processes"
     parser.add_argument("--read-only", action=switch, default=None, help=text)
-    text = "the dashboard changes nothing: it also starts, opens and saves nothing, and takes no settings"
+    text = "the dashboard only shows: it ends, starts, opens, saves and sets nothing"
     parser.add_argument("--view-only", action="store_true", help=text)
     recordings = parser.add_argument_group("recordings")
     source = recordings.add_mutually_exclusive_group()
@@ -221,7 +221,7 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     jobs.add_argument("--pid", type=process_id, help="attach to this process")
     text = "attach to training processes automatically (default), or not"
     jobs.add_argument("--attach", action=switch, default=None, help=text)
-    text = "job file of a pending job (repeatable); over several hosts: of the job on the fit screen"
+    text = "job file of a pending job (repeatable); with several hosts: the job on the fit screen"
     jobs.add_argument("--job", action="append", default=[], metavar="FILE", help=text)
     text = "how to signal that a pending job fits now or no longer fits (default: none)"
     jobs.add_argument("--signal-fit", choices=("none", "bell", "desktop"), help=text)
@@ -296,7 +296,7 @@ def _report_write_error(error: OSError) -> int:
     _discard_output()
     if isinstance(error, BrokenPipeError):
         return ExitCode.READER_GONE
-    sys.stderr.write(f"vramtop: the output cannot be written: {error.strerror}\n")
+    sys.stderr.write(f"vramtop: cannot write the output: {error.strerror}\n")
     return ExitCode.CANNOT_TELL
 
 

@@ -125,12 +125,12 @@ def fill_in_settings(options: argparse.Namespace) -> None:
         from ..keys import check_keys  # with Textual
 
         keys = check_keys(settings.values[KEYS])
-        settings = with_checked(settings, KEYS, keys.chosen, keys.problems, instead="its default stays")
+        settings = with_checked(settings, KEYS, keys.chosen, keys.problems, instead="using its default")
     if settings.values[COLOURS]:
         from ..draw.palette import check_colours, use_colours
 
         colours = check_colours(settings.values[COLOURS])
-        settings = with_checked(settings, COLOURS, colours.chosen, colours.problems, instead="it is left out")
+        settings = with_checked(settings, COLOURS, colours.chosen, colours.problems, instead="ignoring it")
         if runs != "report":  # has colours of its own for paper
             use_colours(colours.chosen)
     options.settings = settings
@@ -170,7 +170,7 @@ def settings_notices(settings: SettingsInForce) -> list[str]:
     more = len(sentences) - _MAX_NOTICES
     if more <= 0:
         return sentences
-    return [*sentences[:_MAX_NOTICES], f"{more} more wrong in the settings: vramtop config says what."]
+    return [*sentences[:_MAX_NOTICES], f"{more} more problems in the settings; vramtop config lists them."]
 
 
 def _name_file(options: argparse.Namespace) -> None:
@@ -196,7 +196,7 @@ def _without_missing_python(settings: SettingsInForce) -> SettingsInForce:
         return settings
     line = line_of(settings.file, name) if origin == FILE else None
     where = f"{settings.file}, line {line}" if line else settings.file if origin == FILE else origin
-    problem = Problem(f"{where}: {name} = {shown(path)}: there is no such program, so one is searched for", name)
+    problem = Problem(f"{where}: {name} = {shown(path)}: no such program; searching for one instead", name)
     return settings._replace(
         values={**settings.values, name: DEFAULTS[name]},
         origins={**settings.origins, name: DEFAULT},
@@ -213,7 +213,7 @@ def _read_prometheus(options: argparse.Namespace, settings: SettingsInForce) -> 
         return
     url, token, ca = (settings.values[f"prometheus.{key}"] for key in ("url", "token_file", "ca_file"))
     if not options.prometheus and not url:
-        raise InputError("--prometheus needs an address, or prometheus.url in your settings (vramtop config)")
+        raise InputError("--prometheus needs an address; give one, or set prometheus.url (vramtop config)")
     options.prometheus = options.prometheus or url
     if options.prometheus == url:
         options.prometheus_token_file = options.prometheus_token_file or token or None

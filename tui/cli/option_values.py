@@ -45,7 +45,7 @@ def gpu_indices(text: str, snapshot: Snapshot) -> list[int]:
     try:
         indices = [int(part) for part in text.split(",")]
     except ValueError:
-        sentence = f"--gpu {text}: give indices of GPUs of this machine, such as 0 or 0,1"
+        sentence = f"--gpu {text}: give GPU indices of this machine, such as 0 or 0,1"
         raise InputError(f"{sentence}{_card_hint(text)}") from None
     absent = [index for index in indices if index not in present]
     if absent:

@@ -49,7 +49,7 @@ _WORDS: dict[Verdict, str] = {
     "fits": "fits",
     "tight": "tight",
     "does_not_fit": "does not fit",
-    "unknown": "not known whether it fits",
+    "unknown": "unknown whether it fits",
 }
 
 
@@ -186,9 +186,7 @@ def need_sentence(budget: Budget) -> str:
 # ``vramtop fit JOB --slurm`` and ``--kubernetes``: the estimate, and the report of each.
 
 
-_EMULATED = (
-    "The job computes in bf16, which {} can only emulate, slowly: fp16, or --gpu-type with a newer card, is faster."
-)
+_EMULATED = "The job computes in bf16, which {} can only emulate slowly; fp16 or a newer card (--gpu-type) is faster."
 
 
 def report_elsewhere(options: argparse.Namespace, loaded: LoadedJob) -> int:
@@ -205,7 +203,7 @@ def report_elsewhere(options: argparse.Namespace, loaded: LoadedJob) -> int:
     if options.gpu is not None:
         raise InputError(f"--gpu names GPUs of this machine; with --{flag} give --gpu-type")
     if options.host_memory is not None:
-        raise InputError(f"--host-memory describes one machine; --{flag} checks the RAM of each that it lists")
+        raise InputError(f"--host-memory describes one machine; --{flag} checks the RAM of each machine it lists")
     if options.gpus is not None and options.gpus != loaded.job.parallel.world_size:
         ranks = loaded.job.parallel.world_size
         raise InputError(f"--gpus {options.gpus}: the job has {ranks} rank{'s' * (ranks > 1)}, one on each GPU")
@@ -246,9 +244,9 @@ def kubernetes_answer(judge: CardJudge) -> Answer:
     pods = judge.ranks // per_pod
     verdict, gpus = _cards(judge)
     if verdict not in GOOD:
-        where = f"a {judge.gpu.label}" if judge.gpu else "any card of the catalogue, alone or with one rank on each"
+        where = f"a {judge.gpu.label}" if judge.gpu else "any card of the catalogue, with one rank per GPU"
         nothing: KubernetesFacts = {"manifest": None, "pods": pods, "gpus": []}
-        sentence = f"It does not fit on {where}; vramtop fit --gpu-type NAME says what would make it fit."
+        sentence = f"It does not fit on {where}; vramtop fit --gpu-type NAME shows which changes would make it fit."
         return Answer(verdict=verdict, need=need, sentence=sentence, json=nothing)
     manifest = _manifest(judge, gpus, per_pod)
     text = yaml.safe_dump(manifest, sort_keys=False, width=120).splitlines()
@@ -256,7 +254,7 @@ def kubernetes_answer(judge: CardJudge) -> Answer:
     sentence = f"Put this into the specification of {each}: {per_pod} GPU{'s' * (per_pod > 1)}, one rank on each."
     notes = [
         "The affinity needs the labels of GPU feature discovery, which the NVIDIA GPU operator runs.",
-        *(["How much RAM the job needs is not known, so no memory is requested."] if judge.budget.host is None else []),
+        *(["The job's RAM need is unknown, so the pod requests no memory."] if judge.budget.host is None else []),
     ]
     facts: KubernetesFacts = {"manifest": manifest, "pods": pods, "gpus": [gpu.name for gpu in gpus]}
     return Answer(verdict=verdict, need=need, sentence=sentence, json=facts, request=text, notes=notes)
@@ -419,14 +417,14 @@ def _offer(
         ):
             at_all, host = least, judge.least_host_bytes
             verdict = "tight" if verdict == "fits" else verdict
-            reason = "the nodes' RAM is tight"
+            reason = "the RAM of the nodes is tight"
         now = at_all and spread_over(judge.ranks, free_now, host, max_nodes=partition.max_nodes)
     if not partition.is_up:
         reason = "the partition is not up"
     elif at_all is None and verdict != "does_not_fit":
         most = sum(count for _, count, _ in nodes)
         need = f"{judge.ranks} GPUs" if judge.ranks > 1 else "a GPU"
-        reason = f"has {most} of them, no room for {need} with the RAM and processors that go with them"
+        reason = f"has {most} of these GPUs, but no room for {need} with their RAM and processors"
         verdict = "does_not_fit"
     return Offer(
         partition=partition, type=name, match=match, nodes=nodes, verdict=verdict,
@@ -436,12 +434,12 @@ def _offer(
 
 def _reason(verdict: Verdict, match: CardMatch, judge: CardJudge) -> str:
     if match.mig and judge.ranks > 1:
-        return "a MIG device takes jobs with one rank only"
+        return "a MIG device takes only jobs with one rank"
     if not match.cards:
-        return "neither the type nor a feature of the node says which card it is; give --gpu-memory"
+        return "neither the node's GPU type nor its features name the card; give --gpu-memory"
     if verdict == "unknown":
         sizes = " or ".join(f"{format_gib(card.total_bytes)} GiB" for card in match.cards)
-        return f"the name does not say which card it is ({match.label}: {sizes}), and it fits only on the larger"
+        return f"the card is ambiguous ({match.label}: {sizes}), and the job fits only on the larger one"
     if verdict == "does_not_fit":
         return f"has {format_gib(match.cards[-1].total_bytes)} GiB"
     return ""
@@ -465,8 +463,8 @@ _TORCHRUN = (
     "One task per rank, as srun starts them; with torchrun, accelerate or deepspeed, which start the ranks "
     "of a node themselves, use --ntasks-per-node=1."
 )
-_NO_HOST = "How much RAM the job needs is not known, so --mem is left to the partition's default."
-_CPUS = "How many processors the job's data loading needs is not known: add --cpus-per-task."
+_NO_HOST = "The job's RAM need is unknown, so --mem keeps the partition's default."
+_CPUS = "The number of processors for data loading is unknown: add --cpus-per-task."
 
 
 def slurm_answer(judge: CardJudge) -> Answer:
@@ -484,9 +482,9 @@ def slurm_answer(judge: CardJudge) -> Answer:
     offers = find_offers(cluster, judge)
     need = f"{need_sentence(judge.budget)}{_host_words(judge, offers)}"
     gone = [node for node in cluster.nodes if node.gpus and node.is_gone]
-    notes = [f"Not counted: {len(gone)} node{'s' * (len(gone) > 1)} with GPUs down, drained or not answering."] * bool(
-        gone
-    )
+    notes = [
+        (f"Not counted: {len(gone)} node{'s' * (len(gone) > 1)} with GPUs that are down, drained or not answering.")
+    ] * bool(gone)
     facts: SlurmFacts = {
         "partitions": [],
         "partitions_now": [],
@@ -516,7 +514,7 @@ def slurm_answer(judge: CardJudge) -> Answer:
         if best.now
         else "would wait: not enough of them are free"
         if best.now_known
-        else "may have to wait: what is free is not known"
+        else "may have to wait: the number of free GPUs is unknown"
     )
     sentence = f"{asks} It {waits}."
     return Answer(
@@ -577,14 +575,14 @@ def _why_not(offers: Sequence[Offer], cluster: SlurmCluster, judge: CardJudge) -
     if not any(node.gpus for node in cluster.nodes):
         return "No node of this cluster has a GPU."
     if not offers:
-        what = f"No node that is up has the card {judge.gpu.label}" if judge.gpu else "No node with GPUs is up"
+        what = f"No available node has the card {judge.gpu.label}" if judge.gpu else "No node with GPUs is available"
         return f"{what}, or it is in no partition."
     if any(offer.verdict == "unknown" for offer in offers):
-        return "Nothing known to fit can take it; of some GPUs the memory is not known."
+        return "No partition is known to fit; the memory of some GPUs is unknown."
     known = [card for offer in offers for card in offer.match.cards if card.gpu and not offer.match.mig]
     largest = max(known, key=lambda card: card.total_bytes, default=None)
     name = largest.gpu.name if largest and largest.gpu else "NAME"
-    return f"No partition can take it. vramtop fit --gpu-type {name} says what would make it fit there."
+    return f"No partition can take it. vramtop fit --gpu-type {name} shows which changes would make it fit there."
 
 
 def _table(offers: Sequence[Offer]) -> list[str]:
@@ -627,9 +625,9 @@ def _without_cluster(judge: CardJudge, reason: str) -> Answer:
         lines.append(f"--mem={whole_gib(judge.host_bytes(per_node))}G")
     need = f"{need_sentence(judge.budget_on(match))}, and {whole_gib(judge.host_bytes(per_node))} GiB of RAM per node"
     fits = verdict in GOOD
-    sentence = f"{reason[:1].upper()}{reason[1:]}: this is for the card {match.label} alone."
+    sentence = f"{reason[:1].upper()}{reason[1:]}: this request is only for the card {match.label}."
     notes = [
-        f"Nodes with {USUAL_GPUS_PER_NODE} GPUs are assumed; the GPU's name in the cluster may differ (sinfo -o %G).",
+        f"Nodes with {USUAL_GPUS_PER_NODE} GPUs are assumed; the cluster may name the GPU differently (sinfo -o %G).",
         _TORCHRUN,
         _CPUS,
     ]

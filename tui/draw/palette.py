@@ -209,7 +209,7 @@ MEANINGS: dict[str, str] = {
     "bad": "over or growing, out of memory, does not fit, failed, memory above the upper bound of a budget",
     "warning": "under, tight, needs attention",
     "neutral": "neither good nor bad: ended, loading, memory in use",
-    "uncertain": "settings are guessed",
+    "uncertain": "guessed settings",
 }
 """What a colour stands for, where its name is not that of a component."""
 _chosen: dict[str, str] = {}
@@ -251,7 +251,7 @@ def check_colours(wanted: Mapping[str, object]) -> CheckedColours:
         rgb = parse_colour(value) if isinstance(value, str) else None
         if name not in CHANGEABLE and name.rpartition(".")[2] in (*STATUSES, *DEFAULT_COLOURS, "beyond_budget"):
             known = ", ".join(CHANGEABLE)
-            found.problems[name] = f"colours.{name} is no setting any more and is ignored: there are {known}"
+            found.problems[name] = f"colours.{name} is no longer a setting and is ignored; the colours are {known}"
         elif name not in CHANGEABLE:
             near = difflib.get_close_matches(name, CHANGEABLE, n=1, cutoff=0.5)
             hint = f"; the nearest is {near[0]}" if near else ""
@@ -292,8 +292,8 @@ def weak_colours(chosen: Mapping[str, str], ground: str, theme: str) -> dict[str
         ratio = contrast(parse_hex(colour), parse_hex(ground))
         if ratio < MIN_DRAWING_CONTRAST:
             found[name] = (
-                f"colours.{name} = {colour} has a contrast of only {ratio:.1f} with the ground of {theme}; drawings "
-                f"need {MIN_DRAWING_CONTRAST:g}; text in it is drawn lighter or darker"
+                f"colours.{name} = {colour} has a contrast of only {ratio:.1f} with the background of {theme}; "
+                f"drawings need {MIN_DRAWING_CONTRAST:g}; text in this colour is drawn lighter or darker"
             )
     return found
 

@@ -630,7 +630,7 @@ def history_page(
     sections = [_overview(found), bars if plot.bars else None, _table(found), _corrections(found, corrected)]
     shown = [each for each in sections if each is not None]
     times = [each.time for each in found]
-    subtitle = "no run has been measured yet"
+    subtitle = "no runs have been measured yet"
     if times:
         subtitle = f"{clock_text(min(times), date=True)} to {clock_text(max(times), date=True)}"
         subtitle += f" ({zone_text(max(times))})"
@@ -652,7 +652,7 @@ def history_plot(found: Sequence[Measurement]) -> BarPlot:
         label = f"{each.run[:_SHOWN_RUN_DIGITS]} {_job_words(each)}"
         bars.append(Bar(label, parts, figure, low_bytes=span.low_bytes, high_bytes=span.high_bytes))
         outside = not span.low_bytes <= seen <= span.high_bytes
-        word = "seen, outside of the range" if outside else "seen"
+        word = "seen, outside the range" if outside else "seen"
         segment = Segment(word, colour_of("bad" if outside else "no_budget"), seen)
         bars.append(Bar("seen", (segment,), f"{format_gib(seen)} GiB ({_error(predicted.device_bytes, seen)})"))
     title = "Measured runs: predicted components, and what was seen"
@@ -733,9 +733,7 @@ def _corrections(found: Sequence[Measurement], corrected: Mapping[str, Budget]) 
         )
     if not rows:
         return None
-    sentence = (
-        "The closed form's estimate of each run, corrected by the other runs on the same card: what it would be today."
-    )
+    sentence = "Today's closed-form estimate of each run, corrected by the other runs on the same card."
     heads = ("RUN", "JOB", "ESTIMATE GiB", "CORRECTED", "SEEN", "ERROR", "CORRECTED", "WHY")
     table_of_runs = table(heads, rows, numbers=(2, 3, 4, 5, 6))
     return section("Correction", node("p", sentence, class_="note"), table_of_runs, name="correction")

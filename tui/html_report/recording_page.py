@@ -269,7 +269,7 @@ def _overview(recorded: Recorded) -> Element:
     found = section("Overview", _list(lines), name="overview")
     rows = [_overview_row(run, at) for at, run in enumerate(recorded.runs, start=1) if run.job is not None]
     heads = ("RUN", "STATUS", "GPU", "SEEN GiB", "EXPECTED", "RANGE")
-    none = "No job is known of the processes in this recording, so there are no budgets."
+    none = "The jobs of the processes in this recording are unknown, so there are no budgets."
     add(found, table(heads, rows, numbers=(3, 4, 5)) if rows else node("p", none, class_="note"))
     return found
 
@@ -305,7 +305,7 @@ def _events(recorded: Recorded) -> Element:
     rows = [_event_row(number, event, recorded) for number, event in enumerate(recorded.events, start=1)]
     add(found, table(("", "TIME", "AFTER", "EVENT"), rows, numbers=(0,)))
     if recorded.events_left_out:
-        add(found, node("p", f"{recorded.events_left_out} more events are left out.", class_="note"))
+        add(found, node("p", f"{recorded.events_left_out} more events are not listed.", class_="note"))
     return found
 
 
@@ -354,9 +354,9 @@ def _run(run: RecordedRun, recorded: Recorded, number: int) -> Element:
 def _explanation(run: RecordedRun) -> Element:
     lines: list[str] = []
     if run.problem:
-        lines.append(f"It has no budget: {run.problem}")
+        lines.append(f"This run has no budget: {run.problem}")
     if run.missing:
-        lines.append(f"Its budget guesses settings that could not be read: {', '.join(run.missing)}")
+        lines.append(f"The budget guesses settings that vramtop could not read: {', '.join(run.missing)}")
     last = run.highest.row.comparison if run.highest else None
     if last is not None:
         lines.append(f"At the end {STATUSES[last.status].word}: {last.sentence}")
@@ -366,7 +366,7 @@ def _explanation(run: RecordedRun) -> Element:
     if run.divergence is not None:
         lines.append(f"Why? {run.divergence.sentence}")
         lines += [line for line in run.divergence.lines if line not in run.divergence.sentence]
-    return _list(lines or ["Nothing is known of it beyond its memory."])
+    return _list(lines or ["Only its memory is known."])
 
 
 def _run_legend(run: RecordedRun) -> Element:
@@ -400,7 +400,7 @@ def _component_table(run: RecordedRun, budget: Budget) -> Element:
 
 def _budget_notes(run: RecordedRun, budget: Budget) -> Element | None:
     method = "the closed form" if budget.method == "formula" else f"the method {budget.method}"
-    notes = [f"The budget was estimated by {method} when this report was written, by the job that the recording has."]
+    notes = [f"The budget is an estimate by {method} for the job in the recording, made when this report was written."]
     highest = run.highest
     usage = highest.row.comparison.peak_usage if highest and highest.row.comparison else None
     if usage is not None and usage.source == "seen" and usage.interval_seconds is not None:
@@ -432,7 +432,7 @@ def _programs(others: list[tuple[int, RecordedRun]], recorded: Recorded) -> Elem
         heading = node("figcaption", f"{run_name(run)}: at most {format_gib(run.peak_bytes)} GiB")
         many = f"{len(run.processes)} processes" if len(run.processes) > 1 else process_label(run.processes[0])
         detail = node("p", f"{many}{who} ", node("code", row.process.command or ""), class_="note")
-        add(plots, node("figure", heading, detail, time_plot(plot) if run.highest else "Its memory was never known."))
+        add(plots, node("figure", heading, detail, time_plot(plot) if run.highest else "No reading has its memory."))
     add(found, plots)
     return found
 

@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _JOB_HINT = (
-    "a job file (.toml), a configuration of axolotl, LLaMA-Factory, torchtune, TRL, ... (.yaml, .json), a model, "
-    "or a whole launch line such as: torchrun --nproc-per-node 8 train.py --model_name_or_path ...; rehearse python "
-    "train.py ... runs a program of your own without a GPU"
+    "a job file (.toml), a configuration of axolotl, LLaMA-Factory, torchtune, TRL, ... (.yaml, .json), a model, or "
+    "a whole launch line such as: torchrun --nproc-per-node 8 train.py --model_name_or_path ...; rehearse python "
+    "train.py ... runs your own program without a GPU"
 )
 _REHEARSAL_REMARK = (
-    "It runs as you until each optimizer has stepped, and so do the programs that it starts. What they write is thrown "
-    "away; they may use the network, but upload nothing to hubs and loggers. SECURITY.md tells the limits."
+    "The program and its child processes run with your rights until each optimizer has stepped. Files they write are "
+    "discarded. They may use the network, but upload nothing to hubs and loggers. SECURITY.md lists the limits."
 )
 _CLIPBOARD_HELP = (
-    "Sent to the terminal's clipboard (OSC 52). If nothing arrives there, hold Shift (Option on a Mac) and select "
-    "it with the mouse; in tmux: set -g set-clipboard on."
+    "Sent to the terminal's clipboard (OSC 52). If the clipboard stays empty, hold Shift (Option on a Mac) and "
+    "select the text with the mouse; in tmux: set -g set-clipboard on."
 )
 
 

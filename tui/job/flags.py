@@ -30,7 +30,7 @@ TUNING = "kind of fine-tuning"
 BITS, FP8 = "bits of the frozen weights", "fp8"
 PROCESSES, NODES = "number of processes", "number of machines"
 GLOBAL_BATCH = "global batch"
-SERVED = "engine whose flag it is"
+SERVED = "engine of the flag"
 """``vllm`` or ``sglang``; only their servers have the flag, so that it asks for one where a model stands alone."""
 PROMPT, COMPLETION = "longest prompt", "longest completion"
 METHOD = "training method"
@@ -127,7 +127,7 @@ def context_ranks(text: str) -> Settings:
     """Read ``--context``, the GPUs over which sequences are split; a length of sequences is refused."""
     plain = text.replace(",", "").lower()
     if plain.removesuffix("k").isdecimal() and (plain.endswith("k") or int(plain[:10]) >= _SHORTEST_LENGTH):
-        raise InputError(f"it splits each sequence over this many GPUs; for its length write --seq-len {text}")
+        raise InputError(f"it is the number of GPUs that share a sequence; for the length write --seq-len {text}")
     return same_as("parallel.context")(text)
 
 
@@ -177,7 +177,7 @@ def dtype(text: str) -> Settings:
     """Read the type in which the weights are loaded."""
     found = DTYPE_NAMES.get(text.lower().removeprefix("torch."))
     if found is None and text.lower() != "auto":
-        raise InputError(f"{text!r} is not a type of weights; give bf16, fp16 or fp32")
+        raise InputError(f"{text!r} is not a dtype for weights; give bf16, fp16 or fp32")
     return {WEIGHTS: found} if found else {}
 
 
@@ -418,14 +418,14 @@ def _switch(names: str, meaning: str, on: Settings, off: Settings | None = None)
 
 def _of_engine(engine: str, name: str, flag: str, settings: Reader, value: str = "N") -> FamiliarFlag:
     shown = {"vllm": "vLLM", "sglang": "SGLang"}[engine]
-    meaning = f"{shown}'s: the same as --{flag}; {shown} serves a model that is given with it alone."
+    meaning = f"{shown}'s name for --{flag}; alone with a model, it means that {shown} serves the model."
     return _flag(name, value, of_engine(engine, settings), meaning)
 
 
 _CHECKPOINTING, _OFFLOAD = "training.activation_checkpointing", "training.activation_offload"
 _4_BIT = {TUNING: "lora", BITS: "4"}
 _SHARE = "inference.gpu_memory_utilization"
-_TRAINED = "trained through LoRA; of a model that is not trained: its weights."
+_TRAINED = "trained with LoRA; without training: the weights of the model."
 
 FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     _flag("--batch-size --per-device-train-batch-size --per-device-batch-size --per-gpu-train-batch-size "
@@ -433,7 +433,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
           "training.micro_batch", "Sequences per GPU in one forward pass; the same as --micro-batch."),
     _flag("--global-batch-size --train-batch-size --gbs", "N", number(GLOBAL_BATCH),
           "Sequences per optimizer step over all GPUs, as in DeepSpeed and Megatron.",
-          remark="all sequences of an optimizer step, as DeepSpeed and Megatron mean it."),
+          remark="all sequences of an optimizer step, as in DeepSpeed and Megatron."),
     _flag("--gradient-accumulation-steps --grad-accum --grad-acc --accumulate-grad-batches --ga", "N",
           "training.gradient_accumulation", "The same as --gradient-accumulation."),
     _flag("--per-device-eval-batch-size --eval-batch-size", "N",
@@ -450,20 +450,20 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
           "What is trained: full, lora or qlora.", choices="full lora qlora"),
     _flag("--lora-r --peft-lora-r --rank -r --r", "N", "lora.rank", "The same as --lora-rank."),
     _flag("--lora-target-modules --lora-target --target-modules", "NAMES", lora_targets,
-          "The same as --lora-targets; all is all-linear."),
-    _flag("--full --full-finetune --full-finetuning", "", {TUNING: "full"}, "Train all parameters: no adapters."),
+          "The same as --lora-targets; all means all-linear."),
+    _flag("--full --full-finetune --full-finetuning", "", {TUNING: "full"}, "Train all parameters, without adapters."),
     _switch("--load-in-4bit --4bit --use-4bit --int4", f"4-bit frozen weights (nf4), {_TRAINED}",
             {**_4_BIT, f"{SOFT}lora.quantization": "nf4"}),
     _switch("--load-in-8bit --8bit --use-8bit --int8", f"8-bit frozen weights, {_TRAINED}",
             {TUNING: "lora", BITS: "8", f"{SOFT}lora.quantization": "int8"}),
     _flag("--bits --quantization-bit", "N", bits,
-          "Bits of the frozen weights: 4 (nf4) or 8, trained through LoRA; 16 quantizes nothing.", choices="4 8 16"),
+          "Bits of the frozen weights: 4 (nf4) or 8, trained with LoRA; 16: not quantized.", choices="4 8 16"),
     _flag("--awq --gptq", "", {"inference.weights": "int4", SERVED: "vllm"},
-          "4-bit weights as AWQ and GPTQ store them: served, or frozen under LoRA (--lora-quantization int4)."),
+          "4-bit AWQ or GPTQ weights: served, or frozen under LoRA (--lora-quantization int4)."),
     _switch("--from-scratch --train-from-scratch", "Train all parameters, from random weights.",
             {TUNING: "full", RANDOM: True}),
     _switch("--double-quant --use-bnb-nested-quant --bnb-4bit-use-double-quant",
-            "The constants of 4-bit weights are quantized too (nf4-double).",
+            "Also quantize the constants of 4-bit weights (nf4-double).",
             {**_4_BIT, "lora.quantization": "nf4-double"}),
     *(
         _switch(f"--{name}",
@@ -477,29 +477,29 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     _flag("--vllm --serve", "", engine("vllm"), "vLLM serves the model; the same as --engine vllm."),
     _flag("--sglang", "", engine("sglang"), "SGLang serves the model; the same as --engine sglang."),
     _flag("--fp8", "", {FP8: True},
-          "8-bit floating-point weights of a model that is not trained; in training: as --bf16."),
+          "8-bit floating-point weights for inference; in training the same as --bf16."),
     _flag("--fp32", "", {"training.precision": "fp32"}, "fp32 weights and computation."),
     _flag("--pure-bf16", "", {"training.precision": "bf16"},
           "Weights and computation in bf16, without autocast; the same as --precision bf16."),
     _flag("--mixed-precision", "TYPE", named({kind: {AMP: kind} for kind in ("no", "bf16", "fp16")}),
-          "Mixed precision as accelerate has it: no, bf16 or fp16; the same as --bf16, --fp16.",
+          "accelerate's mixed precision: no, bf16 or fp16; the same as --bf16, --fp16.",
           choices="no bf16 fp16"),
     _flag("--dtype --torch-dtype --model-dtype", "TYPE", dtype,
-          "Type in which the weights are loaded: auto (as stored), bfloat16, float16 or float32.",
+          "Dtype for loading the weights: auto (as stored), bfloat16, float16 or float32.",
           choices="auto bfloat16 float16 float32"),
     _flag("--gradient-checkpointing --use-gradient-checkpointing --grad-checkpointing --recompute --gc "
           "--enable-activation-checkpointing --checkpoint-activations --recompute-granularity --grad-ckpt "
           "--gradient-ckpt --ckpt",
           "[true|false|unsloth]", checkpointing,
-          "Recompute activations (--activation-checkpointing full); unsloth: and keep what is saved in CPU RAM.",
+          "Recompute activations (--activation-checkpointing full); unsloth: and keep the checkpoints in CPU RAM.",
           choices="true false full selective unsloth"),
     _flag("--recompute-activations", "", {_CHECKPOINTING: "selective"},
           "Recompute attention only (--activation-checkpointing selective)."),
     _switch("--activation-offloading --enable-activation-offloading", "The same as --activation-offload.",
             {_OFFLOAD: True}, {_OFFLOAD: False}),
     _flag("--optim", "NAME", optimizer,
-          "The optimizer by the Trainer's name, such as paged_adamw_8bit, or by that of --optimizer."),
-    _switch("--adafactor", "The Trainer's former flag: the same as --optimizer adafactor.",
+          "The optimizer: the Trainer's name, such as paged_adamw_8bit, or a name of --optimizer."),
+    _switch("--adafactor", "An old Trainer flag: the same as --optimizer adafactor.",
             {"training.optimizer": "adafactor"}),
     _flag("--8bit-adam --use-8bit-adam --adam8bit", "", {"training.optimizer": "adamw-8bit"},
           "The same as --optimizer adamw-8bit."),
@@ -516,28 +516,30 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     _flag("--unsloth", "", {f"{SOFT}training.loss": "fused-linear", f"{SOFT}{_CHECKPOINTING}": "full",
                             f"{SOFT}{_OFFLOAD}": True},
           "Unsloth's defaults: a loss without logits, and --gradient-checkpointing unsloth.",
-          remark="a loss without logits, and checkpointing that offloads to CPU RAM, as its CLI does; adapters and "
-                 "4-bit weights as --lora, --qlora say."),
+          remark=(
+              "a loss without logits, and checkpointing that offloads to CPU RAM, as in its CLI; adapters and 4-bit "
+              "weights come from --lora, --qlora."
+          )),
     _switch("--torch-compile", "The same as --compile.", {"training.compile": True}, {"training.compile": False}),
     _flag("--fsdp", "[N]", fsdp,
           "FSDP2 over N GPUs (default: --gpus); with the Trainer's words, such as full_shard: FSDP1 over --gpus."),
     _flag("--fsdp-sharding-strategy", "NAME", sharding_strategy,
-          "FSDP1 over --gpus, as accelerate has it: FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, or its number.",
+          "accelerate's FSDP1 over --gpus: FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, or its number.",
           choices="full_shard shard_grad_op hybrid_shard no_shard"),
     _flag("--ddp", "[N]", ddp, "A whole copy of the model on each of N GPUs (default: --gpus)."),
     _flag("--zero --zero-stage --deepspeed-stage", "STAGE", zero,
           "DeepSpeed's ZeRO, stage 1, 2 or 3, over the GPUs of --gpus.", choices="1 2 3"),
     _flag("--stage", "STAGE", stage,
-          "The same as --zero; LLaMA-Factory's words sft, rm, dpo and kto are understood too.",
+          "The same as --zero; also takes LLaMA-Factory's stages sft, rm, dpo and kto.",
           choices="1 2 3 sft rm dpo kto"),
     *(
         _flag(f"--zero{n} --zero-{n}", "", {"parallel.strategy": f"zero{n}"}, f"The same as --strategy zero{n}.")
         for n in (1, 2, 3)
     ),
     _flag("--deepspeed", "STAGE", deepspeed,
-          "The same as --zero; DeepSpeed's file is read from a whole launch line after --.", choices="1 2 3"),
+          "The same as --zero; to use a DeepSpeed file, give the whole launch line after --.", choices="1 2 3"),
     _flag("--num-processes --nproc-per-node --nproc --num-gpus --n-gpus --ngpus --world-size", "N", number(PROCESSES),
-          "Processes, one per GPU, as torchrun and accelerate start them: DDP unless another strategy is given."),
+          "Processes, one per GPU, as in torchrun and accelerate; DDP unless you give another strategy."),
     _flag("--nnodes --num-nodes --num-machines", "N", number(NODES),
           "Machines with --nproc-per-node processes each."),
     _flag("--tp --tensor-parallel --tensor-parallel-size --tensor-model-parallel-size", "N", "parallel.tensor",
@@ -554,22 +556,22 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
           "Weights and optimizer states in CPU RAM (--cpu-offload all).", choices="cpu none"),
     *(
         _flag(f"--{name}", "", {METHOD: name},
-              f"Train with TRL's {name.upper()}: its loss, and what its trainer holds.")
+              f"Train with TRL's {name.upper()}: its loss and its trainer's extra memory.")
         for name in _METHODS
     ),
     _flag("--beta", "NUMBER", argument("beta"),
-          "TRL's: with --grpo or --rloo, a reference model is held unless it is 0; otherwise no memory depends on it."),
+          "TRL's: with --grpo or --rloo, the trainer holds a reference model unless this is 0; no effect otherwise."),
     _switch("--use-vllm", "TRL's: with --grpo or --rloo, vLLM generates the completions.",
             {f"{OF_METHOD}use_vllm": True}),
     _flag("--vllm-mode", "MODE", named({mode: {f"{OF_METHOD}vllm_mode": mode} for mode in ("colocate", "server")}),
           "TRL's: vLLM on the GPUs of training (colocate), or on others (server).", choices="colocate server"),
     _flag("--vllm-gpu-memory-utilization", "SHARE", argument("vllm_gpu_memory_utilization"),
-          "TRL's: share of each GPU that a colocated vLLM takes."),
+          "TRL's: share of each GPU for a colocated vLLM."),
     _flag("--max-prompt-length", "N", number(PROMPT),
-          "Tokens of a prompt; with --max-completion-length: of a sequence."),
+          "Tokens of a prompt; prompt and completion together make the sequence length."),
     _flag("--max-completion-length --max-new-tokens", "N", number(COMPLETION), "Tokens of the longest completion."),
     _flag("--inference", "", {"training.mode": "inference"},
-          "Generate text rather than train; the same as --mode inference."),
+          "Generate text instead of training; the same as --mode inference."),
     _of_engine("vllm", "--max-model-len", "sequence-length", tokens),
     _of_engine("vllm", "--max-num-seqs", "micro-batch", same_as("training.micro_batch")),
     _of_engine("vllm", "--gpu-memory-utilization", "inference-gpu-memory-utilization", same_as(_SHARE), "SHARE"),
@@ -620,7 +622,7 @@ _HEADINGS = {
 _WITHOUT_VALUE = {"training.activation_checkpointing": "full", "parallel.cpu_offload": "all"}
 """The value of a flag that stands alone, of keys that are not true or false."""
 _USUAL_HEADING = "common settings"
-_FAMILIAR_HEADING = "names that other tools have for these settings (with - or _)"
+_FAMILIAR_HEADING = "other tools' names for these settings (with - or _)"
 _USUAL = (
     *("--batch-size", "--seq-len", "--lora", "--qlora", "--bf16", "--fp16", "--gradient-checkpointing", "--optim"),
     *("--flash-attention", "--fsdp", "--ddp", "--zero"),
@@ -812,7 +814,7 @@ class GpuCountAction(GpuTypeAction):
         if _number_and_card(text) is not None:
             super().__call__(parser, namespace, values, option)
         elif "," in text and _INDICES.fullmatch(text):
-            raise argparse.ArgumentError(self, f"it takes a number of GPUs; to choose them, write --gpu {text}")
+            raise argparse.ArgumentError(self, f"it takes a number of GPUs; to choose GPUs, write --gpu {text}")
         else:
             self._set_count(namespace, text)
 
@@ -1074,13 +1076,15 @@ def settings_of_flags(
     if model_alone and _asks_for_server(found):
         engine, flag = found[SERVED]
         changes |= {"training.mode": "inference", "inference.engine": engine}
-        remarks.append(f"{flag} is {engine}'s, which is taken to serve the model; --engine names another.")
+        remarks.append(
+            f"{flag} is {engine}'s, so vramtop assumes that it serves the model; --engine names another engine."
+        )
     if changes.get("training.mode") == "inference":
         _set_format(changes, found)
     elif changes.get("inference.weights") == "int4" and values.get(TUNING) == "lora":
         changes["lora.quantization"] = changes.pop("inference.weights")  # AWQ or GPTQ under adapters
     if changes.get("training.mode") != "inference" and FP8 in values:
-        remarks.append("--fp8: counted as bf16 mixed precision; copies in 8 bits may add to it.")
+        remarks.append("--fp8 is counted as bf16 mixed precision; 8-bit copies may need more memory.")
         changes |= {"unsure.weights": "more", "unsure.activations": "less"}
         found.setdefault(AMP, ("bf16", "--fp8"))
     if PROMPT in values or COMPLETION in values:
@@ -1125,7 +1129,7 @@ def _check_arguments(arguments: Mapping[str, tuple[Any, str]], method: str | Non
             yield f"{flag}: GPU memory does not depend on it{'' if method else ' but with --grpo or --rloo'}."
         elif not generates:
             served = "; to serve the model: --engine vllm" if name == "use_vllm" else ""
-            raise InputError(f"{flag} is about the completions of --grpo and --rloo; add one of them{served}")
+            raise InputError(f"{flag} only affects completions of --grpo and --rloo; add one of them{served}")
 
 
 def _asks_for_server(found: Mapping[str, tuple[Any, str]]) -> bool:
@@ -1141,8 +1145,8 @@ def _doubt_random_weights(changes: dict[str, Any], values: Mapping[str, Any]) ->
     if RANDOM in values and WEIGHTS not in values and _PRECISION not in changes:
         changes |= dict.fromkeys(("unsure.weights", "unsure.gradients", "unsure.optimizer"), "more")
         yield (
-            "--from-scratch: weights in the type that the config states, as transformers' from_config makes them; a "
-            "script that builds its own config has fp32 (--dtype float32)."
+            "--from-scratch assumes weights in the config's dtype, as in transformers' from_config; a script that "
+            "builds its own config gets fp32 (--dtype float32)."
         )
 
 
@@ -1150,7 +1154,7 @@ def _set_lengths(changes: dict[str, Any], values: Mapping[str, Any]) -> Iterator
     """Set the length of a sequence from those of its prompt and its completion; yield which of them is a usual one."""
     for key, flag in ((PROMPT, "--max-prompt-length"), (COMPLETION, "--max-completion-length")):
         if key not in values and LENGTH not in changes:
-            yield f"{flag}: {_USUAL_PART} tokens are counted."
+            yield f"{flag}: {_USUAL_PART} tokens are assumed."
     changes.setdefault(LENGTH, values.get(PROMPT, _USUAL_PART) + values.get(COMPLETION, _USUAL_PART))
     if COMPLETION in values and values.get(METHOD) == "grpo":
         changes.setdefault("training.loss_length", values[COMPLETION])
@@ -1246,7 +1250,7 @@ def _remarks(flags: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _contradiction(one: str, other: str, about: str) -> InputError:
-    return InputError(f"{one} and {other} contradict each other ({about}); give one of them")
+    return InputError(f"{one} and {other} contradict each other ({about}); give only one")
 
 
 # A flag that names one of TRL's training methods, such as ``--dpo``.
@@ -1273,7 +1277,7 @@ def with_method(
         InputError: the job trains nothing.
     """
     if job.training.mode != "train":
-        raise InputError(f"--{method} is a way to train, and this job generates text only; leave out one of the two")
+        raise InputError(f"--{method} is a training method, but this job only generates text; leave out one of the two")
     from vramtop.estimator.readers.trl.methods import read_method  # only where it is asked for
 
     kept = [key for key in stated if (key, changes.get(key)) != ("training.loss", "fused-linear")]

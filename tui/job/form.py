@@ -281,8 +281,10 @@ _WORDS = {
 }
 """Words of strategies, the usual ones first; a strategy without one has its own name."""
 HELP = {
-    SHARDING: "DDP copies the model to every GPU; FSDP and ZeRO-3 shard weights, gradients and optimizer states; "
-    "ZeRO-2 all but the weights.",
+    SHARDING: (
+        "DDP copies the model to every GPU; FSDP and ZeRO-3 shard weights, gradients and optimizer states; ZeRO-2 "
+        "shards gradients and optimizer states."
+    ),
     GPUS: "Number of data-parallel GPUs; tensor and pipeline parallelism multiply it.",
 }
 
@@ -333,10 +335,8 @@ def _values(strategy: str, gpus: int) -> dict[str, Any]:
 
 
 _HELP = {
-    TUNING: "full: trains all weights; LoRA: trains small adapters beside frozen weights; QLoRA: LoRA on 4-bit "
-    "weights.",
-    "target.gpu": "The GPUs that the job is compared with: those of this machine, or a card of the catalogue; Enter "
-    "searches.",
+    TUNING: "full trains all weights; LoRA trains small adapters on frozen weights; QLoRA is LoRA on 4-bit weights.",
+    "target.gpu": "The GPUs for the job: those of this machine, or a card of the catalogue; Enter searches.",
     **HELP,
 }
 _MAX_CHOICES = 6
@@ -1327,7 +1327,7 @@ class JobForm(VerticalScroll):
             found = tuple(key for key in state.found_keys() if key not in top)
             placed.update(top, found)
             if top:
-                title = "missing: fill these in" if state.missing else "was missing: as you gave it"
+                title = "missing: fill these in" if state.missing else "was missing: your value"
                 yield _Section(top, "heading-missing", title)
             if found:
                 yield _Section(found, "heading-found", state.found_title)

@@ -63,8 +63,8 @@ _GIVEN = "you"
 _TRAINABLE = "--trainable"
 _LENGTH = "training.sequence_length"
 _COPIED_WEIGHTS = (
-    "The weights are stored in one 16-bit type and computed in the other: autocast copies them, which the range allows "
-    "for; --dtype loads them in the type of computation."
+    "The weights are stored in one 16-bit dtype and computed in the other; the range includes autocast's copies. "
+    "--dtype loads them in the compute dtype."
 )
 _UNREAD = "Could not read "
 """Begins a note on a script or a configuration that could not be read."""
@@ -162,7 +162,7 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     loaded = _program(options, launch) if rehearsed else _load(named, launch, changes, given, gpus, command=command)
     if loaded.job.program is not None:
         if options.flags:
-            raise InputError(f"{options.flags[0][0]} describes a job; a program has its own flags, after --")
+            raise InputError(f"{options.flags[0][0]} describes a job; give a program's own flags after --")
         python = {"program.python": options.python} if options.names_python else {}
         job = with_changes(loaded.job, {**changes, **python}, where="--set")
         return replace(loaded, job=job, typed=frozenset(changes))
@@ -174,7 +174,7 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     copied = (_COPIED_WEIGHTS,) if job.unsure.weights != loaded.job.unsure.weights else ()
     if "model.num_labels" in changes and "model.task" not in changes and loaded.is_typed:
         job = with_changes(job, {"model.task": "sequence-classification"})
-        copied = (*copied, "--num-labels: a classifier of sequences is counted (--task names another).")
+        copied = (*copied, "--num-labels assumes a sequence classifier (--task names another task).")
     loaded = replace(loaded, job=job, notes=(*loaded.notes, *copied))
     named = given.weights or given.mixed == loaded.job.training.precision  # mixed precision leaves the weights open
     loaded = replace(loaded, typed=frozenset(changes) | ({"training.precision"} if named else set()))
@@ -208,7 +208,7 @@ def _program(options: argparse.Namespace, launch: Sequence[str] | None) -> Loade
         return program_job([*assigned, *script.words], folder=str(script.folder))
     if options.job and not launch and not words:
         traced = f"vramtop estimate {options.job} --method traced"
-        raise InputError(f"{options.job} is no program; {traced} runs a step of a model")
+        raise InputError(f"{options.job} is not a program; {traced} traces a step of a model")
     if not words or (launch and options.job):
         raise InputError(f"no command given; write: vramtop {_rehearsing(options.command)} -- python train.py ...")
     return program_job(words)
@@ -222,7 +222,7 @@ def _program_of_file(path: Path) -> LoadedJob:
     """
     loaded = _from_file(path, {})
     if loaded.job.program is None:
-        raise InputError(f"{path} has no [program] that could be rehearsed; vramtop fit {path} needs no rehearsal")
+        raise InputError(f"{path} has no [program] to rehearse; vramtop fit {path} needs no rehearsal")
     return loaded
 
 
@@ -318,7 +318,7 @@ def _download(name: str, *, config: Mapping[str, Any] | None = None) -> str | No
         found = download_config(name, os.environ)
         if isinstance(found, Refusal):
             raise InputError(f"{error.message}; {found.message}") from None
-        return f"The config.json of {name} was fetched from {found} (estimates.download turns that off)."
+        return f"The config.json of {name} was downloaded from {found} (estimates.download turns this off)."
     return None
 
 
@@ -332,12 +332,12 @@ def _with_adapter_targets(loaded: LoadedJob, changes: Mapping[str, Any]) -> Load
     setting = default_targets(resolve_model(loaded.job.model).config)
     targets = "all-linear" if setting is None else setting.value
     note = (
-        "peft has no default layers for this model: LoRA on all linear layers is counted"
+        "peft has no default LoRA layers for this model; assuming all linear layers"
         if setting is None
         else f"LoRA on {', '.join(targets)}, peft's default for this model"
     )
     job = with_changes(loaded.job, {"lora.targets": targets})
-    return replace(loaded, job=job, notes=(*loaded.notes, f"{note}; --lora-targets names others."))
+    return replace(loaded, job=job, notes=(*loaded.notes, f"{note}; --lora-targets changes this."))
 
 
 def _as_prepared(loaded: LoadedJob) -> LoadedJob:
@@ -353,10 +353,11 @@ def _as_prepared(loaded: LoadedJob) -> LoadedJob:
     changes = {key: value for key, value in wanted.items() if key not in loaded.stated}
     if lora is None or not changes:
         return loaded
-    casts = ", and casts embeddings, norms and head to fp32" if "lora.kbit_preparation" in changes else ""
+    upcast = " and peft's fp32 upcast" if "lora.kbit_preparation" in changes else ""
+    kind = "QLoRA" if lora.quantization.startswith("nf4") else f"LoRA on {lora.quantization} weights"
     note = (
-        f"A job over {lora.quantization} weights checkpoints{casts}, as peft prepares it for "
-        "training; --gradient-checkpointing false, --lora-kbit-preparation false turn that off."
+        f"{kind} assumes gradient checkpointing{upcast}. --gradient-checkpointing false and --lora-kbit-preparation "
+        "false turn these off."
     )
     return replace(loaded, job=with_changes(job, changes), notes=(*loaded.notes, note))
 
@@ -403,10 +404,10 @@ def _over_gpus(loaded: LoadedJob, given: FlagSettings, gpus: int | None) -> Load
             return loaded
         ranks = max(n for n in range(1, count + 1) if heads % n == 0)
         changes: dict[str, Any] = {"parallel.tensor": ranks}
-        how = f"split over {ranks} GPUs; --tp 1: on one"
+        how = f"split over {ranks} GPUs; --tp 1 uses one"
     else:
         changes = {"parallel.device_map": "auto", "parallel.pipeline": count}
-        how = f'placed on {count} GPUs, as by device_map="auto"; --gpus 1: on one'
+        how = f'placed on {count} GPUs, as with device_map="auto"; --gpus 1 uses one'
     return replace(loaded, job=with_changes(job, changes), notes=(*loaded.notes, f"The model is {how}."))
 
 
@@ -481,7 +482,7 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     if len(text.split()) > 1 and not is_folder(path):
         return _read_or_rehearsed(text, changes)
     if not unquoted:
-        raise InputError("nothing given: enter a job file, a tool's configuration, a launch line, or a model")
+        raise InputError("enter a job file, a tool's configuration, a launch line, or a model")
     job = with_changes(_from_model(unquoted, changes), changes, where="what you give")
     return _with_sizes(LoadedJob(job=job, origins={"model.id": "as you gave it"}, typed=frozenset(changes)))
 
@@ -608,7 +609,10 @@ def _offer_of_rehearsal(launch: Sequence[str], command: str | None) -> Iterator[
     with contextlib.suppress(InputError):
         python_command(launch, os.environ)
         line = displayed(shlex.join(launch))
-        yield f"The program was read, not run; vramtop {_rehearsing(command)} -- {line} runs it without a GPU."
+        yield (
+            f"vramtop read the program but did not run it; vramtop {_rehearsing(command)} -- {line} runs it without a "
+            "GPU."
+        )
 
 
 def _from_reading(reading: JobReading, changes: Mapping[str, Any], *, tool: str | None, place: str) -> LoadedJob:
@@ -648,8 +652,8 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
             others = ", ".join(key for key in loaded.missing if key != "model.id")
             also = f"; {others} must be given too" if others else ""
             raise InputError(
-                f"{source} names no model that is known here{unread}; give it {where} --set model.id=NAME: a hub id, a "
-                f"folder with a config.json, or FILE.py:FUNCTION for a model of your own{also}"
+                f"{source} names no model that vramtop knows{unread}; give it {where} --set model.id=NAME: a hub id, "
+                f"a folder with a config.json, or FILE.py:FUNCTION for your own model{also}"
             )
         add = "add it" if len(loaded.missing) == 1 else "add each"
         if unread:
@@ -659,7 +663,7 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
     guessed = [f"{f.key} = {f.value_text} ({f.origin})" for f in findings if not f.written]
     if not guessed:
         return loaded
-    note = f"Not set where the job was read from, so assumed: {'; '.join(guessed)}."
+    note = f"Assumed (the job does not set these): {'; '.join(guessed)}."
     return replace(loaded, notes=(*loaded.notes, note))
 
 
@@ -806,7 +810,7 @@ def load_typed(text: str) -> TypedJob:
     try:
         words = [text] if is_file(expand_user(text)) else shlex.split(text)
     except ValueError:
-        raise InputError("a quotation mark is not closed") from None
+        raise InputError("a quotation mark is missing") from None
     if tuple(words[:2]) == _COMMAND:
         words = words[2:]
     if not words:
@@ -816,7 +820,9 @@ def load_typed(text: str) -> TypedJob:
     if size := getattr(options, "gpu_memory", None):
         raise InputError(f"{size}: here give a card by its name, such as h100")
     if options.gpu:
-        raise InputError(f"--gpu {options.gpu}: here give a card, such as h100; the screen shows GPUs of this machine")
+        raise InputError(
+            f"--gpu {options.gpu}: give a card, such as h100; the screen already shows this machine's GPUs"
+        )
     return TypedJob(loaded=load_from_options(options, launch), gpu_type=options.gpu_type)
 
 
@@ -849,4 +855,4 @@ class _Parser(argparse.ArgumentParser):
         Raises:
             InputError: always.
         """
-        raise InputError(message.replace("unrecognized arguments", "a job has no such setting"))
+        raise InputError(message.replace("unrecognized arguments", "jobs have no such setting"))

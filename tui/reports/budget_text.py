@@ -63,7 +63,7 @@ def budget_lines(
     if budget.host is not None:
         loading, steady = (format_gib(size) for size in (budget.host.loading_bytes(1), budget.host.steady_bytes(1)))
         saving = f", {format_gib(budget.host.saving_bytes(1))} GiB while saving" if budget.host.saving else ""
-        yield output.text(f"CPU RAM of a process: {loading} GiB while loading, {steady} GiB after that{saving}")
+        yield output.text(f"CPU RAM per process: {loading} GiB while loading, then {steady} GiB{saving}")
     batch = effective_batch(budget.job)
     if batch is not None:
         advice = batch.advice()
@@ -99,7 +99,7 @@ def need_text(budget: Budget, ranks: int) -> str:
     if peak.says_nothing:
         low, high = format_gib(peak.low_bytes), format_gib(peak.high_bytes)
         each = f" on each of {ranks:,} GPUs" if ranks > 1 else ""
-        return f"{low} to {high} GiB{each}; the warnings below say what decides it"
+        return f"{low} to {high} GiB{each}; the warnings below explain the difference"
     return f"{times}{format_gib(peak.device_bytes)} GiB ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
 
 
@@ -128,7 +128,7 @@ def fit_lines(result: FitResult, budget: Budget, output: TextOutput) -> Iterator
     mark = VERDICTS[result.verdict]
     yield output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  {result.sentence}")
     if budget.learned is not None:
-        yield from output.wrapped(f"by the corrected figure: {budget.learned.sentence}", indent="  ", further="  ")
+        yield from output.wrapped(f"with the correction: {budget.learned.sentence}", indent="  ", further="  ")
     yield ""
     alike: dict[tuple[object, ...], list[DeviceVerdict]] = {}
     for gpu in result.gpus:
@@ -202,7 +202,7 @@ def _job_line(budget: Budget) -> str:
         ranks = f", one of {parallel.world_size:,} ranks" if parallel.world_size > 1 else ""
         return f"{job.program.command}{ranks}"
     every = budget.model.trainable_parameters == budget.model.parameters
-    tuning = "full fine-tuning" if every else "fine-tuning of a part"
+    tuning = "full fine-tuning" if every else "partial fine-tuning"
     if training.mode == "inference":
         weights = job.inference.weights if job.inference is not None else AUTO
         stored = "" if weights == AUTO else f" over {weights} weights"
@@ -238,7 +238,7 @@ def _model_line(budget: Budget) -> str:
         adapters = "adapters, " if budget.job.lora else ""
         which = adapters + describe_trained(patterns)
         if which == "nothing" and facts.trainable_parameters:
-            which = "layers of the program's own"
+            which = "the program's own layers"
         trainable = f"{facts.trainable_parameters:,} trained ({which})"
     return f"{facts.parameters:,} parameters{count}, {trainable}; {_METHOD_TEXTS[budget.method]}"
 

@@ -18,10 +18,10 @@ _LEAST_SHOWN = GIB // 200
 _HEADS = {
     "gpu": "GPU memory ran out",
     "gpu library": "GPU memory ran out",
-    "start": "The server did not start for lack of GPU memory",
+    "start": "Too little GPU memory to start the server",
     "host": "CPU RAM ran out",
     "killed": "A process was killed",
-    "not understood": "Not understood: a line that may say that memory ran out",
+    "not understood": "Not understood: a line that may be an out-of-memory error",
 }
 _MAYBE = {
     "gpu library": "Possible: GPU memory may have run out",
@@ -80,9 +80,9 @@ def snapshot_lines(
 ) -> Iterator[str]:
     """Yield what a snapshot holds, by component beside the prediction, and by place; first that nothing had failed."""
     if failure is None:
-        known = "no allocation had failed when this snapshot was written"
+        known = "no allocation failed before this snapshot was written"
         if snapshot.timeline is None:
-            known = "the snapshot has no history of allocations, so whether one had failed is not known"
+            known = "the snapshot has no allocation history, so it is unknown whether an allocation failed"
         yield from output.wrapped(f"GPU {snapshot.device}: {known}", further="  ")
     yield ""
     phase = budget.phase(failure.phase) if budget and failure and failure.phase else None
@@ -140,9 +140,8 @@ def _space_sentence(snapshot: MemorySnapshot) -> str:
     blocks = f"{snapshot.free_blocks:,} free block{'' if snapshot.free_blocks == 1 else 's'}"
     segments = f"{snapshot.segments:,} segment{'' if snapshot.segments == 1 else 's'}"
     return (
-        f"{size_text(snapshot.reserved_bytes)} reserved in {segments}, of them "
-        f"{size_text(snapshot.unallocated_bytes)} unused{private}: {blocks}, the largest "
-        f"{size_text(snapshot.largest_free_bytes)}"
+        f"{size_text(snapshot.reserved_bytes)} reserved in {segments}, {size_text(snapshot.unallocated_bytes)} "
+        f"unused{private}: {blocks}, the largest {size_text(snapshot.largest_free_bytes)}"
     )
 
 
@@ -151,13 +150,13 @@ def place_sentence(place: PredictedPlace) -> str:
     held, most = format_gib(place.held_bytes), format_gib(place.predicted_bytes)
     if place.share is not None:
         return (
-            f"On the predicted step, {held} GiB are first allocated {100 * place.share:.0f} % into its allocations, "
-            f"{phase_place(place.phase)}, whose highest moment has {most} GiB."
+            f"The predicted step first reaches {held} GiB {100 * place.share:.0f} % into its allocations, "
+            f"{phase_place(place.phase)}; the peak of that phase is {most} GiB."
         )
     relation = "less than" if place.held_bytes < place.predicted_bytes else "more than"
     return (
-        f"{phase_place(place.phase).capitalize()}, {held} GiB were held or asked for: {relation} the {most} GiB "
-        "predicted for its highest moment."
+        f"{phase_place(place.phase).capitalize()}, {held} GiB were allocated or requested: {relation} that phase's "
+        f"predicted peak of {most} GiB."
     )
 
 
@@ -169,14 +168,14 @@ def _headline(failure: Failure) -> str:
     if memory is not None:
         where += [f"GPU {memory.gpu}"] if memory.gpu is not None else []
         where += [f"line {failure.line:,}"] if failure.line else []
-        known = [f"{size_text(memory.tried_bytes)} asked for"] if memory.tried_bytes is not None else []
+        known = [f"{size_text(memory.tried_bytes)} requested"] if memory.tried_bytes is not None else []
         known += [f"{size_text(memory.free_bytes)} free"] if memory.free_bytes is not None else []
         words.append(f" ({', '.join(where)})" if where else "")
         words.append(f": {', '.join(known)}" if known else "")
     elif where:
         words.append(f" ({', '.join(where)})")
     if failure.tried_host_bytes is not None:
-        words.append(f": {size_text(failure.tried_host_bytes)} asked for")
+        words.append(f": {size_text(failure.tried_host_bytes)} requested")
     step = [phase_place(failure.phase) if failure.phase else "", f"at {failure.place}" if failure.place else ""]
     place = ", ".join(word for word in step if word)
     return "".join(words) + (f"; {place}" if place else "")
@@ -185,7 +184,7 @@ def _headline(failure: Failure) -> str:
 def _head(failure: Failure) -> str:
     """Return the first words on a failure."""
     head = _HEADS[failure.kind] if failure.sure else _MAYBE.get(failure.kind, _HEADS[failure.kind])
-    return f"{head}, and the program went on" if failure.caught else head
+    return f"{head}, and the program continued" if failure.caught else head
 
 
 def _other_failures(log: CrashLog, shown: Failure, output: TextOutput) -> Iterator[str]:
@@ -216,7 +215,7 @@ def _part_lines(explanation: Explanation, output: TextOutput) -> Iterator[str]:
     total = memory.total_bytes if memory else None
     yield ""
     held = sum(part.bytes for part in parts)
-    what = "what filled the GPU" if total is None or held <= 1.01 * total else "what was held, more than the GPU has"
+    what = "memory on the GPU" if total is None or held <= 1.01 * total else "memory in use, more than the GPU has"
     yield output.text(f"{what}{f', {format_gib(total)} GiB' if total else ''}:")
     scale = max(total or 0, held)
     width = max(len(_PARTS[part.name]) for part in parts)

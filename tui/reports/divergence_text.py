@@ -15,7 +15,7 @@ def divergence_content(divergence: Divergence) -> Content:
     """
     head, below = divergence.sentence, divergence.lines
     if divergence.further and not divergence.parts and not divergence.explanations:
-        head = "what makes memory grow without end:"
+        head = "causes of endless growth:"
     repeated = next((line for line in below if head.endswith(f"; {line}")), None)
     if repeated is not None:  # the sentence ends in the first of the lines below
         head = head.removesuffix(f"; {repeated}")

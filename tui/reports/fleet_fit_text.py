@@ -43,16 +43,24 @@ def fleet_fit_sentence(fit: FleetFit) -> str:
         )
     several = f"{fit.hosts_needed} hosts together" if fit.hosts_needed > 1 else "a host"
     if fit.now == "unknown":
-        return f"{need}whether {several} can take it now cannot be told: {_unknown(fit)}"
+        return f"{need}vramtop cannot tell whether {several} can take it now: {_unknown(fit)}"
     if fit.empty == "does_not_fit":
-        none = f"no {fit.hosts_needed} hosts can take it together" if fit.hosts_needed > 1 else "fits on no host"
+        none = (
+            f"no {fit.hosts_needed} hosts together can take it"
+            if fit.hosts_needed > 1
+            else ("does not fit on any host")
+        )
         return f"{need}{none}, even if nothing else runs there"
-    none = f"no {fit.hosts_needed} hosts can take it together now" if fit.hosts_needed > 1 else "fits on no host now"
+    none = (
+        f"no {fit.hosts_needed} hosts together can take it now"
+        if fit.hosts_needed > 1
+        else ("does not fit on any host now")
+    )
     after = {
         "fits": "it fits once the running jobs have ended",
         "tight": "it is tight once the running jobs have ended",
-        "does_not_fit": "nor once the jobs that vramtop knows have ended: others hold the memory",
-        "unknown": "what the running jobs will leave when they end is not known",
+        "does_not_fit": "other programs hold the memory, so it will not fit after the known jobs end either",
+        "unknown": "the memory left after the running jobs is unknown",
     }[fit.later]
     return f"{need}{none}; {after}"
 
@@ -101,10 +109,10 @@ def _unknown(fit: FleetFit) -> str:
     unread = fit.count(lambda host: host.now, "unknown")
     parts = []
     if absent:
-        parts.append(f"{absent} of {len(fit.hosts)} hosts {'have' if absent > 1 else 'has'} no figures of now")
+        parts.append(f"{absent} of {len(fit.hosts)} hosts {'have' if absent > 1 else 'has'} no current readings")
     if unread:
-        parts.append(f"figures of {unread} {'others' if absent else 'hosts'} are unknown" if unread > 1 else
-                     f"figures of {'another' if absent else 'a host'} are unknown")  # fmt: skip
+        parts.append(f"readings of {unread} {'others' if absent else 'hosts'} are unknown" if unread > 1 else
+                     f"readings of {'another' if absent else 'a host'} are unknown")  # fmt: skip
     return " and ".join(parts)
 
 

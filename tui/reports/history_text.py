@@ -28,10 +28,12 @@ def history_lines(found: Sequence[Measurement], output: TextOutput, *, chosen: b
     """
     if not found:
         yield from output.wrapped(
-            "no measured run matches"
+            "no measured runs match"
             if chosen
-            else "no runs have been measured yet: the dashboard and vramtop run measure the runs whose job they know, "
-            "and vramtop measure runs a job's real steps"
+            else (
+                "no runs have been measured yet: the dashboard and vramtop run measure the runs of known jobs, and "
+                "vramtop measure runs real steps of a job"
+            )
         )
         return
     rows, aligned = [_HEAD, *map(_row, found)], _ALIGNED

@@ -62,9 +62,9 @@ def summary_line(outcomes: Sequence[CheckResult]) -> str:
     if any(outcome.status == "failure" for outcome in outcomes):
         conclusion = "the job will fail"
     elif any(outcome.unknown and outcome.decisive for outcome in outcomes):
-        conclusion = "it is not known whether the job can start"
+        conclusion = "it is unknown whether the job can start"
     else:
-        conclusion = "no check found a problem that stops the job"
+        conclusion = "no check found a problem that would stop the job"
     return f"{count_outcomes(outcomes)}: {conclusion}"
 
 

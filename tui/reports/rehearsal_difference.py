@@ -103,9 +103,9 @@ def comparison_lines(found: ComparisonJson, names: tuple[str, str], output: Text
     yield from (output.text(line) for line in format_table(rows, "<>>>"))
     yield ""
     if not found["places"]:
-        yield "no module and line differs"
+        yield "no module or line differs"
         return
-    yield "what differs, by module and line, GiB"
+    yield "differences by module and line, GiB"
     rows = []
     for place in found["places"][:_MOST_PLACES]:
         *_, difference = _figures(*place["bytes"])

@@ -56,7 +56,9 @@ def alert_lines(
         recorded: a recording is played, which raises none.
     """
     if watch is None:
-        words = "A recording raises no alerts: they are about this machine now." if recorded else "looking for alerts …"
+        words = (
+            ("A recording raises no alerts; alerts are about this machine now.") if recorded else "looking for alerts …"
+        )
         return [Content.styled(words, MUTED)]
     states = watch.states
     lines = [Content.styled("Firing", "bold underline")]
@@ -67,11 +69,11 @@ def alert_lines(
     def since(alert: Alert) -> tuple[str, str]:
         at, gone = _clock(alert.since), format_duration(alert.gone_seconds)
         words = f"since {at}, {format_duration(max(0.0, now - alert.since))}"
-        return (f"{words}; now gone for {gone}", f"{at}, gone {gone}") if alert.gone_seconds else (words, at)
+        return (f"{words}; cleared for {gone}", f"{at}, cleared {gone}") if alert.gone_seconds else (words, at)
 
     def left(alert: Alert) -> tuple[str, str]:
         seconds = format_duration(alert.seconds_left)
-        return f"an alert in {seconds}, if it stays so", seconds
+        return f"becomes an alert in {seconds} if it lasts", seconds
 
     def span(alert: Alert) -> tuple[str, str]:
         words = f"{_clock(alert.since)} to {_clock(alert.resolved_at or now)}"
@@ -79,8 +81,8 @@ def alert_lines(
 
     lines += _listed(firing, since, "alerts, since", width, is_firing=True)
     if waiting:
-        lines += [Content(), Content.styled("Not for long enough yet", "bold underline")]
-        lines += _listed(waiting, left, "of them, alerts in", width)
+        lines += [Content(), Content.styled("Not yet alerts", "bold underline")]
+        lines += _listed(waiting, left, "become alerts in", width)
     if states.resolved:
         lines += [Content(), Content.styled("Cleared", "bold underline")]
         lines += _listed(states.resolved, span, "alerts, from", width)
@@ -96,8 +98,11 @@ def quiet_line(hours: str | None, *, quiet: bool) -> Content:
     """
     if hours is None:
         key = shown_key("alerts.quiet_hours")
-        return Content.styled(f"no quiet hours: you are told of an alert at any time ({key} sets some)", MUTED)
-    words = f"quiet hours {printable(hours)}: alerts are listed here, and you are told afterwards of those that last"
+        return Content.styled(f"no quiet hours: alert messages come at any time ({key} sets quiet hours)", MUTED)
+    words = (
+        f"quiet hours {printable(hours)}: alerts are only listed here; afterwards you get a message for each that "
+        "still lasts"
+    )
     if quiet:
         return Content.assemble((" QUIET NOW ", f"bold {on_colour(colour_of('uncertain'))}"), f" {words}")
     return Content.styled(words, MUTED)

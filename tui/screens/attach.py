@@ -534,7 +534,7 @@ def _counter_lines(row: ProcessRow, now: float) -> list[Content]:
 def _status_line(row: ProcessRow, now: float) -> Content:
     comparison = row.comparison
     if comparison is None:
-        return Content.styled(row.problem or "No known job runs here, so there is no budget.", "dim")
+        return Content.styled(row.problem or "The job here is unknown, so there is no budget.", "dim")
     status = badge(STATUSES[comparison.status], comparison.status)
     if row.ended_at is not None:
         after = f" after {format_duration(row.elapsed_seconds)}" if row.elapsed_seconds is not None else ""
@@ -1005,7 +1005,7 @@ ATTACH_KEYS: list[BindingType] = [
     bind("attach.choose", "choose", "Process"),
     bind(
         "dashboard.process", "app.open_screen('process')", "Info",
-        help_text="the process itself: SM, CPU, RAM, environment, open files, folder, parents, limits",
+        help_text="details of the process: SM, CPU, RAM, environment, open files, folder, parents, limits",
     ),
     bind("job.step", "step", "Step"),
     bind("form.other_pane", "other_pane", "Settings"),
@@ -1099,7 +1099,7 @@ class PidChooser(Vertical):
         event.stop()
         text = event.value.strip()
         if not text.isdecimal() or len(text) > 9:
-            self.show_failure(f"A pid is a whole number, which {text!r} is not." if text else "Enter a pid first.")
+            self.show_failure(f"{text!r} is not a pid; a pid is a whole number." if text else "Enter a pid first.")
             return
         self.post_message(self.Chosen(int(text)))
 
@@ -1246,7 +1246,7 @@ class AttachScreen(Screen[None]):
         if self._delayed is not None:
             self._delayed.stop()
         if self._reading.start(form, lambda edits: self._reader.read_again(attachment, edits, on_gpu=on_gpu)):
-            self._show_problem(f"The run is being read again with {form.state.model}.", mark="…")
+            self._show_problem(f"Reading the run again with {form.state.model}.", mark="…")
         else:
             self._delayed = self.set_timer(_DELAY_SECONDS, lambda: self._estimate_edited(attachment))
 
@@ -1295,7 +1295,7 @@ class AttachScreen(Screen[None]):
         self._watchlist.dismiss_runs(run.pids)
         self._reader.forget(run.pids)
         self._board = self._watchlist.rebuild_board()
-        self.notify(f"{run.job.label} is no longer followed.", markup=False)
+        self.notify(f"{run.job.label} is detached.", markup=False)
         if self._runs:
             self._open_run(self._runs[0].pids)
         else:
@@ -1321,7 +1321,7 @@ class AttachScreen(Screen[None]):
         if attachment is not None:
             self._answers.remove_all()
             self._watchlist.dismiss_runs(self._keys)
-            self.notify("What you filled in for this command line is forgotten.")
+            self.notify("Your settings for this command line are forgotten.")
             self._read(attachment.pid, attachment.start_time, recall=False)
 
     def action_step(self) -> None:
@@ -1388,7 +1388,7 @@ class AttachScreen(Screen[None]):
         self._cancel()
         if is_only_in_recording(self._board, pid):
             is_known = self._shown_run is not None  # the recording says what it runs
-            sentence = f"Process {pid} is in the recording that is played, not on this machine."
+            sentence = f"Process {pid} is in the open recording, not on this machine."
             self.call_later(lambda: self._show_unread("" if is_known else sentence) if self._pid == pid else None)
             return
         self._reader.read(pid, start_time, on_gpu=self._on_gpu, recall=recall)
@@ -1433,7 +1433,7 @@ class AttachScreen(Screen[None]):
     def _keep_old_reading(self, sentence: str) -> None:
         """Keep what was read with another model, and say why."""
         if (old := self._attachment) is not None and self._takes_edits:
-            note = f"What follows from the model was read for another one: {sentence}"
+            note = f"Settings derived from the model are for the previous model: {sentence}"
             self._estimate_edited(replace(old, warnings=tuple(dict.fromkeys([note, *old.warnings]))))
 
     def _keep_answer(self, form: JobForm, key: str) -> None:
@@ -1506,7 +1506,7 @@ class AttachScreen(Screen[None]):
 
     def _show_problem(self, sentence: str | None, *, mark: str = "✗") -> None:
         """Say why the job is incomplete or invalid, or what is awaited; None or empty: it is neither."""
-        note = " Until then, the last settings apply." if self._budget else ""
+        note = " Until then, the previous settings apply." if self._budget else ""
         line = self.query_one("#problem", Static)
         line.update(f"{mark} {sentence}{note}" if sentence else "")
         line.set_class(bool(sentence), "-shown")

@@ -76,14 +76,14 @@ def failure_of_row(row: ProcessRow) -> Failure | None:
 CRASH_KEYS: list[BindingType] = [
     bind("app.back", "dismiss", "Back"),
     bind("crash.open_file", "open_file", "Open"),
-    bind("job.step", "step", "Step", help_text="the predicted step, beside an opened snapshot"),
+    bind("job.step", "step", "Step", help_text="show the predicted step beside an opened snapshot"),
 ]
 
 
 # The crash screen: what filled the card, why the allocation failed, and the way to the step and to what fits.
 
 
-_ASK = "Open what the run has left: {key} asks for a log with torch's out-of-memory message, or a memory snapshot."
+_ASK = "Open a file of the run: {key} asks for a log with torch's out-of-memory message, or a memory snapshot."
 _NO_FAILURE = "No out-of-memory error was found in this log."
 
 
@@ -118,7 +118,7 @@ class CrashScreen(Screen[None]):
         self._opened: OpenedFile | None = None
         self._suggested: tuple[tuple[Suggestion, str], ...] | None = None
         """What would have fitted; None: not known yet, or there is no budget."""
-        self._suggest_task = LatestOnlyTask("what would have fitted", self.call_later, self._show_suggested)
+        self._suggest_task = LatestOnlyTask("changes that would have fit", self.call_later, self._show_suggested)
 
     def compose(self) -> ComposeResult:
         """Yield the explanation."""
@@ -175,7 +175,7 @@ class CrashScreen(Screen[None]):
 
     def _show_unread(self, sentence: str) -> None:
         """Say that there is a snapshot, and why it is not shown."""
-        self.notify(f"The snapshot that the run has left is not shown: {sentence}", severity="warning", markup=False)
+        self.notify(f"Cannot show the run's snapshot: {sentence}", severity="warning", markup=False)
 
     def _suggest(self) -> None:
         """Search for what would have fitted, if the job and the GPU are known."""
@@ -205,7 +205,7 @@ class CrashScreen(Screen[None]):
         if self._explanation is not None:
             return "Out of memory"
         if self._opened is None:
-            return "What a run has left"
+            return "Files of a run"
         return "Memory snapshot" if isinstance(self._opened.content, MemorySnapshot) else "No out-of-memory error found"
 
     @property
@@ -230,7 +230,7 @@ class CrashScreen(Screen[None]):
             return [
                 *lines,
                 "",
-                *output.wrapped("The job of this process is not known, so there is no budget beside it."),
+                *output.wrapped("The job of this process is unknown, so there is no budget to compare."),
             ]
         return [*lines, *self._suggestion_lines(output)]
 
@@ -238,7 +238,7 @@ class CrashScreen(Screen[None]):
         if not self._suggested:
             return
         yield ""
-        yield output.text("what would have fitted on this GPU, least costly first:")
+        yield output.text("changes that would have fit on this GPU, least costly first:")
         for suggestion, flags in self._suggested:
             mark, peak = VERDICTS[suggestion.verdict], suggestion.budget.peak
             need = f"{format_gib(peak.device_bytes)} GiB ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
@@ -285,7 +285,7 @@ def _finder(app: BoardApp, pid: int) -> Callable[[], OpenedFile | None]:
             return None
         content = read_crash_file(str(path))
         if not isinstance(content, MemorySnapshot):  # a damaged one may look like a log
-            raise InputError(f"{path}: it is not a memory snapshot")
+            raise InputError(f"{path}: not a memory snapshot")
         return OpenedFile(name=str(path), content=content)
 
     return find

@@ -295,10 +295,10 @@ def _word(value: Any) -> str:
 
 
 HEADINGS: dict[Verdict, str] = {
-    "fits": "What makes it fit, least costly first",
-    "tight": "Nothing makes it fit; what makes it tight",
-    "does_not_fit": "Nothing makes it fit; what comes closest",
-    "unknown": "What makes it smaller",
+    "fits": "Changes that make it fit, least costly first",
+    "tight": "Nothing makes it fit; changes that make it tight",
+    "does_not_fit": "Nothing makes it fit; closest changes",
+    "unknown": "Changes that make it smaller",
 }
 _KEYS_HINTS = (
     " · 1-9 applies (Alt+1-9 in a field), {undo} undoes",
@@ -306,7 +306,7 @@ _KEYS_HINTS = (
     " · 1-9 applies",
     "",
 )
-_OUTDATED_HINTS = (" · for the settings before; searching again", " · of the settings before", " · of before", "")
+_OUTDATED_HINTS = (" · for the previous settings; searching again", " · for the previous settings", " · outdated", "")
 _MARK_CELLS, _NEED_CELLS = 4, 6
 
 
@@ -443,12 +443,12 @@ def comparison_lines(kept: Budget, now: Budget, capacity: Capacity, *, width: in
 
 def _settings(kept: Budget, now: Budget) -> Iterator[Content]:
     """Yield what differs between the two, in words."""
-    keys = f" · {shown_key('fit.keep')} drops A, {shown_key('fit.swap')} goes back to A"
+    keys = f" · {shown_key('fit.keep')} drops A, {shown_key('fit.swap')} swaps A and B"
     yield Content.assemble(("A and B", "bold"), (keys, MUTED))
     changes = {key: value for key, value in job_differences(kept.job, now.job).items() if key != "name"}
     back = job_differences(now.job, kept.job)
     if not changes and not back:
-        yield Content.styled("B is still the same as A: change a setting to see the difference", MUTED)
+        yield Content.styled("B equals A: change a setting to see the difference", MUTED)
         return
     yield Content.assemble(
         ("A  ", "bold"), settings_words({key: value for key, value in back.items() if key != "name"})
@@ -563,7 +563,7 @@ def _figures(fit: FitResult, budget: Budget) -> list[str]:
 _STALE = "Below: the last valid settings."
 _COMPACT_ROWS = 24
 """Below this height unused GPUs share one line, and suggestions take one line each."""
-_EARLIER_PLOT = "before the last change; the new plot is being made"
+_EARLIER_PLOT = "before the last change; updating the plot"
 _PLOT_ROWS = 44
 """From this height on there is room for the plot."""
 
@@ -716,7 +716,7 @@ class VerdictView(VerticalScroll):
     def _method_lines(self, budget: Budget, *, width: int) -> list[Content]:
         """Say that the step is being traced, or how the refined peak differs from the quick one."""
         if self._refining:
-            return [Content.styled("tracing one step; its figure will replace this one", MUTED)]
+            return [Content.styled("tracing one step; its result will replace this one", MUTED)]
         if self._not_refined is not None:
             return [Content.styled(line, MUTED) for line in wrap(f"not traced: {self._not_refined}", width)]
         if self._replaced is None:
@@ -742,7 +742,7 @@ class VerdictView(VerticalScroll):
             planned, present = self.advice and self.advice.budget.job, self.budget and self.budget.job
             hint = _EARLIER_PLOT
             if planned is not None and planned == present:
-                hint = f"{shown_key('fit.what_if')} what-if: other values and sequence lengths"
+                hint = f"{shown_key('fit.what_if')} what-if: more values, sequence lengths"
             over.show(Content.assemble(("GiB needed by micro-batch", "bold"), (f" · {hint}", MUTED)))
             plot.show(sweeps[0])
 
@@ -1057,8 +1057,9 @@ class SettingsPane(Vertical):
 FIT_KEYS: list[BindingType] = [
     bind(
         "app.back", "app.pop_screen", "Back",
-        help_text="close; the fit check opens on the same job again. Letters and digits are keys unless you type in a "
-        "field",
+        help_text=(
+            "close; the next fit check opens on the same job. Letters and digits are keys unless you type in a field"
+        ),
     ),
     bind("fit.pin", "pin", "Pin"),
     bind("fit.open", "open", "Open"),
@@ -1109,7 +1110,7 @@ _REFINE_DELAY_SECONDS = 0.8
 """Time after the last key until the refined estimate starts."""
 _NO_PLOT = "The closed form has no rule for this model, so there is no plot."
 _WIDE_COLUMNS = 116
-_HEADING_HELP = "Enter unfolds or folds these settings"
+_HEADING_HELP = "Enter folds or unfolds these settings"
 
 
 class FitCheckScreen(Screen[None]):
@@ -1233,7 +1234,7 @@ class FitCheckScreen(Screen[None]):
             read = partial(load_again, opened.text, opened.loaded)
         if pane.reading.start(form, read):
             self._cancel()
-            self._view.show_problem(f"reading what you opened again, with {form.state.model}", mark="…")
+            self._view.show_problem(f"reading the opened file again with {form.state.model}", mark="…")
         else:
             self._start()
 
@@ -1494,11 +1495,11 @@ class FitCheckScreen(Screen[None]):
         """Say why there is no budget; not while the user still searches for a model."""
         if self._pane.form.is_choosing_model:
             keeps = shown_key("app.back")
-            self._view.show_problem(f"Enter takes the highlighted model; {keeps} keeps your text", mark="…")
+            self._view.show_problem(f"Enter takes the highlighted model, {keeps} keeps your text", mark="…")
             return
         if sentence.startswith(NOT_REHEARSED):
             key = shown_key("fit.rehearse")
-            self._view.show_problem(f"{NOT_REHEARSED}{key} shows what would run, and asks", mark="…")
+            self._view.show_problem(f"{NOT_REHEARSED}{key} shows the command and asks first", mark="…")
             return
         self._view.show_problem(sentence)
         self._pane.form.show_error(self._pane.edited_field, sentence)

@@ -97,8 +97,8 @@ class _Graph:
 
 
 _GRAPHS = (
-    _Graph("utilisation_percent", "compute", "share of time in which a kernel ran", "compute"),
-    _Graph("memory_utilisation_percent", "bandwidth", "share of time in which memory was read or written", "bandwidth"),
+    _Graph("utilisation_percent", "compute", "share of time with a running kernel", "compute"),
+    _Graph("memory_utilisation_percent", "bandwidth", "share of time with memory reads or writes", "bandwidth"),
 )
 
 
@@ -243,7 +243,7 @@ def activity_lines(gpu: GpuRow, whole: GpuReading, histories: Histories, width: 
     """
     lines = _Lines(whole, histories, line_shape(width))
     part = isinstance(gpu.reading, MigDevice)
-    remark = Content.styled(f"what follows is of the whole GPU {whole.label}", MUTED)
+    remark = Content.styled(f"the figures below are for the whole GPU {whole.label}", MUTED)
     return [
         lines.memory(gpu),
         *([labelled("", remark)] if part else []),
@@ -416,7 +416,7 @@ def _fans(details: GpuDetails) -> list[Content]:
     if speeds is None:
         words = None
     elif not speeds:
-        words = "none of its own"
+        words = "none for this MIG device"
     else:
         words = ", ".join(f"{speed} %" for speed in speeds)
     return [
@@ -566,7 +566,7 @@ GPU_KEYS: list[BindingType] = [
     bind("gpu.next", "step(1)", group="GPU", priority=True),
     Binding(
         "tab", "app.focus_next", show=False, key_display="Tab",
-        tooltip="to the figures (↑ ↓ scroll them) and back to the processes",
+        tooltip="switch between the figures (↑ ↓ scroll) and the processes",
     ),
 ]  # fmt: skip
 GPU_SCREEN_KEYS: list[BindingType] = [
@@ -770,7 +770,7 @@ def _state_line(gpu: GpuReading, board: Board, width: int, *, paused: bool) -> C
     if details is None or details.level != "full":
         if not board.snapshot.source.is_live:
             known = gpu.memory_utilisation_percent is not None
-            words = f"{'' if known else 'bandwidth, '}the recording has no clocks, links and health of this GPU"
+            words = f"{'' if known else 'bandwidth, '}the recording has no clocks, links or health of this GPU"
         elif paused:
             words = f"paused: press {shown_key('app.pause')} to resume the readings"
         else:

@@ -58,7 +58,7 @@ def check_rows(progress: "PreflightProgress", *, width: int, now: float) -> list
 def summary_row(progress: "PreflightProgress") -> Content:
     """Return the last line: the summary, or how many checks are done."""
     if progress.problem is not None:
-        return Content.assemble(_painted(CHECKS["failure"], "nothing is checked: "), printable(progress.problem))
+        return Content.assemble(_painted(CHECKS["failure"], "cannot check: "), printable(progress.problem))
     if progress.done:
         outcomes = progress.worst_first
         return _painted(outcome_mark(outcomes[0]) if outcomes else CHECKS["skipped"], summary_line(outcomes))
@@ -80,7 +80,7 @@ def mark_line(progress: "PreflightProgress | None", *, stale: bool = False) -> C
     if progress is None:
         return Content.styled(f"preflight: not run · {key}", MUTED)
     if progress.problem is not None:
-        result: Content = _painted(CHECK_UNKNOWN, "? nothing is checked")
+        result: Content = _painted(CHECK_UNKNOWN, "? cannot check")
     else:
         outcomes = progress.worst_first
         mark = outcome_mark(outcomes[0]) if outcomes else CHECKS["skipped"]
@@ -138,7 +138,7 @@ def _row(outcome: CheckResult, name_width: int, width: int) -> list[Content]:
 
 def _running_row(check: Check, progress: "PreflightProgress", name_width: int, width: int, now: float) -> Content:
     """Return the row of a running check: what it waits for, and its time limit."""
-    state = "for the machine to be read"
+    state = "waits for the machine's reading"
     if progress.context is not None:
         state = (
             f"{max(0.0, now - progress.started_at):.0f} of {check.timeout_seconds:.0f} s: waits for {check.waits_for}"
@@ -293,7 +293,7 @@ def open_preflight(
         choice: the GPUs that it or its script chooses; None: those of the environment.
     """
     if job is None or not (job.model.id or job.model.config):
-        opener.notify("There is no job to check yet: choose a model and correct the marked fields.", severity="warning")
+        opener.notify("There is no job to check: choose a model and correct the marked fields.", severity="warning")
         return
     app, marks = opener.app, opener.query(PreflightMark)
     request = PreflightRequest(
@@ -340,4 +340,6 @@ def open_pending_preflight(app: BoardApp) -> None:
         app.choose_job([row.job for row in pending], check, Offset(1, bottom))
     else:
         key = shown_key("dashboard.fit_check")
-        app.notify(f"No job is pending; press {key} for the fit check, which has preflight, too.", severity="warning")
+        app.notify(
+            (f"No job is pending; press {key} for the fit check, which can run preflight too."), severity="warning"
+        )

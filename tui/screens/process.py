@@ -219,7 +219,7 @@ _TRAINING_VARIABLES = (
 """Beginnings of the names of variables that a training job depends on: they come first."""
 _UNITS = {"bytes": "bytes", "seconds": "s", "us": "µs"}
 """Units of limits that their names do not say."""
-_HIDDEN = "hidden from this user: only its owner and root may read it"
+_HIDDEN = "hidden from this user: only its owner and root can read it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,11 +289,11 @@ def _place_lines(details: ProcessDetails) -> Iterable[Content]:
     if ram:
         parts = [f"{size_text(ram[name])} {word}" for name, word in _RAM_WORDS.items() if ram.get(name)]
         yield _named("RAM", f"{size_text(ram.get('resident'))} resident: {', '.join(parts)}")
-        more = [f"most so far {size_text(ram['peak'])}"] if "peak" in ram else []
+        more = [f"peak {size_text(ram['peak'])}"] if "peak" in ram else []
         more += [f"swapped out {size_text(ram['swap'])}"] if "swap" in ram else []
         yield _named("", ", ".join(more))
     if details.cpus is not None:
-        yield _named("CPUs", f"may run on {details.cpus}")
+        yield _named("CPUs", f"allowed CPUs {details.cpus}")
 
 
 _RAM_WORDS = {"own": "its own", "files": "of files", "shared": "shared memory", "locked": "locked"}
@@ -317,7 +317,7 @@ def _parent_lines(details: ProcessDetails) -> Iterable[Content]:
     """Yield the ancestors, the first of them at the top, each line further in than the one before."""
     chain = [(each.pid, each.user, each.command) for each in reversed(details.parents)]
     if not chain:
-        yield Content.styled("none visible from here", MUTED)
+        yield Content.styled("none visible", MUTED)
         return
     chain.append((details.pid, details.user, "this process"))
     for depth, (pid, user, command) in enumerate(chain):
@@ -351,7 +351,7 @@ def _files(details: ProcessDetails) -> tuple[str, tuple[Content, ...]]:
 
 def _file_line(file: OpenFile) -> Content:
     notes = [f"× {file.descriptors}"] if file.descriptors > 1 else []
-    notes += ["deleted, its space is freed when it is closed"] if file.deleted else []
+    notes += ["deleted; its disk space is freed when it is closed"] if file.deleted else []
     return Content.assemble(printable(file.path), (f"  {', '.join(notes)}" if notes else "", MUTED))
 
 
@@ -391,7 +391,7 @@ def _named(name: str, text: str | None, *, width: int = 12) -> Content:
 PROCESS_INFO_KEYS: list[BindingType] = [
     bind("app.back", "leave", "Back"),
     bind("dashboard.process", "leave", help_text=""),
-    bind("list.filter", "filter", "Filter", help_text="show only lines with these words; then back shows all"),
+    bind("list.filter", "filter", "Filter", help_text="show only lines with these words; Back shows all again"),
     bind("process.next_part", "section(1)", "Next"),
     bind("process.previous_part", "section(-1)"),
     bind("process.read", "read", "Read again"),
@@ -512,7 +512,7 @@ class ProcessInfoScreen(DrawnScreen[None]):
         """Read the details again."""
         pid, start_time = self._key
         if not self._is_live:
-            self._show_problem("The process is in the recording that is played, not on this machine.")
+            self._show_problem("The process is in the open recording, not on this machine.")
         elif start_time is None:
             self._show_problem(f"Process {pid} is not visible from here: it has ended, or runs in another container.")
         else:
@@ -596,7 +596,7 @@ class ProcessInfoScreen(DrawnScreen[None]):
         if self._present:
             lines = figure_lines(self._rows, self._history, width, live=self._is_live, ascii_only=is_ascii_only(self))
         else:
-            lines = iter([Content.styled("It is not on a GPU now, so there are no figures.", MUTED)])
+            lines = iter([Content.styled("The process is not on a GPU now, so there are no figures.", MUTED)])
         self.query_one("#figures", StaticLines).show(Content("\n").join(lines), layout=True)
 
     def _title(self, width: int) -> Content:
@@ -620,7 +620,7 @@ class ProcessInfoScreen(DrawnScreen[None]):
         words = box.value if box.display else ""
         parts = matching_parts(self._parts or self._listed_part, words)
         if self._problem is not None:
-            old = [Part("Below: as last read", ())] if self._parts and parts else []
+            old = [Part("Below: last reading", ())] if self._parts and parts else []
             parts = (Part("", (Content.styled(self._problem, "$text-warning"),)), *old, *parts)[:_MAX_PARTS]
         elif words.split() and not parts:
             parts = (

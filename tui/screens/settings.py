@@ -78,7 +78,7 @@ class KeyDialog(ModalScreen[str | None]):
         """Yield the question."""
         with Vertical() as box:
             box.border_title = self._heading
-            box.border_subtitle = f"{shown_key('app.back')} leaves it as it is"
+            box.border_subtitle = f"{shown_key('app.back')} cancels"
             yield Static(f"Press the new key. Now: {self._present}", markup=False)
             yield Static(id="refusal", markup=False)
 
@@ -223,11 +223,11 @@ def detail_lines(row: SettingRow, *, at_once: bool, saved: str | None) -> list[C
     if row.is_overridden:
         kept = f"; {_FILE_WORD} has {saved}" if saved is not None else ""
         third = Content.styled(
-            f"{row.origin} takes precedence until vramtop ends; a change is saved{kept}", "$text-warning"
+            f"{row.origin} takes precedence until vramtop ends; changes are saved{kept}", "$text-warning"
         )
     else:
         third = Content.styled(
-            "A change is in force at once." if at_once else "A change is in force from the next start on.", MUTED
+            "A change applies at once." if at_once else "A change applies from the next start.", MUTED
         )
     return [first, second, third]
 
@@ -460,7 +460,7 @@ class SettingsScreen(Screen[None]):
             self.action_edit()
             return
         if row.setting.is_program and is_served():
-            sentence = f"{row.name} names a program that vramtop starts, so it is not changed from a browser."
+            sentence = f"{row.name} names a program that vramtop starts, so you cannot change it from a browser."
             self.notify(
                 f"{sentence} Set it on the machine: vramtop config {row.name}", severity="warning", markup=False
             )
@@ -493,7 +493,7 @@ class SettingsScreen(Screen[None]):
         lines = detail_lines(row, at_once=self.app.applies_at_once(row.name), saved=self._saved.get(row.name))
         if self._edited is not None:
             problem = new_value(row, self.query_one("#value", Input).value, self.app.settings)[1]
-            keep = f"Enter saves it · {shown_key('app.back')} leaves it as it is"
+            keep = f"Enter saves it · {shown_key('app.back')} cancels"
             lines[2:] = [Content.styled(f"✗ {problem}", "$text-error") if problem else Content.styled(keep, MUTED)]
         line.show(Content("\n").join(lines), layout=True)
 

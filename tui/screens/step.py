@@ -41,8 +41,8 @@ from .base import BoardApp, is_ascii_only
 
 
 _HINT = (
-    "a memory snapshot (torch.cuda.memory._dump_snapshot, vramtop run --snapshot-on-oom, vramtop snapshot PID), which "
-    "is read without executing anything in it"
+    "a memory snapshot (torch.cuda.memory._dump_snapshot, vramtop run --snapshot-on-oom, vramtop snapshot PID); "
+    "vramtop never executes its contents"
 )
 _LOG_HINT = "; or a log with torch's out-of-memory message"
 
@@ -83,7 +83,7 @@ class OpenFileScreen(AskScreen[OpenedFile]):
             raise InputError("type the path of a file")
         content = read_crash_file(name)
         if self._only_snapshots and isinstance(content, CrashLog):
-            raise InputError(f"{name}: it is not a memory snapshot")
+            raise InputError(f"{name}: not a memory snapshot")
         return OpenedFile(name=name, content=content)
 
 
@@ -462,7 +462,7 @@ def observed_line(snapshot: MemorySnapshot, name: str) -> Content:
         place = f", at {failed.place}" if failed.place else ""
         words.append(f"✗ {size_text(failed.tried_bytes)} more failed{where}{place}")
     if snapshot.timeline is None:
-        words.append("no history: only its end is known")
+        words.append("no history: only the final state is known")
     words.append(name)
     return Content(printable("  ".join(words)))
 
@@ -581,8 +581,8 @@ _WIDE_COLUMNS = 110
 """From this width on the legend uses the long words."""
 _BESIDE_COLUMNS = 100
 """From this width on what was observed stands beside the budget, below it otherwise."""
-TRACING = "Tracing the step. Until then: the phases of the closed form, each at its peak."
-_NO_TRACE = "This job's step has no trace: shown are the phases of the closed form, each at its peak."
+TRACING = "Tracing the step. Until then, this shows the closed form's phases, each at its peak."
+_NO_TRACE = "This job's step has no trace. This shows the closed form's phases, each at its peak."
 
 
 class StepScreen(Screen[None]):

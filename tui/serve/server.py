@@ -107,7 +107,7 @@ class BrowserServer:
             await stop.wait()
         except OSError as error:
             raise InputError(
-                f"--listen {host}:{port}: nothing can listen there: {error.strerror or error}; choose another"
+                f"--listen {host}:{port}: cannot listen there: {error.strerror or error}; choose another"
             ) from None
         finally:
             watch.cancel()
@@ -153,10 +153,13 @@ class BrowserServer:
         host = request.headers.get("Host")
         if not self._guard.hosts.allow(host):
             raise web.HTTPForbidden(
-                text="This server is asked by another name than its own. Open the one that vramtop serve has printed.\n"
+                text=(
+                    "The request uses another host name than this server's. Open the address that vramtop serve "
+                    "printed.\n"
+                )
             )
         if not self._guard.knows(request.path):
-            raise web.HTTPNotFound(text="The address needs its token. Open it as vramtop serve has printed it.\n")
+            raise web.HTTPNotFound(text="The address needs its token. Open the address that vramtop serve printed.\n")
         if request.transport is not None:
             self._connections.forget(request.transport.get_extra_info("peername"))
         response = await handler(request)
@@ -183,11 +186,11 @@ class BrowserServer:
 
         if not self._guard.allows_origin(request.headers.get("Origin"), request.headers.get("Host")):
             raise web.HTTPForbidden(
-                text="Only a page of this server may ask for this. Open the one that vramtop serve has printed.\n"
+                text="Only this server's own pages may request this. Open the address that vramtop serve printed.\n"
             )
         if len(self._dashboards) >= MAX_DASHBOARDS:
             raise web.HTTPServiceUnavailable(
-                text=f"{MAX_DASHBOARDS} pages are open, which is the most. Close one, then load this page again.\n"
+                text=f"{MAX_DASHBOARDS} pages are open, the maximum. Close one, then reload this page.\n"
             )
         from textual_serve.download_manager import DownloadManager
 

@@ -63,10 +63,10 @@ def terminal_facts(environ: Mapping[str, str], system: SystemFacts, output: Text
 def terminal_issues(facts: TerminalFacts) -> Iterator[Issue]:
     """Yield what keeps the dashboard from opening, or from being drawn in full."""
     if facts.dumb:
-        sentence = f"TERM={facts.term or ''}: the dashboard does not open in such a terminal; use vramtop --once"
+        sentence = f"TERM={facts.term or ''}: the dashboard cannot open in this terminal; use vramtop --once"
         yield Issue(severity="note", sentence=sentence)
     if facts.ascii_only:
-        sentence = "drawn in ASCII: the locale or encoding is not UTF-8, or --ascii was given"
+        sentence = "ASCII drawing: the locale or encoding is not UTF-8, or --ascii is given"
         yield Issue(severity="note", sentence=sentence)
     small = (facts.columns or _MIN_COLUMNS) < _MIN_COLUMNS or (facts.lines or _MIN_LINES) < _MIN_LINES
     if small:

@@ -182,7 +182,10 @@ def test_the_allocators_settings_are_those_of_the_given_environment() -> None:
     growing = estimate(JOBS["mixed"], method="traced", python=sys.executable, environ=conf)
     assert growing.peak.reserved_bytes < usual.peak.reserved_bytes
     assert growing.peak.allocated_bytes == usual.peak.allocated_bytes
-    assert any("PYTORCH_CUDA_ALLOC_CONF sets the allocator: expandable_segments:True." in sentence for sentence in growing.assumptions)
+    assert any(
+        "PYTORCH_CUDA_ALLOC_CONF sets the allocator: expandable_segments:True." in sentence
+        for sentence in growing.assumptions
+    )
     assert any("'no_such_thing' is not known" in sentence for sentence in growing.warnings)
     formula, usual = estimate(JOBS["mixed"], environ=conf), estimate(JOBS["mixed"], environ={})
     assert any("set by PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True" in text for text in formula.assumptions)

@@ -34,7 +34,7 @@ def ended() -> None:
 def test_each_change_of_fit_is_reported_once(row: Callable[..., PendingRow]) -> None:
     events = FitEvents()
     assert events.update([row(True, None)]) == ()
-    assert events.update([row(False, 7.0)]) == ("sft; rm fits no longer",)
+    assert events.update([row(False, 7.0)]) == ("sft; rm no longer fits",)
     assert events.update([row(False, 7.0)]) == ()
     assert events.update([row(True, 9.0)]) == ("sft; rm fits now",)
 
@@ -73,7 +73,7 @@ def test_desktop_notifications_by_terminal(environ: dict[str, str], sequence: st
 
 def test_a_program_that_is_not_rehearsed_has_the_keys_that_ask_to_run_it() -> None:
     row = PendingRow(job=JOB, problem="not rehearsed: vramtop rehearse job.toml runs the program without a GPU")
-    assert pending_line(row, 90, now=0.0).plain.rstrip().endswith("not rehearsed: f, then Ctrl+R asks to run it")
+    assert pending_line(row, 90, now=0.0).plain.rstrip().endswith("not rehearsed: press f, then Ctrl+R to run it")
     assert "vramtop rehearse job.toml" in pending_line(row, 90, now=0.0, asks=False).plain
 
 

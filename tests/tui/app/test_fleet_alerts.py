@@ -135,7 +135,7 @@ def test_the_options_are_accepted_over_many_hosts(source: list[str], capsys: pyt
     assert main([*source, *alerts]) == 2
     assert "the dashboard needs a terminal" in capsys.readouterr().err  # and nothing about the alerts
     assert main([*source, *alerts, "--once"]) == 2
-    assert "--on-alert is for the dashboard; --once reads once" in capsys.readouterr().err
+    assert "--on-alert is for the dashboard, not for --once" in capsys.readouterr().err
 
 
 def test_many_alerts_of_one_kind_take_few_lines_and_others_stay_in_sight() -> None:

@@ -48,7 +48,9 @@ def test_what_is_wrong_with_a_colour_is_one_sentence() -> None:
     assert "is not a colour" in problem(bad=("red", "blue"))
     for former in ("over", "hot", "light.bad"):
         sentence = problem(**{former.replace(".", "__"): "red"})
-        assert sentence.startswith(f"colours.{former} is no longer a setting and is ignored: there are good, bad, ")
+        assert sentence.startswith(
+            f"colours.{former} is no longer a setting and is ignored; the colours are good, bad, "
+        )
 
 
 def test_every_component_and_every_status_has_a_colour_that_can_be_chosen() -> None:
@@ -74,7 +76,7 @@ async def test_a_colour_that_hardly_stands_out_is_a_warning(make_app: MakeApp) -
         notices = [notice.message for notice in app._notifications]
         assert len(notices) == 1
         assert re.match(
-            r"colours\.weights = #111418 has a contrast of only 1\.\d with the ground of vramtop-dark", notices[0]
+            r"colours\.weights = #111418 has a contrast of only 1\.\d with the background of vramtop-dark", notices[0]
         )
         assert STATUSES["over"].letter == "▲"  # the sign stays
 
@@ -119,7 +121,7 @@ def test_config_names_what_is_wrong_and_refuses_what_is_no_colour(
     monkeypatch.setenv("VRAMTOP_CONFIG", str(file))
     assert main(["config", "colours"]) == 2
     err = capsys.readouterr().err
-    assert f"{file}, line 3: colours.wieghts: nothing has this colour; the nearest is weights; it is left out" in err
+    assert f"{file}, line 3: colours.wieghts: nothing has this colour; the nearest is weights; ignoring it" in err
     assert f"{file}, line 4: colours.good: 'rot' is not a colour" in err
     assert main(["config", "colours.bad", "rot"]) == 2
     assert "'rot' is not a colour" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_a_command_that_takes_too_long_is_ended_with_what_it_started(tmp_path: P
     pid = tmp_path / "pid"
     for seconds in (0.3, 3.0, 30.0):  # a busy machine needs longer to start the shell
         command = UserCommand("--on-alert", f"sleep 600 & echo $! > {pid}; wait", lambda _: None, seconds=seconds)
-        assert command.run({}) == f"--on-alert {command.command}: it was ended after {seconds:g} s"
+        assert command.run({}) == f"--on-alert {command.command}: it was killed after {seconds:g} s"
         if pid.exists() and pid.read_text():
             break
     until(lambda: gone(int(pid.read_text())))
@@ -85,5 +85,5 @@ def test_events_that_nobody_can_handle_in_time_are_left_out_with_one_notice(tmp_
     queue = CommandQueue(UserCommand("--on-alert", f"echo $$ > {pid}; exec sleep 600", said.append))
     for _ in range(60):
         queue.add({})
-    assert said == ["--on-alert: 50 events wait for the command; the next ones are left out"]
+    assert said == ["--on-alert: 50 events are waiting for the command; further events are dropped"]
     queue.end()

@@ -183,7 +183,7 @@ def test_lora_without_layers_has_those_of_peft_and_says_so(vramtop: Vramtop) -> 
     words = ("estimate", "gpt2", "--lora", "--json", "--method", "formula")
     found = valid_json("estimate", vramtop(*words).stdout)
     assert found["job"]["lora"]["targets"] == ["c_attn"]
-    assert found["notes"] == ["LoRA on c_attn, peft's default for this model; --lora-targets names others."]
+    assert found["notes"] == ["LoRA on c_attn, peft's default for this model; --lora-targets changes this."]
 
 
 @pytest.mark.slow

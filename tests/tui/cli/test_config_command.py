@@ -115,7 +115,7 @@ def test_one_setting_is_printed_changed_and_removed(run: Run, file: Path) -> Non
         (["dashboard.interval", "soon"], "dashboard.interval = soon: give a number between 0.1 and 86400"),
         (["dashboard", "1"], "dashboard is a table of settings, such as dashboard.interval"),
         (["--unset", "nonsense.at.all"], "there is no setting nonsense.at.all"),
-        (["theme", "--path"], "take no other setting"),
+        (["theme", "--path"], "cannot be combined with another setting"),
         (["colours.bad", "#12"], "'#12' is not a colour"),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_broken_file_opens_the_dashboard_with_defaults_and_a_notice(
     write(file, "[dashboard]\na = 1\nb = 1\nc = 1\nd = 1\ne = 1\n")
     assert run()[0] == 0
     assert len(notices_of(opened[1])) == 4
-    assert notices_of(opened[1])[-1] == "2 more wrong in the settings: vramtop config says what."
+    assert notices_of(opened[1])[-1] == "2 more problems in the settings; vramtop config lists them."
     write(file, '[dashboard]\ngpu = ["3-2"]\n[alerts]\nquiet_hours = "07:00-7:00"\n')  # refused where they are typed
     assert run()[0] == 0
     assert len(notices_of(opened[2])) == 2
@@ -263,7 +263,7 @@ def test_a_python_that_is_not_there_is_said_and_one_that_is_typed_is_refused(run
     write(file, '[estimates]\npython = "/nowhere/python"\n')
     code, _, err = run("estimate", "gpt2", "--method", "formula")
     assert code == 0
-    assert err.startswith(f'vramtop: {file}, line 2: estimates.python = "/nowhere/python": there is no such program')
+    assert err.startswith(f'vramtop: {file}, line 2: estimates.python = "/nowhere/python": no such program')
 
 
 def test_a_group_of_hosts_stands_for_its_hosts(run: Run, file: Path, tmp_path: Path) -> None:
@@ -277,14 +277,14 @@ def test_a_group_of_hosts_stands_for_its_hosts(run: Run, file: Path, tmp_path: P
     assert {"n1", "n2", "other"} <= set(words)
     code, _, err = run("--host", "@tain", "--once")
     assert code == 2
-    assert "there is no group tain; those of your settings are train" in err
+    assert "there is no group tain; your settings have train" in err
 
 
 def test_a_prometheus_without_an_address_is_that_of_the_settings_and_its_token_goes_to_no_other(
     run: Run, file: Path, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
-    assert "prometheus.url in your settings" in run("--prometheus", "--once")[2]
+    assert "or set prometheus.url" in run("--prometheus", "--once")[2]
     write(file, f'[prometheus]\nurl = "http://127.0.0.1:9"\ntoken_file = "{token}"\n')
     code, _, err = run("--once", "--prometheus")
     assert code != 0
@@ -317,5 +317,5 @@ def test_the_doctor_says_that_the_settings_are_wrong_without_their_text(run: Run
     write(file, '[alerts]\nsignal = "loud-host-7"\n')
     code, out, _ = run("doctor", "--json")
     assert code in (0, 3)
-    assert "something is wrong in the settings; vramtop config says what" in out
+    assert "something is wrong in the settings; vramtop config shows the details" in out
     assert "loud-host-7" not in out

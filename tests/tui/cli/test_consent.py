@@ -194,4 +194,4 @@ def test_another_users_program_never_runs(
 def test_a_job_file_without_a_program_is_not_rehearsed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "job.toml").write_text('[model]\nid = "gpt2"\n')
     assert main(["rehearse", "job.toml"]) == 2
-    assert "job.toml has no [program] that could be rehearsed" in capsys.readouterr().err
+    assert "job.toml has no [program] to rehearse" in capsys.readouterr().err

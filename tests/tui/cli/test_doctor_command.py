@@ -94,7 +94,7 @@ def test_without_utf8_the_report_is_ascii_in_80_columns(doctor):
     done = doctor(PYTHONIOENCODING="", PYTHONUTF8="0", LC_ALL="C")
     assert done.stdout.isascii()
     assert max(map(len, done.stdout.splitlines())) <= 80
-    assert "drawn in ASCII: the locale" in " ".join(done.stdout.split())
+    assert "ASCII drawing: the locale" in " ".join(done.stdout.split())
 
 
 def test_a_missing_python_is_a_usage_error(doctor):
@@ -143,7 +143,7 @@ def test_issues_are_printed_first_and_then_each_fact_with_its_name():
     for words in (
         "driver version 580.65.06 · cuda version 13.0", "NVIDIA H100 80GB HBM3", "GPU-12345678...", "total 80.00 GiB",
         "not read power_w NOT_SUPPORTED", "processes 2 · processes seen 2 · processes of others 1", "root no",
-        "TERM=dumb: the dashboard does not open", "path ~/.../bin/python · named by VIRTUAL_ENV", "set aside 1",
+        "TERM=dumb: the dashboard cannot open", "path ~/.../bin/python · named by VIRTUAL_ENV", "set aside 1",
         "settings not at their defaults: dashboard.sort",
     ):  # fmt: skip
         assert words in flat

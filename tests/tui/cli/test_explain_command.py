@@ -58,7 +58,7 @@ def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]
 def test_a_log_without_a_job(log: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", log, "--no-ascii"]) == 0
     out = capsys.readouterr().out
-    assert "GPU memory ran out (rank 1, GPU 1, line 2): 2.00 GiB asked for, 1.00 GiB free" in out
+    assert "GPU memory ran out (rank 1, GPU 1, line 2): 2.00 GiB requested, 1.00 GiB free" in out
     assert "also line 3: a process was killed" in out
     assert "reserved by PyTorch, unused" in out
     assert "give it with --job JOB" in out
@@ -103,7 +103,7 @@ def test_the_rank_that_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixtur
     path.write_text(MESSAGE + MESSAGE.replace("rank1", "rank5").replace("2.00 GiB.", "3.00 GiB."))
     assert explained(capsys, str(path), "--rank", "5")["failure"]["memory"]["tried_bytes"] == 3 * 2**30
     assert main(["explain", str(path), "--rank", "9"]) == 2
-    assert "no failure of that rank; it has those of ranks 1, 5" in capsys.readouterr().err
+    assert "no error of that rank; it has errors of ranks 1, 5" in capsys.readouterr().err
 
 
 def test_a_snapshot_beside_its_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +111,7 @@ def test_a_snapshot_beside_its_job(tmp_path: Path, capsys: pytest.CaptureFixture
     path.write_bytes(pickle.dumps(training_crash()))
     assert main(["explain", str(path), *JOB]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "500 MiB asked for, 120 MiB free; in the forward pass, at loss/loss_utils.py:36" in out
+    assert "500 MiB requested, 120 MiB free; in the forward pass, at loss/loss_utils.py:36" in out
     assert "PREDICTED, FORWARD" in out
     assert "4 activations llama/modeling_llama.py:155 forward" in out
 
@@ -138,8 +138,8 @@ def test_a_snapshot_of_a_run_that_goes_on(tmp_path: Path, capsys: pytest.Capture
     path.write_text(json.dumps(run.snapshot(5)))
     assert main(["explain", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "no allocation had failed" in out
-    assert "35 MiB reserved in 2 segments, of them 5 MiB unused: 1 free block, the largest 5 MiB" in out
+    assert "no allocation failed" in out
+    assert "35 MiB reserved in 2 segments, 5 MiB unused: 1 free block, the largest 5 MiB" in out
     assert explained(capsys, str(path))["snapshot"]["components"] == {"weights": 30 * 2**20}
 
 
@@ -164,7 +164,7 @@ def test_the_launch_line_of_the_log_is_the_job_if_it_can_be_read(
     Path("train.py").unlink()
     found = explained(capsys, "log")
     assert found["budget"] is None
-    assert "does not tell the job here" in found["notes"][0]
+    assert "cannot read the job from the log's launch line" in found["notes"][0]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_the_launch_line_of_the_log_is_the_job_if_it_can_be_read(
         (
             "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3221225472 "
             "bytes.\n     preallocated temp allocation:    3.00GiB\n",
-            "GPU memory ran out (JAX/XLA, line 1): 3.00 GiB asked for",
+            "GPU memory ran out (JAX/XLA, line 1): 3.00 GiB requested",
         ),
         (
             "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.25GiB (rounded to 2415919104)requested by op "
@@ -189,9 +189,9 @@ def test_the_launch_line_of_the_log_is_the_job_if_it_can_be_read(
         ("RuntimeError: Unable to find a valid cuDNN algorithm\n", "Possible: GPU memory may have run out (cuDNN)"),
         (
             MESSAGE.removeprefix("[rank1]: ") + "WARNING attempting to recover from OOM in forward/backward pass\n",
-            "GPU memory ran out, and the program went on (GPU 1, line 1)",
+            "GPU memory ran out, and the program continued (GPU 1, line 1)",
         ),
-        (MESSAGE.replace("16.00 GiB is", "30.00 GiB is"), "what was held, more than the GPU has, 23."),
+        (MESSAGE.replace("16.00 GiB is", "30.00 GiB is"), "memory in use, more than the GPU has, 23."),
     ],
 )
 def test_who_else_says_that_memory_ran_out(
@@ -203,7 +203,7 @@ def test_who_else_says_that_memory_ran_out(
     out = capsys.readouterr().out
     assert words in " ".join(out.split())
     assert "also line" not in out
-    assert ("The job is not known" in out) == ("out of memory. Tried" in lines or "ValueError" in lines)
+    assert ("The job is unknown" in out) == ("out of memory. Tried" in lines or "ValueError" in lines)
     assert explained(capsys, str(path))["failures"][0]["line"] == 1
 
 
@@ -212,7 +212,7 @@ def test_what_is_not_understood_is_shown_and_not_denied(tmp_path: Path, capsys: 
     path.write_text("loss 0.1\nfrobnicator: the arena is out of memory\n")
     assert main(["explain", str(path)]) == 3
     out = " ".join(capsys.readouterr().out.split())
-    assert "Not understood: a line that may say that memory ran out line 2: frobnicator: the arena is out of" in out
+    assert "Not understood: a line that may be an out-of-memory error line 2: frobnicator: the arena is out of" in out
     assert main(["explain", str(path), "--json"]) == 3
     found = json.loads(capsys.readouterr().out)
     require_valid("explain", found)
@@ -276,7 +276,7 @@ def test_the_text_of_a_log_cannot_move_the_cursor(tmp_path: Path, capsys: pytest
         (("--gpu-memory", "much"), "size 'much' is not understood"),
         (("--set", "nothing"), "nothing"),
         (("--set", "training.micro_batch=4"), "give it with --job JOB"),
-        (("--rank", "7"), "has no failure of that rank; it has those of rank 1"),
+        (("--rank", "7"), "has no error of that rank; it has errors of rank 1"),
         (("second.log",), "unexpected: second.log"),
     ],
 )
@@ -298,7 +298,7 @@ def test_of_a_snapshot_without_history_and_stacks_nothing_is_claimed(
     path.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [[]]}))
     assert main(["explain", str(path), *JOB]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "whether one had failed is not known" in out
+    assert "it is unknown whether an allocation failed" in out
     assert "unknown 1.00" in out
     assert "weights n/a" in out
     block["size"] = "much"
@@ -315,7 +315,7 @@ def test_a_host_out_of_memory_kill_asks_for_a_job_for_what_it_says_of_cpu_ram(
     assert main(["explain", str(path)]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "The host ran out of memory" in out
-    assert "what would have fitted" not in out
+    assert "changes that would have fit" not in out
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_attach_does_not_blame_gpus_that_do_not_list_the_process(
     idle = run(make_snapshot([make_gpu(0)]), *words)
     hangs = unread(make_gpu(0), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
     blind = run(make_snapshot([hangs]), *words)
-    assert "it is not on any GPU that is visible here" in idle[1]
+    assert "it is not on a GPU that is visible here" in idle[1]
     assert "vramtop cannot read its memory use" in blind[1]
 
 

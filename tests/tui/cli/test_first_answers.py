@@ -296,7 +296,7 @@ def test_two_ways_to_offload_are_one_and_labels_make_a_classifier(capsys: pytest
     assert found["budget"]["job"]["model"]["task"] == "sequence-classification"
     alone = answer("llama-3.2-1b --grpo --max-completion-length 4096", capsys)
     assert alone["budget"]["job"]["training"]["sequence_length"] == 4096 + 512
-    assert any("--max-prompt-length: 512 tokens are counted" in note for note in alone["notes"])
+    assert any("--max-prompt-length: 512 tokens are assumed" in note for note in alone["notes"])
 
 
 def test_weights_of_few_bits_are_not_left_in_cpu_ram(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,7 @@ def test_flags_of_the_dashboard_are_in_groups_and_those_of_every_command_are_las
     assert "--on-fit" in sections["jobs"]
     assert "--replay" in sections["recordings"]
     assert "VRAMTOP_SSH" in sections["several hosts, over ssh"]
-    assert "VRAMTOP_PROMETHEUS_PASSWORD" in " ".join(sections["many hosts, from a Prometheus"].split())
+    assert "VRAMTOP_PROMETHEUS_PASSWORD" in " ".join(sections["many hosts, from Prometheus"].split())
     assert list(sections)[-2] == "flags of every command"
     assert list(sections)[-1].startswith("Exit codes: 0 the dashboard was quit")
     assert "--json" not in sections["flags"]
@@ -130,7 +130,7 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
         (["llama3-8b", "--gpu", "a100-40gb"], "there is no command or model 'llama3-8b'; did you mean"),
         (["gpt2", "h100", "--lora"], "h100: write --gpu-type h100"),
         (["gpt2", "lora"], "lora: write --lora"),
-        (["fit", "gpt2", "--compile", "maybe"], "maybe: neither a flag nor the value of one; beside the job gpt2"),
+        (["fit", "gpt2", "--compile", "maybe"], "maybe: unexpected word; after the job gpt2"),
         (["gpt2", "--seq-len", "abc"], "vramtop: --seq-len: 'abc' is not a number of tokens, such as 4096 or 4k"),
         (["gpt2", "--set", "training.micro_batch=x"], "the command line: training.micro_batch = 'x' is not a whole"),
         (["gpt2", "--gpu", "foo"], "--gpu foo: no GPU 'foo' in the catalogue; known are h100, a100-80gb, 4090 and"),
@@ -156,20 +156,20 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
             ["fit", "gpt2", "--context-paralel", "2"],
             "there is no flag --context-paralel; did you mean --context-parallel",
         ),
-        (["fit", "gpt2", "--gpus", "0,1"], "--gpus: it takes a number of GPUs; to choose them, write --gpu 0,1"),
+        (["fit", "gpt2", "--gpus", "0,1"], "--gpus: it takes a number of GPUs; to choose GPUs, write --gpu 0,1"),
         (["fit", "gpt2", "--gpus", "8xh100", "--card", "a100"], "names a100, and --gpus names h100; give one"),
-        (["fit", "gpt2", "--offload"], "say what moves to CPU RAM: --cpu-offload optimizer, --cpu-offload all"),
+        (["fit", "gpt2", "--offload"], "choose --cpu-offload optimizer, --cpu-offload all"),
         (["fit", "gpt2", "--lion"], "there is no flag --lion; write --optimizer lion"),
         (["fit", "gpt2", "--fsdp2"], "there is no flag --fsdp2; write --strategy fsdp2"),
         (["fit", "gpt2", "--8xh100"], "there is no flag --8xh100; write --gpu-type 8xh100"),
-        (["fit", "gpt2", "--ppo"], "no flag stands for this method; give the launch line"),
+        (["fit", "gpt2", "--ppo"], "no flag describes this method; give the launch line"),
         (["fit", "gpt2", "--act-ckpt"], "there is no flag --act-ckpt; did you mean --activation-checkpointing?"),
         (["fit", "gpt2", "--grad-ckp"], "there is no flag --grad-ckp; did you mean --grad-ckpt?"),
         (["fit", "gpt2", "--use-ddp"], "there is no flag --use-ddp; see vramtop fit --help"),
         (["fit", "gpt2", "--rewards"], "there is no flag --rewards; did you mean --reward?"),
-        (["rehearse", "--bf16", "--", "python"], "--bf16 describes a job, as vramtop fit takes it"),
-        (["rehearse", "gpt2"], "gpt2 is no program; vramtop estimate gpt2 --method traced runs a step of a model"),
-        (["rehearse", "--gpu", "8xh100", "--", "python", "x.py"], "one process on one GPU is rehearsed"),
+        (["rehearse", "--bf16", "--", "python"], "--bf16 describes a job for vramtop fit"),
+        (["rehearse", "gpt2"], "gpt2 is not a program; vramtop estimate gpt2 --method traced traces a step of a model"),
+        (["rehearse", "--gpu", "8xh100", "--", "python", "x.py"], "a rehearsal is one process on one GPU"),
         (["fit", "gpt2", "batch_size=4"], "batch_size=4: write --batch-size 4"),
         (["fit", "gpt2", "training.loss=full"], "training.loss=full: write --set training.loss=full"),
         (["fit", "llama3"], "did you mean llama-3-8b, llama-3.1-8b"),

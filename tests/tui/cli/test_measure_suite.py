@@ -101,13 +101,13 @@ def test_a_model_that_is_code_is_looked_for_beside_the_table(table: Path) -> Non
     ("before", "after", "sentence"),
     [
         ('model = "small", attention', 'model = "smal", attention', "steps, job 2: [models.smal] is not in the table"),
-        ('attention = "eager"', 'atention = "eager"', "steps, job 2: there is no key atention"),
+        ('attention = "eager"', 'atention = "eager"', "steps, job 2: unknown key atention"),
         ("micro_batch = 2", "micro_bach = 2", "steps, job 2: "),
-        ("steps = 6", "steps = 0", "no table of a suite: "),
-        ('name = "others"', 'nam = "others"', "no table of a suite: "),
-        ("[[part]]", TWICE, "twice: small bf16 stands there twice"),
+        ("steps = 6", "steps = 0", "not a suite: "),
+        ('name = "others"', 'nam = "others"', "not a suite: "),
+        ("[[part]]", TWICE, "twice: small bf16 occurs twice"),
         (TABLE, "part = []", "it has no job and no program"),
-        (TABLE, "part = [", "no table of a suite: "),
+        (TABLE, "part = [", "not a suite: "),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_a_table_is_said_with_its_place(table: Path, before: str, after: str, sentence: str) -> None:
@@ -123,8 +123,8 @@ def test_what_is_wrong_in_a_table_is_said_with_its_place(table: Path, before: st
     ("words", "sentence"),
     [
         (("--suite", "absent.toml"), "absent.toml: cannot be read: No such file"),
-        (("--suite", "absent.toml", "gpt2"), "absent.toml has jobs of its own"),
-        (("gpt2", "--cpu", "--out", "x.json"), "--out, --part and --again belong to --suite"),
+        (("--suite", "absent.toml", "gpt2"), "absent.toml lists its own jobs"),
+        (("gpt2", "--cpu", "--out", "x.json"), "--out, --part and --again need --suite"),
     ],
 )
 def test_wrong_calls_are_one_sentence(words: Sequence[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +135,7 @@ def test_wrong_calls_are_one_sentence(words: Sequence[str], sentence: str, capsy
 def test_an_unknown_part_names_those_that_there_are(measured: Suite) -> None:
     code, _, complaint = measured("--cpu", "--part", "3")
     assert code == 2
-    assert "--part 3: there is no such part, only 1 (steps), 2 (others)" in complaint
+    assert "--part 3: no such part; the suite has 1 (steps), 2 (others)" in complaint
 
 
 def test_a_suite_is_predicted_without_a_gpu(measured: Suite) -> None:
@@ -143,7 +143,7 @@ def test_a_suite_is_predicted_without_a_gpu(measured: Suite) -> None:
     assert code == 0
     assert [row["measured"]["measured"] for row in found["rows"]] == [None, None]
     assert all(row["formula"]["allocated_bytes"] > GIB for row in found["rows"])
-    assert "not installed: bitsandbytes, which 1 jobs need" in progress
+    assert "not installed: bitsandbytes (needed by 1 job)" in progress
 
 
 def test_a_suite_on_the_cpu_keeps_every_row_and_goes_on_where_it_stopped(measured: Suite, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_program_that_hangs_is_ended_with_its_children_and_its_figures_stay(
     table.write_text(TABLE.replace("seconds = 20", "seconds = 2"))
     code, found, _ = measured("--cpu", "--part", "others")
     [row] = found["rows"]
-    assert (code, row["error"], row["figures"]) == (0, "it was ended after 2 s", [{"name": "first"}])
+    assert (code, row["error"], row["figures"]) == (0, "it was killed after 2 s", [{"name": "first"}])
     until(
         lambda: (
             not Path(f"/proc/{pid.read_text()}").exists()
@@ -224,7 +224,7 @@ def test_what_there_is_no_time_for_is_left_and_said(table: Path, measured: Suite
     table.write_text(TABLE.replace('name = "others"', 'name = "others"\nminutes = 0.2'))  # the program may take 20 s
     code, found, progress = measured("--cpu", "--part", "others")
     assert (code, found["rows"]) == (3, [])
-    assert "others: no time for 1; the same command goes on with them" in progress
+    assert "others: no time left for 1; run the same command again to continue" in progress
 
 
 def test_a_program_that_is_absent_is_a_row(table: Path, measured: Suite) -> None:
@@ -367,7 +367,7 @@ def test_a_transformers_that_does_not_work_with_the_torch_is_said_and_needed(
     found_apart = _Libraries(transformers_has_torch=False)
     monkeypatch.setattr("vramtop.tui.cli.measuring.suite._Libraries.of", lambda _: found_apart)
     _, found, progress = measured("--part", "steps")
-    assert "not installed: a transformers for torch 2.11.0+cu130, which 2 jobs need" in progress
+    assert "not installed: a transformers for torch 2.11.0+cu130 (needed by 2 jobs)" in progress
     assert {row["error"] for row in found["rows"]} == {"needs a transformers for torch 2.11.0+cu130"}
 
 
@@ -377,4 +377,4 @@ def test_torch_without_cuda_is_said_before_anything_runs(
     monkeypatch.setattr("vramtop.tui.cli.measuring.suite.torch_build", lambda *_: TorchBuild(version="2.13.0"))
     code, _, complaint = measured()
     assert code == 3
-    assert "torch 2.13.0 of /opt/python was built without CUDA; nothing can be run" in complaint
+    assert "torch 2.13.0 of /opt/python was built without CUDA, so it cannot run anything" in complaint

@@ -66,7 +66,7 @@ def test_the_command_line_chooses_what_is_displayed_and_what_is_hidden_is_said(
     assert [line[:6] for line in lines if line.startswith("GPU") and "in use" in line] == ["GPU 0 ", "GPU 2 ", "GPU 3 "]
     assert "GPU 0 NVIDIA H100 80GB HBM3 73.0 of 80.0 GiB in use 6.5 free util 98 % 412 W 63 C" in lines
     assert {line.split()[1] for line in lines if line.startswith("pid")} == {"1", "3"}
-    assert "GPU 0 8.0 GiB 1 not displayed: --user ana,bo --gpu 0,2-3" in lines
+    assert "GPU 0 8.0 GiB 1 hidden by --user ana,bo --gpu 0,2-3" in lines
     read = board_json(board)
     assert [gpu["index"] for gpu in read["gpus"]] == [0, 2, 3]
     assert [process["pid"] for process in read["gpus"][0]["processes"]] == [1, 3]
@@ -95,9 +95,9 @@ def test_a_mistyped_choice_is_one_sentence(arguments, sentence, capsys) -> None:
 
 def test_before_a_command_they_are_refused(capsys) -> None:
     assert main(["--gpu", "0", "fit", "llama-3.1-8b"]) == 2
-    assert "--gpu 0 chooses what the dashboard and --once display; put it behind fit" in capsys.readouterr().err
+    assert "--gpu 0 filters the dashboard and --once; put it behind fit" in capsys.readouterr().err
     assert main(["--only", "mine", "doctor"]) == 2
-    assert capsys.readouterr().err.endswith("--only mine chooses what the dashboard and --once display\n")
+    assert capsys.readouterr().err.endswith("--only mine filters the dashboard and --once\n")
 
 
 def test_mine_is_the_user_who_asks() -> None:

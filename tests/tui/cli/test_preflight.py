@@ -170,5 +170,5 @@ def test_text_fits_80_columns_and_ascii_is_ascii(preflight: Preflight) -> None:
 def test_the_last_line_is_the_summary() -> None:
     well = CheckResult(name="a", status="pass", found="")
     unsure = CheckResult(name="b", status="warning", found="", unknown=True, decisive=True)
-    assert summary_line([well, well]) == "2 passed: no check found a problem that stops the job"
-    assert summary_line([well, unsure]) == "1 unknown, 1 passed: it is not known whether the job can start"
+    assert summary_line([well, well]) == "2 passed: no check found a problem that would stop the job"
+    assert summary_line([well, unsure]) == "1 unknown, 1 passed: it is unknown whether the job can start"

@@ -42,7 +42,7 @@ def test_a_program_is_rehearsed_for_a_card(tmp_path: Path, monkeypatch: pytest.M
     assert f"train.py: {sys.executable} train.py\n8,478,730 parameters" in out.replace("\n  ", " ")
     assert "A  128.0  train.py:6  1         float32  4096 x 8192" in out
     assert "torch (MiB): " in out
-    assert "vramtop fit --rehearse tells whether it fits" in out
+    assert "vramtop fit --rehearse shows whether it fits" in out
     assert "2 assumptions" in out
     assert main(["rehearse", "--json", "--out", "budget.json", "--steps", "2", *command]) == 0
     found = valid_json("estimate", capsys.readouterr().out)
@@ -122,7 +122,7 @@ def test_a_rehearsed_program_is_judged_as_a_job_is(tmp_path: Path, monkeypatch: 
     said = "No changes are suggested: train.py is rehearsed: change its flags and rehearse it again."
     assert found["notes"] == [said]
     assert main(["fit", "--rehearse", "--batch-size", "2", "--", "python", "train.py"]) == 2
-    assert "--batch-size describes a job; a program has its own flags, after --" in capsys.readouterr().err
+    assert "--batch-size describes a job; give a program's own flags after --" in capsys.readouterr().err
 
 
 def test_a_job_file_may_name_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

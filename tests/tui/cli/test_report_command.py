@@ -63,7 +63,7 @@ def test_the_users_own_history_an_export_and_a_foreign_history_are_read(run: Run
         ("missing.jsonl", None, "missing.jsonl: cannot be read: No such file or directory"),
         ("empty.jsonl", b"", "empty.jsonl: the file is empty; a recording is made with 'vramtop record FILE'"),
         ("notes.txt", b"hello\n", "notes.txt: not a vramtop recording; one is made with 'vramtop record FILE'"),
-        ("runs.jsonl", b'{"run": "3f2a", "observed": 3}\n', "runs.jsonl, line 1: no measured run"),
+        ("runs.jsonl", b'{"run": "3f2a", "observed": 3}\n', "runs.jsonl, line 1: not a measured run"),
     ],
 )
 def test_what_is_no_recording_and_no_history_is_one_sentence(

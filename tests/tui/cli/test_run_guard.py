@@ -84,8 +84,8 @@ def test_a_job_that_is_not_understood_starts_with_a_sentence_unless_strict(run: 
     line = (sys.executable, "-c", "print(1)")
     visible, _, err = run("--fit", line=line)
     assert visible == "all"
-    assert "fits is not known: " in err
-    assert "it is started all the same" in err
+    assert "cannot tell whether the job fits: " in err
+    assert "starting it anyway" in err
     code, _, err = run("--fit", "--strict", line=line)
     assert code == 3
     assert "it was not started (--strict)" in err

@@ -45,7 +45,7 @@ def test_output_that_is_not_read_is_no_error(line, code) -> None:
 def test_output_that_cannot_be_written_is_an_error(words) -> None:
     done = in_shell(f"{VRAMTOP} {words} > /dev/full")
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == "vramtop: the output cannot be written: No space left on device\n"
+    assert done.stderr == "vramtop: cannot write the output: No space left on device\n"
 
 
 @pytest.mark.parametrize("around", quick_every(3, ["{} < /dev/null", "echo | {}", "{} <&-", "{} >&-", "{} | cat"]))

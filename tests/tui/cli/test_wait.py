@@ -152,7 +152,7 @@ def test_the_program_to_start(words: list[str], launch: list[str] | None, progra
     ("words", "sentence"),
     [
         (["fit", "gpt2", "--wait", "--exec"], "--exec: give the command to start"),
-        (["fit", "gpt2", "--wait", "--exec", "no-such-program"], "no-such-program: there is no such program"),
+        (["fit", "gpt2", "--wait", "--exec", "no-such-program"], "no-such-program: no such program"),
         (["fit", "gpt2", "--timeout", "5"], "--timeout needs --wait"),
         (["fit", "gpt2", "--wait", "--gpu-memory", "80GiB"], "--wait waits for GPUs of this machine"),
     ],
@@ -175,12 +175,12 @@ def test_without_a_gpu_nobody_is_told_to_give_what_waiting_refuses(
     monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", NoDriver)
     assert main([*words, "--method", "formula"]) == 3
     assert capsys.readouterr().err == (
-        "vramtop: there is no driver; vramtop fit with --gpu-type or --gpu-memory judges another machine\n"
+        "vramtop: there is no driver; vramtop fit with --gpu-type or --gpu-memory checks another machine\n"
     )
 
 
 def test_exec_of_a_missing_program_is_an_input_error() -> None:
-    with pytest.raises(InputError, match="there is no such program"):
+    with pytest.raises(InputError, match="no such program"):
         program_to_start(build_parser().parse_args(["fit", "--wait", "--exec", "/nowhere/at/all"]), None)
 
 
@@ -223,8 +223,8 @@ def test_a_job_is_not_started_beside_one_that_grows(
     found = wait(judge, Reservations(tmp_path / "promises"), report=said.append, sleep=clock.sleep, clock=clock)
     assert (found.verdict, clock.time) == ("fits", 30.0)
     assert [sentence.partition("now; ")[2] for sentence in said] == [
-        "vramtop watches for 10 s whether what runs on GPU 0 grows",
-        "what runs on GPU 0 grows",
+        "vramtop checks for 10 s whether memory use on GPU 0 is growing",
+        "memory use on GPU 0 is growing",
     ]
 
 

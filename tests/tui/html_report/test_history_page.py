@@ -29,7 +29,7 @@ def test_each_run_has_its_prediction_beside_what_was_seen(runs: list[Measurement
 def test_a_run_outside_of_its_range_stands_out(runs: list[Measurement]) -> None:
     far = replace(runs[0], observed=replace(runs[0].observed, device_bytes=70 * 2**30))
     labels = [part.label for bar in history_plot([far]).bars for part in bar.segments]
-    assert "seen, outside of the range" in labels
+    assert "seen, outside the range" in labels
 
 
 def test_the_other_runs_correct_each_but_no_run_corrects_itself(runs: list[Measurement]) -> None:
@@ -47,7 +47,7 @@ def test_the_other_runs_correct_each_but_no_run_corrects_itself(runs: list[Measu
 
 
 def test_a_history_without_runs_has_a_report() -> None:
-    assert "no run has been measured yet" in history_page([], "history", corrected={}, made_by="vramtop 1")
+    assert "no runs have been measured yet" in history_page([], "history", corrected={}, made_by="vramtop 1")
 
 
 def test_names_of_models_are_text(runs: list[Measurement]) -> None:

@@ -220,9 +220,9 @@ def test_a_global_batch_is_divided() -> None:
         ("--strategy zero4", "--strategy: 'zero4' is not one of none"),
         (
             "--context 8192",
-            "--context: it splits each sequence over this many GPUs; for its length write --seq-len 8192",
+            "--context: it is the number of GPUs that share a sequence; for the length write --seq-len 8192",
         ),
-        ("--cp 8k", "--cp: it splits each sequence over this many GPUs; for its length write --seq-len 8k"),
+        ("--cp 8k", "--cp: it is the number of GPUs that share a sequence; for the length write --seq-len 8k"),
         ("--lora=all", "--lora: 'all' is not a whole number"),
         ("--num-processes 8 --tp 3", "8 GPUs cannot be split into groups of 3"),
         ("--global-batch-size 63 --num-processes 8", "a global batch of 63 cannot be divided by 8 GPUs"),
@@ -278,7 +278,7 @@ def test_arguments_of_trl_count_where_its_trainer_has_them() -> None:
     served, _ = loaded("--grpo", "--use-vllm", "--vllm-gpu-memory-utilization", "0.2")
     assert served.rollout == Rollout(engine="vllm", gpu_memory_utilization=0.2)
     assert loaded("--grpo", "--use-vllm", "--vllm-mode", "server")[0].rollout is None
-    with pytest.raises(InputError, match=r"about the completions of --grpo and --rloo; .* --engine vllm"):
+    with pytest.raises(InputError, match=r"only affects completions of --grpo and --rloo; .* --engine vllm"):
         loaded("--use-vllm")
 
 
@@ -299,7 +299,7 @@ def test_a_method_reads_as_its_trl_line(tmp_path: Path) -> None:
 
 
 def test_a_method_that_trains_is_none_of_inference() -> None:
-    with pytest.raises(InputError, match="--dpo is a way to train"):
+    with pytest.raises(InputError, match="--dpo is a training method"):
         loaded("--dpo", "--inference")
 
 

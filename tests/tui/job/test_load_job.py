@@ -51,7 +51,7 @@ def test_a_model_name_is_loaded_as_a_job_with_its_usual_task():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "nothing given"),
+        ("", "enter a job file"),
         ("none.yaml", "no such file"),
         ("nonesuch-9000", "no model"),
         ("echo hello world", "starts no Python script"),
@@ -66,7 +66,7 @@ def test_defaults_of_the_tool_are_named_as_assumed(capsys):
     """They are no loss: nothing is saved by a fit check."""
     assert main(["fit", "--gpu-type", "h100", "--method", "formula", "--json", "--", *LINE.split()]) == 1
     (note,) = [each for each in json.loads(capsys.readouterr().out)["notes"] if "training.optimizer" in each]
-    assert note.startswith("Not set where the job was read from, so assumed: ")
+    assert note.startswith("Assumed (the job does not set these): ")
     assert "training.micro_batch" not in note
 
 

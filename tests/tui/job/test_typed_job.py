@@ -40,11 +40,11 @@ def test_a_job_file_with_a_space_in_its_name(tmp_path: Path) -> None:
     [
         ("", "enter a job file"),
         ("vramtop fit", "enter a job file"),
-        ("gpt2 'x", "a quotation mark is not closed"),
-        ("gpt2 --qlroa", "a job has no such setting: --qlroa"),
+        ("gpt2 'x", "a quotation mark is missing"),
+        ("gpt2 --qlroa", "jobs have no such setting: --qlroa"),
         ("gpt2 --gpus 0", "0 is not a valid number of GPUs"),
         ("gpt2 --gpu-type 0xh100", "0 is not a valid number of GPUs"),
-        ("gpt2 --gpu 0", "--gpu 0: here give a card, such as h100"),
+        ("gpt2 --gpu 0", "--gpu 0: give a card, such as h100"),
         ("no-job.toml", "no-job.toml: no such file"),
     ],
 )

@@ -39,12 +39,12 @@ def test_a_key_and_a_list_of_keys_are_taken() -> None:
 )
 def test_an_unknown_id_names_the_nearest(wrong: str, nearest: str) -> None:
     found = check_keys({wrong: "z"})
-    assert found.problems == {wrong: f"keys.{wrong}: nothing has this name; the nearest is {nearest}"}
+    assert found.problems == {wrong: f"keys.{wrong}: no key setting has this name; the nearest is {nearest}"}
 
 
 def test_an_unknown_key_is_named() -> None:
     assert only_problem(fit__pin="strg+k").startswith("keys.fit.pin: 'strg+k' is not the name of a key; write it as")
-    assert "cannot be told from Tab" in only_problem(fit__pin="ctrl+i")
+    assert "and Tab are one key" in only_problem(fit__pin="ctrl+i")
     assert "give a key" in only_problem(fit__pin=5)
     assert "give a key" in only_problem(fit__pin=[])
     assert checked(fit__pin="f2,p")[0] == {"fit.pin": ("f2", "p")}
@@ -98,7 +98,7 @@ def test_keys_that_mean_the_same_are_no_clash_but_k_on_the_dashboard_is() -> Non
 def test_what_works_in_fields_needs_a_key_that_is_no_text() -> None:
     assert "must work in fields" in only_problem(app__back="b")
     assert not checked(app__back=["escape", "B"])[1]
-    assert "could no longer be typed" in only_problem(app__palette="P")
+    assert "could then not be typed" in only_problem(app__palette="P")
 
 
 def test_keys_of_dialogs_are_fixed_and_a_file_that_has_one_is_told_so() -> None:

@@ -129,7 +129,8 @@ def test_config_names_what_is_wrong_with_the_keys(
     assert first.startswith(f"vramtop: {file}, line 2: keys.fit.pin: F9 is taken by fit.copy (fit check: copy ")
     assert second.startswith(f"vramtop: {file}, line 3: keys.dashboard.attach: f is taken by dashboard.fit_check")
     assert third == (
-        f"vramtop: {file}, line 4: keys.fit.pinn: nothing has this name; the nearest is fit.pin; its default stays"
+        f"vramtop: {file}, line 4: keys.fit.pinn: no key setting has this name; the nearest is fit.pin; using its "
+        "default"
     )
     assert fourth.startswith(f"vramtop: {file}, line 5: keys.app.help: 'nonsense' is not the name of a key")
 

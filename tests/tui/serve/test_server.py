@@ -73,7 +73,7 @@ async def test_letters_are_as_large_as_asked_within_bounds(served: Served, asked
 async def test_without_the_token_every_answer_is_the_same_and_says_nothing(served: Served, before: str) -> None:
     for name in (*FILES, "ws", "static/js/textual.js"):
         status, text, _ = await served.get(f"{before}/{name}")
-        assert (status, text) == (404, "The address needs its token. Open it as vramtop serve has printed it.\n")
+        assert (status, text) == (404, "The address needs its token. Open the address that vramtop serve printed.\n")
     assert await served.ask_for_socket(f"{before}/ws", Origin=served.root) == 404
 
 

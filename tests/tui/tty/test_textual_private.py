@@ -98,7 +98,7 @@ def use_the_dashboard(on_terminal) -> None:
     dashboard.wait_for("gpubox-3")
     before = len(dashboard.written)
     dashboard.type("?")
-    dashboard.wait_for("in sentences", since=before)
+    dashboard.wait_for("shows the full help", since=before)
     before = len(dashboard.written)
     dashboard.type("?")
     dashboard.wait_for("Keys", since=before)

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     budget = budget and budget_on_gpu(budget, gpu.cuda_total_bytes if gpu else None)
     comparison = _compare(attachment, budget, process) if budget else None
     if comparison and largest is None and snapshot and all(each.processes is not None for each in snapshot.gpus):
-        comparison = replace(comparison, sentence="it is not on any GPU that is visible here")
+        comparison = replace(comparison, sentence="it is not on a GPU that is visible here")
     driver = snapshot.source.driver_version if snapshot else None
     if budget and comparison and gpu and process and not missing and options.history:
         keep_reading(attachment, budget, comparison, gpu, process, driver=driver)

@@ -145,7 +145,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     settings: SettingsInForce = options.settings
     name = options.setting
     if name is not None and (options.unset or options.template or options.path):
-        raise InputError("--unset, --template and --path take no other setting")
+        raise InputError("--unset, --template and --path cannot be combined with another setting")
     if options.template:
         print(settings_template(), end="")
         return 0
@@ -183,7 +183,7 @@ def _value(name: str, settings: SettingsInForce) -> Value:
         return value
     key = _key_within(setting, name)
     if key not in value:
-        raise InputError(f"{name} is not set; vramtop config {setting.name} lists what is")
+        raise InputError(f"{name} is not set; vramtop config {setting.name} lists the ones that are")
     return value[key]
 
 
@@ -243,7 +243,7 @@ def _chosen(name: str) -> tuple[Setting, ...]:
     if of_table:
         return of_table
     if name in REMOVED:
-        raise InputError(f"{name} is no setting any more: {REMOVED[name]}")
+        raise InputError(f"{name} is no longer a setting: {REMOVED[name]}")
     near = nearest_name(name)
     raise InputError(f"there is no setting {name}; {f'did you mean {near}?' if near else 'vramtop config lists all'}")
 

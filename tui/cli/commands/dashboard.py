@@ -136,11 +136,13 @@ def _print_once(options: argparse.Namespace) -> int:
     """Print one reading, and why there is no dashboard."""
     name = os.environ.get("TERM", "")
     reason = (
-        f"a terminal of type {printable(name)} (TERM) cannot be drawn on" if name else "TERM is not set to a terminal"
+        f"vramtop cannot draw on a terminal of type {printable(name)} (TERM)"
+        if name
+        else "TERM is not set to a terminal"
     )
     if options.demo or options.replay:
-        raise InputError(f"{reason}, so no recording can be played on it")
-    print(f"vramtop: {reason}: printing one reading instead of the dashboard", file=sys.stderr)
+        raise InputError(f"{reason}, so vramtop cannot play a recording there")
+    print(f"vramtop: {reason}; printing one reading instead of opening the dashboard", file=sys.stderr)
     from . import once
 
     return once.run(options)

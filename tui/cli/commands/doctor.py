@@ -59,7 +59,7 @@ def _settings_issues(count: int) -> tuple[Issue, ...]:
     if not count:
         return ()
     what = "something is" if count == 1 else f"{count} things are"
-    return (Issue("warning", f"{what} wrong in the settings; vramtop config says what"),)
+    return (Issue("warning", f"{what} wrong in the settings; vramtop config shows the details"),)
 
 
 def _changed_settings(settings: "SettingsInForce") -> list[str]:

@@ -105,15 +105,12 @@ def would_fit(
 
 
 _GIVE_SIZE = (
-    "It does not say how large the GPU is: give --gpu-type NAME or --gpu-memory SIZE to see what would have fitted."
+    "The size of the GPU is unknown: give --gpu-type NAME or --gpu-memory SIZE to see which changes would have fit."
 )
 _GIVE_JOB = (
-    "The job is not known: give it with --job JOB or as a launch line after --, and what would have fitted is searched "
-    "for too."
+    "The job is unknown: give it with --job JOB or as a launch line after -- to see which changes would have fit."
 )
-_GIVE_HOST_JOB = (
-    "The job is not known: give it with --job JOB or as a launch line after --, to see what it was predicted to need."
-)
+_GIVE_HOST_JOB = "The job is unknown: give it with --job JOB or as a launch line after -- to see its prediction."
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -196,11 +193,11 @@ def _failure(options: argparse.Namespace, log: CrashLog | None, snapshot: Memory
     if of_rank.cause is None:
         ranks = sorted({each.rank for each in log.failures if each.rank is not None})
         have = (
-            f"it has those of rank{'s' if ranks[1:] else ''} {', '.join(map(str, ranks))}"
+            f"it has errors of rank{'s' if ranks[1:] else ''} {', '.join(map(str, ranks))}"
             if ranks
-            else "its failures do not name a rank"
+            else "its errors name no rank"
         )
-        raise InputError(f"--rank {options.rank}: {options.file} has no failure of that rank; {have}")
+        raise InputError(f"--rank {options.rank}: {options.file} has no error of that rank; {have}")
     return of_rank.cause
 
 
@@ -226,7 +223,7 @@ def _job(
         return load_from_options(options, launch), None
     if log is None or log.launch_line is None:
         if options.set:
-            raise InputError("--set changes a setting of the job, which is not known: give it with --job JOB")
+            raise InputError("--set changes a setting of the job, but the job is unknown: give it with --job JOB")
         cause = log.cause if log is not None else None
         if cause is not None and cause.kind == "gpu library" and cause.source is not None:
             return None, None  # of a program whose jobs are mostly not estimated
@@ -235,7 +232,7 @@ def _job(
         loaded = load_from_options(options, shlex.split(log.launch_line))
     except (VramtopError, ValueError) as error:
         reason = error.message.rstrip(".") if isinstance(error, VramtopError) else "its quotes do not match"
-        return None, f"The log's launch line does not tell the job here ({reason}): give it with --job JOB."
+        return None, f"vramtop cannot read the job from the log's launch line ({reason}): give it with --job JOB."
     return loaded, f"The job was read from the log's launch line: {log.launch_line[:200]}"
 
 

@@ -130,7 +130,7 @@ def _warn_of_exposure(address: ListenAddress, *, encrypted: bool, asks: bool) ->
     if address.is_loopback:
         return
     if not asks:
-        sentence = "whoever reaches this address sees names of users and jobs; --auth-user asks for a password"
+        sentence = "anyone who can reach this address sees names of users and jobs; --auth-user requires a password"
     elif not encrypted:
         sentence = "the password crosses the network unencrypted; --tls-cert and --tls-key encrypt it"
     else:
@@ -272,4 +272,4 @@ def _whole_faults(snapshot: Snapshot) -> dict[Hashable, str]:
 def _report_bug(traceback: str) -> None:
     path = save_fault(traceback)
     where = f"; the traceback is in {path}" if path else ""
-    print(f"vramtop: internal error, the metrics could not be made; please report it{where}", file=sys.stderr)
+    print(f"vramtop: internal error: the metrics could not be made; please report it{where}", file=sys.stderr)

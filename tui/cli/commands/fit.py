@@ -18,7 +18,7 @@ from ..fitting.waiting import Stillness, exec_program, program_to_start, wait_un
 from ..measured_runs import estimate_job
 from ..option_values import described_gpu
 
-_WAIT_ADVICE = "vramtop fit with --gpu-type or --gpu-memory judges another machine"
+_WAIT_ADVICE = "vramtop fit with --gpu-type or --gpu-memory checks another machine"
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:

@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise InputError("the dashboard needs a terminal; use --once for text or --once --json for scripts")
     if is_dumb_terminal():
-        raise InputError("this terminal cannot be drawn on (TERM); use --once for text")
+        raise InputError("vramtop cannot draw on this terminal (TERM); use --once for text")
     source: FleetSource
     if options.prometheus:
         client = _prometheus(options)
@@ -101,7 +101,7 @@ def read_once(options: argparse.Namespace) -> Fleet:
         finally:
             source.close()
         if not fleet.hosts:
-            raise VramtopError(fleet.notice or "Prometheus has no figures of GPUs")
+            raise VramtopError(fleet.notice or "Prometheus has no GPU metrics")
         return fleet
     remote = _remote_fleet(options, _hosts(options))
     try:
@@ -173,8 +173,8 @@ def _in_place_of_groups(text: str, groups: Mapping[str, str | tuple[str, ...]]) 
             hosts = groups[name]
             yield from [hosts] if isinstance(hosts, str) else hosts
         else:
-            known = f"; those of your settings are {', '.join(groups)}" if groups else " in your settings"
-            raise InputError(f"--host @{name}: there is no group {name}{known}; [hosts.groups] has them")
+            known = f"; your settings have {', '.join(groups)}" if groups else " in your settings"
+            raise InputError(f"--host @{name}: there is no group {name}{known}; define it in [hosts.groups]")
 
 
 def _is_attached(fleet: Fleet) -> bool:
@@ -206,7 +206,7 @@ def _refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None
         "--signal-fit": options.signal_fit != "none",
     }
     if options.once and options.on_alert:
-        raise InputError("--on-alert is for the dashboard; --once reads once")
+        raise InputError("--on-alert is for the dashboard, not for --once")
     for name, value in given.items():
         if value:
             raise InputError(f"{name} is for one machine, not for {flag}")
@@ -215,7 +215,7 @@ def _refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None
             f"--job with --once is for one machine; vramtop fit {options.job[0]} {flag} ... asks the hosts"
         )
     if options.job and len(options.job) > 1:
-        raise InputError(f"--job: one job at a time can be judged with {flag}")
+        raise InputError(f"--job: give one job at a time with {flag}")
 
 
 def _print_fleet(options: argparse.Namespace, fleet: Fleet) -> int:

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 def _choice(options: argparse.Namespace) -> Choice:
     if options.run is not None and (len(options.run) < _MIN_RUN_DIGITS or not options.run.isalnum()):
         raise InputError(
-            f"{options.run} is no run; give the first digits in the column RUN, {_MIN_RUN_DIGITS} at least"
+            f"{options.run} is not a run; give the first digits from the column RUN, at least {_MIN_RUN_DIGITS}"
         )
     return Choice(
         run=options.run,
@@ -88,9 +88,9 @@ def _forget(options: argparse.Namespace, choice: Choice, history: History) -> in
     if options.export is not None:
         raise InputError("--export and --forget are two steps: export first")
     if choice == Choice() and not options.all:
-        raise InputError("--forget needs to know what: a run of the list, --older-than 90d, another choice, or --all")
+        raise InputError("--forget needs a run of the list, --older-than 90d, another filter, or --all")
     if choice != Choice() and options.all:
-        raise InputError("--all forgets every run; leave it out, or leave out what chooses some")
+        raise InputError("--all forgets every run; leave out either --all or the filters")
     if options.run and len(history.list(choice)) > 1:
         raise InputError(f"several runs begin with {options.run}; give more digits")
     count = history.forget(choice)

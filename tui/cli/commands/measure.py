@@ -71,11 +71,9 @@ def _check(options: argparse.Namespace, launch: Sequence[str] | None) -> None:
     if options.gpu is not None and (options.cpu or options.predict):
         raise InputError(f"{'--cpu' if options.cpu else '--predict'} uses no GPU; leave out --gpu")
     if options.suite and (options.job or options.flags or options.set or launch is not None or options.search):
-        raise InputError(f"{options.suite} has jobs of its own; leave out other jobs, their settings and --search")
+        raise InputError(f"{options.suite} lists its own jobs; leave out other jobs, their settings and --search")
     if not options.suite and (options.out or options.part or options.again):
-        raise InputError(
-            "--out, --part and --again belong to --suite; for one job, --json prints what can be written to a file"
-        )
+        raise InputError("--out, --part and --again need --suite; for one job, redirect the output of --json to a file")
 
 
 def _measured(options: argparse.Namespace, launch: Sequence[str] | None, how: Measuring) -> _Result:

@@ -273,7 +273,7 @@ def _process_lines(board: Board, output: TextOutput) -> Iterator[str]:
         rows += [_process_cells(row) for row in gpu.rows if board.displays(row)]
         if board.hidden and (hidden := [row for row in gpu.rows if not board.displays(row)]):
             size = f"{format_gib(sum(row.process.used_bytes or 0 for row in hidden))} GiB"
-            words = f"{len(hidden)} not displayed: {board.hidden.by}"
+            words = f"{len(hidden)} hidden by {board.hidden.by}"
             rows.append(("", "", f"GPU {gpu.reading.label}", size, "", "", words))
         for each in (gpu, *gpu.devices):
             if each.unattributed_bytes:

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise errors[0]
     if not count:
         raise CannotTellError(
-            f"{path}: nothing was recorded because there was no reading; the driver may be hanging: see vramtop doctor"
+            f"{path}: nothing was recorded: no reading arrived, and the driver may be hanging; see vramtop doctor"
         )
     snapshots = "1 snapshot" if count == 1 else f"{count} snapshots"
     recorded: RecordJson = {"schema": 1, "file": str(path), "snapshots": count}

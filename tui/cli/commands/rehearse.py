@@ -29,7 +29,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         CannotTellError: the program ended before an optimizer had stepped.
     """
     if (options.gpus or 1) > 1:
-        raise InputError("one process on one GPU is rehearsed; name the card alone, as in --gpu-type h100")
+        raise InputError("a rehearsal is one process on one GPU; name the card alone, as in --gpu-type h100")
     options.gpu = None  # of fit, where it may be GPUs of this machine
     loaded = load_from_options(options, launch)
     gpu, memory_bytes = described_gpu(options, loaded.job)
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 def _compare(options: argparse.Namespace, loaded: LoadedJob, gpu: Gpu | None, pythons: Sequence[str]) -> int:
     """Print what differs between two rehearsals: by two interpreters, or with more arguments."""
     if len(pythons) > 2 or (options.compare is not None and len(pythons) > 1):
-        raise InputError("--python OLD --python NEW or --compare ARGUMENTS: one of the two is compared")
+        raise InputError("give either --python OLD --python NEW or --compare ARGUMENTS, not both")
     command = loaded.job.program.command if loaded.job.program else ""
     changes: list[dict[str, Any]] = [{"program.python": python} for python in pythons]
     names = tuple(pythons)

@@ -126,7 +126,9 @@ def _exported_runs(path: Path, text: bytes) -> tuple[Measurement, ...]:
         try:
             found.append(measurement_from_json(decode_json(line)))
         except (InputError, LimitError) as error:
-            raise InputError(f"{path}, line {number}: no measured run as vramtop history exports it: {error}") from None
+            raise InputError(
+                f"{path}, line {number}: not a measured run from vramtop history --export: {error}"
+            ) from None
     return tuple(sorted(found, key=lambda each: each.time, reverse=True))
 
 

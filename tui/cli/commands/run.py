@@ -67,5 +67,5 @@ def _snapshot_folder(given: str | None) -> str | None:
         return None
     folder = os.path.abspath(os.path.expanduser(given))  # noqa: PTH100, PTH111 - pathlib need not be loaded here
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):  # noqa: PTH112
-        raise InputError(f"--snapshot-on-oom: {folder} is no folder that can be written to")
+        raise InputError(f"--snapshot-on-oom: {folder} is not a writable folder")
     return folder

@@ -35,8 +35,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     guard = Guard(hosts=address.names(options.name))
     if not address.is_loopback:
         print(
-            f"vramtop: {address.host} can be reached from other machines, and the address with its token goes over the "
-            "network unencrypted; ssh -L, or a proxy with TLS, keeps it private",
+            f"vramtop: {address.host} is reachable from other machines, and the address with its token crosses the "
+            "network unencrypted; ssh -L or a TLS proxy keeps it private",
             file=sys.stderr,
         )
 
@@ -60,9 +60,11 @@ def _hint(port: int, *, allows_actions: bool) -> str:
         f"; over ssh: ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}" if "SSH_CONNECTION" in os.environ else ""
     )
     power = (
-        "can end your processes and read your files" if allows_actions else "sees what you see, and can change nothing"
+        "can end your processes and read your files"
+        if allows_actions
+        else ("can see everything you see, but change nothing")
     )
-    return f"open it in a browser{tunnel}; whoever has this address {power}; Ctrl-C stops"
+    return f"open it in a browser{tunnel}; anyone with this address {power}; Ctrl-C stops"
 
 
 def _dashboard_flags(options: argparse.Namespace, words: Sequence[str]) -> list[str]:
@@ -78,7 +80,7 @@ def _dashboard_flags(options: argparse.Namespace, words: Sequence[str]) -> list[
     if unknown:
         parser.reject(unknown)
     if given.command or given.once or given.json or given.host or given.hosts:
-        raise InputError("after -- serve takes flags of this machine's dashboard, such as --demo, --job or --user")
+        raise InputError("after --, serve takes flags of this machine's dashboard, such as --demo, --job or --user")
     flags = [] if options.allow_actions else ["--view-only"]
     flags += [] if options.history else ["--no-history"]
     flags += ["--show-secrets"] if options.show_secrets else []

@@ -25,7 +25,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """
     del launch
     with Progress(quiet=options.json) as progress:
-        progress(f"asking process {options.process}")
+        progress(f"waiting for process {options.process}")
         written = ask_for_snapshot(options.process, timeout=options.timeout)
     if options.json:
         found: SnapshotJson = {"schema": 1, "pid": options.process, "file": written.file, "bytes": written.bytes}

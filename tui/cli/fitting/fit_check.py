@@ -52,7 +52,7 @@ _VERDICT_WIDTH = len("! tight")
 _HEADINGS: dict[Verdict, str] = {
     "fits": "ways to make it fit, least costly first:",
     "tight": "nothing makes it fit; ways to make it tight, least costly first:",
-    "does_not_fit": "nothing makes it fit; what comes closest:",
+    "does_not_fit": "nothing makes it fit; closest changes:",
     "unknown": "ways to make it smaller:",
 }
 """Heading of the suggestions, by the verdict of the best one."""
@@ -338,8 +338,7 @@ def _cuda_visible_devices_note(verdict: FitResult) -> tuple[str, ...]:
     if clear or verdict.verdict not in ("fits", "tight"):
         return ()
     return (
-        "CUDA gives a program only one MIG device and no GPU beside it: start this job with "
-        f"CUDA_VISIBLE_DEVICES={names}.",
+        f"CUDA gives a program either one MIG device or whole GPUs: start this job with CUDA_VISIBLE_DEVICES={names}.",
     )
 
 

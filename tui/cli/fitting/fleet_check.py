@@ -84,4 +84,4 @@ def refuse_what_is_for_this_machine(options: argparse.Namespace) -> None:
     source = "--prometheus" if options.prometheus else "--host"
     for name, value in given.items():
         if value:
-            raise InputError(f"{name} cannot be combined with {source}, which asks hosts for their free memory now")
+            raise InputError(f"{name} cannot be combined with {source}, which asks hosts for their current free memory")

@@ -53,10 +53,10 @@ def guarded(options: argparse.Namespace, launch: Sequence[str], environ: Mapping
         check = _of_this_machine(check_here(options, loaded), launch)
         verdict = check.judge(check.budget)
     except VramtopError as error:
-        reason = f"whether the job fits is not known: {error.message.rstrip('.')}"
+        reason = f"cannot tell whether the job fits: {error.message.rstrip('.')}"
         if options.strict:
             raise CannotTellError(f"{reason}; it was not started (--strict)") from None
-        _say(f"{reason}; it is started all the same")
+        _say(f"{reason}; starting it anyway")
         return dict(environ)
     starts = verdict.verdict == "fits" if options.strict else _starts(verdict, check.budget)
     if not starts:

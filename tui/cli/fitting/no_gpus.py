@@ -91,7 +91,7 @@ def card_lines(cards: Sequence[Card], job: Job, output: TextOutput) -> Iterator[
             quantized = job.inference is not None and job.inference.weights not in ("auto", "bf16", "fp16", "fp32")
         fewer_bits = [] if quantized else ["--qlora" if trains else "--int4"]
         ways = ", or ".join([*fewer_bits, "a shorter --seq-len"])
-        yield from output.wrapped(f"it does not fit on any card of the catalogue{most}; try {ways}")
+        yield from output.wrapped(f"it fits on no card of the catalogue{most}; try {ways}")
         return
     split = next((card.split for card in cards if card.split), None)
     several = {_SHARDED: "; several GPUs: sharded with --fsdp", _SPLIT: "; several GPUs: split with --tp"}.get(

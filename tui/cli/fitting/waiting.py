@@ -50,8 +50,8 @@ class Stillness:
             del readings[0]
         start, before = readings[0]
         if now - start < _STILL_SECONDS:
-            return f"vramtop watches for {_STILL_SECONDS:.0f} s whether what runs on {device.label} grows"
-        return f"what runs on {device.label} grows" if before - free >= UNSEEN_BYTES else None
+            return f"vramtop checks for {_STILL_SECONDS:.0f} s whether memory use on {device.label} is growing"
+        return f"memory use on {device.label} is growing" if before - free >= UNSEEN_BYTES else None
 
 
 def program_to_start(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def program_to_start(options: argparse.Namespace, launch: Sequence[str] | None) 
     if not program:
         raise InputError("--exec: give the command to start, as in --exec python train.py, or a launch line after --")
     if look_up_program(program[0], os.environ.get("PATH")) is None:
-        raise InputError(f"--exec {program[0]}: there is no such program")
+        raise InputError(f"--exec {program[0]}: no such program")
     return program
 
 
@@ -146,7 +146,7 @@ def _reservation(label: str, verdict: FitResult, *, starts: bool) -> Reservation
     pid = os.getpid() if starts else os.getppid()
     started = start_time_of(pid)
     if started is None:
-        raise CannotTellError(f"Process {pid}, for which the memory would be reserved, has ended.")
+        raise CannotTellError(f"Process {pid}, which the memory would be reserved for, has ended.")
     return Reservation(
         pid=pid,
         start_time=started,

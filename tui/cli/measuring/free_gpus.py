@@ -44,7 +44,7 @@ from ..fitting.machine_gpus import committed_bytes, open_source, read_gpus, sele
 if TYPE_CHECKING:
     from ..json_types import MeasuredJson, MeasureJson, PredictedPeakJson
 
-ADVICE = "--cpu runs a tiny model on the CPU instead, and --predict only predicts"
+ADVICE = "--cpu runs a tiny model on the CPU instead; --predict only predicts"
 KEPT_BYTES = 512 * MIB
 """Stays free beside other programs: kernels that CUDA loads later, and small allocations of theirs."""
 KEPT_BYTES_OF_RANKS = 1536 * MIB
@@ -566,11 +566,11 @@ def measured_lines(found: MeasuredJob, output: TextOutput, search: BatchSearch |
     notes = [*found.notes, *([f"not predicted: {found.unpredicted}"] if found.unpredicted else [])]
     if step is not None and step.device == "cpu":
         notes.append(
-            "both are of a run on the CPU: without CUDA context, cuBLAS's workspaces and the allocator's cache, which "
-            "only a GPU has; vramtop estimate predicts these too"
+            "both figures are for the CPU, without CUDA context, cuBLAS workspaces and allocator cache; vramtop "
+            "estimate includes these"
         )
     if step is not None and step.device == "cpu" and found.job.parallel.cpu_offload != "none":
-        notes.append("on a CPU, what is offloaded to host memory counts as well")
+        notes.append("on a CPU, memory offloaded to the host is included")
     if step is not None and step.highest.retries:
         notes.append(f"the allocator freed its cache {step.highest.retries} times because memory was full")
     if notes:

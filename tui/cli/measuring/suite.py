@@ -146,13 +146,13 @@ def read_suite(path: Path) -> tuple[Part, ...]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, msgspec.ValidationError) as error:
-        raise InputError(f"{path}: no table of a suite: {error}") from None
+        raise InputError(f"{path}: not a suite: {error}") from None
     note_job_folder(path.parent)
     parts = tuple(_part(path, table, part) for part in table.part)
     names = [(part.name, name) for part in parts for name in part.names]
     twice = next((f"{part}: {name}" for part, name in names if names.count((part, name)) > 1), None)
     if twice is not None or not names:
-        raise InputError(f"{path}: {f'{twice} stands there twice' if twice else 'it has no job and no program'}")
+        raise InputError(f"{path}: {f'{twice} occurs twice' if twice else 'it has no job and no program'}")
     return parts
 
 
@@ -166,7 +166,7 @@ def chosen_parts(parts: Sequence[Part], wanted: Sequence[str]) -> tuple[Part, ..
     absent = next((key for key in wanted if key not in found), None)
     if absent is not None:
         known = ", ".join(f"{at} ({part.name})" for at, part in enumerate(parts, 1))
-        raise InputError(f"--part {absent}: there is no such part, only {known}")
+        raise InputError(f"--part {absent}: no such part; the suite has {known}")
     return tuple(found[key] for key in wanted) or tuple(parts)
 
 
@@ -179,7 +179,7 @@ def _job(path: Path, table: _Table, entry: Mapping[str, Any], where: str) -> Sui
     unknown = sorted(set(entry) - {"model", "attention", "seconds", *_TABLES})
     name = entry.get("model")
     if unknown or name not in table.models:
-        wrong = f"there is no key {unknown[0]}" if unknown else f"[models.{name}] is not in the table"
+        wrong = f"unknown key {unknown[0]}" if unknown else f"[models.{name}] is not in the table"
         raise InputError(f"{where}: {wrong}")
     model = {**table.models[name], **({"attention": entry["attention"]} if "attention" in entry else {})}
     if names_user_code(model.get("id")):
@@ -278,7 +278,7 @@ class Suite:
             timer.cancel()
         left = sum(self.file.results.row(part.name, name) is None for name in part.names)
         if left:
-            self.say(f"{part.name}: no time for {left}; the same command goes on with them")
+            self.say(f"{part.name}: no time left for {left}; run the same command again to continue")
         return left
 
     def _is_open(self, part: Part, name: str) -> bool:
@@ -386,7 +386,9 @@ def open_suite(
     if torch.problem is not None:
         raise CannotTellError(f"torch cannot be imported by {interpreter.path}: {torch.problem}")
     if gpus is not None and torch.cuda is None:
-        raise CannotTellError(f"torch {torch.version} of {interpreter.path} was built without CUDA; nothing can be run")
+        raise CannotTellError(
+            f"torch {torch.version} of {interpreter.path} was built without CUDA, so it cannot run anything"
+        )
     works = _Libraries.of(interpreter).transformers_has_torch
     cuda = {"cuda": torch.cuda} if torch.cuda else {}
     results = SuiteResults(
@@ -408,10 +410,10 @@ def open_suite(
     say(f"{gpus.name if gpus else 'no GPU: tiny models on the CPU'}; {interpreter.path}: {_listed(results.versions)}")
     for name in sorted(missing):
         count = sum(name in job.needs for part in parts for job in part.jobs)
-        say(f"not installed: {missing[name]}" + (f", which {count} jobs need" if count else ""))
+        say(f"not installed: {missing[name]}" + (f" (needed by {count} job{'s' * (count > 1)})" if count else ""))
     if gpus is not None and works:
         _try_gpu(how)
-    say(f"results: {file.path}" if file.path else "results are not kept; --out FILE keeps them")
+    say(f"results: {file.path}" if file.path else "results are not saved; --out FILE saves them")
     return Suite(
         parts=parts,
         folder=folder,

@@ -53,7 +53,7 @@ def run_program(command: Sequence[str], *, environ: Mapping[str, str], seconds: 
                 in_time = _has_ended(process, seconds)
         error = None
         if not in_time:
-            error = f"it was ended after {seconds:g} s{_last_line(errors)}"
+            error = f"it was killed after {seconds:g} s{_last_line(errors)}"
         elif process.returncode:
             error = f"it ended with code {process.returncode}{_last_line(errors)}"
         return Printed(tuple(_figures(output)), error)
@@ -70,7 +70,7 @@ def _figures(output: IO[str]) -> Iterator[dict[str, object]]:
             yield decode_json(line, dict[str, object])
         except LimitError as error:
             if line.strip():
-                yield {"name": f"line {number + 1}", "error": f"no object of JSON ({error}): {line.strip()[:200]}"}
+                yield {"name": f"line {number + 1}", "error": f"not a JSON object ({error}): {line.strip()[:200]}"}
 
 
 def _text_file() -> IO[str]:

@@ -126,4 +126,4 @@ def read_results(path: Path) -> SuiteResults:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except LimitError as error:
-        raise InputError(f"{path}: no results of a suite: {error}") from None
+        raise InputError(f"{path}: not the results of a suite: {error}") from None

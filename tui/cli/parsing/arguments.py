@@ -38,12 +38,11 @@ def add_report_arguments(parser: "Parser") -> None:
   vramtop report history --out measured.html  the runs of vramtop history
 """
     parser.epilog = (
-        "The file has everything in it: opening it loads nothing and runs no script. Budgets are those of the closed "
-        "form."
+        "The file is self-contained: it loads nothing and runs no script. Budgets come from the closed form."
     )
     text = (
-        "A recording, as vramtop record makes it; history: your measured runs; or a file of measured runs, as "
-        "vramtop history --export writes it (.jsonl), or another user's history.sqlite3."
+        "A recording made by vramtop record; history: your measured runs; or a file of measured runs from vramtop "
+        "history --export (.jsonl), or another user's history.sqlite3."
     )
     parser.add_argument("source", metavar="RECORDING|HISTORY", help=text)
     text = "The HTML file; -: standard output (default: the recording's name with .html, in the current folder)."
@@ -61,15 +60,15 @@ def add_serve_arguments(parser: "Parser") -> None:
   vramtop serve -- --demo           with flags of the dashboard
 """
     parser.epilog = (
-        "Whoever knows the address, which has a random token in it, sees the dashboard; it changes with each start. "
-        "Nothing can be changed from the browser (vramtop --view-only) unless --allow-actions is given. Pages and "
-        "their websocket are refused under other names than this machine's, and to pages of other servers. It needs "
+        "Anyone who knows the address sees the dashboard; the address contains a random token that changes with each "
+        "start. The browser cannot change anything (vramtop --view-only) unless you give --allow-actions. The server "
+        "refuses requests under names other than this machine's, and requests from other servers' pages. It needs "
         "textual-serve: pip install 'vramtop-budget[serve]'."
     )
     text = "Address to serve on: HOST:PORT, PORT, or :PORT for all addresses (default: 127.0.0.1 and a free port)."
     parser.add_argument("--listen", metavar="HOST:PORT", help=text)
     add_name_argument(parser)
-    text = "Let the browser do what the terminal can: end processes, check and save jobs, record."
+    text = "Allow all actions in the browser: end processes, check and save jobs, record."
     parser.add_argument("--allow-actions", action="store_true", help=text)
 
 
@@ -85,26 +84,28 @@ def add_export_arguments(parser: "Parser") -> None:
   vramtop export --textfile /var/lib/node_exporter/vramtop.prom
   vramtop export --print-rules > vramtop_rules.yml
 """
-    parser.epilog = (
-        "It runs until it is interrupted. What each metric means stands above it, in a line that begins with # HELP."
-    )
+    parser.epilog = "It runs until it is interrupted. A line that begins with # HELP above each metric explains it."
     text = "Address to serve on: HOST:PORT, PORT, or :PORT for all addresses (default: 127.0.0.1:10440)."
     parser.add_argument("--listen", metavar="HOST:PORT", help=text)
     add_name_argument(parser)
-    text = "Write the metrics to this file (.prom) at each reading, for node_exporter; without --listen only that."
+    text = (
+        "Write the metrics to this file (.prom) at each reading, for node_exporter; serves them too only with --listen."
+    )
     parser.add_argument("--textfile", metavar="FILE", help=text)
-    text = "Send the metrics to this OTLP endpoint too (HTTP); needs vramtop-budget[otlp]. Without --listen only that."
+    text = (
+        "Send the metrics to this OTLP endpoint (HTTP); serves them too only with --listen. Needs vramtop-budget[otlp]."
+    )
     parser.add_argument("--otlp", metavar="URL", help=text)
     parser.add_argument("--tls-cert", metavar="FILE", help="Certificate (PEM): serve HTTPS.")
     parser.add_argument("--tls-key", metavar="FILE", help="Its private key (PEM).")
-    text = "Certificate of the authority (PEM) that clients must have a certificate of."
+    text = "CA certificate (PEM) that client certificates must be signed by."
     parser.add_argument("--client-ca", metavar="FILE", help=text)
-    text = "Clients need this name and a password: from --password-file or VRAMTOP_EXPORT_PASSWORD."
+    text = "Require this name and a password; the password is in --password-file or VRAMTOP_EXPORT_PASSWORD."
     parser.add_argument("--auth-user", metavar="NAME", help=text)
-    parser.add_argument("--password-file", metavar="FILE", help="File with the password in its first line.")
-    text = "Job file of a pending job, whose verdict is exported (repeatable)."
+    parser.add_argument("--password-file", metavar="FILE", help="File whose first line is the password.")
+    text = "Job file of a pending job; exports its verdict (repeatable)."
     parser.add_argument("--job", action="append", default=argparse.SUPPRESS, metavar="FILE", help=text)
-    text = "Attach to training processes automatically (default), or not: there are no budgets then."
+    text = "Attach to training processes automatically (default), or export no budgets."
     parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
     text = "Time between readings (default: 1)."
     parser.add_argument("--interval", type=positive_seconds, default=argparse.SUPPRESS, metavar="SECONDS", help=text)
@@ -130,8 +131,8 @@ _FIT_EXAMPLES = """\
   vramtop fit -- torchrun --nproc-per-node 8 train.py --bf16 --output_dir out
 """
 _FLEET_EPILOG = (
-    "With --prometheus, --host or --hosts: exit code 0 some host can take it now (or several together), 1 none can "
-    "now, 3 none with figures of now can, and there are others; --gpu-type then considers only GPUs of that type."
+    "With --prometheus, --host or --hosts: exit code 0 one host (or several together) can take it now; 1 none can; 3 "
+    "no host with current readings can, but some hosts have none; --gpu-type then considers only GPUs of that type."
 )
 
 
@@ -143,7 +144,7 @@ def add_fit_arguments(parser: "Parser") -> None:
     _add_judging_arguments(parser)
     _add_placing_arguments(parser)
     waiting = rare_group(parser, "waiting")
-    text = "Wait until the job fits on GPUs of this machine; then exit code 0 (vramtop wait)."
+    text = "Wait until the job fits on this machine's GPUs, then exit with code 0 (vramtop wait)."
     waiting.add_argument("--wait", action="store_true", help=text)
     _add_waiting_arguments(waiting)
     add_host_arguments(parser, suppress_defaults=True)
@@ -166,7 +167,7 @@ def _add_judging_arguments(parser: "Parser") -> None:
     """Add the job, the machine, and how the verdict is made and shown."""
     add_estimate_arguments(parser)
     add_host_memory_argument(parser)
-    text = "Consider only micro-batches with which some gradient accumulation keeps the sequences per step."
+    text = "Consider only micro-batches that keep the sequences per step, with a whole number of accumulation steps."
     parser.add_argument("--keep-global-batch", action="store_true", help=text)
     add_verbose_argument(parser)
 
@@ -176,15 +177,17 @@ def _add_waiting_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--timeout", type=positive_seconds, metavar="SECONDS", help=text)
     text = "Time between readings (default: 2)."
     group.add_argument("--interval", type=positive_seconds, default=2.0, metavar="SECONDS", help=text)
-    text = "Then run this command on the GPUs that were found (the rest of the line; without one, the launch line)."
+    text = "Then run this command on the GPUs found (the rest of the line; default: the launch line)."
     group.add_argument("--exec", nargs=argparse.REMAINDER, metavar="COMMAND", help=text)
 
 
 def _add_placing_arguments(parser: "Parser") -> None:
     """Add ``--slurm`` and ``--kubernetes``."""
-    group = parser.add_argument_group("elsewhere", "What the job needs of a scheduler, instead of this machine.")
+    group = parser.add_argument_group(
+        "elsewhere", ("Print what the job needs from a scheduler, instead of checking this machine.")
+    )
     places = group.add_mutually_exclusive_group()
-    text = "Print #SBATCH lines for this Slurm cluster, and which partitions can take the job, now and at all."
+    text = "Print #SBATCH lines for this Slurm cluster, and which partitions can take the job now or when empty."
     places.add_argument("--slurm", action="store_true", help=text)
     text = "Print resource requests and node affinity for a pod, as YAML."
     places.add_argument("--kubernetes", "--k8s", action="store_true", help=text)
@@ -193,20 +196,20 @@ def _add_placing_arguments(parser: "Parser") -> None:
 RUN_STATES = ("steady", "ended", "short", "growing", "out_of_memory")
 SHELLS = ("bash", "zsh", "fish", "man")
 _RUN_EPILOG = """\
-With --fit a job that is tight or not understood starts, with a sentence on standard error; with --strict it does not.
-Where it would not fit on each of the GPUs that it sees, CUDA_VISIBLE_DEVICES names those on which it does.
+With --fit, a job that is tight or unknown still starts, and standard error says so; with --strict it does not start.
+If the job fits only on some of the visible GPUs, vramtop sets CUDA_VISIBLE_DEVICES to those.
 """
 _MEASURE_EPILOG = """\
-The steps run in a process of their own, with random weights and full sequences of random tokens; several ranks through
-torchrun. Where other programs hold memory of a GPU, torch fails before it takes the last of theirs. A suite is a table
-(TOML) of jobs and of Python programs beside it, which are run; its results are one file of JSON, and what is in there
-already is not measured again.
+The steps run in their own process, with random weights and full sequences of random tokens; torchrun starts several
+ranks. On a GPU that other programs use, vramtop limits torch, so that some free memory is left for them.
+A suite is a table (TOML) of jobs and of Python programs beside it. Its results are one JSON file; jobs that already
+have a result there are not measured again.
 """
 _PREFLIGHT_EPILOG = """\
-A check that cannot be made, or not in time, is a warning; if it is that of the driver, the memory or the model's files,
-the exit code is 3.
---python names the interpreter that will run the job; without it, it is that of the launch line, of the active
-environment, or vramtop's own. Settings that only preflight uses are in the job file's [run] table: output_dir,
+A check that fails to run or runs out of time is a warning; for the driver, the memory or the model's files, the exit
+code is then 3.
+--python names the interpreter that will run the job; the default is that of the launch line, of the active
+environment, or vramtop's own. Settings only for preflight are in the job file's [run] table: output_dir,
 save_total_limit, logging_dir, report_to, inference_endpoint, inference_key, required_environment.
 """
 
@@ -242,10 +245,10 @@ def _models(parser: "Parser") -> None:
   vramtop models --json
 """
     parser.epilog = (
-        "Weights are in the type that the model's config states; quantized checkpoints, such as DeepSeek-V3's and "
-        "gpt-oss', take less. Other models are named by their folder, or by their hub id once they were downloaded."
+        "Sizes are for the dtype in the model's config; quantized checkpoints, such as DeepSeek-V3's and gpt-oss', "
+        "are smaller. Name other models by their folder, or by their hub id after a download."
     )
-    text = "Only models with this in their name, id or another name of theirs."
+    text = "Only models with this word in their name, id or another name."
     parser.add_argument("word", nargs="?", metavar="WORD", help=text)
 
 
@@ -276,23 +279,28 @@ def _explain(parser: "Parser") -> None:
   kubectl logs trainer-0 | vramtop explain - -- torchrun train.py --bf16
 """
     parser.epilog = (
-        "Logs: torch's out-of-memory messages of every version, host out-of-memory kills, ranks of torchrun, Slurm, "
-        "mpirun and Ray. Snapshots: torch.cuda.memory._dump_snapshot(FILE), or the same as JSON; they are read "
-        "without executing anything in them."
+        "Logs: out-of-memory messages of every torch version, host out-of-memory kills, ranks of torchrun, Slurm, "
+        "mpirun and Ray. Snapshots: torch.cuda.memory._dump_snapshot(FILE), or the same as JSON; vramtop never "
+        "executes their contents."
     )
     parser.set_defaults(flags=[], model_flag=None, gpus=None)
     text = "A job's log, a file with torch's message, or a memory snapshot; -: standard input."
     parser.add_argument("file", metavar="FILE", help=text)
-    text = "The job that failed, as vramtop fit takes it; then what would have fitted is searched for too."
+    text = (
+        "The job that failed, in the form vramtop fit takes; vramtop then also searches for changes that would have "
+        "fit."
+    )
     parser.add_argument("--job", metavar="JOB", help=text)
     text = "Fill in or correct a setting of the job, such as training.sequence_length=2048."
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
-    parser.add_argument("--rank", type=int, metavar="N", help="The failure of this rank (default: the first).")
+    parser.add_argument(
+        "--rank", type=int, metavar="N", help=("Explain the error of this rank (default: the first one).")
+    )
     gpu = parser.add_mutually_exclusive_group()
-    text = "The GPU that ran out of memory, for snapshots and messages that do not say its size: h100, 4090."
+    text = "The GPU that ran out of memory, if the file does not give its size: h100, 4090."
     gpu.add_argument("--gpu-type", metavar="NAME", help=text)
     gpu.add_argument("--gpu-memory", metavar="GIB", type=size_in_gib, help="Its size instead, such as 24 or 80GiB.")
-    text = "In a snapshot: the GPU of this index (default: the one that ran out of memory)."
+    text = "In a snapshot: the GPU with this index (default: the one that ran out of memory)."
     parser.add_argument("--device", type=int, metavar="N", help=text)
     add_method_argument(parser)
     add_verbose_argument(parser)
@@ -300,8 +308,9 @@ def _explain(parser: "Parser") -> None:
 
 def _snapshot(parser: "Parser") -> None:
     parser.epilog = (
-        "The process needs the probe: start it with vramtop run, or call vramtop.monitor.report() in it. Stacks are in "
-        "the snapshot only if it records them: vramtop run --snapshot-on-oom, or report(snapshot_on_oom=True)."
+        "The process needs the probe: start it with vramtop run, or call vramtop.monitor.report() in it. The "
+        "snapshot has stacks only if the process records them: vramtop run --snapshot-on-oom, or "
+        "report(snapshot_on_oom=True)."
     )
     text = "The process that holds GPU memory: a rank, not its launcher."
     parser.add_argument("process", type=process_id, metavar="PID", help=text)
@@ -319,13 +328,13 @@ def _run(parser: "Parser") -> None:
     parser.epilog = _RUN_EPILOG
     parser.set_defaults(flags=[], model_flag=None, job=None, gpus=None, host_memory=None, keep_global_batch=False)
     text = (
-        "Record the history of allocations, and write a memory snapshot for vramtop explain into this folder (default: "
-        "the current one) when a process runs out of GPU memory."
+        "Record allocations, and write a memory snapshot for vramtop explain to this folder (default: the current "
+        "one) when a process runs out of GPU memory."
     )
     parser.add_argument("--snapshot-on-oom", nargs="?", const=".", metavar="FOLDER", help=text)
-    text = "Check first whether the job fits on these GPUs; if not, say what would, and do not start it."
+    text = "First check whether the job fits on these GPUs; if not, suggest changes and do not start it."
     parser.add_argument("--fit", action="store_true", help=text)
-    text = "With --fit: start it only if it surely fits, not if that is tight or not known."
+    text = "With --fit: start it only if it surely fits, not if it is tight or unknown."
     parser.add_argument("--strict", action="store_true", help=text)
     parser.add_argument("--gpu", metavar="INDEX[,INDEX]", help="With --fit: only these GPUs of this machine.")
     text = "With --fit: fill in or correct a setting, such as training.sequence_length=2048."
@@ -349,11 +358,11 @@ def _history(parser: "Parser") -> None:
     parser.add_argument("--model", metavar="TEXT", help="Runs of a model with this in its name, such as llama.")
     text = "Runs seen since a date or a time ago, such as 2026-11-01, 12h or 30d."
     parser.add_argument("--since", metavar="WHEN", help=text)
-    parser.add_argument("--older-than", metavar="WHEN", help="Runs last seen before that.")
-    text = "Runs in this state: steady and ended ones correct estimates, the others do not."
+    parser.add_argument("--older-than", metavar="WHEN", help="Runs last seen before a date or a time ago.")
+    text = "Runs in this state; only steady and ended runs correct estimates."
     parser.add_argument("--status", choices=RUN_STATES, help=text)
     doing = parser.add_mutually_exclusive_group()
-    text = "Write them to a new file, as JSON lines (.jsonl) or as a table (.csv); -: JSON lines, to standard output."
+    text = "Write them to a new file, as JSON lines (.jsonl) or a table (.csv); -: JSON lines to standard output."
     doing.add_argument("--export", metavar="FILE", help=text)
     doing.add_argument("--forget", action="store_true", help="Remove them for good.")
     parser.add_argument("--all", action="store_true", help="With --forget: every run.")
@@ -371,13 +380,12 @@ def _rehearse(parser: "Parser") -> None:
   vramtop rehearse --python old/bin/python --python python3 -- python train.py
 """
     parser.epilog = (
-        "The program runs in its own interpreter, with tensors on the host that are real and tensors on the GPU that "
-        "have shapes only, until each optimizer has stepped. It has its own view of the files: what it or a program "
-        "that it starts writes is thrown away. Uploads and loggers are stand-ins. One process on one GPU is rehearsed. "
-        "Another user's program is not run."
+        "The program runs in its own interpreter until each optimizer has stepped. Its CPU tensors are real; its GPU "
+        "tensors have only shapes. All files that it or its child processes write are discarded. Uploads and loggers "
+        "are stand-ins. A rehearsal is one process on one GPU. vramtop does not run another user's program."
     )
     parser.set_defaults(rehearse=True, flags=[], model_flag=None, gpus=None, method="auto")
-    parser.add_argument("job", nargs="?", metavar="JOB.toml", help="A job file with the command, as [program].")
+    parser.add_argument("job", nargs="?", metavar="JOB.toml", help="A job file with the command in [program].")
     text = "The GPU that the program finds (default: an H100); vramtop fit --rehearse says whether it fits."
     gpu = parser.add_mutually_exclusive_group()
     gpu.add_argument(*GPU_TYPE_FLAGS, "--gpu", action=GpuTypeAction, metavar="NAME", help=text)
@@ -391,10 +399,10 @@ def _rehearse(parser: "Parser") -> None:
     parser.add_argument(
         *("--timeout",), action="append", dest="set", type="program.timeout={}".format, metavar="SECONDS", help=text
     )
-    add_offline_argument(parser, "Leave")
-    text = "Compare with a second rehearsal, with these arguments behind the others; --python given twice: with that."
+    add_offline_argument(parser, "Run the program")
+    text = "Compare with a second rehearsal that has these extra arguments (or a second --python)."
     parser.add_argument("--compare", metavar="ARGUMENTS", help=text)
-    parser.add_argument("--out", metavar="FILE", help="Write the JSON into a file as well.")
+    parser.add_argument("--out", metavar="FILE", help="Also write the JSON to a file.")
     add_verbose_argument(parser)
 
 
@@ -414,11 +422,11 @@ def _measure(parser: "Parser") -> None:
     group = parser.add_argument_group("measurement")
     text = "Only these GPUs of this machine (default: as many as the job has ranks, free ones first)."
     group.add_argument("--gpu", metavar="INDEX[,INDEX]", help=text)
-    text = "Number of GPUs, over which --fsdp, --ddp and --strategy are spread (default: one for each rank)."
+    text = "Number of GPUs for --fsdp, --ddp and --strategy (default: one per rank)."
     group.add_argument("--gpus", type=gpu_count, metavar="N", help=text)
-    text = "Let torch allocate no more than this on each GPU, such as 24GiB."
+    text = "Limit torch to this much memory on each GPU, such as 24GiB."
     group.add_argument("--memory", metavar="GIB", type=size_in_gib, help=text)
-    text = "Find the largest micro-batch that runs: predicted first, then up to three runs around that."
+    text = "Find the largest micro-batch that runs: a prediction, then up to three runs around it."
     group.add_argument("--search", choices=("micro_batch",), help=text)
     text = "Optimizer steps (default: 3)."
     group.add_argument("--steps", type=step_count, default=3, metavar="N", help=text)
@@ -428,13 +436,15 @@ def _measure(parser: "Parser") -> None:
     group.add_argument("--cpu", action="store_true", help=text)
     text = "Only predict; no GPU is needed."
     group.add_argument("--predict", action="store_true", help=text)
-    text = "Measure the jobs and programs of this table, one after another; what goes wrong is a row too."
+    text = "Measure the jobs and programs of this table one by one; errors become rows too."
     group.add_argument("--suite", metavar="FILE", help=text)
     text = "With --suite: only this part, by name or number (repeatable)."
     group.add_argument("--part", action="append", default=[], metavar="PART", help=text)
-    text = "With --suite: measure also what failed before."
+    text = "With --suite: also repeat jobs that failed before."
     group.add_argument("--again", action="store_true", help=text)
-    text = "With --suite: the results (default: CARD-DATE.json beside the table; with --cpu they are not kept)."
+    text = (
+        "With --suite: file for the results (default: CARD-DATE.json beside the table; with --cpu they are not saved)."
+    )
     group.add_argument("--out", metavar="FILE", help=text)
 
 
@@ -444,7 +454,7 @@ def _record(parser: "Parser") -> None:
     text = "Stop after this time."
     parser.add_argument("--seconds", type=positive_seconds, default=None, metavar="SECONDS", help=text)
     parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
-    text = "Attach to training processes automatically (default), or not: the recording has no budgets then."
+    text = "Attach to training processes automatically (default), or record no budgets."
     parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
     text = "Time between readings (default: 1)."
     parser.add_argument("--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help=text)
@@ -464,19 +474,19 @@ def _config(parser: "Parser") -> None:
   vramtop config --template > settings.toml   a file to fill in
 """
     parser.epilog = (
-        "A flag takes precedence over an environment variable, that over the settings file, that over the default. "
-        "vramtop reads the file when it starts; dashboards that are open read it when they are opened again."
+        "Precedence: flag, environment variable, settings file, default. vramtop reads the file at start, so restart "
+        "open dashboards after a change."
     )
     text = "A setting such as alerts.quiet_hours, or a table of settings, such as alerts."
     parser.add_argument("setting", nargs="?", metavar="SETTING", help=text)
-    text = "Its new value; a list with commas: PID,USER."
+    text = "Its new value; separate lists with commas: PID,USER."
     parser.add_argument("value", nargs="?", metavar="NEW", help=text)
     doing = parser.add_mutually_exclusive_group()
-    text = "Remove this setting from the settings file: its default holds."
+    text = "Remove this setting from the settings file, so its default applies."
     doing.add_argument("--unset", metavar="SETTING", help=text)
     text = "Print a settings file with every setting commented out, its meaning and its default."
     doing.add_argument("--template", action="store_true", help=text)
-    doing.add_argument("--path", action="store_true", help="Print where the settings file is.")
+    doing.add_argument("--path", action="store_true", help="Print the path of the settings file.")
 
 
 def _completion(parser: "Parser") -> None:

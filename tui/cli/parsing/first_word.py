@@ -68,9 +68,9 @@ def not_one_job(words: Sequence[str], flags: Container[str]) -> str:
     job = next((word for word in words if _is_job(word)), None)
     if job is not None:
         other = next((word for word in words if word != job), job)
-        return f"{other}: neither a flag nor the value of one; beside the job {job} only those may stand"
+        return f"{other}: unexpected word; after the job {job}, give only flags and their values"
     text = " ".join(words)
-    return f"no job {text!r}{_models_like(text)}" if _models_like(text) else f"one job is expected, not {text!r}"
+    return f"no job {text!r}{_models_like(text)}" if _models_like(text) else f"expected one job, not {text!r}"
 
 
 def _with_job_flags(own: Sequence[str], words: Sequence[str], commands: Sequence[str]) -> list[str] | None:

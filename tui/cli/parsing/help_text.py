@@ -172,39 +172,41 @@ def _groups(parser: argparse.ArgumentParser) -> Iterator[FlagGroup]:
 _FIT = {
     ExitCode.DONE: "it fits",
     ExitCode.NO: "it does not fit",
-    ExitCode.CANNOT_TELL: "whether it fits is not known",
+    ExitCode.CANNOT_TELL: "it is unknown whether it fits",
     ExitCode.TIGHT: "tight: the expected peak fits, the upper bound does not",
 }
 _UNTIL_INTERRUPTED = {ExitCode.DONE: "interrupted"}
 OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
     "": {
         ExitCode.DONE: "the dashboard was quit, or with --once a reading was printed",
-        ExitCode.CANNOT_TELL: "with --once: no figures of now, such as without a driver",
+        ExitCode.CANNOT_TELL: "with --once: no current readings, for example without a driver",
     },
     "estimate": {ExitCode.DONE: "estimated", ExitCode.CANNOT_TELL: "the job cannot be estimated"},
     "fit": _FIT,
     "wait": {
         **_FIT,
         ExitCode.DONE: "it fits, or with --exec the command's own exit code",
-        ExitCode.NO: "it did not fit in time, or never can",
+        ExitCode.NO: "it did not fit in time, or can never fit",
     },
     "preflight": {
         ExitCode.DONE: "no check fails, though there may be warnings, a tight fit among them",
         ExitCode.NO: "a check fails: the job would not run",
-        ExitCode.CANNOT_TELL: "no check fails, but the driver, the memory or the model's files could not be checked, "
-        "without which it is unknown whether the job can start",
+        ExitCode.CANNOT_TELL: (
+            "no check fails, but the driver, the memory or the model's files could not be checked, so it is unknown "
+            "whether the job can start"
+        ),
     },
     "models": {ExitCode.DONE: "listed", ExitCode.WRONG_INPUT: "wrong input, or no model has such a name"},
     "attach": {ExitCode.DONE: "the run was read", ExitCode.CANNOT_TELL: "a setting that is needed is missing"},
     "explain": {ExitCode.DONE: "explained", ExitCode.CANNOT_TELL: "no out-of-memory error found, or not understood"},
     "snapshot": {
         ExitCode.DONE: "the snapshot is written",
-        ExitCode.CANNOT_TELL: "it is not: the process has no probe, or did not answer in time",
+        ExitCode.CANNOT_TELL: "no snapshot: the process has no probe, or did not answer in time",
     },
     "run": {
         ExitCode.DONE: "the exit code of the command, whatever it is",
         ExitCode.NO: "with --fit: it does not fit, and was not started",
-        ExitCode.CANNOT_TELL: "with --fit --strict: whether it fits is not known, and it was not started",
+        ExitCode.CANNOT_TELL: "with --fit --strict: it is unknown whether it fits, and it was not started",
         ExitCode.TIGHT: "with --fit --strict: it is tight, and was not started",
     },
     "rehearse": {
@@ -214,8 +216,10 @@ OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
     "measure": {
         ExitCode.DONE: "it ran; with --suite: every row is there",
         ExitCode.NO: "it ran out of memory",
-        ExitCode.CANNOT_TELL: "it could not be run: the job is not supported, a process died, or the time was up; with "
-        "--suite: time was short for some rows",
+        ExitCode.CANNOT_TELL: (
+            "it could not run: the job is not supported, a process died, or time ran out; with --suite: no time for "
+            "some rows"
+        ),
     },
     "history": {ExitCode.DONE: "listed, exported or removed"},
     "stream": {ExitCode.DONE: "standard input or output was closed"},
@@ -225,11 +229,11 @@ OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
     "serve": {**_UNTIL_INTERRUPTED, ExitCode.WRONG_INPUT: "wrong input, or nothing can listen on the address"},
     "doctor": {
         ExitCode.DONE: "printed",
-        ExitCode.CANNOT_TELL: "printed, but the driver cannot be used or does not answer",
+        ExitCode.CANNOT_TELL: "printed, but the driver does not work or does not answer",
     },
     "config": {
         ExitCode.DONE: "printed or changed",
-        ExitCode.WRONG_INPUT: "wrong input, or something in the settings file is wrong",
+        ExitCode.WRONG_INPUT: "wrong input, or an error in the settings file",
         ExitCode.CANNOT_TELL: "the settings file cannot be written",
     },
     "completion": {ExitCode.DONE: "printed"},
@@ -239,11 +243,11 @@ OF_EVERY_COMMAND: Mapping[str, str] = {
     "0": "The job fits; no check fails; done.",
     "1": "The job does not fit; a check fails; it ran out of memory.",
     "2": "Wrong input or usage.",
-    "3": "It cannot be told: no driver, no GPU, a setting is unknown; or the output cannot be written.",
+    "3": "Unknown: no driver, no GPU, or an unknown setting; or the output cannot be written.",
     "4": "Tight: the expected peak fits, the upper bound does not.",
     "70": "Internal error.",
     "128 + n": "Ended by signal n.",
-    "141": "The reader of the output has closed it.",
+    "141": "The reader closed the output.",
 }
 
 

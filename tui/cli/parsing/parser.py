@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
 
         if dashes_follow and describes_job(name):
             own = "a program has its own flags, in the command after --"
-            self.fail(f"{name} describes a job, as vramtop fit takes it; {own}")
+            self.fail(f"{name} describes a job for vramtop fit; {own}")
         if (meant := meant_by(name, self._option_string_actions)) is not None:
             self.fail(f"there is no flag {name}; {meant}")
         self.error(f"there is no flag {name}")
@@ -149,7 +149,9 @@ def step_count(text: str) -> int:
     """Parse a number of steps that may be run."""
     count = _positive_integer(text, "number of steps")
     if count > _MAX_STEPS:
-        raise argparse.ArgumentTypeError(f"{text} is more than {_MAX_STEPS} steps; from the second on they repeat")
+        raise argparse.ArgumentTypeError(
+            f"{text} is more than {_MAX_STEPS} steps; from the second step on, memory repeats"
+        )
     return count
 
 
@@ -178,11 +180,11 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
     group.add_argument("--json", action="store_true", default=switch, help="Print JSON.")
     text = "Draw with ASCII characters only (default: depends on the locale)."
     group.add_argument("--ascii", action=argparse.BooleanOptionalAction, default=other, help=text)
-    text = "Show tokens, keys and passwords of command lines, which are masked otherwise (recordings never have them)."
+    text = "Show tokens, keys and passwords in command lines; the default masks them (recordings never have them)."
     group.add_argument("--show-secrets", action="store_true", default=switch, help=text)
-    text = "Correct estimates by your measured runs, and keep measurements (default), or neither (vramtop history)."
+    text = "Correct estimates by your measured runs and save new measurements (default), or neither (vramtop history)."
     group.add_argument("--history", action=argparse.BooleanOptionalAction, default=other, help=text)
-    text = "The settings file, in place of that of vramtop config --path; '' for none."
+    text = "Use this settings file instead of the default (vramtop config --path); '' for none."
     group.add_argument("--config", metavar="FILE", default=other, help=text)
     text = "Python interpreter with torch and transformers, for exact counts and traces."
     group.add_argument("--python", metavar="PATH", action=_Python, default=other, help=text)
@@ -210,14 +212,14 @@ def add_rehearse_argument(parser: argparse.ArgumentParser, when: str = "") -> No
     """Add ``--rehearse`` and ``--offline``."""
     text = "Run the program without a GPU (-- or [program])."
     parser.add_argument("--rehearse", action="store_true", help=f"{when}{text}")
-    add_offline_argument(rare_group(parser, "rehearsal"), "With --rehearse: leave")
+    add_offline_argument(rare_group(parser, "rehearsal"), "With --rehearse: run the program")
 
 
-def add_offline_argument(parser: "argparse._ActionsContainer", leave: str) -> None:
-    """Add ``--offline``."""
+def add_offline_argument(parser: "argparse._ActionsContainer", how: str) -> None:
+    """Add ``--offline``; ``how`` begins its sentence."""
     constant = "program.offline=true"
     parser.add_argument(
-        "--offline", action="append_const", dest="set", const=constant, help=f"{leave} the program no network."
+        "--offline", action="append_const", dest="set", const=constant, help=f"{how} without network access."
     )
 
 
@@ -227,14 +229,16 @@ def add_method_argument(parser: argparse.ArgumentParser) -> None:
         "--method",
         choices=("auto", "formula", "exact", "traced"),
         default=None,
-        help="formula: closed form, parameters counted from the config; exact: closed form, parameters counted on the "
-        "built model; traced: one training step traced; auto: the most accurate that is available (default: auto).",
+        help=(
+            "formula: closed form, parameters counted from the config; exact: closed form, parameters counted on the "
+            "built model; traced: one traced training step; auto: the most accurate available (default: auto)."
+        ),
     )
 
 
 def add_host_memory_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--host-memory``."""
-    text = "Available CPU RAM, such as 256GiB (default: that of this machine; not checked for other machines)."
+    text = "Available CPU RAM, such as 256GiB (default: this machine's; not checked for other machines)."
     parser.add_argument("--host-memory", "--host-ram", "--ram", metavar="GIB", type=size_in_gib, help=text)
 
 
@@ -246,7 +250,7 @@ def add_verbose_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_name_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--name`` of a command that serves something."""
-    text = "Another name by which this machine is asked, such as a proxy's (repeatable)."
+    text = "Another accepted host name of this machine, such as a proxy's (repeatable)."
     parser.add_argument("--name", action="append", default=[], metavar="NAME", help=text)
 
 
@@ -265,9 +269,9 @@ def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
     gpu.add_argument(*GPU_TYPE_FLAGS, action=GpuTypeAction, metavar="NAME", help=text)
     text = "GPUs of this size, such as 24, 80GiB or 81559MiB; a number alone, or GB, is GiB."
     gpu.add_argument("--gpu-memory", "--vram", "--gpu-mem", metavar="GIB", type=size_in_gib, help=text)
-    text = "Only these GPUs of this machine, such as 0,1; the name of a card is read as --gpu-type reads it."
+    text = "Only these GPUs of this machine, such as 0,1; a card's name works as in --gpu-type."
     gpu.add_argument("--gpu", action=GpuAction, metavar="INDEX[,INDEX]|NAME", help=text)
-    text = "Number of GPUs, over which --zero, --fsdp, --ddp and --strategy are spread (default: one for each rank)."
+    text = "Number of GPUs for --zero, --fsdp, --ddp and --strategy (default: one per rank)."
     group.add_argument("--gpus", action=GpuCountAction, metavar="N", help=text)
 
 
@@ -286,7 +290,7 @@ def add_alert_arguments(parser: argparse._ActionsContainer, *, after_command: bo
         "shell command to run when an alert fires or clears; it gets VRAMTOP_ALERT, VRAMTOP_ALERT_STATE and other facts"
     )
     parser.add_argument("--on-alert", metavar="COMMAND", default=default, help=text)
-    text = "hours of the day, local time, in which nobody is told of alerts: 22:00-07:00, or off"
+    text = "quiet hours without alert messages, local time: 22:00-07:00, or off"
     parser.add_argument("--quiet-hours", type=_quiet_hours, metavar="HH:MM-HH:MM", default=default, help=text)
 
 
@@ -307,10 +311,10 @@ def _quiet_hours(text: str) -> str:
 def add_stream_arguments(parser: "Parser") -> None:
     """Add the arguments of ``vramtop stream``."""
     parser.epilog = (
-        "The first field of each line is the version of its schema; vramtop --host reads versions that differ by one. "
-        "It ends when standard input or output is closed, so nothing is left running when a connection breaks."
+        "The first field of each line is its schema version; vramtop --host reads versions that differ by one. The "
+        "command ends when standard input or output closes, so a broken connection leaves nothing running."
     )
-    text = "Attach to training processes automatically (default), or not: the lines have no budgets then."
+    text = "Attach to training processes automatically (default), or stream no budgets."
     parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
     text = "Time between readings (default: 1)."
     parser.add_argument("--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help=text)
@@ -328,26 +332,26 @@ def add_host_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bo
     group = rare_group(
         parser,
         "several hosts, over ssh",
-        "vramtop stream runs on each, by your own configuration of ssh; VRAMTOP_SSH names another command. Nothing is "
-        "copied.",
+        "vramtop stream runs on each host, with your own ssh configuration; VRAMTOP_SSH names another command. "
+        "Nothing is copied.",
     )
     group.add_argument(
         "--host", action="append", default=several, metavar="HOST[,HOST]",
-        help="read this host (repeatable): a, ann@b, a list as of Slurm, node[01-16,20], or @NAME, a group of yours",
+        help="read this host (repeatable): a, ann@b, a Slurm-style list, node[01-16,20], or your group @NAME",
     )  # fmt: skip
     text = "read the hosts of a file, one or a list per line"
     group.add_argument("--hosts", metavar="FILE", default=one, help=text)
-    text = "what runs vramtop on a host where it is not installed: uvx downloads it there"
+    text = "how to run vramtop on a host where it is not installed: uvx downloads it there"
     group.add_argument("--bootstrap", choices=("uvx",), default=one, help=text)
     group = rare_group(
         parser,
-        "many hosts, from a Prometheus",
-        "From vramtop export on the hosts, or other GPU exporters. A user and a password are taken from "
+        "many hosts, from Prometheus",
+        "From vramtop export on the hosts, or other GPU exporters. User and password come from "
         "VRAMTOP_PROMETHEUS_USER and VRAMTOP_PROMETHEUS_PASSWORD.",
     )
-    text = "read the hosts that this Prometheus scrapes; without URL, that of your settings"
+    text = "read the hosts that this Prometheus scrapes (default URL: from your settings)"
     group.add_argument("--prometheus", nargs="?", const="", metavar="URL", default=one, help=text)
     text = "a bearer token to authenticate with"
     group.add_argument("--prometheus-token-file", metavar="FILE", default=one, help=text)
-    text = "certificates of the authority of its TLS certificate, in place of the system's"
+    text = "CA certificates for its TLS certificate (default: the system's)"
     group.add_argument("--prometheus-ca", metavar="FILE", default=one, help=text)

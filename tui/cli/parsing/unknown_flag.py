@@ -10,11 +10,11 @@ _LENGTH_OR_BATCH = re.compile(r"seq|ctx|cont|len|tok|batch|window")
 _HINTS = {
     **dict.fromkeys(
         ("--offload", "--offloading"),
-        "say what moves to CPU RAM: --cpu-offload optimizer, --cpu-offload all (weights too), or --activation-offload",
+        "choose --cpu-offload optimizer, --cpu-offload all (weights too), or --activation-offload",
     ),
     **dict.fromkeys(
         ("--ppo", "--gkd", "--online-dpo", "--prm", "--cpo", "--bco"),
-        "no flag stands for this method; give the launch line, as in vramtop fit -- python train.py",
+        "no flag describes this method; give the launch line, as in vramtop fit -- python train.py",
     ),
 }
 _SAME_WORDS = {

@@ -147,7 +147,7 @@ def _drawn_gpu_row_text(gpu: GpuRow, room: int) -> Content:
         return Content.styled(set_cell_size(words, room + 1), MUTED)
     if reading.total_bytes:
         return Content.assemble(bar_content(held_cells_with_budget_mark(gpu, room)), ("▏", FAINT))
-    reason = reading.reason("total_bytes") or "total not known"
+    reason = reading.reason("total_bytes") or "total unknown"
     return Content.styled(set_cell_size(shorten(f"n/a: {printable(reason)}", room), room + 1), MUTED)
 
 
@@ -177,7 +177,7 @@ def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH, jobs: bool = True) 
         right.insert(3, f"{'power    temp':>{_HARDWARE_WIDTH}}")
     words = "  ".join(right)
     room = max(4, width - names - 2 - len(words) - 2)
-    held = shorten("GiB in use, ┃ end of its budget", room + 1)
+    held = shorten("GiB in use, ┃ budget", room + 1)
     return Content.styled(f"{'GPU':{names + 1}} {held:{room + 1}} {words}", MUTED).truncate(width)
 
 
@@ -465,7 +465,7 @@ def _notes(graph: _Graph, lines: int) -> list[str]:
         words = (
             f"{BUDGET_LINE * 2} expected{', at most' if notes[row] else ''}"  # the bar of the budget has the figures
         )
-        notes[row] = words + (f", above {format_gib(others)} of others" if others >= _SHOWN_BESIDE_BYTES else "")
+        notes[row] = words + (f", plus {format_gib(others)} of others" if others >= _SHOWN_BESIDE_BYTES else "")
     if "" in notes:
         notes[notes.index("")] = f"peak seen {format_gib(graph.seen_bytes)}"
     return notes
@@ -551,7 +551,7 @@ def used_words(reading: GpuReading, unit: str = "GiB") -> str:
         return f"memory n/a: {printable(reason)}" if reason else "memory n/a"
     if isinstance(reading, MigDevice) and reading.shares_memory_of:
         words = f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} {unit}"
-        return f"{words}, the same memory as {reading.shares_memory_of}"
+        return f"{words}, shared with {reading.shares_memory_of}"
     share = 100 * reading.used_bytes / reading.total_bytes
     shared = ", shared" if isinstance(reading, MigDevice) and reading.shares_memory else ""
     return f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} {unit} ({share:.0f} %){shared}"
@@ -588,7 +588,7 @@ def _held_line(gpu: GpuRow, shape: PanelShape) -> Content:
         words = f"shares the memory of {gpu.reading.shares_memory_of}{f'; of that {holders}' if holders else ''}"
         return panel_line("in use", Content.styled(words, MUTED), Content(), shape)
     if not gpu.reading.total_bytes:
-        reason = gpu.reading.reason("total_bytes") or "the GPU's total memory is not known"
+        reason = gpu.reading.reason("total_bytes") or "the GPU's total memory is unknown"
         known = gpu.reading.attributed_bytes
         held = "" if known is None else f", processes hold {format_gib(known)} GiB"
         return panel_line("in use", Content.styled(f"n/a: {printable(reason)}{held}", MUTED), Content(), shape)

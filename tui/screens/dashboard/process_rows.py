@@ -308,13 +308,13 @@ def _figure_column(
 
 FIGURE_COLUMNS = (
     _figure_column(
-        "SM %", "sm_percent", "share of time its kernels ran on the GPU; for a run, the mean", width=4, importance=41
+        "SM %", "sm_percent", "share of time with its kernels on the GPU; for a run, the mean", width=4, importance=41
     ),
     _figure_column(
-        "BW %", "bandwidth_percent", "share of time it read or wrote GPU memory; for a run, the mean", width=4,
+        "BW %", "bandwidth_percent", "share of time with GPU memory reads or writes; for a run, the mean", width=4,
         importance=42,
     ),
-    _figure_column("CPU %", "cpu_percent", "CPU time, 100 is one core; for a run, the sum", width=6, importance=43),
+    _figure_column("CPU %", "cpu_percent", "CPU use, 100 is one core; for a run, the sum", width=6, importance=43),
     _figure_column("RAM GiB", "rss_bytes", "resident host memory; for a run, the sum", width=7, importance=44),
     _figure_column("THR", "threads", "threads; for a run, the sum", width=5, importance=45),
 )  # fmt: skip
@@ -418,7 +418,7 @@ COLUMNS = (
         group=lambda group: CellText(group_count(group)),
     ),
     ProcessColumn(
-        name="USER", about="whose process it is", width=9, importance=90,
+        name="USER", about="user of the process", width=9, importance=90,
         process=lambda row: CellText(process_user(row)),
         group=lambda group: CellText(group_user(group)),
     ),
@@ -432,17 +432,17 @@ COLUMNS = (
         process=_used_cell, group=group_used,
     ),
     ProcessColumn(
-        name="MAX", about="for a run: memory of the rank that holds the most", width=5, right=True,
+        name="MAX", about="for a run: memory of its largest rank", width=5, right=True,
         importance=50, of_groups=True,
         process=lambda _: _NOTHING, group=_of_highest(_used_cell),
     ),
     ProcessColumn(
-        name="SPREAD", about="for a run: highest rank minus lowest rank", width=6, right=True,
+        name="SPREAD", about="for a run: largest rank minus smallest", width=6, right=True,
         importance=60, of_groups=True,
         process=lambda _: _NOTHING, group=_spread,
     ),
     ProcessColumn(
-        name="BUDGET", about="predicted memory; for a run, of its highest rank", width=6,
+        name="BUDGET", about="predicted memory; for a run, of its largest rank", width=6,
         right=True, importance=80, process=_budget, group=_of_highest(_budget),
     ),
     ProcessColumn(
@@ -450,7 +450,9 @@ COLUMNS = (
         process=_difference, group=_of_highest(_difference),
     ),
     ProcessColumn(
-        name="STATUS", about="how it compares with its budget, or why there is none", width=STATUS_WIDTH, importance=30,
+        name="STATUS", about=(
+            "memory compared with the budget, or why there is no budget"
+        ), width=STATUS_WIDTH, importance=30,
         process=process_status, group=group_status,
     ),
     *FIGURE_COLUMNS,

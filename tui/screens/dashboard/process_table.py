@@ -78,8 +78,10 @@ PROCESS_KEYS = (
 TABLE_KEYS = (
     bind(
         "list.open", "open", "Open",
-        help_text="unfold the run under the cursor; of an unfolded run or a process: settings, ranks, memory over "
-        "time, why it diverges",
+        help_text=(
+            "unfold the run under the cursor; on an unfolded run or a process: show its settings, ranks, memory over "
+            "time, and why it diverges"
+        ),
     ),
     bind("list.unfold", "unfold", help_text="show the processes of a run, or hide them", group="Fold", show=False),
     bind("list.fold", "fold", group="Fold", show=False),
@@ -481,10 +483,10 @@ class ProcessTableScreen(Screen[None]):
         if self.app.termination_refusal:
             self.action_explain_refusal()
         elif board is None or not rows:
-            self.notify("There is no process under the cursor that can be signalled.", severity="warning")
+            self.notify("There is no process under the cursor to signal.", severity="warning")
         elif not present:
             ended = f"Process {rows[0].process.pid} has" if len(rows) == 1 else "These processes have"
-            self.notify(f"{ended} ended already.", severity="warning")
+            self.notify(f"{ended} already ended.", severity="warning")
         else:
             self._terminations.ask(present, board)
 
@@ -492,7 +494,7 @@ class ProcessTableScreen(Screen[None]):
         """Leave the run of the process under the cursor alone, or attach to it again."""
         row, attach = self.selected_process, self.app.attach
         if attach is None:
-            self.notify("The runs of a recording cannot be attached to or left alone.", severity="warning")
+            self.notify("You cannot attach to or detach from the runs of a recording.", severity="warning")
         elif row is None or row.ended_at is not None:
             self.notify("There is no running process under the cursor.", severity="warning")
         else:

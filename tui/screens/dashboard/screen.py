@@ -49,14 +49,14 @@ from .process_rows import columns_named, view_named
 from .process_table import PROCESS_KEYS, ProcessTable, ProcessTableScreen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
     from vramtop.estimator.common.errors import Verdict
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.board.board import Board, Hidden, ProcessRow, RunRow
+    from vramtop.monitor.board.board import Board, Hidden, NoBudgetReason, ProcessRow, RunRow
     from vramtop.monitor.board.divergence import Status
     from vramtop.monitor.snapshot.snapshot import Demand, GpuKey, HostLoad
 
@@ -106,7 +106,7 @@ def notices(board: Board | None, feed: BoardFeed, width: int) -> list[Content]:
     lines = []
     banner = feed.banner
     if board and not banner and not board.snapshot.source.is_live:
-        banner = "a recording, not this machine now"
+        banner = "a recording, not this machine's current state"
     if banner:
         lines.append(
             Content.assemble((" REPLAY ", f"bold {on_colour(colour_of('uncertain'))}"), f" {printable(banner)}")
@@ -148,7 +148,7 @@ def _alarm_lines(sentence: str, width: int) -> list[Content]:
 def _planning_lines(board: Board) -> list[Content]:
     """Return what can be done without a GPU."""
     faults = board.snapshot.faults
-    lines = [] if faults else _alarm_lines("no GPU was found here", 80)
+    lines = [] if faults else _alarm_lines("no GPU found on this machine", 80)
     if board.snapshot.source.is_live:
         words = f" press {shown_key('dashboard.fit_check')} to check a job against any GPU; --demo plays a recording"
         lines.append(Content.assemble((" PLANNING ", f"bold {on_colour(colour_of('uncertain'))}"), words))
@@ -167,7 +167,7 @@ def _gpu_faults(board: Board, width: int) -> list[Content]:
     lines = [line for message, those in shown for line in _alarm_lines(f"GPU {gpu_list(those)}: {message}", width)]
     if len(gpus) > len(shown):
         rest = [index for message, those in gpus.items() if message not in dict(shown) for index in those]
-        lines += _alarm_lines(f"GPU {gpu_list(sorted(rest))}: more faults; vramtop --once shows all", width)
+        lines += _alarm_lines(f"GPU {gpu_list(sorted(rest))}: more faults; vramtop --once shows all of them", width)
     return lines
 
 
@@ -180,7 +180,7 @@ def _anomaly_lines(board: Board) -> list[Content]:
         rest = anomalies[len(shown) :]
         gpus = gpu_list(sorted({each.gpu_index for each in rest}))
         lines.append(
-            Content.assemble((" ! ", alarm()), f" {len(rest)} more on GPU {gpus}: vramtop --once shows all of them")
+            Content.assemble((" ! ", alarm()), f" {len(rest)} more on GPU {gpus}; vramtop --once shows all of them")
         )
     return lines
 
@@ -226,8 +226,36 @@ def _without_budgets(board: Board) -> str:
         return f"{unread[0]}: press {fit} to check whether a job fits"
     if not reasons:
         return f"no processes on these GPUs: press {fit} to check whether a job fits"
-    named = ", ".join([*(f"{count} {reason}" for reason, count in reasons.most_common(4)), *unread])
+    named = ", ".join([*(_counted(reason, count) for reason, count in reasons.most_common(4)), *unread])
     return f"no running job has a budget ({named}): press {attach} to attach to one, {fit} to check a new job"
+
+
+_COUNTED: Mapping[NoBudgetReason, tuple[str, str]] = {
+    "reading…": ("job being read", "jobs being read"),
+    "no access": ("inaccessible process", "inaccessible processes"),
+    "left alone": ("process left alone", "processes left alone"),
+    "not attached": ("process not attached", "processes not attached"),
+    "not training": ("other program", "other programs"),
+    "job not read": ("unreadable job", "unreadable jobs"),
+    "needs model": ("job with an unknown model", "jobs with an unknown model"),
+    "unreadable": ("job with unreadable files", "jobs with unreadable files"),
+    "no budget": ("job without an estimate", "jobs without an estimate"),
+    "starting": ("starting process", "starting processes"),
+    "ended": ("ended process", "ended processes"),
+    "too many": ("process beyond the limit", "processes beyond the limit"),
+    "server": ("server", "servers"),
+    "notebook": ("notebook", "notebooks"),
+    "desktop": ("desktop program", "desktop programs"),
+    "helper": ("helper process", "helper processes"),
+    "too long": ("command line too long", "command lines too long"),
+    "too slow": ("job too slow to read", "jobs too slow to read"),
+}
+"""Reasons for having no budget as nouns, for one process and for several."""
+
+
+def _counted(reason: NoBudgetReason, count: int) -> str:
+    one, several = _COUNTED[reason]
+    return f"{count} {one if count == 1 else several}"
 
 
 def _unread_processes(board: Board) -> list[str]:
@@ -473,7 +501,7 @@ def pending_line(row: PendingRow, width: int, now: float, *, asks: bool = True) 
         verdict, reason = badge(VERDICTS["unknown"], "unknown"), row.problem or "no budget"
         if asks and reason.startswith(NOT_REHEARSED):
             keys = shown_key("dashboard.fit_check"), shown_key("fit.rehearse")
-            reason = f"{NOT_REHEARSED}{keys[0]}, then {keys[1]} asks to run it"
+            reason = f"{NOT_REHEARSED}press {keys[0]}, then {keys[1]} to run it"
     else:
         verdict, reason = badge(VERDICTS[row.fit.verdict], row.fit.verdict), row.fit.sentence
         if row.budget is not None and row.budget.learned is not None:

@@ -49,9 +49,7 @@ SIGNAL_KEYS = [
 # Text for signalling processes: what they are, what depends on them, and their state after a signal.
 
 
-_SIGNAL_HELP = (
-    "SIGTERM asks it to end, SIGINT is what Ctrl-C sends, SIGKILL ends it at once without saving. Unsaved work is lost."
-)
+_SIGNAL_HELP = "SIGTERM asks a process to end, SIGINT is Ctrl-C, SIGKILL ends it at once. Unsaved work is lost."
 _LABEL_WIDTH = 9
 _MAX_COMMAND_LINES = 4
 """Longer command lines are cut: the other details must be visible at 80x24."""
@@ -170,11 +168,7 @@ def termination_status(termination: ProcessTermination, refused: str | None) -> 
         refused: why the last signal could not be sent.
     """
     if termination.ended:
-        after = (
-            f"{termination.seconds:.1f} s after {termination.sent.name}"
-            if termination.sent
-            else "by itself; no signal was sent"
-        )
+        after = f"{termination.seconds:.1f} s after {termination.sent.name}" if termination.sent else "without a signal"
         return Content.styled(f"✓ Process {termination.process.pid} has ended {after}.", "$text-success")
     if refused:
         return Content.styled(f"✗ {printable(refused)}", "$text-error")
@@ -188,15 +182,15 @@ def still_running_text(termination: ProcessTermination) -> str:
     signal = termination.sent.name if termination.sent else "SIGTERM"
     hindrance = {
         None: "",
-        "stopped": " It is stopped, as by Ctrl-Z, and takes SIGTERM only when it goes on.",
-        "in the kernel": " It waits inside the kernel, often for the GPU's driver, and ends when that returns.",
+        "stopped": " The process is stopped, as by Ctrl-Z, and handles SIGTERM only when it continues.",
+        "in the kernel": (
+            " The process waits inside the kernel, often for the GPU driver, and ends when that call returns."
+        ),
     }[termination.blocker]
     if not termination.overdue:
-        left = f" SIGKILL is offered in {GRACE_SECONDS - termination.seconds:.0f} s." if signal != "SIGKILL" else ""
+        left = f" You can send SIGKILL in {GRACE_SECONDS - termination.seconds:.0f} s." if signal != "SIGKILL" else ""
         return f"… {signal} was sent {termination.seconds:.0f} s ago; it has not ended yet.{left}{hindrance}"
-    advice = (
-        " SIGKILL ends it at once: nothing is saved and no other process is notified." if signal != "SIGKILL" else ""
-    )
+    advice = " SIGKILL ends it at once: it saves nothing and notifies no other process." if signal != "SIGKILL" else ""
     return f"! Still there {format_duration(termination.seconds)} after {signal}.{advice}{hindrance}"
 
 
@@ -270,12 +264,12 @@ def _processes(count: int) -> str:
 def _job(process: GpuProcess, board: Board) -> str:
     run = next((run for run in board.runs if process.key in run.pids), None)
     if run is None:
-        return "none that is followed here"
+        return "unknown"
     label, ranks = printable(run.job.label), max(len(run.pids), run.job.parallel.world_size)
     if ranks == 1:
-        return f"{label}, followed here: the run ends with it"
+        return f"{label}, an attached run that ends with it"
     others = "the other one hangs or dies" if ranks == 2 else f"the {ranks - 1} others hang or die"
-    return f"{label}, followed here, one of {ranks} ranks: {others} with it, or their launcher restarts them all"
+    return f"{label}, an attached run of {ranks} ranks: {others} with it, or their launcher restarts all ranks"
 
 
 def _related(process: GpuProcess, board: Board) -> Iterator[str]:
@@ -294,7 +288,7 @@ def _related(process: GpuProcess, board: Board) -> Iterator[str]:
         )
     children = [each for each in around.values() if each.parent == process.pid]
     if children:
-        yield f"it has started {_count(children)} on GPUs, which may keep holding memory after it has ended"
+        yield f"it started {_count(children)} on GPUs, which may still hold memory after it ends"
 
 
 def _count(processes: Sequence[GpuProcess]) -> str:

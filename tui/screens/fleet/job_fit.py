@@ -150,7 +150,7 @@ class FleetJudge:
             report(partial(self._on_problem, f"{error.message.rstrip('.')}; a trace is tried"))
         if not traced:
             return
-        report(partial(self._on_tracing, "a step is traced for a better estimate"))
+        report(partial(self._on_tracing, "tracing a step for a better estimate"))
         try:
             report(partial(self._judged, _judge(typed, self._budgets_for(typed, traced=True), fleet)))
         except VramtopError as error:
@@ -296,10 +296,10 @@ _LATE_SECONDS = 5.0
 """A judgement of a reading that is this much older than the latest one is not shown."""
 _PLACEHOLDER = "job.toml, llama-3.1-8b --qlora --seq-len 4k, or a launch line"
 _NO_JOB = (
-    "Type or paste a job as vramtop fit takes it: a job file, a model with its flags, or a launch line. "
-    "Its closed form is judged as you type; Enter also traces a step, if torch is there."
+    "Type or paste a job: a job file, a model with its flags, or a launch line. vramtop checks its closed form as "
+    "you type; Enter also traces a step if torch is installed."
 )
-_RAM = "the RAM of the hosts is not checked"
+_RAM = "host RAM is not checked"
 _GOOD: tuple[Verdict, ...] = ("fits", "tight")
 
 
@@ -473,7 +473,7 @@ class FleetFitScreen(DrawnScreen[str]):
             if self._feed.paused
             else "there are no new readings"
         )
-        return f"{why}, and the figures are {format_duration(age)} old: no verdict on old figures"
+        return f"{why}; the readings are {format_duration(age)} old, too old for a verdict"
 
     def _shown(self) -> Judgement | None:
         """Return the judgement if it is of figures of now."""

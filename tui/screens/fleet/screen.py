@@ -98,7 +98,7 @@ def _lines(fleet: Fleet, host: HostReading, width: int, graph: Callable[[FleetGp
         age = fleet.age_seconds(host)
         if host.gpus and age is not None:
             yield Content("")
-            yield Content.styled(f"Figures of {format_duration(age)} ago, not of now:", "bold")
+            yield Content.styled(f"Readings from {format_duration(age)} ago, not current:", "bold")
     for fault in host.faults:
         yield Content.assemble((" ! ", alarm()), f" {printable(fault)}")
     for anomaly in host.anomalies:
@@ -116,7 +116,7 @@ def _lines(fleet: Fleet, host: HostReading, width: int, graph: Callable[[FleetGp
 
 
 def _facts(host: HostReading) -> list[str]:
-    facts = [f"{len(host.gpus)} GPU{'s' * (len(host.gpus) != 1)}"] if host.gpus else ["no GPU is known"]
+    facts = [f"{len(host.gpus)} GPU{'s' * (len(host.gpus) != 1)}"] if host.gpus else ["no known GPU"]
     facts += [f"driver {host.driver_version}"] if host.driver_version else []
     facts += [f"vramtop {host.vramtop_version}"] if host.vramtop_version else []
     if host.time is not None:
@@ -150,7 +150,7 @@ def _gpu_lines(gpu: FleetGpu, width: int, graph: Callable[[FleetGpu, int], str])
     if bars:
         yield Content.assemble(_INDENT, (_GRAPH_LABEL, MUTED), bars)
     if gpu.fault:
-        words = "its driver hangs, the figures are of an earlier reading: " if gpu.is_stale else ""
+        words = "its driver hangs; the figures are from an earlier reading: " if gpu.is_stale else ""
         yield Content.assemble(_INDENT, (" ! ", alarm()), f" {words}{printable(gpu.fault)}")
     for device in gpu.devices:
         free = f"{format_gib(device.used_bytes)} of {format_gib(device.total_bytes)} GiB in use"
@@ -158,7 +158,7 @@ def _gpu_lines(gpu: FleetGpu, width: int, graph: Callable[[FleetGpu, int], str])
             printable(f"{_INDENT}MIG device {device.shown_label}  {free}, {format_gib(device.free_bytes)} free")
         )
     if gpu.processes is None:
-        yield Content.styled(f"{_INDENT}its processes cannot be read", MUTED)
+        yield Content.styled(f"{_INDENT}vramtop cannot read its processes", MUTED)
     for process in gpu.processes or ():
         yield Content(_INDENT + process_line(process, width - len(_INDENT)))
         if process.diverges and process.sentence:
@@ -173,7 +173,7 @@ FLEET_KEYS: list[BindingType] = [
     bind("fleet.sort", "sort", "Sort"),
     bind(
         "list.filter", "filter", "Filter",
-        help_text="filter by host, job, user, status: words that must all occur, or user:ann",
+        help_text="filter by host, job, user, status: every word must match, or user:ann",
     ),
     bind("fleet.fit", "fit", "Fit"),
     bind("app.back", "show_all", "Show all"),
@@ -237,9 +237,7 @@ def _lines_run_text(fleet: Fleet, run: FleetRun) -> Iterator[Content]:
             words = f" {host.host} is {host.state}{last}; its ranks are not in the sums"
             yield Content.assemble((" ! ", alarm()), printable(words))
     if run.unseen_ranks:
-        words = (
-            f"{run.unseen_ranks} of its {run.world_size} ranks are on hosts that are not listed, or not found there."
-        )
+        words = f"{run.unseen_ranks} of its {run.world_size} ranks are on unlisted hosts, or were not found."
         yield Content.styled(words, MUTED)
     yield Content("")
     ranks = sorted(run.ranks, key=lambda rank: (not rank.is_live, severity(rank.process.status)))
@@ -391,7 +389,7 @@ class FleetDetailScreen(DrawnScreen[None]):
             found = host is not None
             title, lines = host_lines(self._fleet, host, width, self._graph) if host else (Content(self._host), [])
         if not found:
-            what = "run has ended, or none of its hosts shows it any more; the figures below are its last ones"
+            what = "run has ended or disappeared from its hosts; the figures below are the last ones"
             lines = [Content.styled(f"The {what}." if lines else "The host is no longer listed.", MUTED), *lines]
         self.query_one("#title", StaticLines).show(title)
         self.lines.show_lines(lines)
@@ -568,7 +566,7 @@ def _sums(fleet: Fleet, *, short: bool) -> list[Content | str]:
         )
     parts += [f"{totals.connecting_hosts} connecting"] if totals.connecting_hosts else []
     if not gpus.gpus:
-        return [*parts, Content.styled("no GPU could be read yet", MUTED)]
+        return [*parts, Content.styled("no GPU has been read yet", MUTED)]
     size = format_size if gpus.total_bytes >= TIB else format_gib  # beyond one TiB each figure has its own unit
     total = "" if short else f" of {format_size(gpus.total_bytes)}"
     unit = " GiB" if short and size is format_gib else ""
@@ -726,5 +724,5 @@ class FleetScreen(DrawnScreen[None]):
         if not table.rows and table.filter_words.split():
             note = f"nothing matches {table.filter_words!r}; {shown_key('app.back')} shows all"
         elif not table.rows and table.view == "runs":
-            note = f"no run is known on these hosts; {shown_key('fleet.view')} shows the hosts"
+            note = f"these hosts have no known runs; {shown_key('fleet.view')} shows the hosts"
         line.show_if_any([Content.styled(note, MUTED)] if note else [])

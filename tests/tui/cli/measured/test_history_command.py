@@ -64,7 +64,7 @@ def test_runs_are_listed_and_chosen(run: Run, kept: History) -> None:
     assert chosen("--status", "short") == ["abcdef4"]
     assert chosen("--model", "llama-3.2-1b", "--card", "h100", "--older-than", "5w") == ["abcdef2", "abcdef4"]
     assert chosen("--card", "4090") == []
-    assert run("history", "--card", "4090")[1] == "no measured run matches\n"
+    assert run("history", "--card", "4090")[1] == "no measured runs match\n"
 
 
 def test_a_narrow_table_leaves_out_columns_and_cuts_no_figure(kept: History) -> None:
@@ -115,12 +115,12 @@ def test_runs_are_forgotten_one_older_ones_or_all(run: Run, kept: History) -> No
 
 def test_bad_input_is_one_sentence_and_nothing_is_lost(run: Run, kept: History) -> None:
     cases = (
-        (("--forget",), "--forget needs to know what"),
+        (("--forget",), "--forget needs a run of the list"),
         (("--forget", "--all", "--card", "h100"), "--all forgets every run"),
         (("abcd", "--forget"), "several runs begin with abcd"),
         (("ffff", "--forget"), "there is no measured run ffff"),
         (("ffff",), "there is no measured run ffff"),
-        (("x",), "x is no run"),
+        (("x",), "x is not a run"),
         (("--since", "yesterday"), "--since yesterday: give a date"),
         (("--older-than", "9999999999d"), "--older-than 9999999999d: give a date"),
         (("--export", "runs.txt"), "ends in .jsonl"),
@@ -159,7 +159,7 @@ def test_the_corrected_figure_is_used_and_says_so(run: Run, tmp_path: Path, comm
     if command == "fit":
         assert (plain["verdict"], found["verdict"] == "fits") == ("fits", False)  # 80 GiB, of which the job takes 80
         assert found["suggestions"]
-        assert "by the corrected figure: measured on this kind of card" in words
+        assert "with the correction: measured on this kind of card" in words
         plain, found = plain["budget"], found["budget"]
     assert "learned" not in plain
     assert found["peak"]["device_bytes"] > 1.1 * plain["peak"]["device_bytes"]

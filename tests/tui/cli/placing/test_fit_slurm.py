@@ -63,7 +63,7 @@ def test_a_batch_script_asks_for_the_smallest_card_that_is_free(fit: Fit) -> Non
     assert lines[:4] == ["--partition=gpu", "--nodes=1", "--ntasks-per-node=1", "--gres=gpu:h100:1"]
     assert lines[4].startswith("--mem=")
     assert "It would start now." in text
-    assert "1 node with GPUs down, drained or not answering" in text
+    assert "1 node with GPUs that are down, drained or not answering" in text
 
 
 def test_a_busy_cluster_can_take_it_later(fit: Fit) -> None:
@@ -96,7 +96,7 @@ def test_ranks_spread_over_nodes_of_one_partition(fit: Fit) -> None:
 def test_a_card_that_is_not_known_has_no_verdict(fit: Fit) -> None:
     code, text, _ = fit([node("n1", "gpu:4")])
     assert (code, requests(text)) == (3, [])
-    assert "neither the type nor a feature of the node says which card it is" in text
+    assert "neither the node's GPU type nor its features name the card" in text
     code, text, _ = fit([node("n1", "gpu:4")], *LLAMA, "--gpu-memory", "48GiB")
     assert (code, requests(text)[3]) == (0, "--gres=gpu:1")
 
@@ -151,7 +151,7 @@ def test_a_mig_device_takes_a_job_of_one_rank_if_the_least_that_it_may_have_is_e
     assert (code, requests(text)[3]) == (0, "--gres=gpu:a100_4g.40gb:1")
     code, text, _ = fit([node("m1", "gpu:a100_4g.40gb:2")], "gpt2", "--ddp", "2", "--method", "formula")
     assert code == 1
-    assert "a MIG device takes jobs with one rank only" in text
+    assert "a MIG device takes only jobs with one rank" in text
 
 
 def test_nodes_without_enough_ram_are_passed_over(fit: Fit) -> None:

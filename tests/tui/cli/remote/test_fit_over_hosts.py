@@ -153,7 +153,7 @@ def test_files_of_a_prometheus_need_its_address(capsys: pytest.CaptureFixture[st
     ("words", "complaint"),
     [
         (("--job", "a.toml", "--once"), "vramtop fit a.toml --host"),
-        (("--job", "a.toml", "--job", "b.toml"), "--job: one job at a time"),
+        (("--job", "a.toml", "--job", "b.toml"), "--job: give one job at a time"),
     ],
 )
 def test_a_job_of_the_dashboard_over_hosts_is_one_for_the_fit_screen(

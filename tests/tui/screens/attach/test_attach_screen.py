@@ -376,7 +376,7 @@ async def test_a_process_of_a_recording_is_not_read_from_this_machine(training, 
     recorded = replace(board, snapshot=replace(board.snapshot, source=source))
     async with opened(AttachScreen(watchlist, estimate=estimate_forty), recorded) as (screen, pilot):
         await pilot.press("tab", "enter")
-        await until_shown(pilot, lambda: "is in the recording" in text_of(screen, "#problem"))
+        await until_shown(pilot, lambda: "is in the open recording" in text_of(screen, "#problem"))
         assert "41.0 of 80.0 GiB" in text_of(screen, "#bars")
         assert watchlist.runs() == ()
 

@@ -90,7 +90,7 @@ async def test_enter_on_a_run_that_ended_out_of_memory_explains_it(
     app = crashed()
     async with app.run_test(size=size) as pilot:
         await open_by_enter(app, pilot)
-        await until_shown(pilot, lambda: "what would have fitted" in str(app.screen.query_one("#lines").render()))
+        await until_shown(pilot, lambda: "changes that would have fit" in str(app.screen.query_one("#lines").render()))
         text = str(app.screen.query_one("#lines").render())
         assert "GPU memory ran out (GPU 0): 256 MiB free" in text
         assert "tensors" in text
@@ -120,7 +120,7 @@ async def test_a_snapshot_is_drawn_beside_the_predicted_step_on_one_scale(
     async with app.run_test(size=(140, 40)) as pilot:
         await open_by_enter(app, pilot)
         await open_file(pilot, app, path)
-        await until_shown(pilot, lambda: "500 MiB asked for" in screen_text(app))
+        await until_shown(pilot, lambda: "500 MiB requested" in screen_text(app))
         await pilot.press("f5")
         await until_shown(pilot, lambda: isinstance(app.screen, StepScreen))
         await until_shown(pilot, lambda: "500 MiB more failed" in screen_text(app))
@@ -155,7 +155,7 @@ async def test_a_log_is_explained_beside_the_same_budget(
         await until_shown(pilot, lambda: "cannot be read" in screen_text(app))
         app.screen.query_one(Input).value = str(path)
         await pilot.press("enter")
-        await until_shown(pilot, lambda: "line 2): 2.00 GiB asked for, 1.00 GiB free" in screen_text(app))
+        await until_shown(pilot, lambda: "line 2): 2.00 GiB requested, 1.00 GiB free" in screen_text(app))
         assert "beside the budget of gpt2-sft" in screen_text(app)
 
 
@@ -181,7 +181,7 @@ async def test_the_key_asks_for_a_file_where_no_run_has_failed(
         await until_shown(pilot, lambda: bool(app.screen.query(Input)))
         app.screen.query_one(Input).value = str(path)
         await pilot.press("enter")
-        await until_shown(pilot, lambda: "500 MiB asked for, 120 MiB free" in screen_text(app))
+        await until_shown(pilot, lambda: "500 MiB requested, 120 MiB free" in screen_text(app))
         await pilot.press("f5")  # there is no budget, so there is no step
         assert isinstance(app.screen, CrashScreen)
 
@@ -197,7 +197,7 @@ async def test_the_snapshot_that_the_run_has_left_is_opened_by_itself(
     app.attachments[4711, 1_000.0] = SimpleNamespace(cwd=tmp_path, ranks=ranks)  # type: ignore[assignment]
     async with app.run_test(size=(120, 40)) as pilot:
         await open_by_enter(app, pilot)
-        await until_shown(pilot, lambda: "500 MiB asked for" in screen_text(app))
+        await until_shown(pilot, lambda: "500 MiB requested" in screen_text(app))
         assert "vramtop-oom-rank0-4711.pickle" in screen_text(app)
 
 

@@ -34,7 +34,7 @@ def test_anomalies_take_at_most_two_lines_above_the_gpus(
     many = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=tuple(make_anomaly(n, n) for n in range(1, 5)))
     assert [line.plain for line in notices(many, BoardFeed(interval=1.0), 80)] == [
         " !  GPU 4: 4 GiB odd",
-        " !  3 more on GPU 1-3: vramtop --once shows all of them",
+        " !  3 more on GPU 1-3; vramtop --once shows all of them",
     ]
 
 
@@ -57,7 +57,7 @@ def test_the_same_fault_of_several_gpus_is_shown_once(
     board = Board(snapshot=make_snapshot(gpus), gpus=rows(gpus), pending=())
     assert [line.plain for line in notices(board, BoardFeed(interval=1.0), 120)] == [
         " !  GPU 0, 2: the GPU no longer answers",
-        " !  GPU 3, 4: more faults; vramtop --once shows all",
+        " !  GPU 3, 4: more faults; vramtop --once shows all of them",
     ]
 
 

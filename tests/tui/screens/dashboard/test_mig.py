@@ -108,7 +108,7 @@ async def test_panels_use_the_scale_of_the_device(open_app: Make, make_snapshot:
         ]
         assert "in MIG mode: programs run on its 3 MIG devices" in panels[0][1]
         assert "11.0 of 40.0 GiB in use (28 %), shared · free 29.0" in panels[1][0]
-        assert "11.0 of 40.0 GiB in use, the same memory as 0:3:0 · free 29.0" in panels[2][0]
+        assert "11.0 of 40.0 GiB in use, shared with 0:3:0 · free 29.0" in panels[2][0]
         assert "shares the memory of 0:3:0; of that train.py 2.0" in panels[2][1]
         held, budget = panels[3][1], panels[3][2]
         device = list(app.screen.query("#panels GpuPanel").results(GpuPanel))[3].lines

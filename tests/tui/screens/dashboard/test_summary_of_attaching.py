@@ -1,13 +1,13 @@
 """The summary says what is being read, and why nothing has a budget."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from vramtop.monitor.board.board import AttachProgress
+from vramtop.monitor.board.board import AttachProgress, NoBudgetReason
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.screens.dashboard.screen import summary_line
+from vramtop.tui.screens.dashboard.screen import _COUNTED, summary_line
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from vramtop.tui.screens.dashboard.screen import summary_line
         (
             AttachProgress(1, 1),
             ("server", "server", "no access"),
-            "no running job has a budget (2 server, 1 no access)",
+            "no running job has a budget (2 servers, 1 inaccessible process)",
         ),
     ],
 )
@@ -34,3 +34,7 @@ def test_the_summary_before_there_is_a_budget(
     rows = tuple(replace(row, no_budget_reason=reason) for row, reason in zip(gpu.rows, reasons, strict=True))
     shown = replace(board, gpus=(replace(gpu, rows=rows),), attach_progress=progress)
     assert summary_line(shown, 140).plain.startswith(words)
+
+
+def test_every_reason_can_be_counted() -> None:
+    assert set(_COUNTED) == set(get_args(NoBudgetReason))

@@ -704,7 +704,7 @@ async def test_the_field_in_focus_is_explained_in_one_line(fit):
         row(screen, "training.activation_checkpointing").query_one(Choice).focus()
         await until_shown(pilot, lambda: "One of none, full, selective." in text_of(screen, "#help"))
         screen.query_one("#group-model").focus()
-        await until_shown(pilot, lambda: "Enter unfolds" in text_of(screen, "#help"))
+        await until_shown(pilot, lambda: "Enter folds or unfolds" in text_of(screen, "#help"))
 
 
 async def test_alike_gpus_share_one_line(fit, watchlist, make_snapshot, make_gpu, make_process):

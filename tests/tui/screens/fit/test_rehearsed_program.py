@@ -85,7 +85,7 @@ async def test_a_program_is_opened_rehearsed_and_drawn_with_its_lines(
 async def agree(pilot: Any, screen: FitCheckScreen) -> None:
     """Wait until the program is said not to be rehearsed, ask for it, and agree."""
     view = screen.query_one(VerdictView)
-    await until_shown(pilot, lambda: (view.problem or "").startswith("not rehearsed: Ctrl+R shows what would run"))
+    await until_shown(pilot, lambda: (view.problem or "").startswith("not rehearsed: Ctrl+R shows the command"))
     await pilot.press("ctrl+r")
     await until_shown(pilot, lambda: isinstance(pilot.app.screen, RehearseScreen) and pilot.app.focused)
     await pilot.press("y")

@@ -150,7 +150,9 @@ def test_it_follows_the_readings_without_another_estimate() -> None:
         assert "✗ no" in row(app, "node1")
         assert "✓ fits" in row(app, "node1")  # later
         source.fleet = Fleet(NOW + 2, filled(host("node3", "on_budget", "on_budget"))[:4])
-        await until_shown(pilot, lambda: "fits on no host now; it fits once the running jobs" in screen_text(app))
+        await until_shown(
+            pilot, lambda: ("does not fit on any host now; it fits once the running jobs") in screen_text(app)
+        )
         silent = msgspec.structs.replace(HOSTS[2], state="silent", reason="no reading arrives", since=NOW)
         source.fleet = Fleet(NOW + 4, filled(silent))
         await until_shown(pilot, lambda: "CANNOT TELL" in screen_text(app))
@@ -170,7 +172,7 @@ def test_old_figures_have_no_verdict() -> None:
         source.fleet = CannotTellError("Prometheus does not answer")
         await until_shown(pilot, lambda: "Prometheus does not answer" in screen_text(app))
         clock.now += 60
-        await until_shown(pilot, lambda: "no verdict on old figures" in screen_text(app))
+        await until_shown(pilot, lambda: "too old for a verdict" in screen_text(app))
         text = screen_text(app)
         assert "CANNOT TELL" in text
         assert "✓" not in text
@@ -211,7 +213,7 @@ def test_the_screen_works_while_hosts_are_judged_and_the_latest_reading_wins(mon
 @pytest.mark.slow
 def test_mistakes_are_said_and_forgotten_with_the_next_key() -> None:
     async def check(app, pilot, source):
-        await judged(app, pilot, "gpt2 --qlroa", "a job has no such setting: --qlroa")
+        await judged(app, pilot, "gpt2 --qlroa", "jobs have no such setting: --qlroa")
         await judged(app, pilot, "no-job.toml", "no-job.toml: no such file")
         await judged(app, pilot, f"{JOB} --gpu-type h200", "has no GPU that the job can use")
         await judged(app, pilot, JOB, "FITS")

@@ -93,13 +93,13 @@ def test_enter_opens_the_run_and_the_host_and_follows_the_readings() -> None:
         assert "66.0 GiB of 60.0 predicted · ▲ OVER · tune · ann" in screen_text(app)
         gone = msgspec.structs.replace(HOSTS[1], state="silent", reason="no reading arrives", since=NOW)
         source.fleet = Fleet(NOW + 300, (HOSTS[0], gone))
-        await until_shown(pilot, lambda: "Figures of 5 min ago, not of now" in screen_text(app))
+        await until_shown(pilot, lambda: "Readings from 5 min ago, not current" in screen_text(app))
         await pilot.press("escape", "v", "enter")
         await until_shown(pilot, lambda: "Run tune (ann)" in screen_text(app))
         text = screen_text(app)
         assert "node2 is silent, last read 5 min ago; its ranks are not in the sums" in text
         assert "silent for 5 min" in text
-        assert "2 of its 8 ranks are on hosts that are not listed" in text
+        assert "2 of its 8 ranks are on unlisted hosts" in text
 
     drive(check)
 

@@ -72,7 +72,7 @@ SHOWN = (
     "persistence on · compute mode default · power limit 700 W (the highest) · off at 92 °C",
     "PCI 0000:34:00.0 · VBIOS 96.00.74.00.01 · compute capability 9.0 · BAR1 1.0 of 128.0 GiB · NUMA node 0",
     "nearest CPUs 0-31,64-95",
-    "share of time in which a kernel ran",
+    "share of time with a running kernel",
 )
 
 
@@ -180,7 +180,7 @@ async def test_a_recording_says_what_it_has_not(open_app, two_gpus) -> None:
         await shown(pilot)
         assert "hot" in screen_lines(app)[1]
         await pilot.press("right")
-        assert "bandwidth, the recording has no clocks, links and health of this GPU" in screen_lines(app)[1]
+        assert "bandwidth, the recording has no clocks, links or health of this GPU" in screen_lines(app)[1]
 
 
 async def test_a_gpu_that_hangs_has_old_figures_with_their_age_and_one_that_goes_is_said_to_be_gone(
@@ -215,7 +215,7 @@ async def test_a_mig_device_shows_its_memory_and_the_activity_of_its_gpu(
         assert screen_lines(app)[0].startswith(" GPU 0:9 ")
         assert "1.0 of 20.0 GiB" in screen_text(app)
         assert "412 of 700 W" in screen_text(app)
-        assert "what follows is of the whole GPU 0" in screen_text(app)
+        assert "the figures below are for the whole GPU 0" in screen_text(app)
         assert demand.value.gpus == {"GPU-00000000": "full"}
 
 

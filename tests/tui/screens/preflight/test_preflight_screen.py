@@ -185,7 +185,7 @@ async def test_invalid_settings_are_reported_in_one_sentence():
     async with opened(
         PreflightScreen(PreflightRequest(job=JOB), read=refuse, checks=[fixed_check("First")]), size=(80, 24)
     ) as (_screen, pilot):
-        await until_shown(pilot, lambda: "nothing is checked: lora.targets" in text(pilot.app))
+        await until_shown(pilot, lambda: "cannot check: lora.targets" in text(pilot.app))
         assert "called [nope]" in text(pilot.app)
         assert not rows(pilot.app)
 

@@ -107,11 +107,11 @@ async def test_an_ended_process_keeps_what_was_read_and_says_so(driver, program)
         program.kill()
         program.wait()
         driver.gpus[0].processes = []
-        await until_shown(pilot, lambda: "It is not on a GPU now" in screen_text(app))
+        await until_shown(pilot, lambda: "The process is not on a GPU now" in screen_text(app))
         assert "data.bin" in screen_text(app)
         await pilot.press("r")
         await until_shown(pilot, lambda: f"There is no process {program.pid} here" in screen_text(app))
-        assert "as last read" in screen_text(app)
+        assert "last reading" in screen_text(app)
 
 
 async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_read(

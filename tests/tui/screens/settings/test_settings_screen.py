@@ -218,7 +218,7 @@ async def test_what_a_flag_overrides_is_saved_for_later_and_says_so(make_app: Ma
     app = make_app(interval=7.0)
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await open_settings(pilot)
-        assert "--interval takes precedence until vramtop ends; a change is saved" in details(screen)
+        assert "--interval takes precedence until vramtop ends; changes are saved" in details(screen)
         await pilot.press("enter", "ctrl+u", "3", "enter")
         await until_shown(pilot, lambda: saved(file)["dashboard"]["interval"] == 3.0)
         assert row(screen, "dashboard.interval") == ("7", "--interval")

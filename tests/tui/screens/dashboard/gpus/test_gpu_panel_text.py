@@ -77,7 +77,7 @@ def test_job_with_a_budget_is_drawn_first_so_that_both_bars_start_together(make_
 
 def test_graph_line_includes_the_memory_of_other_processes(make_row, make_gpu, make_process):
     lines = drawn(make_row(make_gpu(0, [make_process(1, 20), make_process(2, 30)]), need=25))
-    assert any("━━ expected, at most, above 31" in line for line in lines)
+    assert any("━━ expected, at most, plus 31" in line for line in lines)
 
 
 def test_a_steady_level_in_the_row_of_its_budget_is_flat_and_both_lines_are_named_where_they_are(
@@ -100,7 +100,7 @@ def test_a_steady_level_in_the_row_of_its_budget_is_flat_and_both_lines_are_name
 def test_unknown_total_shows_the_reason_and_the_memory_of_processes(make_row, make_gpu, make_process):
     gpu = replace(make_gpu(0, [make_process(1, 30)]), total_bytes=None, used_bytes=None, free_bytes=None)
     lines = drawn(make_row(gpu, need=30))
-    assert "n/a: the GPU's total memory is not known, processes hold 30.0 GiB" in lines[1]
+    assert "n/a: the GPU's total memory is unknown, processes hold 30.0 GiB" in lines[1]
     assert "30.0 GiB (28.1 to 31.9)" in lines[2]
     assert "free n/a" in lines[0]
 
@@ -247,7 +247,7 @@ def test_the_graph_shows_phases_and_the_moment_and_memory_at_which_a_job_left_it
     assert abs(timeline.index("▲") - (10 + 150 / 300 * shape.bar_width)) <= 1
     assert "█" in painted(row, colour_of("bad"), at=6, shape=shape, history=history)
     assert "█" not in painted(row, colour_of("bad"), at=len(lines) - 3, shape=shape, history=history)
-    assert any("━━ expected, at most, above 1.0 of " in line for line in lines)
+    assert any("━━ expected, at most, plus 1.0 of " in line for line in lines)
 
 
 def test_a_gpu_without_a_job_says_why_in_two_lines(make_row, make_gpu, make_process):

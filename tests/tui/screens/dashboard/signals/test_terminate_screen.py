@@ -148,7 +148,7 @@ async def test_the_dialog_names_the_process_and_all_its_memory(open_app, make_re
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.start_time))
         for words in (
             f"pid {process.pid}", "user ana", "command python train.py --lr 1e-4", f"started {started}",
-            "30.0 GiB of GPU 0 · 1.0 GiB of GPU 1", "job none that is followed here", "SIGTERM asks it to end",
+            "30.0 GiB of GPU 0 · 1.0 GiB of GPU 1", "job unknown", "SIGTERM asks a process to end",
         ):  # fmt: skip
             assert words in text
         assert "not you" not in text
@@ -174,7 +174,7 @@ async def test_the_dialog_states_what_happens_to_the_other_ranks(open_app, make_
     async with on_first_board(app, (120, 40)) as pilot:
         await pilot.press("right", "down")
         await open_dialog(pilot)
-        assert "job sft, followed here, one of 3 ranks: the 2 others hang or die with it" in flat(screen_text(app))
+        assert "job sft, an attached run of 3 ranks: the 2 others hang or die with it" in flat(screen_text(app))
 
 
 async def test_the_dialog_names_possible_ranks_and_children(open_app, make_reading, start, make_process):
@@ -186,7 +186,7 @@ async def test_the_dialog_names_possible_ranks_and_children(open_app, make_readi
     async with asked(app, (120, 40)):
         text = flat(screen_text(app))
         assert "1 other process on GPUs runs train.py under the same parent (77)" in text
-        assert "it has started 1 other process on GPUs, which may keep holding memory" in text
+        assert "it started 1 other process on GPUs, which may still hold memory" in text
 
 
 async def test_only_the_confirmation_key_ends_a_process(
@@ -311,9 +311,7 @@ async def test_a_process_that_ends_while_the_dialog_is_open_is_reported_and_gets
         screen = await open_dialog(pilot)
         process.kill()
         process.wait()
-        await until_shown(
-            pilot, lambda: f"Process {process.pid} has ended by itself; no signal was sent" in screen_text(app)
-        )
+        await until_shown(pilot, lambda: f"Process {process.pid} has ended without a signal" in screen_text(app))
         await pilot.press("y", "K")
         await pilot.pause(0.1)
         assert screen._batch.sent is None
