@@ -2,8 +2,8 @@
 
 Rows: ``vision_models.csv``, nvidia-smi's maximum at batch 64, from itu-rad/GPUMemNet (arXiv 2602.17817): every third
 model of these families whose figures do not fall as the batch grows. The study's torch loads whole libraries; what
-they take was inferred from the figures. The rule for cuDNN's workspaces was found on rows of this study, these among
-them.
+they take was inferred from the figures. The rule for cuDNN's workspaces was found on rows of this study, some of
+these among them.
 """
 
 import csv

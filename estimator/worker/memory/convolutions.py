@@ -10,7 +10,8 @@ copies the tensors of a convolution in NCHW order (pytorch's issue 81940 shows `
 ``nhwcToNchw``). Why the gradient of the weight takes more than these copies is not known. The factors are
 **empirical**: with them the replay reserves what timm's models were measured to take on an A100, in fp32 with TF32
 (arXiv 2602.17817): in nine of ten runs, from ``LOW_SHARE`` times what the low factors give to ``HIGH_SHARE`` times what
-the high ones give.
+the high ones give. ``docs/explanation/rehearsed-programs.md`` has the figures.
+
 In 16 bits, without TF32, and for convolutions that those models do not have, nothing was measured: one default plan of
 a V100 takes twice what a P100's does (pytorch's issue 13412), so the range reaches from nothing to twice the rule.
 """
@@ -41,7 +42,8 @@ _FACTORS = {  # of the forward pass and the input's gradient; of the weight's wi
     "dense": (_COPIES, Factors(1.5, 1, 2), Factors(2, 1, 2)),
     "stem of 7 x 7": (_COPIES, Factors(2, 1, 2), Factors(2, 1, 2)),
     "other stem": (_COPIES, Factors(1, 1, 2), Factors(1, 1, 2)),
-    "product": (_NOTHING, _NOTHING, _NOTHING),  # kernels of 1 x 1, patches, groups, channels last
+    "grouped": (Factors(1, 0, 1), Factors(1.5, 0, 1.5), Factors(2, 0, 2)),  # some models fit better without any
+    "product": (_NOTHING, _NOTHING, _NOTHING),  # kernels of 1 x 1, patches, channels last
     "dense, not measured": (Factors(1, 0, 2), Factors(1.5, 0, 4), Factors(2, 0, 4)),
     "product, not measured": (Factors(0, 0, 1), Factors(0, 0, 1), Factors(0, 0, 1)),
 }
@@ -101,13 +103,13 @@ class Convolutions:
 
     def _kind(self, x: Any, w: Any, steps: Any, *, transposed: bool, groups: int, is_last: bool) -> str:
         kernel, (stride, dilation) = tuple(w.shape[2:]), steps
-        is_product = is_last or groups > 1 or kernel in ((1,) * len(kernel), tuple(stride))
+        is_product = is_last or kernel in ((1,) * len(kernel), tuple(stride))
         unmeasured = None if is_last else self._why_not_measured(x, dilation, transposed)
         if unmeasured:
             self.unmeasured[unmeasured] = None
             return "product, not measured" if is_product else "dense, not measured"
-        if is_product:
-            return "product"
+        if is_product or groups > 1:
+            return "product" if is_product else "grouped"
         return "dense" if x.shape[1] > _STEM_CHANNELS else "stem of 7 x 7" if kernel == (7, 7) else "other stem"
 
     def _why_not_measured(self, x: Any, dilation: Any, transposed: bool) -> str | None:

@@ -50,16 +50,22 @@ def test_channels_are_rounded_up_and_stems_differ() -> None:
     assert large == [x + y + 4 * 8 * 4 * 49] * 2 + [2 * (x + y + 4 * 8 * 4 * 49)]
 
 
+def test_a_grouped_convolution_may_take_nothing() -> None:
+    tensors = 4 * (8 * 16 * 32 * 32 + 8 * 32 * 32 * 32 + 32 * 4 * 9)
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        calls = _calls(torch.nn.Conv2d(16, 32, 3, padding=1, groups=4), (8, 16, 32, 32))
+    assert [each[:3] for each in calls] == [(tensors, 0, tensors)] * 2 + [(1.5 * tensors, 0, 1.5 * tensors)]
+
+
 @pytest.mark.parametrize(
     ("layer", "last"),
     [
         (torch.nn.Conv2d(16, 24, 1, stride=2), False),
         (torch.nn.Conv2d(16, 24, 4, stride=4), False),
-        (torch.nn.Conv2d(16, 32, 3, groups=4), False),
         (torch.nn.Conv2d(16, 24, 3), True),
         (torch.nn.Conv2d(16, 16, 3, groups=16), True),
     ],
-    ids=["1x1", "patches", "grouped", "channels last", "depthwise, channels last"],
+    ids=["1x1", "patches", "channels last", "depthwise, channels last"],
 )
 def test_others_take_none_but_empty_the_cache_with_benchmark(layer: Any, last: bool) -> None:
     found = Convolutions(has_tf32=True)
