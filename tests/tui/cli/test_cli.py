@@ -241,7 +241,7 @@ def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(vramt
         (
             ("estimate", "vision.py"),
             2,
-            "vision.py names no model that is known here; give it with --set model.id=NAME: a hub",
+            "vision.py names no model that vramtop knows; give it with --set model.id=NAME: a hub",
         ),
         (("estimate", "--", "python", "nosuch.py"), 2, "nosuch.py: cannot be read: No such file or directory"),
         (("estimate", "job.toml", "--micro-batch", "-2"), 2, "--micro-batch: -2 is not a whole number of at least 1"),

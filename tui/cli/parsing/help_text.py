@@ -224,9 +224,9 @@ OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
     "history": {ExitCode.DONE: "listed, exported or removed"},
     "stream": {ExitCode.DONE: "standard input or output was closed"},
     "record": {ExitCode.DONE: "recorded", ExitCode.CANNOT_TELL: "there was no reading"},
-    "export": {**_UNTIL_INTERRUPTED, ExitCode.WRONG_INPUT: "wrong input, or nothing can listen on the address"},
+    "export": {**_UNTIL_INTERRUPTED, ExitCode.WRONG_INPUT: "wrong input, or vramtop cannot listen on the address"},
     "report": {ExitCode.DONE: "written"},
-    "serve": {**_UNTIL_INTERRUPTED, ExitCode.WRONG_INPUT: "wrong input, or nothing can listen on the address"},
+    "serve": {**_UNTIL_INTERRUPTED, ExitCode.WRONG_INPUT: "wrong input, or vramtop cannot listen on the address"},
     "doctor": {
         ExitCode.DONE: "printed",
         ExitCode.CANNOT_TELL: "printed, but the driver does not work or does not answer",
