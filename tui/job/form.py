@@ -449,7 +449,7 @@ class ModelInput(FieldInput):
 
     @dataclass
     class JobPasted(Message):
-        """A launch line, or the path of a file, was pasted."""
+        """A launch line, a model with flags, or the path of a file, was pasted, or entered."""
 
         text: str
 
@@ -482,6 +482,11 @@ class ModelInput(FieldInput):
         """True while the list of models is open."""
         return self._list.highlighted is not None
 
+    @property
+    def is_line(self) -> bool:
+        """True if it holds a model with flags, or a launch line, rather than words to search models by."""
+        return any(word.startswith("-") for word in self.value.split()[1:])
+
     def set_models(self, models: Sequence[ModelChoice]) -> None:
         """Search these models from now on."""
         self._models = tuple(models)
@@ -492,7 +497,7 @@ class ModelInput(FieldInput):
         is_known = any(
             text.casefold() in (each.name.casefold(), *map(str.casefold, each.other_names)) for each in self._models
         )
-        if not self.has_focus or is_known or text == self._taken or not text.strip():
+        if not self.has_focus or is_known or self.is_line or text == self._taken or not text.strip():
             self._list.close()
         else:
             self._open(search_models(text, self._models))
@@ -505,7 +510,8 @@ class ModelInput(FieldInput):
         """Leave the keys to the form and the screen while there is no list to move in."""
         if action in ("move", "take", "close"):
             can_open = action == "move" and parameters == (1,) and not self.value.strip() and bool(self._models)
-            return self._list.highlighted is not None or can_open
+            is_line = action == "take" and self.is_line
+            return self._list.highlighted is not None or can_open or is_line
         return super().check_action(action, parameters)
 
     def action_move(self, by: int) -> None:
@@ -516,8 +522,10 @@ class ModelInput(FieldInput):
             self._open(self._models)
 
     def action_take(self) -> None:
-        """Take the highlighted model."""
-        if (name := self._list.highlighted) is not None:
+        """Take the highlighted model; open a model with flags, or a launch line, that was typed."""
+        if self.is_line:
+            self.post_message(self.JobPasted(self.value.strip()))
+        elif (name := self._list.highlighted) is not None:
             self._taken = name
             self._list.close()
             self.value = name
@@ -937,6 +945,9 @@ class FieldRow(Widget):
         event.stop()
         if isinstance(event.input, ModelInput):
             event.input.show_matches(event.value)
+            self.show_remark("Enter reads the whole line" if event.input.is_line else "")
+            if event.input.is_line:
+                return
         if event.value != self._state.text:
             self.post_message(self.Entered(self.field.key, event.value))
 

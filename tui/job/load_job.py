@@ -453,12 +453,29 @@ def _checked(loaded: LoadedJob, flags: Mapping[str, str]) -> LoadedJob:
     return loaded
 
 
+_MODEL_WITH_FLAGS = re.compile(r"vramtop |(?!python)[^\s=]+ --?[a-zA-Z]")
+"""``llama-3.1-8b --qlora``, and what ``vramtop`` itself is given."""
+
+
+def _with_flags(text: str) -> LoadedJob:
+    """Return a job with its flags, on the card that they name.
+
+    Raises:
+        InputError: the flags or the job are wrong, or a required setting is missing.
+    """
+    from vramtop.estimator.job.gpu_catalogue import find_gpu
+
+    typed = load_typed(text)
+    card = {} if typed.gpu_type is None else {"target.gpu": find_gpu(typed.gpu_type).name}
+    return replace(typed.loaded, job=with_changes(typed.loaded.job, card))
+
+
 def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJob:
     """Load the job that the user typed or pasted; required settings may be missing.
 
     Args:
         text: the path of a job file or of a tool's configuration, perhaps quoted; a launch line, perhaps of several
-            lines; or the name of a model.
+            lines; or a model, perhaps with its flags.
         given: values that the user gives by dotted job key, in place of those there.
 
     Raises:
@@ -480,7 +497,7 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
         return _read_or_rehearsed(shlex.join(["python", unquoted]), changes)
     if len(text.split()) > 1 and not is_folder(path):
-        return _read_or_rehearsed(text, changes)
+        return _with_flags(text) if _MODEL_WITH_FLAGS.match(text) else _read_or_rehearsed(text, changes)
     if not unquoted:
         raise InputError("enter a job file, a tool's configuration, a launch line, or a model")
     job = with_changes(_from_model(unquoted, changes), changes, where="what you give")
@@ -784,7 +801,6 @@ def _edit_lines(job: Job, loaded: LoadedJob | None) -> Iterator[str]:
 # Loads a job from the words that the user types or pastes, as ``vramtop fit`` takes them.
 
 
-_COMMAND = ("vramtop", "fit")
 _NO_JOB = "enter a job file, a model with its flags, or a launch line"
 
 
@@ -811,8 +827,8 @@ def load_typed(text: str) -> TypedJob:
         words = [text] if is_file(expand_user(text)) else shlex.split(text)
     except ValueError:
         raise InputError("a quotation mark is missing") from None
-    if tuple(words[:2]) == _COMMAND:
-        words = words[2:]
+    if words[:1] == ["vramtop"]:
+        words = words[2:] if words[1:2] in (["fit"], ["estimate"]) else words[1:]
     if not words:
         raise InputError(_NO_JOB)
     before, launch = _parts(words)

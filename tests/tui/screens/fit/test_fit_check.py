@@ -441,6 +441,22 @@ async def test_a_launch_line_pasted_into_the_models_field_is_opened(watchlist, e
         assert row(screen, "model.id").value == MODEL
 
 
+async def test_a_model_with_flags_typed_into_the_models_field_is_opened(watchlist, estimate):
+    screen = FitCheckScreen(watchlist, estimate=estimate)
+    app = ScreenHost(screen)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        field = screen.query_one("#row-model-id Input")
+        field.focus()
+        field.value = f"{MODEL} --qlora --seq 512 -b 3 --gpu-type 4090"
+        await until_shown(pilot, lambda: "Enter reads the whole line" in screen_text(app))
+        await pilot.press("enter")
+        await until_shown(pilot, lambda: app.screen is screen and row(screen, "training.micro_batch").value == 3)
+        assert row(screen, "model.id").value == MODEL
+        assert screen.job.lora.quantization != "none"
+        assert screen.job.target.gpu == "rtx-4090"
+
+
 async def test_a_launch_line_that_chooses_gpus_is_judged_on_these(fit, board, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("from transformers import Trainer\n")
