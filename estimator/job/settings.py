@@ -246,6 +246,8 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
     gpu: str | None = None
     """GPU that the job is planned for, by its name in the catalogue; absent: this machine's."""
+    devices: list[str] = field(default_factory=list)
+    """The GPUs of this machine that the job uses, by UUID, as CUDA_VISIBLE_DEVICES takes them; empty: any."""
 
 
 class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

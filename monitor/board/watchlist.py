@@ -285,7 +285,8 @@ class PendingFits:
                 rows.append(PendingRow(job=job, budget=None if isinstance(budget, str) else budget, problem=problem))
                 continue
             fit = self._fits[job_key(job)] = before.get(job_key(job)) or _DebouncedFit()
-            result = _check(job, budget, devices, host, fit.verdict)
+            chosen = [each for each in devices if not job.target.devices or each.uuid in job.target.devices]
+            result = _check(job, budget, chosen, host, fit.verdict)
             fit.verdict = result.verdict
             fit.add(result.verdict == "fits", snapshot.time)
             changed_at = fit.changed_at

@@ -607,7 +607,15 @@ IGNORED_FLAGS = (
 
 TRUST_KEY = "model.trust_remote_code"
 """The key whose flag is that of transformers' own scripts."""
-_KEYS_WITHOUT_FLAG = ("name", "model.id", "model.config", "other_models", "alternatives", "target.gpu")
+_KEYS_WITHOUT_FLAG = (
+    "name",
+    "model.id",
+    "model.config",
+    "other_models",
+    "alternatives",
+    "target.gpu",
+    "target.devices",
+)
 _TABLES_WITHOUT_FLAGS = ("software", "run", "unsure", "rollout", "saving", "zero", "program")
 """Tables that are rarely given outside of a job file; ``--set`` reaches them."""
 _PREFIXED_TABLES = ("lora", "inference")

@@ -71,7 +71,7 @@ _DEFAULT_TABLES: Mapping[str, msgspec.Struct] = {"lora": Lora(), "inference": In
 """The defaults of tables that a job may lack."""
 _KEYS_WITHOUT_FIELD = (
     *("model.config", "model.code_folder", "parallel.tensor_plan", "parallel.device_map", "parallel.max_memory"),
-    *("training.trainable_parameters", "training.optimizer_options"),
+    *("training.trainable_parameters", "training.optimizer_options", "target.devices"),
 )
 _ADAPTERS_WITHOUT_FIELD = tuple(
     field.encode_name for field in msgspec.structs.fields(Lora) if field.type == bool | None

@@ -116,7 +116,12 @@ class LoadedJob:
 
     @property
     def devices(self) -> DeviceChoice | None:
-        """The GPUs that its launch line or script chooses; None: it takes those of the environment."""
+        """The GPUs that its launch line, script or job file chooses; None: it takes those of the environment."""
+        if names := self.job.target.devices:
+            from vramtop.estimator.readers.source.evidence import DeviceChoice
+
+            text = ",".join(names)
+            return DeviceChoice(origin="target.devices", text=text, visible=text)
         return self.reading.devices if self.reading is not None else None
 
     @property

@@ -189,9 +189,9 @@ def test_a_command_fetches_once_and_says_so(hub: Hub, command: Callable[..., tup
     hub.answers = {FILE: gives(json.dumps(CONFIG).encode())}
     code, said, _ = command("estimate", NAME, "--seq-len", "64")
     assert code == 0
-    assert f"The config.json of {NAME} was fetched from 127.0.0.1" in " ".join(said.split())
+    assert f"The config.json of {NAME} was downloaded from 127.0.0.1" in " ".join(said.split())
     code, said, _ = command("fit", NAME, "--gpu-type", "4090")
-    assert (code, "was fetched" in said) == (0, False)
+    assert (code, "was downloaded" in said) == (0, False)
     assert len(hub.seen) == 1
 
 
@@ -200,7 +200,7 @@ def test_a_launch_line_names_a_model_too(hub: Hub, command: Callable[..., tuple[
     line = ("python", "train.py", "--model_name_or_path", NAME, "--per_device_train_batch_size", "2", "--bf16")
     code, said, complaint = command("estimate", "--set", "training.sequence_length=64", "--", *line)
     assert (code, complaint) == (0, "")
-    assert "was fetched from 127.0.0.1" in " ".join(said.split())
+    assert "was downloaded from 127.0.0.1" in " ".join(said.split())
 
 
 def test_built_in_models_and_folders_are_not_asked_for(hub: Hub, command: Callable[..., tuple[int, str, str]]) -> None:

@@ -59,16 +59,16 @@ def test_intervals_without_divisions_are_not_rounded():
 def test_a_larger_large_segment_raises_the_minimum_split_size_in_any_order():
     settings = AllocatorSettings.from_conf("max_split_size_mb:30,large_segment_size_mb:32")
     assert (settings.max_split_bytes, settings.large_segment_bytes) == (None, 32 * MIB)
-    assert "from 32" in settings.notes[0]
+    assert "at least 32" in settings.notes[0]
 
 
 @pytest.mark.parametrize(
     ("conf", "says"),
     [
         ("foo:1", "'foo'"),
-        ("max_split_size_mb:2", "from 20"),
-        ("max_split_size_mb:lots", "from 20"),
-        ("large_segment_size_mb:10", "from 11"),
+        ("max_split_size_mb:2", "at least 20"),
+        ("max_split_size_mb:lots", "at least 20"),
+        ("large_segment_size_mb:10", "at least 11"),
         ("garbage_collection_threshold:1.2,per_process_memory_fraction:0.5", "between 0 and 1"),
         ("garbage_collection_threshold:1.0", "between 0 and 1"),
         ("garbage_collection_threshold:", "between 0 and 1"),

@@ -263,7 +263,7 @@ def test_experts_are_sharded_no_further_than_their_ranks(budget_of: Estimate, ti
         ("qwen3_moe", {"training": TITAN, "parallel": SHARDED | {"tensor": 2}}, "tensor parallelism of torchtitan"),
         ("qwen3_moe", {"training": {}, "parallel": SHARDED | {"expert": 2}}, "expert parallelism cannot be traced"),
         ("qwen3_moe", {"training": TITAN, "parallel": SHARDED | {"expert": 3}}, "the numbers do not divide"),
-        ("llama4_text", {"training": {"framework": "torchtune"}}, "multiply bf16 weights only"),
+        ("llama4_text", {"training": {"framework": "torchtune"}}, "multiply only bf16 weights"),
     ],
 )
 def test_what_is_not_known_of_experts_is_named(

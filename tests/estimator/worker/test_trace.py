@@ -479,7 +479,7 @@ def test_another_optimizer_is_one_row_of_the_table(trace: Trace, monkeypatch: py
         ({"parallel": {"strategy": "megatron-fsdp", "data_shard": 4, "tensor": 2}}, "under Megatron-FSDP"),
         ({"parallel": {"pipeline": 2}}, "pipeline parallelism"),
         ({"parallel": {"context": 2}}, "context parallelism"),
-        ({"lora": {"quantization": "nf4"}, "parallel": {"tensor": 2}}, "nf4 do not run"),
+        ({"lora": {"quantization": "nf4"}, "parallel": {"tensor": 2}}, "nf4 weights do not work"),
         ({"training": {"optimizer": "muon"}}, "optimizer muon"),
         ({"training": {"loss": "chunked"}}, "chunked loss"),
         ({"training": {"framework": "megatron"}}, "megatron"),

@@ -9,7 +9,7 @@ from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job import Inference, Job, ModelSpec, Parallel, Training
+from vramtop.estimator.job.job import Inference, Job, ModelSpec, Parallel, Target, Training
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MemoryHistory, Snapshot, WatchedJob
 
@@ -230,3 +230,15 @@ def test_each_process_is_what_its_command_line_says(
     processes = [replace(make_process(pid, 1), command=command) for pid, command in enumerate(commands, 1)]
     rows = Watchlist(estimate).update(make_snapshot([make_gpu(0, processes)])).processes
     assert [(row.kind, row.program_name) for row in rows] == [("server", "vLLM"), ("desktop", None), ("training", None)]
+
+
+def test_a_pending_job_is_judged_on_the_gpus_that_it_chooses(
+    machine: Snapshot, make_budget: Callable[..., Budget]
+) -> None:
+    watchlist = Watchlist(make_budget)
+    chosen = machine.gpus[0]  # the other one has more room
+    watchlist.add_pending(Job(model=ModelSpec(id="gpt2"), target=Target(devices=[chosen.uuid])))
+    (row,) = watchlist.update(machine).pending
+    assert [gpu.device.uuid for gpu in row.fit.gpus] == [chosen.uuid]
+    watchlist.add_pending(Job(name="gone", model=ModelSpec(id="gpt2"), target=Target(devices=["GPU-gone"])))
+    assert watchlist.update(machine).pending[1].fit.verdict == "does_not_fit"

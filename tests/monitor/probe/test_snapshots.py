@@ -288,7 +288,7 @@ def test_a_process_that_does_not_answer_or_cannot(start: Start) -> None:
 
 def test_a_folder_that_cannot_be_written_to_is_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--snapshot-on-oom", "/proc/nowhere", "--", "true"]) == 2
-    assert "no folder that can be written to" in capsys.readouterr().err
+    assert "is not a writable folder" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -243,7 +243,7 @@ def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(vramt
             2,
             "vision.py names no model that vramtop knows; give it with --set model.id=NAME: a hub",
         ),
-        (("estimate", "--", "python", "nosuch.py"), 2, "nosuch.py: cannot be read: No such file or directory"),
+        (("estimate", "--", "python", "nosuch.py"), 2, "nosuch.py: no such file"),
         (("estimate", "job.toml", "--micro-batch", "-2"), 2, "--micro-batch: -2 is not a whole number of at least 1"),
         (("estimate", "job.toml", "--set", "training.micro_btach=1"), 2, "'training.micro_batch'"),
         (("estimate", "job.toml", "--precision", "bf17"), 2, "'bf16'"),

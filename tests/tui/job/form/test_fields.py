@@ -57,6 +57,7 @@ def test_every_key_of_the_job_file_has_a_field_with_known_exceptions():
         "parallel.limit_all_gathers",
         "parallel.original_parameters",
         "target.gpu",
+        "target.devices",
     }
 
 

@@ -341,11 +341,11 @@ async def test_suggestions_for_the_settings_before_say_so(fit, board, large, mon
         search, asked = screen._advice_task.submit, []
         monkeypatch.setattr(screen._advice_task, "submit", asked.append)
         screen.query_one(JobForm).fill(with_changes(large, {"training.micro_batch": 12}))
-        await until_shown(pilot, lambda: "of the settings before" in text_of(screen, "Suggestions"))
+        await until_shown(pilot, lambda: "for the previous settings" in text_of(screen, "Suggestions"))
         await until_shown(pilot, lambda: bool(asked) and asked[-1].args[0].job.training.micro_batch == 12)
         search(asked[-1])
         await until_shown(pilot, lambda: "1-9 applies" in text_of(screen, "Suggestions"))
-        assert "before" not in text_of(screen, "Suggestions")
+        assert "previous" not in text_of(screen, "Suggestions")
 
 
 @pytest.mark.slow
@@ -470,6 +470,7 @@ async def test_a_launch_line_that_chooses_gpus_is_judged_on_these(fit, board, tm
         picker = screen.query_one(GpuPicker)
         assert [device.index for device in picker.devices(1)] == [0]
         assert "Only GPU 0: CUDA_VISIBLE_DEVICES in the launch line" in screen_text(pilot.app)
+        assert screen.job.target.devices == [board.snapshot.gpus[0].uuid]
 
 
 async def test_a_source_that_cannot_be_opened_is_reported_below_the_field(watchlist, estimate):
