@@ -684,13 +684,15 @@ class RehearsalFacts:
     optimizer_steps: Mapping[str, int]
     """By class of the optimizer."""
     step: int
-    """The optimizer step with the peak, from 1."""
+    """The optimizer step with the peak, from 1; one more than were asked for: the peak comes after them."""
     seconds: float
     """Time that it ran."""
     host_bytes: int
     """Host memory that it took."""
     time: float
     """Unix seconds of its end."""
+    growth_bytes: int = 0
+    """Bytes that stay allocated after each step."""
 
 
 # The JSON of a budget (schema 1, ``vramtop estimate --json``): its type, encoder, decoder and published schema.

@@ -24,7 +24,7 @@ from .worker_pool import cache_file, code_digest, read_cached, write_cached
 
 MOST_KEPT = 50
 """Rehearsals that are kept; the oldest are removed."""
-_KIND, _VERSION = "rehearsals", 2
+_KIND, _VERSION = "rehearsals", 3
 SET_BY_REHEARSAL = {
     "CUDA_VISIBLE_DEVICES": "",
     "WANDB_MODE": "disabled",
@@ -109,6 +109,17 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     made: tuple[tuple[ComponentName, str, str, int], ...] = ()
     """Component, module and line of what is allocated at the peak, with its bytes, the largest first."""
     step: int = 0
+    """With the peak; one more than were asked for: it is after them."""
+    growth: tuple[tuple[str, int], ...] = ()
+    """Lines of the program, and the bytes that each leaves allocated in every step, the largest first."""
+    evaluation_growth: tuple[tuple[str, int], ...] = ()
+    """The same for each batch of evaluation."""
+    evaluation_rise: int = 0
+    """Bytes by which each batch raises the peak: a list that is copied to append to it counts twice."""
+    batches_left: int | None = 0
+    """Batches of evaluation that were left out; None: an unknown number."""
+    steps_seen: int = 0
+    """Steps that ``growth`` was seen in."""
 
 
 class KeptRehearsal(msgspec.Struct, frozen=True):

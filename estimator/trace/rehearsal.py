@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..budget import Budget, ModelFacts, RehearsalFacts
+from ..budget import Budget, ModelFacts, Peak, Phase, RehearsalFacts
 from ..common.errors import CannotTellError, InputError
-from ..common.sizes import format_gib
+from ..common.sizes import format_gib, size_text
 from ..common.trust import find_program, why_not_found
 from ..common.untrusted_files import read_file, read_start
 from ..formula.ranges import REHEARSED, Doubts, StepDoubt, WorkspaceDoubt
@@ -215,6 +215,10 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
     """Return the budget of what was rehearsed; the shares of its ranges are those of traced steps."""
     answer = found.answer
     phases = phases_of(answer.phases, overhead)
+    reserved = answer.peak_reserved + overhead.workspace
+    if answer.batches_left and answer.evaluation_growth:
+        phases, more = _with_all_batches(phases, answer)
+        reserved += more
     highest = max(phases, key=lambda phase: phase.components.total_bytes)
     parts = highest.components
     states = parts.weights + parts.other_models + parts.gradients + parts.optimizer
@@ -224,7 +228,7 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
     peak = peak_of(
         phases,
         highest,
-        answer.peak_reserved + overhead.workspace,
+        reserved,
         doubts,
         (less, 0),
         calibration=REHEARSED,
@@ -243,7 +247,7 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
         peak=peak,
         steady_device_bytes=peak.device_bytes,
         assumptions=tuple(_assumptions(found, gpu)),
-        warnings=tuple(_warnings(answer)),
+        warnings=(*_warnings(answer), *_growth(answer, peak, _card(gpu, None)["total_memory"])),
         largest=tuple(
             replace(each, line=_absolute(each.line, found.folder), own_line=_absolute(each.own_line, found.folder))
             for each in answer.peak_tensors
@@ -257,8 +261,22 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
             seconds=answer.seconds,
             host_bytes=answer.host_bytes,
             time=found.time,
+            growth_bytes=sum(size for _, size in answer.growth),
         ),
     )
+
+
+def _with_all_batches(phases: tuple[Phase, ...], answer: RehearsalAnswer) -> tuple[tuple[Phase, ...], int]:
+    """Return the phases with what all batches of evaluation keep, and by how much the peak is higher."""
+    size = (answer.batches_left or 0) * answer.evaluation_rise
+    before = max(phase.allocated_bytes for phase in phases)
+    phases = tuple(
+        replace(phase, components=replace(phase.components, activations=phase.components.activations + size))
+        if phase.name == "evaluation"
+        else phase
+        for phase in phases
+    )
+    return phases, max(phase.allocated_bytes for phase in phases) - before
 
 
 def _workspace_doubt(found: ConvolutionFacts | None, step: StepDoubt) -> WorkspaceDoubt:
@@ -296,8 +314,25 @@ def _warnings(answer: RehearsalAnswer) -> Iterator[str]:
             yield f"cuDNN workspaces for convolutions {kind} have not been measured: the range is wide."
     if answer.ended == "time":
         yield f"The time limit was reached after {_steps(answer)}, at {answer.line}: later steps may need more memory."
+    if answer.ended == "failed":
+        yield f"The program failed after {_steps(answer)}, at {answer.line}: {answer.error or 'it exited'}."
     if answer.ended == "end" and answer.steps and all(each.steps < 2 for each in answer.steps):
         yield "The program ended after its first optimizer step: later steps may need more memory."
+
+
+def _growth(answer: RehearsalAnswer, peak: Peak, gpu_bytes: int) -> Iterator[str]:
+    """Yield what stays allocated after each step, and after each batch of evaluation."""
+    if answer.growth:
+        size = sum(size for _, size in answer.growth)
+        steps = answer.steps_seen + max(0, gpu_bytes - peak.device_bytes) // size
+        yield (
+            f"{size_text(size)} more stay allocated after each step ({answer.growth[0][0]}): {format_gib(gpu_bytes)} "
+            f"GiB are full after about {steps:,} steps."
+        )
+    if answer.evaluation_growth and answer.batches_left != 0:
+        size, line = sum(size for _, size in answer.evaluation_growth), answer.evaluation_growth[0][0]
+        left = "for all batches" if answer.batches_left else "for a few batches only, as their number is not known"
+        yield f"{size_text(size)} more stay allocated after each batch of evaluation ({line}), counted {left}."
 
 
 def _assumptions(found: KeptRehearsal, gpu: Gpu | None) -> Iterator[str]:

@@ -45,7 +45,7 @@ from .traced_step import StepSummary, Trace, TracedPhase, trace_job
 _COUNT_TOLERANCE = 0.002
 """Relative difference of two counts of one model's parameters."""
 _FORMULA_HINT = "; method exact has rules for it"
-_PHASES: tuple[PhaseName, ...] = ("loading", "forward", "backward", "optimizer step")
+_PHASES: tuple[PhaseName, ...] = ("loading", "forward", "backward", "optimizer step", "evaluation", "saving")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

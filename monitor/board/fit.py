@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from vramtop.estimator.budget import Budget, FieldsOf, HostNeed, HostNeedJson, RankPeak, RankPeaks, ServingNeed
 from vramtop.estimator.common.errors import Verdict  # noqa: TC001 - schemas look types up at run time
-from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
+from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib, size_text
 
 from ..host.available_ram import HostRam, host_verdict
 from ..snapshot.snapshot import NOT_LISTED, gpu_list, mig_label
@@ -693,6 +693,9 @@ def check_fit(
     if budget.serving is not None:
         return check_serving_fit(budget.serving, ranks, devices, slack_bytes=slack_bytes)
     found = check_training_fit(ranks, devices, slack_bytes=slack_bytes)
+    if budget.rehearsal is not None and budget.rehearsal.growth_bytes and found.verdict == "fits":
+        more = size_text(budget.rehearsal.growth_bytes)
+        found = replace(found, verdict="tight", sentence=f"{found.sentence}, but needs {more} more after each step")
     length, most = budget.job.training.sequence_length, budget.model.max_positions
     if most is None or length <= most or found.verdict == "does_not_fit":
         return found

@@ -651,7 +651,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             self._finalized.add(key)
             weakref.finalize(storage, self._finalize, key).atexit = False
         # in a backward pass, gradients are enabled only while a checkpointed forward pass is repeated
-        if self._phase == "forward" or (self._phase == "backward" and torch.is_grad_enabled()):
+        if self._phase in ("forward", "evaluation") or (self._phase == "backward" and torch.is_grad_enabled()):
             self._unlabelled.append(record)
         elif self._unlabelled:
             self._label_activations()

@@ -32,7 +32,7 @@ from ..replaced import replaced
 from .kernels import kernel_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ..memory.convolutions import Workspace
     from ..memory.tracker import StorageRecord
@@ -138,6 +138,8 @@ class FakeGpus(StorageTracker):
         self._plausible = 1.5
         """A loss or a norm: between 1 and 2 as those of trained models are, and each that is read a little lower."""
         self._makes_buckets = False
+        self.before_saving: Callable[[], None] = lambda: None
+        """Called before tensors are written to a file."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind is not FakeTensor and kind.__torch_dispatch__ is not _NO_DISPATCH for kind in types):

@@ -1,4 +1,4 @@
-"""Runs a program until its optimizers have stepped, and tells what it had on the GPU."""
+"""Runs a program through its steps and what follows them, and tells what it had on the GPU."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..memory.tracker import made_at, phase_spans, summarize
 from ..replaced import replaced
+from .afterwards import Afterwards, EpochEnds
 from .fake_gpu import FakeGpus, program_line
 from .libraries import build_without_weights
 from .stand_ins import Card, cuda_without_gpu
@@ -35,6 +36,8 @@ MANY_STEPS = 20
 _MIN_VOCABULARY = 1000
 _TOLD_SECONDS, _TOLD_CHARACTERS = 0.3, 80
 _LOCKED_SECONDS = 5.0
+_LEAST_AFTERWARDS = 10.0
+"""Seconds since the start that a program has at least for what follows its steps; else twice what it took for them."""
 _HOOKED = "_vramtop_labels_gradient"
 
 
@@ -52,6 +55,7 @@ class Rehearsal:
         self._names: dict[int, str] = {}
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._step = 0
+        self._after = Afterwards(self.gpus, plan["steps"])
         self._start = time.monotonic()
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._called: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -62,7 +66,6 @@ class Rehearsal:
         self._own_sizes: dict[int, int] = {}
         self._told = 0.0
         self._progress = os.open(plan["progress"], os.O_WRONLY | os.O_CREAT) if "progress" in plan else -1
-        self._backward_passes = 0
         self._failed_threads: list[BaseException] = []
         self._begin("loading")
 
@@ -84,7 +87,7 @@ class Rehearsal:
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
         torch.nn.modules.module.register_module_forward_pre_hook(self._before_forward)
-        signal.signal(signal.SIGALRM, lambda *_: self._finish("time"))
+        signal.signal(signal.SIGALRM, lambda *_: self._finish("steps" if self._after.has_begun else "time"))
         signal.alarm(max(1, int(self.plan["seconds"])))
         start = torch.optim.Optimizer.__init__
         backward = torch.autograd.backward
@@ -104,12 +107,15 @@ class Rehearsal:
         torch.autograd.backward = run_backward
         card = Card(**self.plan["card"])
         build_without_weights()
+        self._after.tell_trainers()
         keep_here(self.gpus.doubts.add)
         with (
             cuda_without_gpu(self.gpus, card),
             self.gpus.tracking_resize(),
             self.gpus.naming_modules(),
             self._threads(),
+            self._saving(),
+            replaced(*self._after.ending_epochs()),
         ):
             try:
                 program()
@@ -144,6 +150,20 @@ class Rehearsal:
 
         return replaced((threading.Thread, "start", start_with_gpus), (threading, "excepthook", failed))
 
+    def _saving(self) -> Any:
+        """Let the phase ``saving`` begin where state is gathered or saved."""
+        gather = torch.nn.Module.state_dict
+
+        def state_dict(module: Any, *args: Any, **kwargs: Any) -> Any:
+            self._before_saving()
+            return gather(module, *args, **kwargs)
+
+        return replaced((torch.nn.Module, "state_dict", state_dict), (self.gpus, "before_saving", self._before_saving))
+
+    def _before_saving(self) -> None:
+        if self._after.is_saving(self._step) and self._phase != "saving":
+            self._begin("saving")
+
     def _begin(self, phase: str) -> None:
         self.gpus.begin_phase(self._step, phase)
         self._phase = phase
@@ -161,8 +181,10 @@ class Rehearsal:
 
     def _before_forward(self, module: Any, _args: Any) -> None:
         if not self._step and torch.is_grad_enabled() and self._optimizers:
-            self._step = 1
+            self._begin_steps()
             self._begin("forward")
+        if not self.gpus.in_module:
+            self._tell_evaluation(module)
         self._tell()
         if module in self._roots:
             return
@@ -177,13 +199,27 @@ class Rehearsal:
         self._sizes.update((id(each), each.numel()) for _, each in named)
         self.gpus.label((each for _, each in named), "weights", (name for name, _ in named))
 
+    def _begin_steps(self) -> None:
+        if not self._step:
+            self._step = 1
+            self._after.note_start()
+
+    def _tell_evaluation(self, module: Any) -> None:
+        """Begin the phase that a module's forward pass belongs to, if that is another one."""
+        if self._after.is_over:
+            self._finish("steps")
+        if self._after.is_evaluation(module, self._step):
+            if self._phase != "evaluation":
+                self._begin("evaluation")
+        elif self._phase in ("evaluation", "saving"):
+            self._begin("forward")
+
     def _optimized(self) -> list[Any]:
         """Return the parameters that the optimizers have."""
         return [each for one in self._optimizers for group in one.param_groups for each in group["params"]]
 
     def _before_backward(self) -> None:
-        if not self._step:
-            self._step = 1
+        self._begin_steps()
         for parameter in self._optimized() or [each for module in self._called for each in module.parameters()]:
             if parameter.requires_grad and parameter.is_leaf and not hasattr(parameter, _HOOKED):
                 setattr(parameter, _HOOKED, True)
@@ -196,12 +232,12 @@ class Rehearsal:
 
     def _after_backward(self) -> None:
         self._begin("forward")
-        self._backward_passes += 1
-        if not self._optimizers and self._backward_passes >= MANY_STEPS * self.plan["steps"]:
+        self._after.backward_passes += 1
+        if not self._optimizers and self._after.backward_passes >= MANY_STEPS * self.plan["steps"]:
             self._finish("steps")  # the program changes its parameters itself
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        self._step = max(self._step, 1)
+        self._begin_steps()
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         self._trained.update((id(each), each.numel()) for each in parameters if each.requires_grad)
         self.gpus.label((each.grad for each in parameters if each.grad is not None), "gradients")
@@ -211,14 +247,26 @@ class Rehearsal:
         for parameter, state in optimizer.state.items():
             made = [leaf for leaf in tree_leaves(state) if isinstance(getattr(leaf, "_local_tensor", leaf), FakeTensor)]
             self.gpus.label(made, "optimizer", [self._names.get(id(parameter), "")] * len(made))
-        self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
+        if not self._after.has_begun:
+            self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         self._tell_models_apart()
+        self._after.note_step(is_first_optimizer=optimizer is next(iter(self._steps)))
+        if not self._after.has_begun:
+            self._begin_next_step()
+        elif self._after.is_over:
+            self._finish("steps")
+        self._begin("forward")
+
+    def _begin_next_step(self) -> None:
         wanted = self.plan["steps"]
         waiting = any(self._steps.get(each, 0) < wanted for each in self._optimizers)
-        if not waiting or max(self._steps.values()) >= MANY_STEPS * wanted:
-            self._finish("steps")
-        self._step = min(max(self._steps.values()), wanted - 1) + 1
-        self._begin("forward")
+        if waiting and max(self._steps.values()) < MANY_STEPS * wanted:
+            self._step = min(max(self._steps.values()), wanted - 1) + 1
+            return
+        self._step = wanted + 1
+        self._after.begin(len(self._steps))
+        now = time.monotonic() - self._start
+        signal.alarm(max(1, int(min(self.plan["seconds"], max(_LEAST_AFTERWARDS, 2 * now)) - now)))
 
     def _tell_models_apart(self) -> None:
         """Count the weights of models that no optimizer trains as other models': references, averages, encoders."""
@@ -251,6 +299,8 @@ class Rehearsal:
 
     def _answer(self, ended: str, error: BaseException | None) -> dict[str, Any]:
         gpus, history = self.gpus, self.gpus.history
+        if self._after.has_begun and ended in ("error", "exit"):  # what was asked for is there
+            ended = "end" if _is_end_of_epoch(error) else "failed"
         answer: dict[str, Any] = {
             "ended": ended,
             "line": program_line() if error is None else _last_line(error),
@@ -273,12 +323,18 @@ class Rehearsal:
         if not steps or (ended == "time" and not self._steps):
             return answer  # what optimizers keep is not known
         summaries = {step: summarize(history, step) for step in steps}
-        highest = max(summaries, key=lambda step: max(_peaks(summaries[step])))
+        by_peak = sorted(steps, key=lambda step: (_peak(summaries[step]), -step))
+        highest = by_peak[-1]
         summary = summaries[highest]
+        phases: dict[str, Any] = {}
+        for step in by_peak:  # evaluation and saving come after the step with the highest peak, or are that
+            phases.update(summaries[step]["phases"])
         events = [event for event, _ in summary["timeline"]]
         return {
             **answer,
             **summary,
+            **self._after.growth(),
+            "phases": phases,
             "convolutions": gpus.convolution_facts(),
             "made": made_at(history, summary["peak_event"]),
             "step": highest,
@@ -287,8 +343,15 @@ class Rehearsal:
         }
 
 
-def _peaks(summary: dict[str, Any]) -> list[int]:
-    return [phase["allocated"] for phase in summary["phases"].values()]
+def _peak(summary: dict[str, Any]) -> int:
+    return max(int(phase["allocated"]) for phase in summary["phases"].values())
+
+
+def _is_end_of_epoch(error: BaseException | None) -> bool:
+    """Return True if a program failed because it does not expect its data loader to end."""
+    while error is not None and not isinstance(error, EpochEnds):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _last_line(error: BaseException) -> str:

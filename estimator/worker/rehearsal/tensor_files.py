@@ -52,6 +52,7 @@ def files_of_tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     _MADE_ON.gpus = gpus
 
     def save_by_python(values: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+        gpus.before_saving()
         if not isinstance(file, (str, os.PathLike)):
             save(values, file, *args, **kwargs)
             return
@@ -149,6 +150,7 @@ def _change_safetensors(module: ModuleType, gpus: FakeGpus) -> None:
         return file.getvalue()
 
     def write(tensors: Mapping[str, Any], file: Any, metadata: Any) -> None:
+        gpus.before_saving()
         header, end = {"__metadata__": metadata} if metadata else {}, 0
         for name, tensor in tensors.items():
             start, end = end, end + tensor.numel() * tensor.itemsize

@@ -1,0 +1,177 @@
+"""What a program does after the steps that were asked for: its epoch ends, it evaluates, saves, and trains again.
+
+Data loaders end, and transformers' Trainer is told to evaluate and save where its own settings do so at all. A program
+that never gets there takes a few more steps, which also show whether memory stays allocated after each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import dataloader
+
+from ..memory.growth import left_behind, rise_of_peak
+from .imports import after_import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from .fake_gpu import FakeGpus
+
+_BATCHES = 5
+"""Batches of a data loader that feeds no backward pass."""
+_LEAST_EVENTS = 20_000
+"""Allocations and releases after the steps that are always allowed; more if the program had more until then."""
+_PERIODIC = 2
+"""Steps in which something has to happen to be part of training, and no evaluation or checkpoint."""
+
+
+class EpochEnds(StopIteration):
+    """Raised by a data loader that has more batches."""
+
+
+class Afterwards:
+    """Tells what happens after the steps apart from what happens in each of them.
+
+    Args:
+        gpus: with the history.
+        steps: steps of each optimizer that were asked for.
+    """
+
+    def __init__(self, gpus: FakeGpus, steps: int) -> None:
+        self.has_begun = False
+        self.has_interrupted = False
+        """The program has left its steps: it evaluates or saves."""
+        self.backward_passes = 0
+        self._gpus = gpus
+        self._wanted = steps
+        self._habits: dict[Any, set[int]] = {}
+        """The steps in which a module was called in some mode, or state was saved."""
+        self._steps = 0
+        self._optimizers = 1
+        self._left = 0
+        """Steps until the end."""
+        self._most_events = 0
+        self._step_marks: list[int] = []
+        self._evaluation_marks: list[int] = []
+        """Numbers of events at the same point of consecutive steps, and of batches of evaluation."""
+        self._batches_left: int | None = 0
+        """Batches of evaluation that a data loader has not given; None: an unknown number."""
+
+    def begin(self, optimizers: int) -> None:
+        """Begin: all optimizers have stepped as often as they were asked to."""
+        self.has_begun = True
+        self._optimizers, self._left = optimizers, self._wanted * optimizers
+        events = len(self._gpus.history.events)
+        self._most_events = events + max(_LEAST_EVENTS, events)
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing more is to be seen, or it takes too long."""
+        return self.has_begun and (self._left <= 0 or len(self._gpus.history.events) > self._most_events)
+
+    def note_step(self, *, is_first_optimizer: bool) -> None:
+        """Note the end of an optimizer's step."""
+        self._steps += 1
+        self._left -= 1
+        if is_first_optimizer and not self.has_interrupted:
+            self._mark(self._step_marks)
+
+    def note_start(self) -> None:
+        """Note the start of the first step."""
+        self._mark(self._step_marks)
+
+    def is_evaluation(self, module: Any, step: int) -> bool:
+        """Return True for a forward pass that steps do not have: without gradients, or in evaluation mode."""
+        trains = module.training and torch.is_grad_enabled()
+        is_new = self._is_new((id(module), module.training, torch.is_grad_enabled()), step)
+        if not is_new or trains:
+            return False
+        self._interrupt()
+        self._mark(self._evaluation_marks)
+        return True
+
+    def is_saving(self, step: int) -> bool:
+        """Return True for state that is saved, or gathered to be saved, and not in each step."""
+        is_new = self._is_new("saving", step)
+        if is_new:
+            self._interrupt()
+        return is_new
+
+    def growth(self) -> dict[str, Any]:
+        """Return by line what stays allocated after each step and each batch of evaluation, and how many were seen."""
+        history, batches = self._gpus.history, self._evaluation_marks
+        in_evaluation = left_behind(history, batches)
+        return {
+            "growth": left_behind(history, self._step_marks),
+            "evaluation_growth": in_evaluation,
+            "evaluation_rise": rise_of_peak(history, batches, dict(in_evaluation)) if in_evaluation else 0,
+            "batches_left": self._batches_left,
+            "steps_seen": max(0, len(self._step_marks) - 1),
+        }
+
+    def _is_new(self, habit: Any, step: int) -> bool:
+        if not self.has_begun:
+            self._habits.setdefault(habit, set()).add(step)
+        return self.has_begun and len(self._habits.get(habit, ())) < min(_PERIODIC, self._wanted)
+
+    def _interrupt(self) -> None:
+        if not self.has_interrupted:
+            self.has_interrupted = True
+            self._left = self._optimizers
+
+    def _mark(self, marks: list[int]) -> None:
+        marks.append(len(self._gpus.history.events))
+
+    def ending_epochs(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+        """Yield stand-ins that end data loaders once the steps are done."""
+        batches = dataloader._BaseDataLoaderIter
+        take, restart = batches.__next__, batches._reset
+
+        def take_or_end(self_: Any) -> Any:
+            steps, passes, given = getattr(self_, "_vramtop_seen", (self._steps, self.backward_passes, 0))
+            is_spent = steps < self._steps or (given >= _BATCHES and passes == self.backward_passes)
+            if self.has_begun and is_spent:
+                if steps == self._steps:
+                    self._batches_left = _most(self._batches_left, self_, given)
+                raise EpochEnds
+            batch = take(self_)
+            self_._vramtop_seen = steps, passes, given + 1
+            return batch
+
+        def start_again(self_: Any, *args: Any, **kwargs: Any) -> None:
+            self_.__dict__.pop("_vramtop_seen", None)
+            restart(self_, *args, **kwargs)
+
+        yield batches, "__next__", take_or_end
+        yield batches, "_reset", start_again
+
+    def tell_trainers(self) -> None:
+        """Let transformers' Trainer evaluate and save after the steps, where its settings ever do."""
+
+        def change(module: ModuleType) -> None:
+            flow = module.DefaultFlowCallback
+            decide = flow.on_step_end
+
+            def on_step_end(self_: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+                control = decide(self_, args, state, control, **kwargs) or control
+                if self.has_begun:
+                    evaluates = getattr(args, "eval_strategy", getattr(args, "evaluation_strategy", "no"))
+                    control.should_evaluate |= evaluates != "no"
+                    control.should_save |= args.save_strategy not in ("no", "best")
+                    control.should_epoch_stop = True
+                return control
+
+            flow.on_step_end = on_step_end
+
+        after_import("transformers.trainer_callback", change)
+
+
+def _most(left: int | None, batches: Any, given: int) -> int | None:
+    """Return the largest number of batches that loaders have left; None: one does not know its own."""
+    try:
+        return None if left is None else max(left, len(batches) - given)
+    except TypeError:  # an iterable data set
+        return None

@@ -1,0 +1,119 @@
+"""What follows the steps of a rehearsed program: evaluation, saving, and memory that stays after each step."""
+
+import sys
+
+import pytest
+from real_run import real_peak
+
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.trace.rehearsal import rehearse
+from vramtop.monitor.board.fit import DeviceCapacity, check_fit
+
+pytest.importorskip("torch")
+
+EPOCHS = """
+import sys, torch, torch.nn as nn
+from torch.utils.data import DataLoader
+dev = sys.argv[1]
+net = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 512)).to(dev)
+optimizer = torch.optim.AdamW(net.parameters())
+item = (torch.ones(256),)
+train, valid = DataLoader([item] * 512, 32), DataLoader([item] * 8192, 512)
+for epoch in range(3):
+    net.train()
+    for (x,) in train:
+        loss = net(x.to(dev)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    net.eval()
+    kept = []
+    with torch.no_grad():
+        for (x,) in valid:
+            kept.append(net(x.to(dev)))
+    del kept
+    torch.save(net.state_dict(), "last.pt")
+"""
+STEPS = """
+import torch
+net = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.Adam(net.parameters())
+table, kept, losses = {}, [], []
+for step in range(1000):
+    x = table.setdefault("x", torch.randn(4096, 512, device="cuda"))
+    out = net(x)
+    loss = out.square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.detach())
+"""
+
+
+def test_evaluation_that_keeps_its_outputs_takes_what_all_of_its_batches_do(program) -> None:
+    name = program(EPOCHS)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert [each.name for each in found.budget.phases][-2:] == ["evaluation", "saving"]
+    assert found.budget.peak.phase == "evaluation"
+    assert found.budget.not_counted is None
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+    (warning,) = found.warnings
+    assert warning.startswith("1 MiB more stay allocated after each batch of evaluation (")
+    assert warning.endswith("train.py:20), counted for all batches.")
+
+
+def test_evaluation_without_a_data_loader_is_reached(program) -> None:
+    text = """
+import sys, torch
+dev = sys.argv[1]
+net = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256)).to(dev)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for epoch in range(3):
+    net.train()
+    for step in range(4):
+        optimizer.zero_grad()
+        net(torch.randn(64, 256, device=dev)).square().mean().backward()
+        optimizer.step()
+    net.eval()
+    kept = [net(torch.randn(1024, 256, device=dev)) for step in range(4)]
+    del kept
+"""
+    name = program(text)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+    assert found.budget.not_counted == "This figure does not include saving."
+
+
+def test_memory_that_stays_after_each_step_is_told_with_its_line_and_fits_tightly(program) -> None:
+    gpu = find_gpu("4090")
+    settled = rehearse([sys.executable, program(STEPS)], gpu=gpu)
+    growing = rehearse([sys.executable, program(f"{STEPS}    kept.append(out)\n")], gpu=gpu)
+    assert not settled.warnings
+    (warning,) = growing.warnings
+    assert warning.startswith("8 MiB more stay allocated after each step (")
+    assert "train.py:8): 24.0 GiB are full after about 2,9" in warning
+    device = DeviceCapacity(index=0, uuid=None, name=None, total_bytes=gpu.total_bytes, free_bytes=gpu.total_bytes)
+    assert [check_fit(each.budget, [device]).verdict for each in (settled, growing)] == ["fits", "tight"]
+
+
+def test_the_trainer_evaluates_and_saves_after_the_steps_as_its_settings_do_later(program) -> None:
+    text = """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=64, n_head=2, vocab_size=1000))
+data = [{"input_ids": torch.arange(64), "labels": torch.arange(64)}] * 2000
+args = TrainingArguments("out", per_device_train_batch_size=2, report_to=[], eval_steps=500, save_steps=500, SETTING)
+Trainer(model, args, train_dataset=data, eval_dataset=data).train()
+"""
+    both = rehearse([sys.executable, program(text.replace("SETTING", "eval_strategy='steps'"))])
+    neither = rehearse([sys.executable, program(text.replace("SETTING", "save_strategy='no'"))])
+    assert both.budget.phase("evaluation")
+    assert both.budget.not_counted is None
+    assert neither.budget.phase("evaluation") is None
+
+
+def test_a_program_that_fails_after_its_steps_has_an_answer_and_a_warning(program) -> None:
+    found = rehearse([sys.executable, program(f"{STEPS}    assert step < 3, 'too late'\n")])
+    (warning,) = found.warnings
+    assert warning.startswith("The program failed after 3 steps of Adam, at ")
+    assert warning.endswith("train.py:14: AssertionError: too late.")
