@@ -113,7 +113,7 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     growth: tuple[tuple[str, int], ...] = ()
     """Lines of the program, and the bytes that each leaves allocated in every step, the largest first."""
     evaluation_growth: tuple[tuple[str, int], ...] = ()
-    """The same for each batch of evaluation."""
+    """Lines of the program, and the bytes that each leaves allocated in every batch of evaluation."""
     evaluation_rise: int = 0
     """Bytes by which each batch raises the peak: a list that is copied to append to it counts twice."""
     batches_left: int | None = 0

@@ -1,4 +1,4 @@
-"""What a program does after the steps that were asked for: its epoch ends, it evaluates, saves, and trains again.
+"""The end of a rehearsed program: after its steps the epoch ends, it evaluates, saves, and trains again.
 
 Data loaders end, and transformers' Trainer is told to evaluate and save where its own settings do so at all. A program
 that never gets there takes a few more steps, which also show whether memory stays allocated after each.

@@ -188,7 +188,9 @@ def test_the_allocators_settings_are_those_of_the_given_environment() -> None:
     )
     assert any("'no_such_thing' is not known" in sentence for sentence in growing.warnings)
     formula, usual = estimate(JOBS["mixed"], environ=conf), estimate(JOBS["mixed"], environ={})
-    assert any("PYTORCH_CUDA_ALLOC_CONF sets the allocator: expandable_segments:True" in text for text in formula.assumptions)
+    assert any(
+        "PYTORCH_CUDA_ALLOC_CONF sets the allocator: expandable_segments:True" in text for text in formula.assumptions
+    )
     assert formula.peak.reserved_bytes != usual.peak.reserved_bytes
 
 
