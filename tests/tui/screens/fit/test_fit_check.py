@@ -693,7 +693,7 @@ async def test_two_candidates_are_compared_and_exchanged(fit, board):
     async with fit(board, size=(120, 60)) as (screen, pilot):
         await until_shown(pilot, lambda: settled(screen))
         await pilot.press("f11")
-        await until_shown(pilot, lambda: "B is still the same as A" in text_of(screen, "#comparison"))
+        await until_shown(pilot, lambda: "B equals A" in text_of(screen, "#comparison"))
         await retype(pilot, screen, "training.micro_batch", "9")
         await until_shown(pilot, lambda: "micro-batch 9" in text_of(screen, "#comparison"))
         lines = text_of(screen, "#comparison").splitlines()
