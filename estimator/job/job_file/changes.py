@@ -361,7 +361,11 @@ def job_differences(before: Job, after: Job) -> dict[str, Any]:
                 changes[table] = wanted
             continue
         unset = dict.fromkeys(key for key in there if key not in wanted)
-        changes |= {f"{table}.{key}": value for key, value in (wanted | unset).items() if there.get(key) != value}
+        changes |= {
+            f"{table}.{key}": value
+            for key, value in (wanted | unset).items()
+            if there.get(key) != value and (key in there or value != [])  # an empty list is what is absent
+        }
     return changes
 
 
