@@ -90,6 +90,14 @@ def _inference(job: ResolvedJob) -> Inference:
     return job.inference or Inference()
 
 
+def _halved(batch: int) -> Iterator[tuple[int, int]]:
+    """Yield half a batch, a quarter, ... down to 1, each behind its number of halvings."""
+    halvings = 0
+    while batch > 1:
+        batch, halvings = batch // 2, halvings + 1
+        yield halvings, batch
+
+
 def _fewer_sequences(slowdown: float) -> Proposal:
     """Return a proposal of half the sequences at once, a quarter, ...
 
@@ -98,9 +106,7 @@ def _fewer_sequences(slowdown: float) -> Proposal:
     """
 
     def propose(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
-        batch, halvings = job.training.micro_batch, 0
-        while batch > 1:
-            batch, halvings = batch // 2, halvings + 1
+        for halvings, batch in _halved(job.training.micro_batch):
             yield Change(
                 kind="micro-batch",
                 changes={"training.micro_batch": batch},
@@ -245,9 +251,7 @@ def _smaller_batches(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
 
 def _smaller_evaluation(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
     """Yield evaluation batches of half the size, a quarter, ..."""
-    batch, halvings = job.training.evaluation_batch or 1, 0
-    while batch > 1:
-        batch, halvings = batch // 2, halvings + 1
+    for halvings, batch in _halved(job.training.evaluation_batch or 1):
         yield Change(
             kind="evaluation-batch",
             changes={"training.evaluation_batch": batch},

@@ -102,7 +102,7 @@ class Calibration:
     nccl: float
     """Error of NCCL's buffers."""
     small_bytes: int = SMALL_BYTES
-    """Error of what is allocated, however little it is."""
+    """Smallest error assumed for allocated memory, in bytes."""
 
 
 FORMULA = Calibration(
@@ -163,7 +163,7 @@ class DoubtfulBytes(Struct, frozen=True, kw_only=True):
 
 
 class WorkspaceDoubt(Struct, frozen=True, kw_only=True):
-    """How far the workspaces of convolutions may lie from what is expected: bytes less, and bytes more."""
+    """Error of the convolution workspaces: bytes below and bytes above the expected figure."""
 
     allocated: tuple[int, int] = (0, 0)
     """They change what is allocated at the peak by this."""

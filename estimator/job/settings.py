@@ -182,7 +182,7 @@ class Alternative(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     why: str
     """The condition and its place, as a sentence without a full stop."""
     changes: dict[str, Any] = field(default_factory=dict)
-    """Values by dotted key."""
+    """The other values, by dotted key: ``{"training.micro_batch" = 4}``."""
     unset: list[str] = field(default_factory=list)
     """Keys and tables that are absent instead."""
 

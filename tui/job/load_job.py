@@ -463,7 +463,7 @@ _MODEL_WITH_FLAGS = re.compile(r"vramtop |(?!python)[^\s=]+ --?[a-zA-Z]")
 
 
 def _with_flags(text: str) -> LoadedJob:
-    """Return a job with its flags, on the card that they name.
+    """Return the job of a model with flags; ``--gpu`` sets its card.
 
     Raises:
         InputError: the flags or the job are wrong, or a required setting is missing.

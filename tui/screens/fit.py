@@ -858,7 +858,7 @@ class GpuPicker(Horizontal):
         self.query_one("#gpu-model", Choice).value = self._word(_catalogue_name(gpu))
 
     def with_target(self, job: Job) -> Job:
-        """Return the job with the chosen model as its target, or the GPUs of this machine that it chooses."""
+        """Return the job with its target: the card chosen here, or those GPUs of this machine that the job names."""
         limited = self._chosen == _HERE and self._limited.selection is not None
         devices = [device.uuid for device in self.devices(1) if device.uuid is not None] if limited else []
         return msgspec.structs.replace(job, target=Target(gpu=self._chosen or None, devices=devices))

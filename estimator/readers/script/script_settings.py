@@ -572,7 +572,7 @@ class ScriptSettings:
     device: Setting | None = None
     """The position among the GPUs that it sees of the one that it uses, if that is not the first: ``cuda:1``."""
     others: "tuple[tuple[str, ScriptSettings], ...]" = ()
-    """Settings that it may have instead, each with the condition that decides, a sentence without a full stop."""
+    """Other possible settings, each with the condition that decides (a sentence without a full stop)."""
 
     @property
     def makes_images(self) -> bool:

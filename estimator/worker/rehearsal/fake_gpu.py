@@ -53,7 +53,7 @@ _UNINITIALIZED = {_ATEN.empty_like.default, _ATEN.new_empty.default, _ATEN.new_e
 """Operations whose results have no values, whatever those of their arguments are."""
 _WRITES = {_ATEN.fill_.Scalar, _ATEN.zero_.default, _ATEN.copy_.default, _ATEN.scatter_.src, _ATEN.scatter_.value,
            _ATEN.index_put_.default, _ATEN.index_copy_.default}  # fmt: skip
-"""Operations that may give values to all elements of a tensor that has none."""
+"""In-place operations that may overwrite every element of a tensor without known values."""
 _EMPTY = {_ATEN.empty.memory_format, _ATEN.empty_strided.default}
 _SAY_VALUES = {_ATEN.zeros.default, _ATEN.ones.default, _ATEN.full.default, _ATEN.arange.start, _ATEN.arange.start_step,
                _ATEN.arange.default, _ATEN.scalar_tensor.default, _ATEN.eye.default}  # fmt: skip

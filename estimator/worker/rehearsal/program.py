@@ -1,4 +1,4 @@
-"""Runs a program through its steps and what follows them, and tells what it had on the GPU."""
+"""Runs a program for its steps, evaluation and saving, and reports what it allocated on the GPU."""
 
 from __future__ import annotations
 
