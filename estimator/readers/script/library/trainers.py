@@ -576,6 +576,8 @@ def make_loader(call: Call, notes: Notes) -> Any:
         name = "per_device_train_batch_size"
         known = notes.hints.get(name)
         if setting is not None and isinstance(setting.value, int | str):
+            if is_test:
+                notes.tested_batch = setting
             if known is None or (not is_test and known.origin.endswith("(test data)")):
                 suffix = " (test data)" if is_test else ""
                 notes.hints[name] = Setting(value=setting.value, origin=f"{setting.origin}{suffix}")
@@ -663,10 +665,18 @@ class LightningTrainer(TrainerObject):
         """Follow ``fit(module)``."""
         module = call.value(0, "model")
         if call.name == "fit" and isinstance(module, Instance):
-            for name, count in (("configure_model", 0), ("configure_optimizers", 0), ("training_step", 2)):
+            followed = ("val_dataloader", 0), ("configure_model", 0), ("configure_optimizers", 0), ("training_step", 2)
+            for name, count in followed:
                 function = module.kind.find(name)
                 if isinstance(function, Function):
                     call.run.call_function(function, [module, *[UNKNOWN] * count], {})
+            batch = self._notes.tested_batch
+            validates = (
+                call.value(2, "val_dataloaders") is not None or module.kind.find("val_dataloader") is not UNKNOWN
+            )
+            if batch is not None and validates:
+                self._notes.written["eval_strategy"] = batch.with_value("epoch")
+                self._notes.written["per_device_eval_batch_size"] = batch
         return super().method(call) if call.args else UNKNOWN
 
 
@@ -700,9 +710,14 @@ def _read_lightning(call: Call, notes: Notes) -> None:
     devices = plain(call.value(None, "devices", default="auto"))
     count = len(devices) if isinstance(devices, list) else devices
     value = count if type(count) is int and count > 0 else "all GPUs"
+    origin = f"{call.where}: {call.name}(devices={short_text(call.expression(None, 'devices'))})"
     if "devices" in call.kwargs or "gpus" in call.kwargs or value != "all GPUs":
-        origin = f"{call.where}: {call.name}(devices={short_text(call.expression(None, 'devices'))})"
         notes.written.setdefault("script_processes", Setting(value=value, origin=origin))
+    if isinstance(devices, list) and all(type(each) is int for each in devices):
+        if len(devices) == 1:
+            notes.note_device(devices[0], origin)
+        elif notes.visible_devices is None:
+            notes.visible_devices = Setting(value=",".join(map(str, devices)), origin=origin)
     strategy = call.value(None, "strategy", default="auto")
     if not isinstance(strategy, str) or not strategy.startswith(("auto", "ddp", "single")):
         sentence = (

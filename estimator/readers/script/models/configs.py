@@ -202,6 +202,8 @@ class Notes:
     default_dtype: Setting | None = None
     visible_devices: Setting | None = None
     """The CUDA_VISIBLE_DEVICES that the script sets."""
+    tested_batch: Setting | None = None
+    """The batch size of a loader of test data."""
     devices: dict[int, str] = field(default_factory=dict)
     """Positions of the GPUs that models are put on, with the place of the first use."""
     current_device: int = 0

@@ -166,6 +166,40 @@ trainer.fit(Module("gpt2"), torch.utils.data.DataLoader(data, batch_size=2))
     assert reading.value("training.gradient_accumulation") == 4
 
 
+MODULE = f"""{LOAD}import lightning as L
+from torch.utils.data import DataLoader
+class Module(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = AutoModelForCausalLM.from_pretrained("gpt2")
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+    {{}}
+L.Trainer().fit(Module(), DataLoader(train, batch_size=2){{}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "argument", "batch"),
+    [
+        ("", ", DataLoader(validation, batch_size=32)", 32),
+        ("", ", val_dataloaders=DataLoader(validation, batch_size=16)", 16),
+        ("def val_dataloader(self): return DataLoader(self.val, batch_size=8)", "", 8),
+    ],
+)
+def test_lightning_validates_with_the_batch_of_its_loader(
+    tmp_path: Path, method: str, argument: str, batch: int
+) -> None:
+    reading = read(tmp_path, MODULE.format(method, argument))
+    assert found(reading, "training.evaluation_batch", "training.micro_batch") == (batch, 2)
+
+
+def test_lightning_without_a_loader_to_validate_does_not_evaluate(tmp_path: Path) -> None:
+    tested = "\nDataLoader(test, batch_size=64)\n"
+    reading = read(tmp_path, f"{MODULE.format('', '')}{tested}")
+    assert reading.value("training.evaluation_batch") is None
+
+
 def test_the_loader_of_test_data_does_not_count(tmp_path: Path) -> None:
     loaders = (
         "def loaders(batch_size):\n"
