@@ -29,6 +29,7 @@ from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSett
 from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Convolutions
 from ..memory.tracker import StorageTracker, allocator_events
 from ..replaced import replaced
+from .factories import moves_lazy
 from .kernels import kernel_of
 
 if TYPE_CHECKING:
@@ -575,7 +576,7 @@ class Parameters:
             for child in module.children():
                 child._apply(fn)
         for name, parameter in module._parameters.items():
-            if parameter is None:
+            if parameter is None or moves_lazy(parameter, fn):
                 continue
             with torch.no_grad():
                 changed = fn(parameter)
@@ -592,7 +593,7 @@ class Parameters:
                 module._parameters[name] = torch.nn.Parameter(changed, parameter.requires_grad)
             self.gpus.label((module._parameters[name],), "weights")
         for name, buffer in module._buffers.items():
-            if buffer is not None:
+            if buffer is not None and not moves_lazy(buffer, fn):
                 module._buffers[name] = changed = fn(buffer)
                 if isinstance(changed, FakeTensor):
                     self.gpus.label((changed,), "weights")

@@ -166,6 +166,7 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError("vramtop cannot rehearse weights that are quantized while loading yet")
     if config is None or isinstance(config, str):
         config = cls.config_class.from_pretrained(config or name, **hub)
+        config.name_or_path = str(name)  # transformers sets it where it reads the weights
     if getattr(config, "quantization_config", None) is not None:
         raise NotImplementedError("vramtop cannot rehearse a checkpoint with quantized weights yet")
     dtype = kwargs.pop("dtype", kwargs.pop("torch_dtype", None))

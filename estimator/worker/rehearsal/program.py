@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
@@ -194,7 +195,7 @@ class Rehearsal:
             self._roots.add(each)
             if isinstance(each, torch.nn.Embedding) and each.num_embeddings >= _MIN_VOCABULARY:
                 self.gpus.add_vocabulary(each.num_embeddings)
-        named = list(module.named_parameters())
+        named = [(name, each) for name, each in module.named_parameters() if not is_lazy(each)]
         self._names.update((id(each), name) for name, each in named)
         self._sizes.update((id(each), each.numel()) for _, each in named)
         self.gpus.label((each for _, each in named), "weights", (name for name, _ in named))

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.utils._pytree import tree_map
 
 from ..memory.tracker import streams_of
 from ..replaced import replaced
 from ..step.cuda_autocast import cuda_autocast
 from ..step.forward_pass import cuda_kernels
+from .factories import factories, materialize, numbered, types_on_gpu
 from .fake_gpu import MAX_KNOWN_VALUES, Parameters
 from .kernels import recurrent_layers
 from .ranks import many_ranks
@@ -36,17 +38,21 @@ def cuda_without_gpu(gpus: FakeGpus, card: Card) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(cuda_autocast())
         stack.enter_context(cuda_kernels())
-        stack.enter_context(_host_attention())
-        stack.enter_context(
-            replaced(*_cuda(gpus, card), *_streams(gpus), *_tensors(gpus), *_autocast(), *_others(gpus))
-        )
-        stack.enter_context(replaced(*_kernels_for_lists()))
-        stack.enter_context(replaced(*many_ranks(gpus)))
+        stack.enter_context(replaced(*stand_ins(gpus, card)))
         stack.enter_context(gpus)
         yield
 
 
-def _host_attention() -> Any:
+def stand_ins(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
+    """Yield all stand-ins: module or class, name, and what is there in a rehearsal."""
+    yield from factories(gpus)
+    for each in (_cuda(gpus, card), _streams(gpus), _tensors(gpus), _autocast(), _others(gpus), many_ranks(gpus)):
+        yield from each
+    yield from _kernels_for_lists()
+    yield from _host_attention()
+
+
+def _host_attention() -> Iterator[tuple[Any, str, Any]]:
     """Keep attention over host tensors as it is."""
     functional = torch.nn.functional
     on_gpu = functional.scaled_dot_product_attention
@@ -54,9 +60,10 @@ def _host_attention() -> Any:
 
     @functools.wraps(on_host)
     def attention(query: Any, *args: Any, **kwargs: Any) -> Any:
-        return (on_gpu if isinstance(query, FakeTensor) else on_host)(query, *args, **kwargs)
+        is_on_gpu = isinstance(getattr(query, "_local_tensor", query), FakeTensor)
+        return (on_gpu if is_on_gpu else on_host)(query, *args, **kwargs)
 
-    return replaced((functional, "scaled_dot_product_attention", attention))
+    yield functional, "scaled_dot_product_attention", attention
 
 
 def _streams(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
@@ -265,17 +272,6 @@ def _accelerator(answers: dict[str, Any]) -> Iterator[tuple[Any, str, Any]]:
             yield accelerator, name, answer
 
 
-def _numbered(device: Any, gpus: FakeGpus) -> Any:
-    """Return a device with its number: C++ asks CUDA for the current one otherwise."""
-    if isinstance(device, int):
-        return torch.device("cuda", device)
-    if isinstance(device, str):
-        device = torch.device(device)
-    if isinstance(device, torch.device) and device.type == "cuda" and device.index is None:
-        return torch.device("cuda", gpus.current)
-    return device
-
-
 def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     """Yield the methods of tensors that name devices or read values."""
     tensor, parameters = torch.Tensor, Parameters(gpus)
@@ -293,7 +289,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
             if rest:  # device, dtype, non_blocking, copy
                 dtype = rest.pop(0) if isinstance(rest[0], torch.dtype) or rest[0] is None else dtype
         copy = rest[1] if len(rest) > 1 else copy
-        device = _numbered(device, gpus)
+        device = numbered(device, gpus)
         options = {"memory_format": memory_format or torch.preserve_format, "dtype": dtype, "copy": copy}
         if not (isinstance(self, FakeTensor) or hasattr(self, "_local_tensor")) or (
             device is not None and device.type not in ("cuda", "cpu")
@@ -307,32 +303,32 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
             return to(self, **options)
 
     def cuda(self: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
-        return numbered_to(self, _numbered("cuda" if device is None else device, gpus), **kwargs)
+        return numbered_to(self, numbered("cuda" if device is None else device, gpus), **kwargs)
 
     def placed(make: Any) -> Any:
         @functools.wraps(make)
         def run(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
-            device = _numbered(device, gpus)
+            device = numbered(device, gpus)
             current = torch.utils._device.CURRENT_DEVICE  # of ``with torch.device(...)`` and ``set_default_device``
             if device is None and current is not None:
-                device = _numbered(current, gpus)
+                device = numbered(current, gpus)
             with torch.device("cpu") if device is not None else contextlib.nullcontext():
-                made = make(data, *args, **kwargs) if not isinstance(data, FakeTensor) else data
+                if not isinstance(data, FakeTensor):
+                    made = make(data, *args, **kwargs)
+                else:
+                    made = data if kwargs.get("dtype") is None else data.to(kwargs["dtype"])
             made = made if device is None else numbered_to(made, device)
             return made.requires_grad_() if requires_grad else made
 
         return run
 
-    def type_of(self: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
-        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
-            kind = getattr(torch, dtype.rpartition(".")[2].replace("Tensor", "").lower())
-            return numbered_to(cuda(self), kind)
-        return plain_type(self, dtype, non_blocking, **kwargs)
-
-    plain_type, plain_copy = tensor.type, tensor.__deepcopy__
+    plain_copy = tensor.__deepcopy__
 
     def copied(self: Any, memo: Any) -> Any:
+        memo[id(self.fake_mode)] = self.fake_mode  # a copy would release references to storages a second time
         made = plain_copy(self, memo)
+        if made.constant is not None:
+            gpus.know(made, made.constant)
         if isinstance(self, torch.nn.Parameter):
             gpus.label((made,), "weights")
         return made
@@ -342,18 +338,20 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     def parse_to(*args: Any, **kwargs: Any) -> Any:
         """Read the arguments of ``Module.to``."""
         if "device" in kwargs:
-            kwargs["device"] = _numbered(kwargs["device"], gpus)
-        return parse(*(_numbered(each, gpus) for each in args), **kwargs)
+            kwargs["device"] = numbered(kwargs["device"], gpus)
+        return parse(*(numbered(each, gpus) for each in args), **kwargs)
 
     yield torch._C._nn, "_parse_to", parse_to
     yield tensor, "to", numbered_to
     yield tensor, "cuda", cuda
     yield tensor, "cpu", lambda self, **kwargs: numbered_to(self, torch.device("cpu"), **kwargs)
-    yield tensor, "type", type_of
+    yield from types_on_gpu(numbered_to)
+    yield UninitializedTensorMixin, "materialize", materialize
     yield tensor, "pin_memory", lambda self, *_: self
     yield tensor, "is_pinned", lambda self, *_: False
     yield torch, "tensor", placed(make)
     yield torch, "as_tensor", placed(make_like)
+    yield torch, "asarray", placed(torch.asarray)
     yield torch, "Generator", _Generator
     yield torch.nn.Parameter, "__new__", staticmethod(parameters.new)
     yield torch.nn.Module, "_apply", lambda self, fn, recurse=True: parameters.apply(self, fn, recurse)

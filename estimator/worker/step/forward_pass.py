@@ -113,7 +113,9 @@ def scaled_dot_product_attention(  # noqa: PLR0917 - torch's own signature
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Attention with the memory of the kernel that CUDA would choose. Shapes (b, h, s, d)."""
+    """Attention with the memory of the kernel that CUDA would choose. Shapes (b, h, s, d); torch takes others too."""
+    if query.dim() != 4:
+        return _attention_of_other_ranks(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
@@ -127,6 +129,16 @@ def scaled_dot_product_attention(  # noqa: PLR0917 - torch's own signature
     # up to torch 2.13 no fused kernel supports grouped-query attention in fp32: the scores are written to memory
     return torch.ops.aten._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )[0]
+
+
+def _attention_of_other_ranks(query: Any, key: Any, value: Any, *settings: Any) -> Any:
+    """Attention over other than four dimensions: only the kernel that writes the scores takes them (``sdp_utils``)."""
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value = (each.to(torch.get_autocast_dtype("cpu")) for each in (query, key, value))
+    mask, dropout_p, is_causal, scale, enable_gqa = settings
+    return torch.ops.aten._scaled_dot_product_attention_math(
+        query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )[0]
 
 

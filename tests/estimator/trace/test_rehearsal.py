@@ -965,3 +965,116 @@ def test_a_program_that_trains_in_a_thread_is_rehearsed_like_one_that_does_not(p
     expected = rehearse([sys.executable, program(f"{THREAD}train()")])
     assert found.answer.phases == expected.answer.phases
     assert not found.warnings
+
+
+OLD_AND_ODD = """
+import copy, sys, torch, torch.nn as nn
+dev = sys.argv[1]
+net = nn.Sequential(nn.LazyLinear(256), nn.ReLU(), nn.LazyLinear(10)).to(dev)
+{made}
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for i in range(3):
+    loss = net(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+ON_GPU = """
+if dev == "cuda":
+    x = {}
+    assert x.is_cuda and x.shape == (512, 512) and x.dtype == torch.float32
+else:
+    x = torch.ones(512, 512)
+net(x)
+"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "torch.ones(512, 512, device=0)",
+        "torch.ones_like(torch.empty(512, 512), device=0)",
+        "torch.asarray(torch.ones(512, 512), device=torch.device(0))",
+        "torch.cuda.FloatTensor(512, 512)",
+        "torch.ones(512, 512).type(torch.cuda.FloatTensor)",
+        "torch.ones(512, 512).type('torch.cuda.FloatTensor')",
+    ],
+)
+def test_gpus_named_by_number_or_type_are_gpus(program, made: str) -> None:
+    name = program(OLD_AND_ODD.format(made=ON_GPU.format(made)))
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+
+
+def test_the_default_type_may_be_that_of_a_gpu(program) -> None:
+    text = """
+import torch
+torch.set_default_tensor_type("torch.cuda.FloatTensor")
+w = torch.nn.Parameter(torch.zeros(64, 64))
+assert w.is_cuda and w.type() == "torch.cuda.FloatTensor" and isinstance(w, torch.cuda.FloatTensor)
+optimizer = torch.optim.SGD([w], 0.1)
+for _ in range(3):
+    (w @ torch.ones(64)).sum().backward()
+    optimizer.step()
+torch.set_default_tensor_type(torch.FloatTensor)
+assert not torch.ones(1).is_cuda
+"""
+    assert rehearse([sys.executable, program(text)]).answer.steps[0].steps == 3
+
+
+def test_modules_are_copied_and_released_beside_numbers_on_the_gpu(program) -> None:
+    text = """
+import copy, torch, torch.nn as nn
+ids = torch.arange(42_000).to("cuda")
+for _ in range(30):
+    copies = [copy.deepcopy(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))) for _ in range(4)]
+    del copies
+known = copy.deepcopy(ids)
+assert int(known[-1]) == 41_999
+w = nn.Parameter(torch.zeros(3, device="cuda"))
+optimizer = torch.optim.SGD([w], 0.1)
+for _ in range(3):
+    w.sum().backward()
+    optimizer.step()
+"""
+    found = rehearse([sys.executable, program(text)])
+    assert found.answer.steps[0].steps == 3
+    assert not found.warnings
+
+
+@pytest.mark.parametrize("shape", ["512, 64", "2, 512, 64", "2, 2, 4, 512, 64"])
+def test_attention_takes_tensors_of_other_ranks(program, shape: str) -> None:
+    """Only the kernel that writes the scores takes them on CUDA."""
+    text = f"""
+import sys, torch
+q = torch.nn.Parameter(torch.randn({shape}, device=sys.argv[1]))
+optimizer = torch.optim.SGD([q], 0.1)
+for _ in range(3):
+    torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    name = program(text)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+
+
+def test_attention_over_sharded_heads_is_that_of_a_gpu(program) -> None:
+    text = """
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+mesh = init_device_mesh("cuda", (2,))
+whole = torch.randn(2, 4, 1024, 64, device="cuda", dtype=torch.bfloat16)
+q = torch.nn.Parameter(distribute_tensor(whole, mesh, [Shard(1)]))
+del whole
+optimizer = torch.optim.SGD([q], 0.1)
+for _ in range(3):
+    torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    found = rehearse(f"torchrun --nproc-per-node 2 {program(text)}".split(), python=sys.executable)
+    scores = 2 * 2 * 1024 * 1024 * 2
+    assert found.answer.steps[0].steps == 3
+    assert found.allocated_bytes - found.workspace_bytes < scores  # which no kernel wrote
