@@ -261,8 +261,9 @@ _POLL_SECONDS = 0.02
 _END_SECONDS = 5.0
 """Time for torchrun to end its ranks; then the kernel does, as their parent is killed."""
 _RANK_VARIABLES = re.compile(r"(?:(?:LOCAL_|GROUP_|ROLE_)?(?:RANK|WORLD_SIZE)|MASTER_(?:ADDR|PORT)|TORCHELASTIC_\w+)")
-_EXIT = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
-"""In torchrun's report of a failure (torch/distributed/elastic/multiprocessing/errors)."""
+_EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*exitcode\s*:\s*(-?\d+)")
+"""In torchrun's report of failures (torch/distributed/elastic/multiprocessing/errors), which ends with the one that it
+saw first."""
 OnStage = Callable[[str, Sequence[int]], None]
 
 
@@ -473,8 +474,9 @@ class _Run:
         first = min((each for each in files if each.exists()), key=lambda each: each.stat().st_mtime_ns, default=None)
         where = f"(under {self._interpreter.path})"
         error = self._stderr_text()
-        exited = _EXIT.search(error)
-        rank, code = (int(exited[1]), int(exited[2])) if exited else (None, self._process.returncode)
+        exits = [(int(each[1]), int(each[2])) for each in _EXIT.finditer(error)] or [(None, self._process.returncode)]
+        killed = [each for each in exits if each[1] == -signal.SIGKILL]  # which the others may have failed of
+        rank, code = (killed or exits)[-1]
         died = code < 0 and (rank is None or not files[rank].exists())
         if first is not None and not died:
             found = msgspec.json.decode(first.read_bytes(), type=dict[str, Any])
