@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from vramtop.estimator.worker.memory.convolutions import BACKWARD, FORWARD, Convolutions
+from vramtop.estimator.worker.rehearsal.fake_gpu import Doubts
 from vramtop.estimator.worker.rehearsal.kernels import recurrent_layers
 from vramtop.estimator.worker.replaced import replaced
 from vramtop.estimator.worker.step.forward_pass import cuda_kernels
@@ -62,7 +63,7 @@ torch.optim.Adagrad.__init__ = made
 for module in (optimizer, swa_utils):  # CUDA's defaults on the CPU
     module._get_foreach_kernels_supported_devices = lambda: ["cpu"]
 sys.argv = sys.argv[1:]
-layers = replaced(*recurrent_layers(lambda each: True, set()))
+layers = replaced(*recurrent_layers(lambda each: True, Doubts()))
 with cuda_kernels(), layers, torch.backends.mkldnn.flags(enabled=False), Count():
     runpy.run_path(sys.argv[0], run_name="__main__")
 print(peak)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 from msgspec import Struct
@@ -282,8 +283,12 @@ def nccl_bytes(parallel: Parallel) -> int:
     groups = {size for size in dimensions if size == parallel.world_size}  # all ranks: one and the same
     sizes = [*groups, *(size for size in dimensions if 1 < size < parallel.world_size)]
     sizes += [] if groups else [parallel.world_size]
-    collectives = sum(_NCCL_PAIR_BYTES if size == 2 else _NCCL_BYTES for size in sizes)
-    return collectives + (min(parallel.expert, _GPUS_PER_MACHINE) - 1) * _NCCL_PEER_BYTES
+    return communicator_bytes(sizes) + (min(parallel.expert, _GPUS_PER_MACHINE) - 1) * _NCCL_PEER_BYTES
+
+
+def communicator_bytes(sizes: Iterable[int]) -> int:
+    """Return the bytes of NCCL's communicators of these numbers of ranks; one rank has none."""
+    return sum(_NCCL_PAIR_BYTES if size == 2 else _NCCL_BYTES for size in sizes if size > 1)
 
 
 class ColocatedVllm(Struct, frozen=True, kw_only=True):

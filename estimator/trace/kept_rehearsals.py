@@ -93,6 +93,8 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     seconds: float
     host_bytes: int
     versions: dict[str, str]
+    doubt_kinds: tuple[str, ...] = ()
+    """Kinds of doubts that the range depends on: ``sizes``, ``recurrent``, ``compiled``."""
     parameters: int = 0
     convolutions: ConvolutionFacts | None = None
     """None: cuDNN has run none."""
@@ -102,6 +104,10 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     """Folders that modules are looked for in."""
     world_size: int = 1
     """Ranks of the program; what is told is of one of them."""
+    groups: tuple[int, ...] = ()
+    """Sizes of the process groups on GPUs that this rank belongs to."""
+    multiplies: bool = True
+    """It has multiplied matrices on the GPU: cuBLAS has its workspaces."""
     error: str | None = None
     reserved: tuple[int, ...] = ()
     """Bytes that the allocator holds at each moment of the timeline."""

@@ -474,7 +474,8 @@ class _Run:
         first = min((each for each in files if each.exists()), key=lambda each: each.stat().st_mtime_ns, default=None)
         where = f"(under {self._interpreter.path})"
         error = self._stderr_text()
-        exits = [(int(each[1]), int(each[2])) for each in _EXIT.finditer(error)] or [(None, self._process.returncode)]
+        exits: list[tuple[int | None, int]] = [(int(each[1]), int(each[2])) for each in _EXIT.finditer(error)]
+        exits = exits or [(None, self._process.returncode)]
         killed = [each for each in exits if each[1] == -signal.SIGKILL]  # which the others may have failed of
         rank, code = (killed or exits)[-1]
         died = code < 0 and (rank is None or not files[rank].exists())

@@ -22,6 +22,7 @@ from ..common.sizes import format_gib, size_text
 from ..common.trust import find_program, why_not_found
 from ..common.untrusted_files import read_file, read_start
 from ..formula.ranges import REHEARSED, Doubts, StepDoubt, WorkspaceDoubt
+from ..formula.rank_memory import communicator_bytes
 from ..isolation.protocol import VARIABLE
 from ..job.gpu_catalogue import find_gpu
 from ..job.job import Job
@@ -144,7 +145,8 @@ def rehearse_job(
     interpreter, words, given = python_command(program.words, variables, program.python, folder=program.folder)
     _, conf = allocator_settings(variables) or (None, None)
     folder = str(Path(program.folder or "").resolve())
-    settings = {"steps": program.steps, "gpus": 1, "conf": conf, "card": _card(gpu, memory_bytes)}
+    card = {**_card(gpu, memory_bytes), "context": overhead_of(resolve_job(job), gpu).context}
+    settings = {"steps": program.steps, "gpus": 1, "conf": conf, "card": card}
     name = kept_rehearsals.key_of(interpreter, words, folder, {**settings, "offline": program.offline})
     environ_of_run = {**variables, **given, **kept_rehearsals.SET_BY_REHEARSAL}
     found = kept_rehearsals.find(name) if kept else None
@@ -162,7 +164,7 @@ def rehearse_job(
         run.start([str(interpreter), str(PROGRAM), str(file), *words], environ_of_run)
         run.wait(program.timeout, lambda: _tell(progress, job.label, run.resident_bytes, Path(files["progress"])))
         answer = _read(Path(files["answer"]))
-    if answer is None or not answer.phases or answer.ended in ("error", "exit"):
+    if answer is None or not answer.peak_reserved or answer.ended in ("error", "exit"):
         error = CannotTellError("; ".join((_failure(answer, run, program.timeout), *_kept_by(run.report))))
         error.output = "" if NO_TORCH in run.last_line else run.output
         raise error
@@ -206,6 +208,8 @@ def _rehearsed(
         workspace=environ.get("CUBLAS_WORKSPACE_CONFIG"),
         convolves=answer.convolutions is not None,
     )
+    workspace = overhead.workspace if answer.multiplies else 0
+    overhead = replace(overhead, workspace=workspace, nccl=communicator_bytes(answer.groups))
     budget = _budget(job, found, overhead, gpu)
     budget = replace(budget, assumptions=(*budget.assumptions, *notes))
     return Rehearsed(answer=answer, budget=budget, workspace_bytes=overhead.workspace)
@@ -222,8 +226,7 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
     highest = max(phases, key=lambda phase: phase.components.total_bytes)
     parts = highest.components
     states = parts.weights + parts.other_models + parts.gradients + parts.optimizer
-    sizes_unknown = any("size depends on values" in each for each in answer.doubts)  # the step's may be absent
-    less = highest.allocated_bytes - states if sizes_unknown else 0
+    less = highest.allocated_bytes - states if "sizes" in answer.doubt_kinds else 0  # the step's may be absent
     doubts = Doubts(step=_step_doubt(answer), allocator="plain")
     peak = peak_of(
         phases,
@@ -299,10 +302,9 @@ def _absolute(line: str, folder: str) -> str:
 
 
 def _step_doubt(answer: RehearsalAnswer) -> StepDoubt:
-    doubts = " ".join(answer.doubts)
-    if "recurrent layers" in doubts:
+    if "recurrent" in answer.doubt_kinds:
         return "recurrent"
-    return "compiled" if "torch.compile" in doubts else "framework"
+    return "compiled" if "compiled" in answer.doubt_kinds else "framework"
 
 
 def _warnings(answer: RehearsalAnswer) -> Iterator[str]:
@@ -393,6 +395,8 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
             f"no optimizer stepped within {timeout:g} s; the program was at {answer.line}; allow more with --timeout "
             "SECONDS"
         )
+    if answer.phases:
+        return "the program trained without putting anything on the GPU that it found, so there is nothing to predict"
     return "the program ended without a backward pass, so there is nothing to predict"
 
 

@@ -68,6 +68,7 @@ _COMPARE = {
 _READ = {_ATEN._local_scalar_dense.default, _ATEN.item.default, _ATEN.equal.default, _ATEN.is_nonzero.default}
 _ASKS_FOR_OVERFLOW = re.compile(r"isnan|isinf|isfinite|inf_or_nan|overflow|found_inf")
 """A line that looks for overflows, which are assumed not to happen."""
+_PRODUCTS = re.compile(r"mm|mv|^v?dot|^_?linear|matmul|linalg|cholesky|solve|cdist")
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _FOLDER = __file__.rpartition("/rehearsal/")[0]
 _TORCH = torch.__path__[0]
@@ -83,9 +84,13 @@ class Doubts:
 
     def __init__(self) -> None:
         self.sentences: dict[str, None] = {}
+        self.kinds: set[str] = set()
+        """Kinds that the range depends on: ``sizes``, ``recurrent``, ``compiled``."""
 
-    def add(self, sentence: str) -> None:
-        """Record a doubt."""
+    def add(self, sentence: str, kind: str | None = None) -> None:
+        """Record a doubt, and its kind if the range depends on it."""
+        if kind is not None:
+            self.kinds.add(kind)
         if len(self.sentences) < self._MOST:
             self.sentences[sentence] = None
 
@@ -129,6 +134,10 @@ class FakeGpus(StorageTracker):
         """GPU that ``cuda`` without a number means."""
         self.ranks = 1
         """Ranks of the program, of which this process is one."""
+        self.groups: list[int] = []
+        """Sizes of the process groups on GPUs that it belongs to: each is a communicator of NCCL's."""
+        self.multiplies = False
+        """It has multiplied matrices on the GPU, so that cuBLAS has its workspaces."""
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.doubts = Doubts()
         self.lock = threading.RLock()
@@ -186,6 +195,7 @@ class FakeGpus(StorageTracker):
     def _seen(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func in _READ:
             return self._value(func, args)
+        self.multiplies |= self._placed != HOST and _multiplies(func)
         if not func._schema.is_mutable or func is _ATEN.copy_.default:
             args = [self._with_values(each) for each in args]
         self.gpu = self._placed
@@ -449,9 +459,8 @@ class FakeGpus(StorageTracker):
             return self._indexed(func, args)
         if name == "_pack_padded_sequence":
             return self._packed(*args)
-        self.doubts.add(
-            f"{program_line()} makes a tensor whose size depends on values ({name}): the largest is assumed"
-        )
+        sentence = f"{program_line()} makes a tensor whose size depends on values ({name}): the largest is assumed"
+        self.doubts.add(sentence, "sizes")
         with self.mode:
             if name in ("nonzero", "argwhere"):
                 return self._tracked(source.new_empty((count, source.dim()), dtype=torch.int64))
@@ -506,6 +515,12 @@ def _dense_stride(tensor: Any) -> tuple[int, ...]:
 
 def _most_known(dtype: Any) -> int:
     return MAX_KNOWN_FRACTIONS if dtype.is_floating_point or dtype.is_complex else MAX_KNOWN_VALUES
+
+
+@functools.lru_cache(maxsize=4096)
+def _multiplies(func: Any) -> bool:
+    """Return True for an operation that cuBLAS, or a library that needs its handle, runs."""
+    return _PRODUCTS.search(func._schema.name.partition("::")[2]) is not None
 
 
 def _is_mask(index: Any) -> bool:

@@ -70,9 +70,10 @@ def _recurrent(name: str, original: Any, is_on_gpu: Any, doubts: Any, tensor: An
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else tensor.dtype
     cudnn = torch.backends.cudnn
     if not cudnn.enabled or dtype not in cudnn.CUDNN_TENSOR_DTYPES:
-        doubts.add("recurrent layers without cuDNN run as single steps")
+        doubts.add("recurrent layers without cuDNN run as single steps", "recurrent")
         return original(tensor, *args)
-    doubts.add("memory kept by recurrent layers follows a rule inferred from cuDNN of 2017; cuDNN publishes none")
+    sentence = "memory kept by recurrent layers follows a rule inferred from cuDNN of 2017; cuDNN publishes none"
+    doubts.add(sentence, "recurrent")
     is_packed = isinstance(args[0], torch.Tensor) and not args[0].is_floating_point()  # how many go on, step by step
     states, weights, _, layers, _, is_training, both, *is_batch_first = args[1:] if is_packed else args
     states = states if isinstance(states, (list, tuple)) else (states,)

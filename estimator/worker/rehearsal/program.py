@@ -312,11 +312,14 @@ class Rehearsal:
             "parameters": sum((self._own_sizes or self._sizes).values()),
             "trained": sum(self._trained.values()),
             "doubts": list(gpus.doubts.sentences),
+            "doubt_kinds": sorted(gpus.doubts.kinds),
             "seconds": time.monotonic() - self._start,
             "host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "versions": _versions(),
             **self._loaded,
             "world_size": gpus.ranks,
+            "groups": gpus.groups,
+            "multiplies": gpus.multiplies,
             "events": len(history.events),
         }
         spans = phase_spans(history)

@@ -95,11 +95,11 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         kwargs.pop("device_id", None)
         open_groups(*args, **kwargs)
 
-    def group(size: int, rank: int, ranks: Any, _backend: Any, store: Any, *args: Any, **kwargs: Any) -> Any:
+    def group(size: int, rank: int, ranks: Any, backend: Any, store: Any, *args: Any, **kwargs: Any) -> Any:
         if not ranks:
             gpus.ranks = size
-        elif len(ranks) < gpus.ranks:
-            gpus.doubts.add("NCCL memory for groups of some GPUs is not counted")
+        if str(backend) not in ("gloo", "mpi") and (not ranks or dist.get_rank() in ranks):
+            gpus.groups.append(size)
         kwargs.pop("backend_options", None)
         return make_group(size, rank, ranks, "fake", store, *args, **kwargs)
 

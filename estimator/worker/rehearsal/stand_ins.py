@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .fake_gpu import FakeGpus
 
 Card = SimpleNamespace
-"""``name``, ``total_memory`` (bytes) and ``capability`` (major, minor) of the GPU that the program sees."""
+"""What the program sees of its GPU: ``name``, ``total_memory``, ``context`` (bytes), ``capability`` (major, minor)."""
 
 
 @contextlib.contextmanager
@@ -191,7 +191,7 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         return None
 
     def info(device: Any = None) -> tuple[int, int]:
-        return card.total_memory - gpus.held.reserved, card.total_memory
+        return max(0, card.total_memory - card.context - gpus.held.reserved), card.total_memory
 
     answers: dict[str, Any] = {
         "is_available": lambda: True,
@@ -424,7 +424,8 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         return optimizer.step(*args, **kwargs)  # no gradient overflows
 
     def compiled(model: Any = None, **_: Any) -> Any:
-        gpus.doubts.add("torch.compile has no effect in a rehearsal: the figures are those of the program without it")
+        sentence = "torch.compile has no effect in a rehearsal: the figures are those of the program without it"
+        gpus.doubts.add(sentence, "compiled")
         return model if model is not None else (lambda each: each)
 
     yield from recurrent_layers(lambda each: isinstance(each, FakeTensor), gpus.doubts)

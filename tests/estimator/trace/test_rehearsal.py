@@ -307,6 +307,11 @@ def test_what_a_program_writes_is_thrown_away(program) -> None:
         [
             ("raise ValueError('no data')", r"failed during the rehearsal, at train\.py:1: ValueError: no data"),
             ("import torch", "ended without a backward pass"),
+            (
+                "import torch\nw = torch.nn.Parameter(torch.ones(3))\nopt = torch.optim.SGD([w], 0.1)\n"
+                "for _ in range(3): w.sum().backward(); opt.step()",
+                "trained without putting anything on the GPU",
+            ),
             ("raise SystemExit('usage: train.py')", "ended with exit code 1 before an optimizer stepped"),
             ("input()", r"EOFError"),
             ("import time\ntime.sleep(60)", r"no optimizer stepped within 2 s; the program was at train\.py:2"),
@@ -508,7 +513,10 @@ import torch
 assert torch.cuda.is_available() and torch.cuda.device_count() == 1
 print(torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory)
 before = torch.cuda.memory_allocated()
+free, total = torch.cuda.mem_get_info()
+assert 300 << 20 < total - free < 800 << 20  # of the context
 x = torch.zeros(1 << 20, device="cuda")
+assert free - torch.cuda.mem_get_info()[0] == 20 << 20
 assert torch.cuda.memory_allocated() - before == 4 << 20 and torch.cuda.memory_reserved() == 20 << 20
 del x
 torch.cuda.empty_cache()
@@ -1078,3 +1086,41 @@ for _ in range(3):
     scores = 2 * 2 * 1024 * 1024 * 2
     assert found.answer.steps[0].steps == 3
     assert found.allocated_bytes - found.workspace_bytes < scores  # which no kernel wrote
+
+
+def test_a_program_that_multiplies_no_matrices_has_no_workspaces_of_cublas(program) -> None:
+    text = """
+import torch
+w = torch.nn.Parameter(torch.zeros(1 << 20, device="cuda"))
+optimizer = torch.optim.SGD([w], 0.1)
+for _ in range(3):
+    {}.backward()
+    optimizer.step()
+"""
+    without = rehearse([sys.executable, program(text.format("w.square().sum()"))])
+    product = rehearse([sys.executable, program(text.format("w.dot(w)"))])
+    assert (without.workspace_bytes, product.workspace_bytes > 0) == (0, True)
+
+
+def test_each_group_of_gpus_has_its_own_communicator(program) -> None:
+    text = """
+import sys, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+dist.new_group(backend="gloo")
+dist.new_group([4, 5, 6, 7])
+if sys.argv[1] == "mesh":
+    torch.distributed.device_mesh.init_device_mesh("cuda", (2, 4))
+w = torch.nn.Parameter(torch.zeros(8, device="cuda"))
+optimizer = torch.optim.SGD([w], 0.1)
+for _ in range(3):
+    w.sum().backward()
+    optimizer.step()
+"""
+    name, taken = program(text), []
+    for kind in ("world", "mesh"):
+        found = rehearse(f"torchrun --nproc-per-node 8 {name} {kind}".split(), python=sys.executable)
+        assert not found.warnings
+        taken.append(found.budget.peak.components.communication)
+        groups = found.answer.groups
+        assert sorted(groups) == ([8] if kind == "world" else [2, 4, 8])
+    assert 0 < taken[0] < taken[1]

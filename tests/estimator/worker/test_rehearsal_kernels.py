@@ -6,6 +6,7 @@ from vramtop.estimator.worker.replaced import replaced
 
 torch = pytest.importorskip("torch")
 
+from vramtop.estimator.worker.rehearsal.fake_gpu import Doubts  # noqa: E402
 from vramtop.estimator.worker.rehearsal.kernels import recurrent_layers  # noqa: E402
 
 
@@ -36,7 +37,7 @@ def test_recurrent_layers_keep_what_cudnn_was_measured_to_keep(
         return tensor
 
     with (
-        replaced(*recurrent_layers(lambda _: True, set())),
+        replaced(*recurrent_layers(lambda _: True, Doubts())),
         torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each),
         Made(),
     ):
