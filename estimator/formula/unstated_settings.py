@@ -395,7 +395,7 @@ def unstated_changes(job: Job, arch: Architecture | CannotTellError, gpu: Gpu | 
 
 
 def _peak(job: Job, arch: Architecture | None, gpu: Gpu | None) -> Peak | None:
-    """Return the peak of a job, including its other models; None: the closed form cannot estimate it."""
+    """Return the peak of a job together with its other models; None if the closed form cannot estimate it."""
     try:
         if arch is None:
             model = resolve_model(job.model)

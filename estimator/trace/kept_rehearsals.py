@@ -107,7 +107,7 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     groups: tuple[int, ...] = ()
     """Sizes of the process groups on GPUs that this rank belongs to."""
     multiplies: bool = True
-    """It has multiplied matrices on the GPU: cuBLAS has its workspaces."""
+    """True if the program multiplied matrices on the GPU: then cuBLAS holds workspaces."""
     error: str | None = None
     reserved: tuple[int, ...] = ()
     """Bytes that the allocator holds at each moment of the timeline."""
@@ -121,11 +121,11 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     evaluation_growth: tuple[tuple[str, int], ...] = ()
     """Lines of the program, and the bytes that each leaves allocated in every batch of evaluation."""
     evaluation_rise: int = 0
-    """Bytes by which each batch raises the peak: a list that is copied to append to it counts twice."""
+    """Bytes by which each evaluation batch raises the peak. A list that is copied to append to it counts twice."""
     batches_left: int | None = 0
     """Batches of evaluation that were left out; None: an unknown number."""
     steps_seen: int = 0
-    """Steps that ``growth`` was seen in."""
+    """Number of steps over which ``growth`` was observed."""
 
 
 class KeptRehearsal(msgspec.Struct, frozen=True):

@@ -390,13 +390,13 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
         return f"the program failed during the rehearsal, at {answer.line}: {answer.error}"
     if answer.ended == "exit":
         return f"the program ended with {_ending(run)} before an optimizer stepped; its last output is above"
+    if answer.phases:
+        return "the program trained without putting anything on the GPU that it found, so there is nothing to predict"
     if answer.ended == "time":
         return (
             f"no optimizer stepped within {timeout:g} s; the program was at {answer.line}; allow more with --timeout "
             "SECONDS"
         )
-    if answer.phases:
-        return "the program trained without putting anything on the GPU that it found, so there is nothing to predict"
     return "the program ended without a backward pass, so there is nothing to predict"
 
 

@@ -281,7 +281,7 @@ def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> 
 
 
 def _read_evaluation(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Record the evaluation batch if evaluation is on; warn if evaluation keeps all logits on the GPU.
+    """Record the evaluation batch size if evaluation is enabled, and warn if all logits stay on the GPU.
 
     transformers' default is 8 sequences (``per_device_eval_batch_size``), whatever the training batch is. With
     ``compute_metrics``, ``Trainer.evaluation_loop`` gathers the logits of all batches on the GPU, until

@@ -67,7 +67,7 @@ def rise_of_peak(history: AllocationHistory, marks: Sequence[int], lines: Collec
 
 
 def _by_line(history: AllocationHistory, numbers: Iterable[int]) -> dict[str, int]:
-    """Return the bytes of records on the GPU by the innermost line of the program's own."""
+    """Sum the bytes of the records on the GPU by the line of the user's own code that allocated them."""
     sizes: dict[str, int] = {}
     for record in (history.records[number] for number in numbers):
         if not record.host:

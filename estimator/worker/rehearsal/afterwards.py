@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .fake_gpu import FakeGpus
 
 _BATCHES = 5
-"""Batches of a data loader that feeds no backward pass."""
+"""Batches that a data loader gives after the steps if no backward pass follows: those of an evaluation."""
 _LEAST_EVENTS = 20_000
 """Allocations and releases after the steps that are always allowed; more if the program had more until then."""
 _PERIODIC = 2
@@ -52,7 +52,7 @@ class Afterwards:
         self._steps = 0
         self._optimizers = 1
         self._left = 0
-        """Steps until the end."""
+        """Optimizer steps left before the rehearsal ends."""
         self._most_events = 0
         self._step_marks: list[int] = []
         self._evaluation_marks: list[int] = []
@@ -94,7 +94,7 @@ class Afterwards:
         return True
 
     def is_saving(self, step: int) -> bool:
-        """Return True for state that is saved, or gathered to be saved, and not in each step."""
+        """Return True if a checkpoint is being saved now and the program does not save one in every step."""
         is_new = self._is_new("saving", step)
         if is_new:
             self._interrupt()
@@ -170,7 +170,7 @@ class Afterwards:
 
 
 def _most(left: int | None, batches: Any, given: int) -> int | None:
-    """Return the largest number of batches that loaders have left; None: one does not know its own."""
+    """Return how many batches remain in the longest data loader; None: some loader has no length."""
     try:
         return None if left is None else max(left, len(batches) - given)
     except TypeError:  # an iterable data set

@@ -81,7 +81,7 @@ def types_on_gpu(to: Any) -> Iterator[tuple[Any, str, Any]]:
 
         def __call__(cls, *args: Any, device: Any = None) -> Any:
             if all(isinstance(each, int) for each in args) or isinstance(args[0], torch.Size):
-                return torch.empty(*args, dtype=cls.dtype, device=device or "cuda")
+                return torch.empty(*(args or (0,)), dtype=cls.dtype, device=device or "cuda")
             data = args[0]
             made = data if isinstance(data, torch.Tensor) else torch.tensor(data, dtype=cls.dtype)
             return to(made, device or "cuda", cls.dtype)
@@ -136,6 +136,6 @@ def moves_lazy(tensor: Any, fn: Any) -> bool:
 
 
 def _like_lazy(tensor: Any) -> Any:
-    """Return an empty tensor where a lazy one will be made."""
+    """Return an empty tensor with the device and dtype that a lazy parameter will have."""
     found = tensor.__dict__.get("_vramtop_like")
     return torch.empty(0, dtype=tensor.data.dtype) if found is None else found

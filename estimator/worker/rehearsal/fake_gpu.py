@@ -137,7 +137,7 @@ class FakeGpus(StorageTracker):
         self.groups: list[int] = []
         """Sizes of the process groups on GPUs that it belongs to: each is a communicator of NCCL's."""
         self.multiplies = False
-        """It has multiplied matrices on the GPU, so that cuBLAS has its workspaces."""
+        """True once the program has multiplied matrices on the GPU: from then on cuBLAS holds workspaces."""
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.doubts = Doubts()
         self.lock = threading.RLock()

@@ -1,4 +1,4 @@
-"""Runs a program for its steps, evaluation and saving, and reports what it allocated on the GPU."""
+"""Runs a program through its first steps, an evaluation and a checkpoint, and reports its GPU allocations."""
 
 from __future__ import annotations
 
