@@ -81,7 +81,8 @@ def check_versions(names: Sequence[str]) -> None:
 def check_same(committed: Path, drawn: Path) -> None:
     """A committed picture is what the program draws now; where not, say which lines differ."""
     old, new = committed.read_text(encoding="utf-8"), drawn.read_text(encoding="utf-8")
-    differences = difflib.unified_diff(words_of(old), words_of(new), "committed", "drawn now", lineterm="", n=0)
+    texts = [words_of(each) if committed.suffix == ".svg" else each.splitlines() for each in (old, new)]
+    differences = difflib.unified_diff(*texts, "committed", "drawn now", lineterm="", n=0)
     if old != new:
         pytest.fail(
             "\n".join([f"{committed.name} is out of date: make picture", *list(differences)[:30]]), pytrace=False

@@ -94,14 +94,15 @@ class Program:
             await self.pilot.pause(0.1)
 
     async def settled(self, seconds: float = 0.8) -> None:
-        """Wait until the screen has been the same for some time."""
-        shown, since = self.screen(), time.monotonic()
-        while time.monotonic() - since < seconds:
+        """Wait until the screen has been the same for some time, in which the program had its turns."""
+        shown, same = self.screen(), 0
+        while same < 10 * seconds:
             await self.pilot.pause(0.1)
             for field in self.app.screen.query(Input):
                 field.cursor_blink = False
-            if (now := self.screen()) != shown:
-                shown, since = now, time.monotonic()
+            now = self.screen()
+            same = same + 1 if now == shown else 0
+            shown = now
 
     def screen(self) -> Screen:
         """Return what the terminal shows."""
