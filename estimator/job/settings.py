@@ -265,6 +265,11 @@ class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     """Seconds after which it is ended."""
     offline: bool = False
     """It has no network, as far as this kernel can take it away."""
+    data: str | None = None
+    """``synthetic``: items stand in for data sets that are not there; absent: such a program fails.
+
+    Sizes may follow: ``synthetic,items=1000,words=2048,image=1024x1024,seconds=30,columns=question+answer``.
+    """
     kept: str | None = None
     """Name of a kept rehearsal, the only one that is taken; absent: the one of this command."""
     file: str | None = None

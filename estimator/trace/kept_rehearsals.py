@@ -109,6 +109,8 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     multiplies: bool = True
     """True if the program multiplied matrices on the GPU: then cuBLAS holds workspaces."""
     error: str | None = None
+    missing_data: str | None = None
+    """Name of the data that was not there, and the line that asked for it; None: the program failed otherwise."""
     reserved: tuple[int, ...] = ()
     """Bytes that the allocator holds at each moment of the timeline."""
     peak_reserved: int = 0

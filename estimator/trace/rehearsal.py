@@ -146,7 +146,7 @@ def rehearse_job(
     _, conf = allocator_settings(variables) or (None, None)
     folder = str(Path(program.folder or "").resolve())
     card = {**_card(gpu, memory_bytes), "context": overhead_of(resolve_job(job), gpu).context}
-    settings = {"steps": program.steps, "gpus": 1, "conf": conf, "card": card}
+    settings = {"steps": program.steps, "gpus": 1, "conf": conf, "card": card, "data": synthetic_sizes(program.data)}
     name = kept_rehearsals.key_of(interpreter, words, folder, {**settings, "offline": program.offline})
     environ_of_run = {**variables, **given, **kept_rehearsals.SET_BY_REHEARSAL}
     found = kept_rehearsals.find(name) if kept else None
@@ -386,6 +386,11 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
         if NO_TORCH in run.last_line:
             return run.last_line
         return f"the program ended without a result ({_ending(run)}): {run.last_line}"
+    if answer.missing_data is not None:
+        return (
+            f"the program did not find its data ({answer.missing_data}): {answer.error}; download it first, or let "
+            "synthetic items stand in for it: --data synthetic"
+        )
     if answer.ended == "error":
         return f"the program failed during the rehearsal, at {answer.line}: {answer.error}"
     if answer.ended == "exit":
@@ -398,6 +403,41 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
             "SECONDS"
         )
     return "the program ended without a backward pass, so there is nothing to predict"
+
+
+_SIZES = {"items": 1000, "words": 2048, "width": 1024, "height": 1024, "seconds": 30}
+_MOST_ITEMS = 10**6
+
+
+def synthetic_sizes(text: str | None) -> dict[str, Any] | None:
+    """Return the sizes of synthetic items: ``synthetic,words=512,image=640x480,columns=question+answer``.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if text is None:
+        return None
+    kind, *given = text.split(",")
+    sizes: dict[str, Any] = {**_SIZES, "columns": []}
+    for each in given:
+        name, _, value = each.partition("=")
+        if name == "columns":
+            sizes[name] = value.split("+")
+            continue
+        numbers = value.split("x")
+        names = ("width", "height") if name == "image" else (name,)
+        if len(numbers) != len(names) or any(key not in _SIZES for key in names):
+            kind = each
+            break
+        if not all(number.isdecimal() and 0 < int(number) <= _MOST_ITEMS for number in numbers):
+            raise InputError(f"program.data: {each}: the size must be a whole number from 1 to {_MOST_ITEMS:,}")
+        sizes.update(zip(names, map(int, numbers), strict=True))
+    if kind != "synthetic":
+        raise InputError(
+            f"program.data: {kind!r} is unknown; write synthetic, or sizes too: synthetic,items=1000,words=2048,"
+            "image=1024x1024,seconds=30,columns=question+answer"
+        )
+    return sizes
 
 
 def _ending(run: IsolatedRun) -> str:

@@ -552,7 +552,7 @@ def program_lines() -> tuple[str, str]:
     line = ""
     for name, here in _lines(sys._getframe(1)):
         line = line or here
-        if _is_own(name, sys.argv[0]):
+        if is_own(name, sys.argv[0]):
             return line, "" if here == line else here
     return line, ""
 
@@ -566,7 +566,7 @@ def _lines(frame: Any) -> Iterator[tuple[str, str]]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_own(name: str, script: str) -> bool:
+def is_own(name: str, script: str) -> bool:
     """Return True for a file below the current folder or the script's that is no installed library's."""
     file = Path(name).absolute()
     folders = Path.cwd(), Path(script).absolute().parent

@@ -26,6 +26,7 @@ from ..replaced import replaced
 from .afterwards import Afterwards, EpochEnds
 from .fake_gpu import FakeGpus, program_line
 from .libraries import build_without_weights
+from .missing_data import MissingData
 from .stand_ins import Card, cuda_without_gpu
 from .uploads import keep_here
 
@@ -46,7 +47,8 @@ class Rehearsal:
     """Follows a program through its steps.
 
     Args:
-        plan: ``steps``, ``gpus``, ``card`` (``Card``), ``conf``, ``answer`` (file), ``progress`` (file), ``seconds``.
+        plan: ``steps``, ``gpus``, ``card`` (``Card``), ``conf``, ``answer`` (file), ``progress`` (file), ``seconds``,
+            and ``data``, the sizes of synthetic items (``MissingData``).
     """
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -57,6 +59,7 @@ class Rehearsal:
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._step = 0
         self._after = Afterwards(self.gpus, plan["steps"])
+        self._data = MissingData(plan.get("data"), self.gpus.doubts.add)
         self._start = time.monotonic()
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._called: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -109,6 +112,7 @@ class Rehearsal:
         card = Card(**self.plan["card"])
         build_without_weights()
         self._after.tell_trainers()
+        self._data.watch()
         keep_here(self.gpus.doubts.add)
         with (
             cuda_without_gpu(self.gpus, card),
@@ -306,6 +310,7 @@ class Rehearsal:
             "ended": ended,
             "line": program_line() if error is None else _last_line(error),
             "error": None if error is None else f"{type(error).__name__}: {error}"[:1000],
+            "missing_data": self._data.of(error),
             "steps": [
                 {"optimizer": type(optimizer).__name__, "steps": count} for optimizer, count in self._steps.items()
             ],

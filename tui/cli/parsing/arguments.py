@@ -12,8 +12,8 @@ from .parser import (
     add_host_memory_argument,
     add_method_argument,
     add_name_argument,
-    add_offline_argument,
     add_rehearse_argument,
+    add_run_arguments,
     add_stream_arguments,
     add_verbose_argument,
     positive_seconds,
@@ -399,7 +399,7 @@ def _rehearse(parser: "Parser") -> None:
     parser.add_argument(
         *("--timeout",), action="append", dest="set", type="program.timeout={}".format, metavar="SECONDS", help=text
     )
-    add_offline_argument(parser, "Run the program")
+    add_run_arguments(parser, "Run the program")
     text = "Compare with a second rehearsal that has these extra arguments (or a second --python)."
     parser.add_argument("--compare", metavar="ARGUMENTS", help=text)
     parser.add_argument("--out", metavar="FILE", help="Also write the JSON to a file.")

@@ -209,17 +209,21 @@ def add_estimate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_rehearse_argument(parser: argparse.ArgumentParser, when: str = "") -> None:
-    """Add ``--rehearse`` and ``--offline``."""
+    """Add ``--rehearse``, ``--offline`` and ``--data``."""
     text = "Run the program without a GPU (-- or [program])."
     parser.add_argument("--rehearse", action="store_true", help=f"{when}{text}")
-    add_offline_argument(rare_group(parser, "rehearsal"), "With --rehearse: run the program")
+    add_run_arguments(rare_group(parser, "rehearsal"), "With --rehearse: run the program")
 
 
-def add_offline_argument(parser: "argparse._ActionsContainer", how: str) -> None:
-    """Add ``--offline``; ``how`` begins its sentence."""
+def add_run_arguments(parser: "argparse._ActionsContainer", how: str) -> None:
+    """Add ``--offline`` and ``--data``; ``how`` begins a sentence."""
     constant = "program.offline=true"
     parser.add_argument(
         "--offline", action="append_const", dest="set", const=constant, help=f"{how} without network access."
+    )
+    text = f"{how} with synthetic items for data sets that are not there: synthetic[,words=2048][,image=1024x1024]."
+    parser.add_argument(
+        "--data", action="append", dest="set", type="program.data='{}'".format, metavar="synthetic[,SIZES]", help=text
     )
 
 

@@ -1,0 +1,307 @@
+"""Data that is not there: the program's failure names it, or synthetic items stand in for it.
+
+Columns of a data set on the hub are not known without it. It gets those of the usual ones that the program's source
+names; what is in them has the sizes that the user gives. Images of torchvision's known sets have their own sizes.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import inspect
+import io
+import random
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..replaced import replaced
+from .fake_gpu import is_own, program_lines
+from .imports import after_import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+_WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "with", "as", "this", "from")
+_TEXTS = (
+    "text", "content", "document", "article", "sentence", "sentence1", "sentence2", "premise", "hypothesis", "question",
+    "context", "answer", "query", "instruction", "input", "output", "response", "summary", "highlights", "dialogue",
+    "code", "prompt", "completion", "chosen", "rejected", "title", "review", "caption", "transcription", "problem",
+    "solution", "abstract", "passage",
+)  # fmt: skip
+_OTHERS = ("messages", "conversations", "answers", "label", "fine_label", "tokens", "ner_tags", "image", "images",
+           "img", "audio")  # fmt: skip
+_PREFERENCES = ("prompt", "chosen", "rejected")
+_OF_TRAINERS = {
+    **dict.fromkeys(("DPOTrainer", "ORPOTrainer", "CPOTrainer", "RewardTrainer"), _PREFERENCES),
+    **dict.fromkeys(("GRPOTrainer", "RLOOTrainer", "PPOTrainer", "OnlineDPOTrainer"), ("prompt",)),
+    "KTOTrainer": ("prompt", "completion", "label"),
+}
+"""Columns of a data set of which the source names none (TRL 1.16, docs/source/dataset_formats.md)."""
+_OF_BUILDERS = {"imagefolder": ("image", "label"), "audiofolder": ("audio", "label"), "text": ("text",)}
+_SPLITS = ("train", "validation", "test")
+_OTHER_SPLITS = ("validation_matched", "validation_mismatched", "dev", "valid", "eval", "train_sft", "test_sft",
+                 "train_prefs", "test_prefs")  # fmt: skip
+_LABELS = 10
+_MOST_SOURCE = 2**20
+_HERE = str(Path(__file__).parent)
+_SAMPLES_PER_SECOND = 16_000
+_MNIST, _CIFAR = (28, 28, "L", 60_000, 10_000), (32, 32, "RGB", 50_000, 10_000)
+_SETS: dict[str, tuple[int, tuple[int, int, str, int, int] | None]] = {
+    "MNIST": (10, _MNIST), "FashionMNIST": (10, _MNIST), "KMNIST": (10, _MNIST), "CIFAR10": (10, _CIFAR),
+    "CIFAR100": (100, _CIFAR), "SVHN": (10, (32, 32, "RGB", 73_257, 26_032)),
+    "STL10": (10, (96, 96, "RGB", 5_000, 8_000)), "EuroSAT": (10, (64, 64, "RGB", 27_000, 27_000)),
+    "PCAM": (2, (96, 96, "RGB", 262_144, 32_768)), "ImageFolder": (1000, None), "ImageNet": (1000, None),
+    "Flowers102": (102, None), "Food101": (101, None), "OxfordIIITPet": (37, None), "StanfordCars": (196, None),
+    "FGVCAircraft": (100, None), "Caltech101": (101, None), "DTD": (47, None), "GTSRB": (43, None),
+    "SUN397": (397, None), "Places365": (365, None), "Imagenette": (10, None),
+}  # fmt: skip
+"""torchvision's sets of images with a class each: classes, and width, height, mode, and items for training and test."""
+
+
+class MissingData:
+    """Watches what loads data.
+
+    Args:
+        sizes: ``items``, ``words``, ``width``, ``height``, ``seconds`` and ``columns`` of synthetic items; None: data
+            that is not there ends the program.
+        warn: gets a sentence about each stand-in.
+    """
+
+    def __init__(self, sizes: dict[str, Any] | None, warn: Callable[[str], None]) -> None:
+        self.sizes = sizes
+        self._missing: list[tuple[BaseException, str]] = []
+        """The exceptions of data that was not there, with its name and the line that asked for it."""
+        self._warn = warn
+
+    def watch(self) -> None:
+        """Begin."""
+        after_import("datasets.load", self._change_datasets)
+        after_import("torchvision.datasets", self._change_torchvision)
+
+    def of(self, error: BaseException | None) -> str | None:
+        """Return the data that a failure of the program is about: ``imdb, at train.py:3``; None: it is about others."""
+        while error is not None:
+            for known, what in self._missing:
+                if known is error:
+                    return what
+            error = error.__cause__ or error.__context__
+        return None
+
+    def _note(self, error: BaseException, name: str) -> None:
+        self._missing.append((error, f"{name}, at {_line()}"))
+
+    def _stands_in(self, name: str, what: str) -> None:
+        self._warn(f"{_line()} finds no data ({name}): {what} stand in for it")
+
+    def _change_datasets(self, module: ModuleType) -> None:
+        for name in ("load_dataset", "load_from_disk"):
+            setattr(module, name, self._loading(getattr(module, name)))
+
+    def _loading(self, load: Any) -> Any:
+        signature = inspect.signature(load)
+
+        @functools.wraps(load)
+        def load_or_make(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            name = str(next(iter(given.values())))
+            try:
+                with contextlib.nullcontext() if self.sizes is None else _without_network():
+                    return load(*args, **kwargs)
+            except Exception as error:
+                if self.sizes is None:
+                    self._note(error, name)
+                    raise
+            return self._dataset(name, self.sizes, given.get("split"), is_streamed=bool(given.get("streaming")))
+
+        return load_or_make
+
+    def _dataset(self, name: str, sizes: dict[str, Any], split: Any, *, is_streamed: bool) -> Any:
+        import datasets
+
+        strings, used = _words_of_program()
+        names = sizes["columns"] or _OF_BUILDERS.get(name) or [each for each in _TEXTS + _OTHERS if each in strings]
+        names = names or next((own for trainer, own in _OF_TRAINERS.items() if trainer in used), ("text",))
+        columns = {each: _column(each, sizes) for each in names}
+        count = sizes["items"]
+        made = datasets.Dataset.from_dict({each: [value] * count for each, (value, _) in columns.items()})
+        for each, (_, feature) in columns.items():
+            made = made if feature is None else made.cast_column(each, feature)
+        of_text = f" (texts of {sizes['words']:,} words)" if any(_is_text(each) for each in names) else ""
+        self._stands_in(name, f"{count:,} items with {', '.join(names)}{of_text}")
+        if is_streamed:
+            made = made.to_iterable_dataset()
+        if isinstance(split, (list, tuple)):
+            return [made for _ in split]
+        if split is not None:
+            return made
+        splits = [*_SPLITS, *(each for each in _OTHER_SPLITS if each in strings)]
+        kind = datasets.IterableDatasetDict if is_streamed else datasets.DatasetDict
+        return kind(dict.fromkeys(splits, made))
+
+    def _change_torchvision(self, module: ModuleType) -> None:
+        for name, (classes, known) in _SETS.items():
+            kind = getattr(module, name, None)
+            if kind is not None:
+                kind.__init__ = self._opening(kind, classes, known)
+
+    def _opening(self, kind: Any, classes: int, known: Any) -> Any:
+        start = kind.__init__
+        signature = inspect.signature(start)
+
+        @functools.wraps(start)
+        def open_or_make(dataset: Any, *args: Any, **kwargs: Any) -> None:
+            given = signature.bind(dataset, *args, **kwargs).arguments
+            given = {**given, **given.pop("kwargs", {})}
+            if self.sizes is not None and "download" in given:
+                kwargs, args = {name: value for name, value in list(given.items())[1:] if name != "download"}, ()
+            try:
+                start(dataset, *args, **kwargs)
+            except Exception as error:
+                name = f"torchvision's {kind.__name__} in {given.get('root')}"
+                if self.sizes is None:
+                    self._note(error, name)
+                    raise
+                _fill(dataset, kind, given, classes, known or _own_size(self.sizes))
+                width, height = dataset.picture.size
+                self._stands_in(name, f"images of {width} x {height} in {classes:,} classes")
+
+        return open_or_make
+
+
+def _own_size(sizes: dict[str, Any]) -> tuple[int, int, str, int, int]:
+    return sizes["width"], sizes["height"], "RGB", sizes["items"], sizes["items"]
+
+
+def _fill(dataset: Any, kind: Any, given: dict[str, Any], classes: int, size: tuple[int, int, str, int, int]) -> None:
+    """Let a data set have items: all are one image, in classes by turns."""
+    from PIL import Image
+    from torchvision.datasets import VisionDataset
+
+    is_training = given.get("train", given.get("split", "train") in ("train", "trainval"))
+    width, height, mode, count, count_of_test = size
+    options = {name: given.get(name) for name in ("transforms", "transform", "target_transform")}
+    VisionDataset.__init__(dataset, given.get("root", "."), **options)
+    dataset.picture = Image.new(mode, (width, height))
+    dataset.classes = [str(number) for number in range(classes)]
+    dataset.class_to_idx = {name: at for at, name in enumerate(dataset.classes)}
+    dataset.targets = dataset.labels = [at % classes for at in range(count if is_training else count_of_test)]
+    dataset.samples = dataset.imgs = [("", target) for target in dataset.targets]
+    dataset.train = is_training
+
+    def item(self_: Any, index: int) -> Any:
+        picture, target = self_.picture.copy(), self_.targets[index]
+        return self_.transforms(picture, target) if self_.transforms is not None else (picture, target)
+
+    methods = {"__getitem__": item, "__len__": lambda self_: len(self_.targets), "__module__": kind.__module__}
+    dataset.__class__ = _kept_kind(kind, methods)
+
+
+def _kept_kind(kind: Any, methods: dict[str, Any]) -> Any:
+    """Return a class of such data sets that workers of data loaders find by its name."""
+    name = f"Synthetic{kind.__name__}"
+    module = sys.modules[kind.__module__]
+    if not hasattr(module, name):
+        setattr(module, name, type(name, (kind,), methods))
+    return getattr(module, name)
+
+
+def _line() -> str:
+    first, own = program_lines()
+    return own or first
+
+
+def _without_network() -> Any:
+    """Let only data load that is on this machine: hubs' libraries then fail at once."""
+    import datasets.config
+    import huggingface_hub.constants
+
+    return replaced((datasets.config, "HF_HUB_OFFLINE", True), (huggingface_hub.constants, "HF_HUB_OFFLINE", True))
+
+
+def _words_of_program() -> tuple[set[str], set[str]]:
+    """Return the strings and the names in the sources of the program's own modules and of what has called."""
+    strings, names = set(sys.argv), set()
+    for file in {*_calling_files(), *_own_files()}:
+        source = Path(file)
+        if source.is_file() and source.stat().st_size <= _MOST_SOURCE:
+            try:
+                tree = ast.parse(source.read_bytes())
+            except (SyntaxError, ValueError):
+                continue
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    strings.add(node.value)
+                elif isinstance(node, (ast.Name, ast.Attribute)):
+                    names.add(node.id if isinstance(node, ast.Name) else node.attr)
+    return strings, names
+
+
+def _calling_files() -> Iterator[str]:
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        name, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
+        if not file.startswith(_HERE) and name.partition(".")[0] not in ("datasets", "runpy"):
+            yield file
+        frame = frame.f_back
+
+
+def _own_files() -> Iterator[str]:
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and is_own(file, sys.argv[0]):
+            yield file
+
+
+def _is_text(name: str) -> bool:
+    return name not in _OTHERS or name in ("messages", "conversations", "tokens")
+
+
+def _column(name: str, sizes: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the value of a column in each item, and its feature; None: that of the value."""
+    import datasets
+
+    words = random.Random(0).choices(_WORDS, k=sizes["words"])  # noqa: S311 - no secret
+    label = datasets.ClassLabel(num_classes=_LABELS)
+    if name in ("messages", "conversations"):
+        who, what, user, model = ("role", "content", "user", "assistant")
+        if name == "conversations":
+            who, what, user, model = ("from", "value", "human", "gpt")
+        half = len(words) // 2
+        return [{who: user, what: " ".join(words[:half])}, {who: model, what: " ".join(words[half:])}], None
+    if name in ("label", "fine_label"):
+        return 0, label
+    if name == "tokens":
+        return words, None
+    if name == "ner_tags":
+        return [0] * len(words), datasets.Sequence(label)
+    if name == "answers":
+        return {"text": [words[0]], "answer_start": [0]}, None
+    if name in ("image", "img", "images"):
+        picture = {"bytes": _png(sizes["width"], sizes["height"]), "path": None}
+        return (picture, datasets.Image()) if name != "images" else ([picture], datasets.Sequence(datasets.Image()))
+    if name == "audio":
+        return {"bytes": _wav(sizes["seconds"]), "path": None}, datasets.Audio(_SAMPLES_PER_SECOND)
+    return " ".join(words), None
+
+
+def _png(width: int, height: int) -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (width, height)).save(file, "PNG")
+    return file.getvalue()
+
+
+def _wav(seconds: int) -> bytes:
+    import wave
+
+    file = io.BytesIO()
+    with wave.Wave_write(file) as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(2)
+        sound.setframerate(_SAMPLES_PER_SECOND)
+        sound.writeframes(bytes(2 * seconds * _SAMPLES_PER_SECOND))
+    return file.getvalue()

@@ -1,0 +1,155 @@
+"""Rehearsals of programs whose data is not on this machine."""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import Program
+from vramtop.estimator.trace.rehearsal import rehearse_job
+
+pytest.importorskip("torch")
+
+LIBRARY = {
+    "__init__.py": """
+from .load import load_dataset, load_from_disk
+class Dataset(list):
+    @classmethod
+    def from_dict(cls, columns):
+        return cls(dict(zip(columns, row)) for row in zip(*columns.values()))
+    def cast_column(self, name, feature):
+        return self
+DatasetDict = dict
+class IterableDataset: ...
+class ClassLabel:
+    def __init__(self, num_classes): ...
+Sequence = list
+""",
+    "config.py": "HF_HUB_OFFLINE = False",
+    "load.py": """
+from . import config
+def load_dataset(path, name=None, data_files=None, split=None, streaming=False):
+    import datasets
+    if data_files:
+        return datasets.Dataset({"text": "a b"} for _ in open(data_files))
+    raise ConnectionError(f"no network, offline: {config.HF_HUB_OFFLINE}")
+def load_from_disk(dataset_path):
+    raise FileNotFoundError(dataset_path)
+""",
+}
+"""A package with the interface of Hugging Face's datasets, as tests have no network and do without pyarrow."""
+PROGRAM = """
+import torch
+from datasets import load_dataset
+rows = load_dataset({})
+net = torch.nn.Embedding(100, 64).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for row in rows{}[:4]:
+    ids = torch.tensor([len(word) for word in row["text"].split()]).cuda()
+    net(ids).square().sum().backward()
+    optimizer.step()
+"""
+
+
+def rehearsed(file: str, data: str | None):
+    program = Program(command=f"{sys.executable} {file}", folder=str(Path.cwd()), data=data)
+    return rehearse_job(Job(program=program), may_run=True, kept=False)
+
+
+@pytest.fixture
+def library(tmp_path):
+    """Write the package beside the program."""
+    for name, text in LIBRARY.items():
+        file = tmp_path / "datasets" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.usefixtures("library")
+def test_a_data_set_that_is_not_there_is_named_with_the_two_ways_out(program):
+    with pytest.raises(CannotTellError) as failed:
+        rehearsed(program(PROGRAM.format("'stanfordnlp/imdb', split='train'", "")), None)
+    sentence = str(failed.value)
+    assert "did not find its data (stanfordnlp/imdb, at train.py:4)" in sentence
+    assert sentence.endswith("download it first, or let synthetic items stand in for it: --data synthetic")
+
+
+@pytest.mark.usefixtures("library")
+def test_synthetic_items_have_the_columns_and_sizes_that_are_asked_for(program):
+    file = program(PROGRAM.format("'stanfordnlp/imdb', split='train'", ""))
+    short, long = (rehearsed(file, f"synthetic,items=20,words={words}") for words in (100, 1000))
+    assert f"{file}:4 finds no data (stanfordnlp/imdb): 20 items with text (texts of 100 words) stand in for it." in (
+        short.warnings
+    )
+    assert long.allocated_bytes - short.allocated_bytes >= 900 * 64 * 4  # at least the embeddings of the longer text
+    rehearsed(program(PROGRAM.format("'stanfordnlp/imdb'", "['validation']")), "synthetic,columns=text")
+
+
+@pytest.mark.usefixtures("library")
+def test_data_that_is_there_is_the_data(program):
+    Path("rows.txt").write_text("a\n" * 10, encoding="utf-8")
+    found = rehearsed(program(PROGRAM.format("'text', data_files='rows.txt'", "")), "synthetic")
+    assert not any("stand in" in each for each in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("real", "'real' is unknown"),
+        ("synthetic,word=3", "'word=3' is unknown"),
+        ("synthetic,image=512", "'image=512' is unknown"),
+        ("synthetic,words=0", "words=0: the size must be a whole number from 1"),
+    ],
+)
+def test_sizes_that_are_none_are_refused(program, text, said):
+    with pytest.raises(InputError, match=said):
+        rehearsed(program("import torch"), text)
+
+
+def test_items_of_hugging_face_datasets(program):
+    pytest.importorskip("datasets")
+    file = program("""
+import torch
+from datasets import load_dataset
+every = load_dataset("a/b")
+assert set(every) == {"train", "validation", "test"}, every
+row = every["train"][0]
+assert row["image"].size == (64, 32) and row["messages"][1]["role"] == "assistant", row
+assert every["train"].features["label"].num_classes == 10
+assert next(iter(load_dataset("a/b", split="train", streaming=True)))["answers"]["answer_start"] == [0]
+rows = every["train"].map(lambda row: {"length": len(row["question"].split())})
+net = torch.nn.Linear(rows[0]["length"], 2).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(4):
+    net(torch.ones(1, rows[0]["length"]).cuda()).sum().backward()
+    optimizer.step()
+""")
+    found = rehearsed(file, "synthetic,items=10,words=50,image=64x32")
+    assert found.budget.model.parameters == 50 * 2 + 2
+
+
+def test_sets_of_torchvision(program):
+    if find_spec("torchvision") is None:  # torch for CPUs cannot import it outside of a rehearsal
+        pytest.skip("torchvision is not installed")
+    text = """
+import torch, torchvision, torchvision.transforms as T
+from torch.utils.data import DataLoader, random_split
+every = torchvision.datasets.{}
+train, _ = random_split(every, [len(every) - 10, 10])
+net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(len(every.classes))).cuda()
+optimizer = None
+for x, y in DataLoader(train, batch_size=8, num_workers={}):
+    loss = torch.nn.functional.cross_entropy(net(x.cuda()), y.cuda())
+    optimizer = optimizer or torch.optim.SGD(net.parameters(), 0.1)
+    loss.backward()
+    optimizer.step()
+"""
+    cifar = program(text.format('CIFAR10("data", train=True, download=True, transform=T.ToTensor())', 2))
+    assert rehearsed(cifar, "synthetic").budget.model.parameters == 32 * 32 * 3 * 10 + 10
+    folder = program(text.format('ImageFolder("train", T.Compose([T.Resize((16, 16)), T.ToTensor()]))', 0))
+    assert rehearsed(folder, "synthetic").budget.model.parameters == 16 * 16 * 3 * 1000 + 1000
+    with pytest.raises(CannotTellError, match=r"torchvision's ImageFolder in train, at train\.py:4"):
+        rehearsed(folder, None)
