@@ -67,8 +67,9 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     def label(self) -> str:
         """The name, else that of the program or the model, else ``job``."""
         if self.program is not None and self.name is None:
-            words = self.program.words or ["program"]
-            return PurePath(next((word for word in words if word.endswith(".py")), words[-1])).name
+            words = [word for word in self.program.words if "=" not in word] or ["program"]
+            module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
+            return PurePath(next((word for word in words if word.endswith(".py")), (module or words)[0])).name
         return self.name or (self.model.id or "").rstrip("/").rpartition("/")[2] or "job"
 
     @property
