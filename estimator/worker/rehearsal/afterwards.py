@@ -63,8 +63,9 @@ class Afterwards:
     def begin(self, optimizers: int) -> None:
         """Begin: all optimizers have stepped as often as they were asked to."""
         self.has_begun = True
-        self._optimizers, self._left = optimizers, self._wanted * optimizers
         events = len(self._gpus.history.events)
+        self._optimizers = optimizers
+        self._left = optimizers * (self._wanted if events <= _LEAST_EVENTS else 1)
         self._most_events = events + max(_LEAST_EVENTS, events)
 
     @property
