@@ -177,7 +177,8 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with torch._C._DisableTorchDispatch():
             return func(*args, **kwargs)
     parts: list[Any] = [func, torch.get_default_dtype()]
-    if not (_describe(args, parts, kind == _VIEW) and (not kwargs or _describe_named(kwargs, parts))):
+    ignores_values = kind == _FRESH and any(map(_hides_values, args))
+    if not (_describe(args, parts, kind == _VIEW, ignores_values) and (not kwargs or _describe_named(kwargs, parts))):
         return func(*args, **kwargs)
     key = tuple(parts)
     entry = _ENTRIES.get(key)
@@ -227,12 +228,18 @@ def _kind(func: Any) -> int:
     return _VIEW if len(schema.returns) == 1 and returned else _UNKNOWN
 
 
-def _describe(values: Any, parts: list[Any], offsets: bool) -> bool:
+def _hides_values(value: Any) -> bool:
+    """Return True for an argument with which a result has no known values, nor the type of a number beside it."""
+    return type(value) is FakeTensor and value.constant is None and value.dtype.is_floating_point and value.dim() > 0
+
+
+def _describe(values: Any, parts: list[Any], offsets: bool, ignores_values: bool = False) -> bool:
     """Add what results depend on; False: a value is of another kind."""
     for value in values:
         kind = type(value)
         if kind is FakeTensor:
-            if value.fake_device != _CPU or value.constant is not None or value.dtype.is_complex:
+            is_known = value.constant is not None and not ignores_values
+            if is_known or value.fake_device != _CPU or value.dtype.is_complex:
                 return False
             parts += (value.shape, value.stride(), value.dtype)
             if offsets:
@@ -241,7 +248,7 @@ def _describe(values: Any, parts: list[Any], offsets: bool) -> bool:
             parts += (kind, value)
         elif kind is list or kind is tuple or kind is torch.Size:
             parts.append(len(value))
-            if not _describe(value, parts, offsets):
+            if not _describe(value, parts, offsets, ignores_values):
                 return False
         else:
             return False

@@ -60,3 +60,17 @@ def test_a_result_is_made_once_by_the_mode(monkeypatch: pytest.MonkeyPatch) -> N
     assert len({each.untyped_storage()._cdata for each in results}) == 3
     assert {each.untyped_storage()._cdata for each in views} == {left.untyped_storage()._cdata}
     assert {each.stride() for each in views} == {(1, 4)}
+
+
+@pytest.mark.parametrize("number", [2.0, 2, True])
+def test_known_values_beside_unknown_ones_make_the_results_of_the_mode(number: Any) -> None:
+    """A number beside a tensor becomes a known tensor of its own type, which the result does not take."""
+    with FakeTensorMode():
+        wide, known = torch.empty(3, 4, dtype=torch.bfloat16), torch.tensor(number)
+        known.constant = torch.tensor(number)
+        for left, right in ((wide, known), (known, wide), (wide.float(), known)):
+            made = [tracker.run(torch.ops.aten.mul.Tensor, (left, right), {}) for _ in range(2)]
+            own = torch.ops.aten.mul.Tensor(left, right)
+            assert [(each.dtype, each.shape, each.constant) for each in made] == [(own.dtype, own.shape, None)] * 2
+        whole = torch.ops.aten.mul.Tensor, (torch.empty(3, dtype=torch.int64), known), {}
+        assert [tracker.run(*whole).dtype for _ in range(2)] == [torch.result_type(torch.empty(3).long(), known)] * 2
