@@ -689,38 +689,38 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
 
 def streams_of(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
     """Yield what reports the waits and events of the CPU's streams, which do nothing, to the tracker."""
-    stream, event = torch.cpu.Stream, torch.cpu.Event
+    streams, events = torch.cpu.Stream, torch.cpu.Event
     order, number = tracker.order, tracker.stream_number
 
     def current() -> int:
         return number(torch.cpu.current_stream())
 
-    def wait_stream(self: Any, other: Any) -> None:
-        order.wait(number(self), order.record(number(other)))
+    def wait_stream(self: Any, stream: Any) -> None:
+        order.wait(number(self), order.record(number(stream)))
 
-    def record_event(self: Any, made: Any = None) -> Any:
-        made = event() if made is None else made
+    def record_event(self: Any, event: Any = None) -> Any:
+        made = events() if event is None else event
         made._reach = order.record(number(self))
         return made
 
-    def wait_event(self: Any, other: Any) -> None:
-        order.wait(number(self), getattr(other, "_reach", {}))
+    def wait_event(self: Any, event: Any) -> None:
+        order.wait(number(self), getattr(event, "_reach", {}))
 
-    def record(self: Any, on: Any = None) -> None:
-        self._reach = order.record(current() if on is None else number(on))
+    def record(self: Any, stream: Any = None) -> None:
+        self._reach = order.record(current() if stream is None else number(stream))
 
     def synchronize(self: Any) -> None:
         tracker.synchronize(getattr(self, "_reach", {}))
 
-    def wait(self: Any, on: Any = None) -> None:
-        order.wait(current() if on is None else number(on), getattr(self, "_reach", {}))
+    def wait(self: Any, stream: Any = None) -> None:
+        order.wait(current() if stream is None else number(stream), getattr(self, "_reach", {}))
 
-    yield stream, "wait_stream", wait_stream
-    yield stream, "record_event", record_event
-    yield stream, "wait_event", wait_event
-    yield event, "record", record
-    yield event, "synchronize", synchronize
-    yield event, "wait", wait
+    yield streams, "wait_stream", wait_stream
+    yield streams, "record_event", record_event
+    yield streams, "wait_event", wait_event
+    yield events, "record", record
+    yield events, "synchronize", synchronize
+    yield events, "wait", wait
 
 
 def _references(tensor: Any) -> int:

@@ -29,6 +29,7 @@ from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSett
 from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Convolutions
 from ..memory.tracker import StorageTracker, allocator_events
 from ..replaced import replaced
+from .bounds import bounds_of_result, is_bounded
 from .factories import moves_lazy
 from .kernels import kernel_of
 
@@ -45,6 +46,9 @@ MAX_KNOWN_VALUES = 1 << 20
 _FALL = 0.999
 MAX_KNOWN_FRACTIONS = 1 << 12
 """Largest number of fractions of which it keeps the values: the times of a noise schedule, weights of classes."""
+MOST_ALIKE = 1000
+"""Times that a line reads an unknown value, with the same memory allocated, before another answer ends its loop."""
+_HUGE = 2.0**100
 _CPU = torch.device("cpu")
 _ATEN = torch.ops.aten
 _STATES = {"weights", "other_models", "gradients", "optimizer"}
@@ -127,6 +131,8 @@ class FakeGpus(StorageTracker):
         """By record, the workspaces of convolutions."""
         self._copies_of_weights: list[StorageRecord] = []
         """Made outside of modules."""
+        self._writes: dict[int, int] = {}
+        """By storage, how often its booleans or integers were written into: bounds hold until then."""
         self._emptied: list[int] = []
         """Numbers of events before which the cache was emptied."""
         self.count = count
@@ -147,6 +153,8 @@ class FakeGpus(StorageTracker):
         self._copies_to: int | None = None
         self._plausible = 1.5
         """A loss or a norm: between 1 and 2 as those of trained models are, and each that is read a little lower."""
+        self._read_alike: dict[str, tuple[Any, int]] = {}
+        """By line, the phase and the allocated bytes when it last read an unknown value, and how often alike."""
         self._makes_buckets = False
         self.before_saving: Callable[[], None] = lambda: None
         """Called before tensors are written to a file."""
@@ -203,6 +211,7 @@ class FakeGpus(StorageTracker):
         if kernel is not None:
             with self.mode:
                 return self._tracked(kernel(*args, **kwargs))
+        bounds = bounds_of_result(func, args, kwargs, self.bounds_of)
         try:
             result = super().__torch_dispatch__(func, types, args, kwargs)
         except (fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException):
@@ -211,6 +220,10 @@ class FakeGpus(StorageTracker):
             result.constant = None
         if func in _WRITES and result.constant is None:
             self._know_overwritten(func, result, args, kwargs)
+        if func._schema.is_mutable and is_bounded(args[0]):
+            self._note_write(args[0])
+        if bounds is not None and is_bounded(result) and result.constant is None:
+            self._know_bounds(result, bounds)
         if func in _COPIES and not self.in_module and self._is_weight(args[0]):
             self._note_copy(result)
         if func in (FORWARD, BACKWARD) and self.gpu != HOST:
@@ -218,6 +231,28 @@ class FakeGpus(StorageTracker):
         if func in _COMPARE and result.constant is None and args[0].is_floating_point() and args[1] > 0:
             result.assumed = _COMPARE[func](self._plausible, args[1])
         return result
+
+    def bounds_of(self, tensor: Any) -> Any:
+        """Return the lowest and the highest values of a tensor; None: they are not known."""
+        if type(tensor) is not FakeTensor:
+            return None if tensor.device.type == "meta" else (tensor, tensor)
+        if tensor.constant is not None:
+            return tensor.constant, tensor.constant
+        bounds, writes = getattr(tensor, "bounds", (None, 0))
+        return bounds if writes == self._writes.get(tensor.untyped_storage()._cdata, 0) else None
+
+    def _know_bounds(self, tensor: Any, bounds: Any) -> None:
+        low, high = bounds
+        with torch._C._DisableTorchDispatch():
+            is_known = torch.equal(low, high)
+        if is_known:
+            self.know(tensor, low.clone())
+        else:
+            tensor.bounds = bounds, self._writes.get(tensor.untyped_storage()._cdata, 0)
+
+    def _note_write(self, tensor: Any) -> None:
+        key = tensor.untyped_storage()._cdata
+        self._writes[key] = self._writes.get(key, 0) + 1
 
     def _know_overwritten(self, func: Any, target: Any, args: Any, kwargs: Any) -> None:
         """Let a tensor without values have those that an operation gives to all of its elements."""
@@ -323,7 +358,10 @@ class FakeGpus(StorageTracker):
         if type(source) is FakeTensor:
             kwargs.pop("pin_memory", None)
             kwargs.pop("device", None)
+            bounds = bounds_of_result(func, args, kwargs, self.bounds_of)
             made = super().__torch_dispatch__(func, (FakeTensor,), args, kwargs)
+            if bounds is not None and is_bounded(made) and made.constant is None:
+                self._know_bounds(made, bounds)
             if not self.in_module and self._is_weight(source):
                 self._note_copy(made)
             return made
@@ -432,18 +470,35 @@ class FakeGpus(StorageTracker):
             return True
         if constant is not None:
             return func(constant)
-        if args[0].dtype.is_floating_point:
+        line, dtype = program_line(), args[0].dtype
+        asks_for_overflow = dtype == torch.bool and _asks_for_overflow(line)
+        many = 0 if asks_for_overflow else self._count_alike(line)
+        if many and self._is_told(args[0]):
+            self.doubts.add(f"{line} reads values in a loop that only they end; after {MOST_ALIKE:,} turns it is ended")
+        if dtype.is_floating_point:
             self._plausible = 1 + (self._plausible - 1) * _FALL
-            return self._plausible
-        if args[0].dtype == torch.bool:
-            line, assumed = program_line(), getattr(args[0], "assumed", False)
-            if self._is_told(args[0]) and not _asks_for_overflow(line):
+            return self._plausible if not many else _HUGE ** (-1) ** many
+        if dtype == torch.bool:
+            assumed = getattr(args[0], "assumed", False)
+            if not many and not asks_for_overflow and self._is_told(args[0]):
                 word = "yes" if assumed else "no"
                 self.doubts.add(f"{line} branches on a value that is only known in a real run; {word} is assumed")
-            return assumed
-        if self._is_told(args[0]):
-            self.doubts.add(f"{program_line()} reads a number that is only known in a real run; 1 is assumed")
-        return 1
+            return assumed != bool(many)
+        bounds = self.bounds_of(args[0])
+        low, high = (0, 1) if bounds is None else map(int, bounds)
+        assumed = max(low, min(1, high))
+        if not many and self._is_told(args[0]):
+            self.doubts.add(f"{line} reads a number that is only known in a real run; {assumed} is assumed")
+        if many % 2:
+            return low if low < assumed else high
+        return assumed
+
+    def _count_alike(self, line: str) -> int:
+        """Return by how many a line has read more unknown values than a loop may, with nothing else changing."""
+        state = len(self.history.phases), self.held.allocated
+        before, count = self._read_alike.get(line, (None, 0))
+        self._read_alike[line] = state, count + 1 if before == state else 1
+        return max(0, self._read_alike[line][1] - MOST_ALIKE)
 
     def _is_told(self, tensor: Any) -> bool:
         """Return True unless a parameter is being initialized."""

@@ -61,7 +61,8 @@ def recurrent_layers(is_on_gpu: Any, doubts: Any) -> Iterator[tuple[Any, str, An
     for name in _GATES:
         original = getattr(torch._VF, name)
         yield torch._VF, name, functools.partial(_recurrent, name, original, is_on_gpu, doubts)
-    yield torch.backends.cudnn, "is_acceptable", lambda _: False  # weights in one buffer take what they take in many
+    # weights in one buffer take what they take in many
+    yield torch.backends.cudnn, "is_acceptable", lambda tensor: False  # noqa: ARG005 - torch's names
 
 
 def _recurrent(name: str, original: Any, is_on_gpu: Any, doubts: Any, tensor: Any, *args: Any) -> Any:

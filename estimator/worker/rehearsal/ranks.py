@@ -85,7 +85,7 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         os.environ.update(_environment_of_rank_0(ranks, machines))
         _start_rank(words, gpus)
 
-    def rendezvous(_url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Iterator[Any]:
+    def rendezvous(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Iterator[Any]:  # noqa: ARG001
         ranks = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
         yield FakeStore(), rank if rank >= 0 else int(os.environ.get("RANK", "0")), ranks
 
@@ -95,23 +95,37 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         kwargs.pop("device_id", None)
         open_groups(*args, **kwargs)
 
-    def group(size: int, rank: int, ranks: Any, backend: Any, store: Any, *args: Any, **kwargs: Any) -> Any:
+    def group(
+        group_size: int,
+        group_rank: int,
+        global_ranks_in_group: Any,
+        backend: Any,
+        store: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        ranks = global_ranks_in_group
         if not ranks:
-            gpus.ranks = size
+            gpus.ranks = group_size
         if str(backend) not in ("gloo", "mpi") and (not ranks or dist.get_rank() in ranks):
-            gpus.groups.append(size)
+            gpus.groups.append(group_size)
         kwargs.pop("backend_options", None)
-        return make_group(size, rank, ranks, "fake", store, *args, **kwargs)
+        return make_group(group_size, group_rank, ranks, "fake", store, *args, **kwargs)
 
-    def gather_objects(found: list[Any] | None, own: Any, *_: Any, **__: Any) -> None:
-        if found is not None:
-            found[:] = [own] * len(found)
+    def all_gather_object(object_list: list[Any] | None, obj: Any, *_: Any, **__: Any) -> None:
+        if object_list is not None:
+            object_list[:] = [obj] * len(object_list)
 
-    def gather_object(own: Any, found: list[Any] | None = None, *_: Any, **__: Any) -> None:
-        gather_objects(found, own)
+    def gather_object(obj: Any, object_gather_list: list[Any] | None = None, *_: Any, **__: Any) -> None:
+        all_gather_object(object_gather_list, obj)
 
-    def scatter_objects(found: list[Any], given: list[Any] | None, *_: Any, **__: Any) -> None:
-        found[0] = given[0] if given else None
+    def scatter_object_list(
+        scatter_object_output_list: list[Any],
+        scatter_object_input_list: list[Any] | None = None,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        scatter_object_output_list[0] = scatter_object_input_list[0] if scatter_object_input_list else None
 
     def nothing(*_: Any, **__: Any) -> None:
         return None
@@ -122,9 +136,9 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield device_mesh, "init_process_group", opened
     for module in (dist, c10d):
         yield module, "init_process_group", opened
-        yield module, "all_gather_object", gather_objects
+        yield module, "all_gather_object", all_gather_object
         yield module, "gather_object", gather_object
-        yield module, "scatter_object_list", scatter_objects
+        yield module, "scatter_object_list", scatter_object_list
         yield module, "broadcast_object_list", nothing
         yield module, "monitored_barrier", nothing
     yield from _replicas(gpus)
@@ -148,7 +162,7 @@ def _replicas(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         start_replica(self, *args, **kwargs)
         _register_comm_hook(self.reducer, None, _reduced)
 
-    def own_hook(*_: Any) -> None:
+    def own_hook(*_: Any, **__: Any) -> None:
         gpus.doubts.add(f"{program_line()} reduces gradients in its own way, which vramtop does not follow")
 
     # C++ makes buckets when a replica is made, and again after the first step
@@ -182,9 +196,10 @@ def _shards(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     if not hasattr(_op_schema, "_rebuild_tensor_from_dtensor_meta"):
         return
 
-    def on_cpu(spec: Any) -> Any:
+    def on_cpu(arg: Any) -> Any:
         """Return what tells the shape of a result, on the device that fake GPUs are for C++."""
-        return torch.empty_strided(spec.tensor_meta.shape, spec.tensor_meta.stride, dtype=spec.tensor_meta.dtype)
+        found = arg.tensor_meta
+        return torch.empty_strided(found.shape, found.stride, dtype=found.dtype)
 
     name = "_propagate_tensor_meta_non_cached"
     yield _op_schema, "_rebuild_tensor_from_dtensor_meta", on_cpu

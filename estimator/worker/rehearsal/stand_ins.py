@@ -211,7 +211,7 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "get_arch_list": lambda: [f"sm_{card.capability[0]}{card.capability[1]}"],
         "is_bf16_supported": lambda *_, **__: card.capability[0] >= 8,
         "is_tf32_supported": lambda: card.capability[0] >= 8,
-        "can_device_access_peer": lambda *_: True,
+        "can_device_access_peer": lambda device, peer_device: True,
         "mem_get_info": info,
         "utilization": lambda device=None: 100,
         "ipc_collect": nothing,
@@ -233,7 +233,7 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "seed": nothing,
         "seed_all": nothing,
         "initial_seed": lambda: 0,
-        "get_rng_state": lambda *_: state,
+        "get_rng_state": lambda device=None: state,
         "get_rng_state_all": lambda: [state] * gpus.count,
         "set_rng_state": nothing,
         "set_rng_state_all": nothing,
@@ -322,6 +322,9 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
 
         return run
 
+    def format_value(self: Any, format_spec: str) -> str:
+        return format(self.item() if not self.dim() else "tensor(...)", format_spec)
+
     plain_copy = tensor.__deepcopy__
 
     def copied(self: Any, memo: Any) -> Any:
@@ -363,7 +366,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield FakeTensor, "tolist", lambda self: gpus.values_of(self).tolist()
     yield FakeTensor, "numpy", lambda self, **_: gpus.values_of(self).numpy()
     yield FakeTensor, "__array__", lambda self, *args, **_: gpus.values_of(self).numpy()
-    yield FakeTensor, "__format__", lambda self, spec: format(self.item() if not self.dim() else "tensor(...)", spec)
+    yield FakeTensor, "__format__", format_value
 
 
 def _autocast() -> Iterator[tuple[Any, str, Any]]:
@@ -371,10 +374,10 @@ def _autocast() -> Iterator[tuple[Any, str, Any]]:
     autocast = torch.amp.autocast_mode.autocast
     start = autocast.__init__
 
-    def begin(self: Any, device_type: str, dtype: Any = None, **kwargs: Any) -> None:
+    def begin(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
         if device_type == "cuda" and dtype is None:
             dtype = torch.float16
-        start(self, "cpu" if device_type == "cuda" else device_type, dtype=dtype, **kwargs)
+        start(self, "cpu" if device_type == "cuda" else device_type, dtype, *args, **kwargs)
 
     yield autocast, "__init__", begin
     for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
@@ -420,7 +423,7 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         is_known = not isinstance(values, FakeTensor) or values.constant is not None
         return is_all_true(values) if is_known else torch.tensor(True)
 
-    def step(_self: Any, optimizer: Any, _state: Any, *args: Any, **kwargs: Any) -> Any:
+    def step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
         return optimizer.step(*args, **kwargs)  # no gradient overflows
 
     def compiled(model: Any = None, **_: Any) -> Any:

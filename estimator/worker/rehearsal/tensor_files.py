@@ -51,22 +51,22 @@ def files_of_tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     save, load, address = torch.save, torch.load, torch.UntypedStorage.data_ptr
     _MADE_ON.gpus = gpus
 
-    def save_by_python(values: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+    def save_by_python(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
         gpus.before_saving()
-        if not isinstance(file, (str, os.PathLike)):
-            save(values, file, *args, **kwargs)
+        if not isinstance(f, (str, os.PathLike)):
+            save(obj, f, *args, **kwargs)
             return
-        with open(file, "wb") as opened:  # noqa: PTH123 - the redirected one
-            save(values, opened, *args, **kwargs)
+        with open(f, "wb") as opened:  # noqa: PTH123 - the redirected one
+            save(obj, opened, *args, **kwargs)
 
-    def load_to(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def load_to(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         with replaced((_LOAD, "place", _place(map_location)), (_LOAD, "storages", {})):
-            loaded = load(file, "cpu", *args, **kwargs)
+            loaded = load(f, "cpu", *args, **kwargs)
         if isinstance(map_location, (str, torch.device)) and torch.device(map_location).type == "cuda":
             return tree_map(lambda each: each.to(map_location) if isinstance(each, torch.Tensor) else each, loaded)
         return loaded
 
-    def described(self: Any, _protocol: Any) -> Any:
+    def described(self: Any, proto: Any) -> Any:  # noqa: ARG001 - torch's names
         storage = self.untyped_storage()
         values = None if self.constant is None else self.constant.clone()
         return restored, (

@@ -1,0 +1,96 @@
+"""Bounds of values that only a real run knows: ``unknown | True`` is true, and the sum of n unknown booleans at most n.
+
+A fake tensor whose values are partly known has a lowest and a highest value for each element. An operation that rises,
+or falls, with its arguments gives bounds from bounds; where they meet, the values are known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Bounds = tuple[torch.Tensor, torch.Tensor]
+
+MOST_BOUNDED = 1 << 16
+"""Largest number of elements whose bounds are followed."""
+_RISE = frozenset(
+    ("alias", "detach", "clone", "_to_copy", "select", "slice", "view", "_unsafe_view", "_reshape_alias", "unsqueeze",
+     "squeeze", "expand", "permute", "transpose", "t", "cat", "stack", "repeat", "flip", "any", "all", "max", "min",
+     "amax", "amin", "maximum", "minimum", "logical_and", "logical_or", "add", "sum", "cumsum", "gt", "ge")
+)  # fmt: skip
+"""Operators whose results do not fall where an argument rises."""
+_RISE_FROM_ZERO = frozenset(("bitwise_and", "bitwise_or", "mul", "prod"))
+"""Operators that do so where all arguments are 0 or 1."""
+_FALL = frozenset(("bitwise_not", "logical_not", "rsub", "neg", "lt", "le"))
+_EQUAL = {"eq": False, "ne": True}
+_BOUNDED = _RISE | _RISE_FROM_ZERO | _FALL | _EQUAL.keys()
+_WITH_NUMBERS = frozenset(("gt", "ge", "lt", "le", "eq", "ne", "rsub"))
+_TO_NUMBERS = frozenset(("_to_copy", "sum", "cumsum", "prod"))
+"""Operators that turn booleans into numbers, which are bounded then."""
+_ATEN = torch.ops.aten
+
+
+def bounds_of_result(func: Any, args: Any, kwargs: Any, bounds_of: Callable[[Any], Bounds | None]) -> Bounds | None:
+    """Return the lowest and the highest values of an operation's result; None: nothing is known.
+
+    Args:
+        func: of torch's; one that works in place is taken for the one that does not.
+        args: its arguments.
+        kwargs: its arguments by name.
+        bounds_of: returns a fake tensor's bounds, or None.
+    """
+    name = func._schema.name.partition("::")[2]
+    if func._schema.is_mutable:
+        name = name[:-1]
+        func = getattr(getattr(_ATEN, name, None), func._overloadname, None)
+    if func is None or name not in _BOUNDED or len(func._schema.returns) != 1 or "alpha" in kwargs:
+        return None
+    tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+    if any(each.numel() > MOST_BOUNDED or each.is_floating_point() or each.is_complex() for each in tensors):
+        return None
+    if name in _WITH_NUMBERS and len(tensors) > 1:  # falls with the second one
+        return None
+    found = [bounds_of(each) for each in tensors]
+    if all(each is None for each in found) and not (name in _TO_NUMBERS or func._overloadname == "Scalar"):
+        return None
+    with torch._C._DisableTorchDispatch():
+        pairs = [each or _any_values(tensor) for each, tensor in zip(found, tensors)]  # noqa: B905 - not in Python 3.9
+        if any(each is None for each in pairs) or (name in _RISE_FROM_ZERO and not all(map(_is_flag, pairs))):
+            return None
+        low, high = (_called(func, args, kwargs, [pair[at] for pair in pairs]) for at in (0, 1))
+        if name in _EQUAL:
+            (first, last), to = pairs[0], args[1]
+            may_differ, may_be_equal = (first != to) | (last != to), (first <= to) & (last >= to)
+            low, high = (may_be_equal.logical_not(), may_differ) if _EQUAL[name] else (~may_differ, may_be_equal)
+        elif name in _FALL:
+            low, high = high, low
+        is_open = low.dtype == torch.bool and bool((high & ~low).all())
+    return None if is_open else (low, high)
+
+
+def _any_values(tensor: Any) -> Bounds | None:
+    if tensor.dtype != torch.bool:
+        return None
+    shape = tuple(tensor.shape)
+    return torch.zeros(shape, dtype=torch.bool), torch.ones(shape, dtype=torch.bool)
+
+
+def _is_flag(bounds: Bounds) -> bool:
+    return not bounds[0].numel() or (int(bounds[0].min()) >= 0 and int(bounds[1].max()) <= 1)
+
+
+def _called(func: Any, args: Any, kwargs: Any, values: list[Any]) -> Any:
+    remaining = iter(values)
+    args, kwargs = tree_map_only(torch.Tensor, lambda _: next(remaining), (args, kwargs))
+    return func(*args, **kwargs)
+
+
+def is_bounded(tensor: Any) -> bool:
+    """Return True for a fake tensor of booleans or integers, which may have bounds."""
+    return type(tensor) is FakeTensor and not (tensor.is_floating_point() or tensor.is_complex())

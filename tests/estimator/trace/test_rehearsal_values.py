@@ -1,0 +1,117 @@
+"""Rehearsals of programs that follow values which only a real run knows."""
+
+import sys
+
+import pytest
+from real_run import real_peak
+
+from vramtop.estimator.trace.rehearsal import rehearse
+
+pytest.importorskip("torch")
+
+GENERATES = """
+import sys, torch
+from transformers import GPT2Config, GPT2LMHeadModel
+dev = sys.argv[1]
+model = GPT2LMHeadModel(GPT2Config(vocab_size=2000, n_embd=64, n_layer=2, n_head=2, n_positions=128, eos_token_id=1))
+model.to(dev)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+ids = torch.randint(5, 100, (4, 10), device=dev)
+for step in range(3):
+    with torch.no_grad():
+        out = model.generate(ids, max_new_tokens=40, pad_token_id=1, suppress_tokens=[1])
+    assert out.shape == (4, 50), out.shape
+    out = out.clamp(5)
+    model(out, labels=out).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_generated_text_ends_at_its_length(program) -> None:
+    pytest.importorskip("transformers")
+    name = program(GENERATES)
+    found = rehearse([sys.executable, name, "cuda"])
+    taken = found.allocated_bytes - found.workspace_bytes
+    assert taken == pytest.approx(real_peak(name), rel=0.02)
+    assert {each.steps for each in found.answer.steps} == {3}
+
+
+PARTLY_KNOWN = """
+import torch, torch.nn as nn
+net = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.LBFGS(net.parameters(), line_search_fn="strong_wolfe")
+def closure():
+    optimizer.zero_grad()
+    loss = net(torch.randn(512, 64).cuda()).square().mean()
+    loss.backward()
+    return loss
+for step in range(3):
+    optimizer.step(closure)
+    unknown = torch.rand(8, device="cuda") > 0.5
+    true = torch.ones(8, device="cuda", dtype=torch.bool)
+    false, ones = ~true, true.long()
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "(unknown | true).all()",
+        "not (unknown & false).any()",
+        "(unknown | True).all() and not (unknown & False).any()",
+        "(~(unknown & false)).all()",
+        "(ones & ~(unknown | true)).max() == 0",
+        "(unknown.sum() <= 8) and (unknown.sum() >= 0)",
+        "not (ones * unknown == 2).any() and (ones * unknown != 2).all()",
+        "((1 - unknown.long() * ones) >= 0).all()",
+        "torch.cat([unknown, true]).any() and not torch.cat([unknown, false]).all()",
+        "false.logical_or_(unknown).logical_or_(true).all()",
+        "(unknown | true)[3:].cpu().all()",
+        "unknown.logical_or(true).long().sum().item() == 8",
+    ],
+)
+def test_what_is_known_of_unknown_values_is_followed(program, claim: str) -> None:
+    text = PARTLY_KNOWN.format(f"assert {claim}")
+    found = rehearse([sys.executable, program(text), "cuda"])
+    assert {each.steps for each in found.answer.steps} == {3}
+    assert not any(":15" in each for each in found.answer.doubts)
+
+
+def test_bounds_end_where_a_tensor_is_written_into(program) -> None:
+    lines = (
+        "most = true & (torch.arange(8, device='cuda') > 3) | unknown",
+        "assert most[5]",
+        "most[4:].copy_(torch.rand(4, device='cuda') > 0.5)",
+        "if most[5]: pass",
+    )
+    found = rehearse([sys.executable, program(PARTLY_KNOWN.format("\n    ".join(lines))), "cuda"])
+    assert any("train.py:18 branches on a value" in each for each in found.answer.doubts)
+
+
+LOOP = """
+import torch, torch.nn as nn
+net = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(3):
+    net(torch.randn(512, 64).cuda()).square().mean().backward()
+    optimizer.step()
+    while {}:
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "not (torch.rand(8, device='cuda') > 0.2).all()",
+        "torch.rand((), device='cuda').item() > 0.5",
+        "torch.rand((), device='cuda').item() < 9",
+        "(torch.rand(8, device='cuda') > 0.5).sum().item() > 0",
+    ],
+)
+def test_a_loop_that_only_values_end_is_ended(program, condition: str) -> None:
+    found = rehearse([sys.executable, program(LOOP.format(condition)), "cuda"])
+    assert {each.steps for each in found.answer.steps} == {3}
+    assert any("train.py:8 reads values in a loop" in each for each in found.answer.doubts)
