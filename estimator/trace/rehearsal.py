@@ -145,7 +145,8 @@ def rehearse_job(
     interpreter, words, given = python_command(program.words, variables, program.python, folder=program.folder)
     _, conf = allocator_settings(variables) or (None, None)
     folder = str(Path(program.folder or "").resolve())
-    card = {**_card(gpu, memory_bytes), "context": overhead_of(resolve_job(job), gpu).context}
+    overhead = overhead_of(resolve_job(job), gpu, workspace=variables.get("CUBLAS_WORKSPACE_CONFIG"))
+    card = {**_card(gpu, memory_bytes), "context": overhead.context, "workspace": overhead.workspace}
     settings = {"steps": program.steps, "gpus": 1, "conf": conf, "card": card, "data": synthetic_sizes(program.data)}
     name = kept_rehearsals.key_of(interpreter, words, folder, {**settings, "offline": program.offline})
     environ_of_run = {**variables, **given, **kept_rehearsals.SET_BY_REHEARSAL}

@@ -6,6 +6,7 @@ or falls, with its arguments gives bounds from bounds; where they meet, the valu
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,11 +46,11 @@ def bounds_of_result(func: Any, args: Any, kwargs: Any, bounds_of: Callable[[Any
         kwargs: its arguments by name.
         bounds_of: returns a fake tensor's bounds, or None.
     """
-    name = func._schema.name.partition("::")[2]
-    if func._schema.is_mutable:
-        name = name[:-1]
-        func = getattr(getattr(_ATEN, name, None), func._overloadname, None)
-    if func is None or name not in _BOUNDED or len(func._schema.returns) != 1 or "alpha" in kwargs:
+    name, func = _bounded(func)
+    if func is None or "alpha" in kwargs or not args:
+        return None
+    first = args[0][0] if isinstance(args[0], (list, tuple)) and args[0] else args[0]
+    if isinstance(first, torch.Tensor) and first.is_floating_point():  # most are
         return None
     tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
     if any(each.numel() > MOST_BOUNDED or each.is_floating_point() or each.is_complex() for each in tensors):
@@ -72,6 +73,16 @@ def bounds_of_result(func: Any, args: Any, kwargs: Any, bounds_of: Callable[[Any
             low, high = high, low
         is_open = low.dtype == torch.bool and bool((high & ~low).all())
     return None if is_open else (low, high)
+
+
+@functools.lru_cache(maxsize=4096)
+def _bounded(func: Any) -> tuple[str, Any]:
+    """Return the name of an operator and the one of its kind that makes a new tensor; None: it gives no bounds."""
+    name = func._schema.name.partition("::")[2]
+    if func._schema.is_mutable:
+        name = name[:-1]
+        func = getattr(getattr(_ATEN, name, None), func._overloadname, None)
+    return name, func if func is not None and name in _BOUNDED and len(func._schema.returns) == 1 else None
 
 
 def _any_values(tensor: Any) -> Bounds | None:

@@ -25,13 +25,14 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSettings, CachingAllocator
+from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSettings, CachingAllocator, OutOfMemoryError
 from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Convolutions
 from ..memory.tracker import StorageTracker, allocator_events
 from ..replaced import replaced
 from .bounds import bounds_of_result, is_bounded
 from .factories import moves_lazy
 from .kernels import kernel_of
+from .out_of_memory import is_caught
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,6 +50,7 @@ MAX_KNOWN_FRACTIONS = 1 << 12
 MOST_ALIKE = 1000
 """Times that a line reads an unknown value, with the same memory allocated, before another answer ends its loop."""
 _HUGE = 2.0**100
+_TRIED = "tried"
 _CPU = torch.device("cpu")
 _ATEN = torch.ops.aten
 _STATES = {"weights", "other_models", "gradients", "optimizer"}
@@ -116,10 +118,23 @@ class FakeGpus(StorageTracker):
         count: GPUs that the program sees.
         conf: the allocator's settings, as in ``PYTORCH_CUDA_ALLOC_CONF``.
         has_tf32: they have tensor cores for fp32.
+        total_memory: bytes of one of them.
+        taken: bytes of it that torch's allocator does not get.
     """
 
-    def __init__(self, count: int = 1, conf: str | None = None, *, has_tf32: bool = True) -> None:
+    def __init__(
+        self,
+        count: int = 1,
+        conf: str | None = None,
+        *,
+        has_tf32: bool = True,
+        total_memory: int = 1 << 60,
+        taken: int = 0,
+    ) -> None:
         super().__init__()
+        self.total_memory = total_memory
+        self.capacity = total_memory - taken
+        """Bytes that torch's allocator can have; beyond them, a program that is ready for that gets its error."""
         self._settings = AllocatorSettings.from_conf(conf)
         self.allocator = CachingAllocator(self._settings)
         """torch's allocator on the first GPU."""
@@ -155,6 +170,10 @@ class FakeGpus(StorageTracker):
         """A loss or a norm: between 1 and 2 as those of trained models are, and each that is read a little lower."""
         self._read_alike: dict[str, tuple[Any, int]] = {}
         """By line, the phase and the allocated bytes when it last read an unknown value, and how often alike."""
+        self._counted_from = 0
+        """Number of events before those that count."""
+        self.refused: Callable[[int], None] | None = None
+        """Called with the bytes that were needed before an allocation is refused; None: none is."""
         self._makes_buckets = False
         self.before_saving: Callable[[], None] = lambda: None
         """Called before tensors are written to a file."""
@@ -204,7 +223,8 @@ class FakeGpus(StorageTracker):
         if func in _READ:
             return self._value(func, args)
         self.multiplies |= self._placed != HOST and _multiplies(func)
-        if not func._schema.is_mutable or func is _ATEN.copy_.default:
+        is_mutable = _is_mutable(func)
+        if not is_mutable or func is _ATEN.copy_.default:
             args = [self._with_values(each) for each in args]
         self.gpu = self._placed
         kernel = kernel_of(func)
@@ -220,7 +240,7 @@ class FakeGpus(StorageTracker):
             result.constant = None
         if func in _WRITES and result.constant is None:
             self._know_overwritten(func, result, args, kwargs)
-        if func._schema.is_mutable and is_bounded(args[0]):
+        if is_mutable and is_bounded(args[0]):
             self._note_write(args[0])
         if bounds is not None and is_bounded(result) and result.constant is None:
             self._know_bounds(result, bounds)
@@ -312,6 +332,8 @@ class FakeGpus(StorageTracker):
             while at <= index:
                 allocator.empty_cache()
                 at = next(emptied)
+            if index == self._counted_from:
+                allocator.peak_allocated, allocator.peak_reserved = allocator.allocated, allocator.reserved
             if size is None:
                 allocator.free(record, stream)
             else:
@@ -413,6 +435,8 @@ class FakeGpus(StorageTracker):
             super()._track(tensor, component)
 
     def _allocate(self, storage: Any, shape: tuple[int, ...], dtype: str, component: str | None) -> None:
+        if self.gpu != HOST and self.allocator.reserved + storage.nbytes() > self.capacity:
+            self._refuse(storage.nbytes())
         super()._allocate(storage, shape, dtype, component)
         record = self.history.records[-1]
         record.host = self.gpu == HOST
@@ -420,6 +444,32 @@ class FakeGpus(StorageTracker):
             record.line, record.own_line = program_lines()
             self.allocator.malloc(record.number, record.size, record.stream)
         self._note()
+
+    def _refuse(self, size: int) -> None:
+        """Raise torch's error where the GPU has no room for an allocation and the program is ready for that."""
+        if self.refused is None or not is_caught(_frames(sys._getframe(1))):
+            return
+        try:
+            with replaced((self.allocator, "capacity", self.capacity)):
+                self.allocator.malloc(_TRIED, size)
+            self.allocator.free(_TRIED)
+        except OutOfMemoryError as error:
+            self.empty_cache()
+            needed = self.allocator.allocated + size
+            total, free = (f"{each / 2**30:.2f} GiB" for each in (self.total_memory, max(0, error.free)))
+            self.refused(needed)
+            message = (
+                f"CUDA out of memory. Tried to allocate {_size(size)}. GPU {self.current} has a total capacity of "
+                f"{total} of which {free} is free."
+            )
+            raise torch.OutOfMemoryError(message) from None
+
+    def start_again(self) -> None:
+        """Let the peak and the steps so far not count: they were tries, which ended for want of memory."""
+        for phase in self.history.phases:
+            phase.step, phase.name = 0, "loading"
+        self.reserved = array("q", bytes(8 * len(self.reserved)))
+        self._counted_from = len(self.history.events)
 
     def _free(self, key: int) -> None:
         record = self._live[key]
@@ -568,8 +618,18 @@ def _dense_stride(tensor: Any) -> tuple[int, ...]:
     return tuple(torch.empty_like(tensor, device="meta").stride())
 
 
+def _size(size: int) -> str:
+    """Return a size as torch's messages have it (``format_size`` in ``c10/core/CachingDeviceAllocator.cpp``)."""
+    return f"{size / 2**30:.2f} GiB" if size >= 1 << 30 else f"{size / 2**20:.2f} MiB"
+
+
 def _most_known(dtype: Any) -> int:
     return MAX_KNOWN_FRACTIONS if dtype.is_floating_point or dtype.is_complex else MAX_KNOWN_VALUES
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_mutable(func: Any) -> bool:
+    return bool(func._schema.is_mutable)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -613,10 +673,16 @@ def program_lines() -> tuple[str, str]:
 
 
 def _lines(frame: Any) -> Iterator[tuple[str, str]]:
+    for each in _frames(frame):
+        name = each.f_code.co_filename
+        yield name, f"{name}:{each.f_lineno}"
+
+
+def _frames(frame: Any) -> Iterator[Any]:
+    """Yield the frames outside of torch and of the rehearsal, the innermost first."""
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((_TORCH, _FOLDER, "<")):
-            yield name, f"{name}:{frame.f_lineno}"
+        if not frame.f_code.co_filename.startswith((_TORCH, _FOLDER, "<")):
+            yield frame
         frame = frame.f_back
 
 

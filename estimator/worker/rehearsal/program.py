@@ -31,10 +31,12 @@ from .stand_ins import Card, cuda_without_gpu
 from .uploads import keep_here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 MANY_STEPS = 20
 """Steps of one optimizer, as a multiple of those asked for, after which one that never stepped is not waited for."""
+MOST_REFUSED = 200
+"""Allocations that are refused at most: a program that skips each batch would never step."""
 _MIN_VOCABULARY = 1000
 _TOLD_SECONDS, _TOLD_CHARACTERS = 0.3, 80
 _LOCKED_SECONDS = 5.0
@@ -53,7 +55,17 @@ class Rehearsal:
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
-        self.gpus = FakeGpus(plan["gpus"], plan.get("conf"), has_tf32=plan["card"]["capability"][0] >= 8)
+        card = plan["card"]
+        self.gpus = FakeGpus(
+            plan["gpus"],
+            plan.get("conf"),
+            has_tf32=card["capability"][0] >= 8,
+            total_memory=card["total_memory"],
+            taken=card["context"] + card["workspace"],
+        )
+        self.gpus.refused = self._start_again
+        self._refused: list[tuple[int, str]] = []
+        """Bytes that were needed where an allocation was refused, and the line."""
         self._steps: dict[Any, int] = {}
         self._names: dict[int, str] = {}
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -164,6 +176,29 @@ class Rehearsal:
             return gather(module, *args, **kwargs)
 
         return replaced((torch.nn.Module, "state_dict", state_dict), (self.gpus, "before_saving", self._before_saving))
+
+    def _start_again(self, needed: int) -> None:
+        """Count steps from now on: the program tried a size that does not fit, and will try another."""
+        if len(self._refused) == MOST_REFUSED:
+            self.gpus.refused = None
+        self._refused.append((needed, program_line()))
+        if not self._after.has_begun:
+            self._steps.clear()
+            self._step = 0
+            self._after.start_again()
+            self.gpus.start_again()
+            self._begin("loading")
+
+    def _refusals(self) -> Iterator[str]:
+        """Yield what was refused, as a doubt."""
+        if self._refused:
+            sizes = sorted(needed / 2**30 for needed, _ in self._refused)
+            lines = ", ".join(dict.fromkeys(line for _, line in self._refused))
+            yield (
+                f"the GPU of {self.gpus.total_memory / 2**30:.1f} GiB refused {len(sizes)} allocations with which "
+                f"{sizes[0]:.1f} to {sizes[-1]:.1f} GiB would be allocated ({lines}); the program catches the error, "
+                "and the figures are those of what it did then"
+            )
 
     def _before_saving(self) -> None:
         if self._after.is_saving(self._step) and self._phase != "saving":
@@ -316,7 +351,7 @@ class Rehearsal:
             ],
             "parameters": sum((self._own_sizes or self._sizes).values()),
             "trained": sum(self._trained.values()),
-            "doubts": list(gpus.doubts.sentences),
+            "doubts": [*self._refusals(), *gpus.doubts.sentences],
             "doubt_kinds": sorted(gpus.doubts.kinds),
             "seconds": time.monotonic() - self._start,
             "host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from .fake_gpu import FakeGpus
 
 Card = SimpleNamespace
-"""What the program sees of its GPU: ``name``, ``total_memory``, ``context`` (bytes), ``capability`` (major, minor)."""
+"""The program's GPU: ``name``, ``total_memory``, ``context`` and ``workspace`` (of cuBLAS; all bytes), ``capability``
+(major, minor)."""
 
 
 @contextlib.contextmanager
