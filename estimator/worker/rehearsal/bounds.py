@@ -61,8 +61,9 @@ def bounds_of_result(func: Any, args: Any, kwargs: Any, bounds_of: Callable[[Any
     if all(each is None for each in found) and not (name in _TO_NUMBERS or func._overloadname == "Scalar"):
         return None
     with torch._C._DisableTorchDispatch():
-        pairs = [each or _any_values(tensor) for each, tensor in zip(found, tensors)]  # noqa: B905 - not in Python 3.9
-        if any(each is None for each in pairs) or (name in _RISE_FROM_ZERO and not all(map(_is_flag, pairs))):
+        known = (each or _any_values(tensor) for each, tensor in zip(found, tensors))  # noqa: B905 - not in Python 3.9
+        pairs = [each for each in known if each is not None]
+        if len(pairs) < len(found) or (name in _RISE_FROM_ZERO and not all(map(_is_flag, pairs))):
             return None
         low, high = (_called(func, args, kwargs, [pair[at] for pair in pairs]) for at in (0, 1))
         if name in _EQUAL:
