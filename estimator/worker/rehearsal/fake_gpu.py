@@ -32,6 +32,7 @@ from ..replaced import replaced
 from .bounds import bounds_of_result, is_bounded
 from .factories import moves_lazy
 from .kernels import kernel_of
+from .quantized import NAMESPACES, as_fake_tensors, is_of_library, native_kernel
 from .out_of_memory import is_caught
 
 if TYPE_CHECKING:
@@ -180,8 +181,16 @@ class FakeGpus(StorageTracker):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind is not FakeTensor and kind.__torch_dispatch__ is not _NO_DISPATCH for kind in types):
-            return NotImplemented  # a DTensor's operation comes back as operations of its local tensors
+            if not is_of_library(types):
+                return NotImplemented  # a DTensor's operation comes back as operations of its local tensors
+            with as_fake_tensors((args, kwargs)):
+                return self.__torch_dispatch__(func, (FakeTensor,), args, kwargs)
         kwargs = kwargs or {}
+        if func.namespace in NAMESPACES and FakeTensor in types:
+            kernel = native_kernel(func)
+            if kernel is not None:
+                with self:
+                    return kernel(*args, **kwargs)
         device = kwargs.get("device")
         is_placed = device is not None and (device.type == "cuda" or self._is_bucket(func, kwargs))
         if not is_placed and FakeTensor not in types:
@@ -431,7 +440,7 @@ class FakeGpus(StorageTracker):
         return record.gpu
 
     def _track(self, tensor: Any, component: str | None) -> None:
-        if type(tensor) is FakeTensor:
+        if isinstance(tensor, FakeTensor):
             super()._track(tensor, component)
 
     def _allocate(self, storage: Any, shape: tuple[int, ...], dtype: str, component: str | None) -> None:

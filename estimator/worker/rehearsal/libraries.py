@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .imports import after_import
+from .quantized import quantize, quantizer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,13 +163,15 @@ def _change_transformers(module: ModuleType) -> None:
 
 def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
     hub = {key: kwargs.pop(key) for key in _HUB if key in kwargs}
-    if kwargs.get("quantization_config") is not None or kwargs.get("load_in_4bit") or kwargs.get("load_in_8bit"):
-        raise NotImplementedError("vramtop cannot rehearse weights that are quantized while loading yet")
+    quantization = kwargs.pop("quantization_config", None)
+    bits = {key: kwargs.pop(key) for key in ("load_in_4bit", "load_in_8bit") if key in kwargs}
+    if quantization is None and any(bits.values()):
+        from transformers import BitsAndBytesConfig
+
+        quantization = BitsAndBytesConfig(**bits)
     if config is None or isinstance(config, str):
         config = cls.config_class.from_pretrained(config or name, **hub)
         config.name_or_path = str(name)  # transformers sets it where it reads the weights
-    if getattr(config, "quantization_config", None) is not None:
-        raise NotImplementedError("vramtop cannot rehearse a checkpoint with quantized weights yet")
     dtype = kwargs.pop("dtype", kwargs.pop("torch_dtype", None))
     if dtype in (None, "auto"):
         import transformers
@@ -178,6 +181,10 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
     if isinstance(dtype, str):
         dtype = getattr(torch, dtype.replace("torch.", ""))
     device_map, attention = kwargs.pop("device_map", None), kwargs.pop("attn_implementation", None)
+    quantizer = quantizer_of(config, quantization, dtype, device_map)
+    if quantizer is not None:
+        update = getattr(quantizer, "update_dtype", None) or quantizer.update_torch_dtype
+        dtype, device_map = update(dtype), quantizer.update_device_map(device_map)
     attention = attention or getattr(config, "_attn_implementation", None)
     if attention in _FLASH:
         from ..step.forward_pass import FLASH_NAME, register_flash_attention
@@ -196,6 +203,8 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
     finally:
         torch.set_default_dtype(before)
     model.eval()
-    if device_map is not None and device_map != "cpu":
+    if quantizer is not None:
+        quantize(model, quantizer, dtype or torch.float32, device_map)
+    elif device_map is not None and device_map != "cpu":
         model.to("cuda")
     return model

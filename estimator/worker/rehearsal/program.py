@@ -27,6 +27,7 @@ from .afterwards import Afterwards, EpochEnds
 from .fake_gpu import FakeGpus, program_line
 from .libraries import build_without_weights
 from .missing_data import MissingData
+from .quantized import keep_libraries_python
 from .stand_ins import Card, cuda_without_gpu
 from .uploads import keep_here
 
@@ -123,6 +124,7 @@ class Rehearsal:
         torch.autograd.backward = run_backward
         card = Card(**self.plan["card"])
         build_without_weights()
+        keep_libraries_python(self.gpus)
         self._after.tell_trainers()
         self._data.watch()
         keep_here(self.gpus.doubts.add)

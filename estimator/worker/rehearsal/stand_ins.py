@@ -20,6 +20,7 @@ from ..step.forward_pass import cuda_kernels
 from .factories import factories, materialize, numbered, types_on_gpu
 from .fake_gpu import MAX_KNOWN_VALUES, Parameters
 from .kernels import recurrent_layers
+from .quantized import subclasses
 from .ranks import many_ranks
 from .tensor_files import files_of_tensors
 
@@ -350,6 +351,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield tensor, "cuda", cuda
     yield tensor, "cpu", lambda self, **kwargs: numbered_to(self, torch.device("cpu"), **kwargs)
     yield from types_on_gpu(numbered_to)
+    yield from subclasses()
     yield UninitializedTensorMixin, "materialize", materialize
     yield tensor, "pin_memory", lambda self, *_: self
     yield tensor, "is_pinned", lambda self, *_: False

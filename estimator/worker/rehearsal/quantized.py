@@ -1,0 +1,206 @@
+"""Quantized weights as their libraries make them: the libraries' Python runs as it is, their native calls do nothing.
+
+A library's kernel for CUDA is a Python function that allocates its results and temporaries and then calls native code.
+Such a function runs here on fake tensors, so that everything it allocates is seen. Parameters of a library's own class
+(``Params4bit``) are fake tensors that also have that class.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
+
+from .imports import after_import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from .fake_gpu import FakeGpus
+
+NAMESPACES = {"bitsandbytes"}
+"""Namespaces of operators whose kernels for CUDA are Python functions."""
+_KERNELS: dict[str, Callable[..., Any]] = {}
+"""These kernels by the names that they are registered with: ``bitsandbytes::gemm_4bit``."""
+_KINDS: dict[Any, Any] = {}
+"""The class of fake tensors that also have a library's class, by that class."""
+
+
+def native_kernel(func: Any) -> Callable[..., Any] | None:
+    """Return the Python function that is an operator's kernel for CUDA; None: none is known."""
+    overload = "" if func._overloadname == "default" else f".{func._overloadname}"
+    return _KERNELS.get(f"{func._schema.name}{overload}")
+
+
+def subclasses() -> Iterator[tuple[Any, str, Any]]:
+    """Yield what lets parameters of other classes be fake tensors."""
+    make = torch.Tensor._make_subclass
+
+    def make_subclass(cls: Any, data: Any, require_grad: bool = False, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(data, FakeTensor):
+            return make(cls, data, require_grad, *args, **kwargs)
+        made = data.detach()
+        made.requires_grad_(require_grad)
+        made._is_param = issubclass(cls, torch.nn.Parameter)
+        if cls not in (torch.nn.Parameter, torch.Tensor):
+            if cls not in _KINDS:
+                _KINDS[cls] = type(cls)(cls.__name__, (cls, FakeTensor), {"__module__": cls.__module__})
+            made.__class__ = _KINDS[cls]
+        return made
+
+    yield torch.Tensor, "_make_subclass", staticmethod(make_subclass)
+    yield FakeTensor, "data_ptr", lambda self: self.untyped_storage()._cdata + self.storage_offset() * self.itemsize
+
+
+def is_of_library(kinds: Any) -> bool:
+    """Return True if some of these types are those of fake tensors that also have a library's class."""
+    return any(kind in _KINDS.values() for kind in kinds)
+
+
+@contextlib.contextmanager
+def as_fake_tensors(values: Any) -> Iterator[None]:
+    """Let tensors have no other class than ``FakeTensor`` for a while, which torch's fake mode asks for."""
+    changed = [each for each in tree_leaves(values) if type(each) in _KINDS.values()]
+    kinds = [type(each) for each in changed]
+    for each in changed:
+        each.__class__ = FakeTensor
+    try:
+        yield
+    finally:
+        for each, kind in zip(changed, kinds):  # noqa: B905 - not in Python 3.9
+            each.__class__ = kind
+
+
+class _NoLibrary:
+    """A native library whose functions do nothing."""
+
+    compiled_with_cuda = True
+
+    def __getattr__(self, name: str) -> Any:
+        def nothing(*_: Any, **__: Any) -> int:
+            return 0
+
+        return nothing
+
+    __getitem__ = __getattr__
+
+
+def keep_libraries_python(gpus: FakeGpus) -> None:
+    """Let libraries that quantize run without their native code, once they are imported."""
+
+    def no_library(module: ModuleType) -> None:
+        module.lib = _NoLibrary()  # type: ignore[attr-defined]
+
+    def note_kernels(module: ModuleType) -> None:
+        register = module.register_kernel
+
+        def register_kernel(name: str, device: Any, *args: Any) -> Any:
+            made = register(name, device, *args)
+            if device != "cuda" or args:
+                return made
+
+            def note(function: Any) -> Any:
+                _KERNELS[name] = function
+                return made(function)
+
+            return note
+
+        module.register_kernel = register_kernel  # type: ignore[attr-defined]
+
+    def managed_memory(module: ModuleType) -> None:
+        pages = 0
+
+        def get_paged(*shape: int, dtype: Any = torch.float32, device: Any = None) -> Any:
+            """Return memory that CUDA moves to the GPU and back as it likes, which torch does not allocate."""
+            nonlocal pages
+            made = gpus.on_host(torch.empty(shape, dtype=dtype, device="meta"))
+            made.is_paged, made.page_deviceid = True, 0
+            pages += made.nbytes
+            gpus.doubts.sentences.pop(said[-1], None)
+            said.append(
+                f"paged optimizer states of {pages / 2**30:.2f} GiB are not in this figure: CUDA moves them to the "
+                "GPU while they are used, and away where there is no room"
+            )
+            gpus.doubts.add(said[-1])
+            return made
+
+        said = [""]
+        module.get_paged = get_paged  # type: ignore[attr-defined]
+
+    after_import("bitsandbytes.cextension", no_library)
+    after_import("bitsandbytes._ops", note_kernels)
+    after_import("bitsandbytes.functional", managed_memory)
+
+
+def quantizer_of(config: Any, given: Any, dtype: Any, device_map: Any) -> Any:
+    """Return transformers' quantizer for a model, and its device map; None: nothing is quantized.
+
+    Args:
+        config: of the model; a checkpoint with quantized weights says so in it.
+        given: the program's ``quantization_config``.
+        dtype: the model's.
+        device_map: as the program gives it.
+    """
+    from transformers.quantizers.auto import AutoHfQuantizer
+
+    own = getattr(config, "quantization_config", None)
+    if own is None and given is None:
+        return None
+    is_stored = own is not None and AutoHfQuantizer.supports_quant_method(own if isinstance(own, dict) else vars(own))
+    config.quantization_config = AutoHfQuantizer.merge_quantization_configs(own, given) if is_stored else given
+    quantizer = AutoHfQuantizer.from_config(config.quantization_config, pre_quantized=is_stored)
+    quantizer.validate_environment(dtype=dtype, torch_dtype=dtype, device_map=device_map, weights_only=True)
+    return quantizer
+
+
+def quantize(model: Any, quantizer: Any, dtype: Any, device_map: Any) -> None:
+    """Load a model's weights without reading them: each is put on its device and quantized there.
+
+    Source: transformers, ``PreTrainedModel.from_pretrained``: ``preprocess_model`` replaces modules, those that take
+    quantized weights are on ``meta``; then each weight is read, quantized and set.
+    """
+    device = torch.device("cpu" if device_map == "cpu" else "cuda")
+    quantizer.preprocess_model(model=model, dtype=dtype, device_map=device_map, checkpoint_files=[], use_kernels=False)
+    makes = getattr(quantizer, "create_quantized_param", None)  # transformers 4
+    for path, module in list(model.named_modules()):
+        for name, parameter in list(module._parameters.items()):
+            full = f"{path}.{name}" if path else name
+            if parameter is None:
+                continue
+            if parameter.device.type != "meta":
+                module._parameters[name] = torch.nn.Parameter(parameter.to(device), parameter.requires_grad)
+                continue
+            needs = getattr(quantizer, "param_needs_quantization", None) or quantizer.check_quantized_param
+            value = torch.empty(parameter.shape, dtype=dtype if parameter.is_floating_point() else parameter.dtype,
+                                device=device)  # fmt: skip
+            is_quantized = needs(model, full) if makes is None else needs(model, value, full, {})
+            if is_quantized and makes is not None:
+                makes(model, value, full, device, {}, [])
+            elif is_quantized and not quantizer.pre_quantized:
+                made = quantizer.get_quantize_ops().convert({full: value}, full_layer_name=full, model=model)
+                _set(model, made)
+            else:
+                module._parameters[name] = torch.nn.Parameter(value, requires_grad=False)
+        for name, buffer in list(module._buffers.items()):
+            if buffer is not None:
+                is_shape = buffer.device.type == "meta"
+                module._buffers[name] = torch.empty_like(buffer, device=device) if is_shape else buffer.to(device)
+    model.hf_quantizer = quantizer
+    quantizer.postprocess_model(model)
+
+
+def _set(model: Any, made: dict[str, Any]) -> None:
+    """Set the parameters that a quantized weight became."""
+    for full, value in made.items():
+        path, _, name = full.rpartition(".")
+        value = value[0] if isinstance(value, list) else value
+        module = model.get_submodule(path)
+        if name in module._buffers:
+            module._buffers[name] = value
+        else:
+            is_parameter = isinstance(value, torch.nn.Parameter)
+            module._parameters[name] = value if is_parameter else torch.nn.Parameter(value, requires_grad=False)
