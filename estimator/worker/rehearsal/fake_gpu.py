@@ -32,8 +32,8 @@ from ..replaced import replaced
 from .bounds import bounds_of_result, is_bounded
 from .factories import moves_lazy
 from .kernels import kernel_of
-from .quantized import NAMESPACES, as_fake_tensors, is_of_library, native_kernel
 from .out_of_memory import is_caught
+from .quantized import NAMESPACES, as_fake_tensors, is_of_library, native_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

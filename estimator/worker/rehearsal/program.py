@@ -27,7 +27,7 @@ from .afterwards import Afterwards, EpochEnds
 from .fake_gpu import FakeGpus, program_line
 from .libraries import build_without_weights
 from .missing_data import MissingData
-from .quantized import keep_libraries_python
+from .quantized import elements, keep_libraries_python, scales_of
 from .stand_ins import Card, cuda_without_gpu
 from .uploads import keep_here
 
@@ -238,8 +238,11 @@ class Rehearsal:
                 self.gpus.add_vocabulary(each.num_embeddings)
         named = [(name, each) for name, each in module.named_parameters() if not is_lazy(each)]
         self._names.update((id(each), name) for name, each in named)
-        self._sizes.update((id(each), each.numel()) for _, each in named)
+        self._sizes.update((id(each), elements(each)) for _, each in named)
         self.gpus.label((each for _, each in named), "weights", (name for name, _ in named))
+        for name, each in named:
+            scales = list(scales_of(each))
+            self.gpus.label(scales, "weights", [name] * len(scales))
 
     def _begin_steps(self) -> None:
         if not self._step:
@@ -281,7 +284,7 @@ class Rehearsal:
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._begin_steps()
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        self._trained.update((id(each), each.numel()) for each in parameters if each.requires_grad)
+        self._trained.update((id(each), elements(each)) for each in parameters if each.requires_grad)
         self.gpus.label((each.grad for each in parameters if each.grad is not None), "gradients")
         self._begin("optimizer step")
 
@@ -317,8 +320,8 @@ class Rehearsal:
         for module in self._called:
             parameters = list(module.parameters())
             if any(each.requires_grad and id(each) in trained for each in parameters):
-                own += [*parameters, *module.buffers()]
-        self._own_sizes = {id(each): each.numel() for each in own if id(each) in self._sizes}
+                own += [*parameters, *module.buffers(), *(scale for each in parameters for scale in scales_of(each))]
+        self._own_sizes = {id(each): elements(each) for each in own if id(each) in self._sizes}
         self.gpus.keep_component("weights", own, "other_models")
         self.gpus.count_copies_of_weights()
 

@@ -8,6 +8,8 @@ Such a function runs here on fake tensors, so that everything it allocates is se
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -56,6 +58,22 @@ def subclasses() -> Iterator[tuple[Any, str, Any]]:
     yield FakeTensor, "data_ptr", lambda self: self.untyped_storage()._cdata + self.storage_offset() * self.itemsize
 
 
+def elements(parameter: Any) -> int:
+    """Return the elements of the weight that a parameter stores, packed or not."""
+    shape = getattr(getattr(parameter, "quant_state", None), "shape", None)
+    return math.prod(shape) if shape is not None else int(parameter.numel())
+
+
+def scales_of(parameter: Any) -> Iterator[Any]:
+    """Yield the tensors with which a stored weight is scaled back: bitsandbytes' ``QuantState``, ``SCB``."""
+    state = getattr(parameter, "quant_state", None)
+    while state is not None:
+        yield from (each for each in vars(state).values() if isinstance(each, FakeTensor))
+        state = getattr(state, "state2", None)
+    if isinstance(getattr(parameter, "SCB", None), FakeTensor):
+        yield parameter.SCB
+
+
 def is_of_library(kinds: Any) -> bool:
     """Return True if some of these types are those of fake tensors that also have a library's class."""
     return any(kind in _KINDS.values() for kind in kinds)
@@ -100,11 +118,14 @@ def keep_libraries_python(gpus: FakeGpus) -> None:
 
         def register_kernel(name: str, device: Any, *args: Any) -> Any:
             made = register(name, device, *args)
-            if device != "cuda" or args:
+            if device not in ("cuda", "default") or args:
                 return made
 
             def note(function: Any) -> Any:
-                _KERNELS[name] = function
+                if device == "cuda":
+                    _KERNELS[name] = function
+                else:  # on devices without a kernel of their own
+                    _KERNELS.setdefault(name, function)
                 return made(function)
 
             return note
@@ -114,7 +135,7 @@ def keep_libraries_python(gpus: FakeGpus) -> None:
     def managed_memory(module: ModuleType) -> None:
         pages = 0
 
-        def get_paged(*shape: int, dtype: Any = torch.float32, device: Any = None) -> Any:
+        def get_paged(*shape: int, dtype: Any = torch.float32, **_: Any) -> Any:
             """Return memory that CUDA moves to the GPU and back as it likes, which torch does not allocate."""
             nonlocal pages
             made = gpus.on_host(torch.empty(shape, dtype=dtype, device="meta"))
@@ -131,6 +152,7 @@ def keep_libraries_python(gpus: FakeGpus) -> None:
         said = [""]
         module.get_paged = get_paged  # type: ignore[attr-defined]
 
+    logging.getLogger("bitsandbytes.cextension").disabled = True  # its library needs CUDA's
     after_import("bitsandbytes.cextension", no_library)
     after_import("bitsandbytes._ops", note_kernels)
     after_import("bitsandbytes.functional", managed_memory)
@@ -195,9 +217,9 @@ def quantize(model: Any, quantizer: Any, dtype: Any, device_map: Any) -> None:
 
 def _set(model: Any, made: dict[str, Any]) -> None:
     """Set the parameters that a quantized weight became."""
-    for full, value in made.items():
+    for full, given in made.items():
         path, _, name = full.rpartition(".")
-        value = value[0] if isinstance(value, list) else value
+        value = given[0] if isinstance(given, list) else given
         module = model.get_submodule(path)
         if name in module._buffers:
             module._buffers[name] = value

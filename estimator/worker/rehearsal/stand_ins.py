@@ -429,10 +429,23 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     def step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
         return optimizer.step(*args, **kwargs)  # no gradient overflows
 
-    def compiled(model: Any = None, **_: Any) -> Any:
+    def doubt_compiled() -> None:
         sentence = "torch.compile has no effect in a rehearsal: the figures are those of the program without it"
         gpus.doubts.add(sentence, "compiled")
-        return model if model is not None else (lambda each: each)
+
+    def compiled(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return functools.partial(compiled, **options)
+        if isinstance(model, torch.nn.Module):
+            doubt_compiled()
+            return model
+
+        @functools.wraps(model)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            doubt_compiled()
+            return model(*args, **kwargs)
+
+        return run
 
     yield from recurrent_layers(lambda each: isinstance(each, FakeTensor), gpus.doubts)
     yield from files_of_tensors(gpus)
@@ -447,4 +460,4 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield fake_tensor, "CONSTANT_NUMEL_LIMIT", MAX_KNOWN_VALUES
     yield scaler, "_maybe_opt_step", step
     yield torch, "compile", compiled
-    yield torch.nn.Module, "compile", lambda self, *_, **__: compiled()
+    yield torch.nn.Module, "compile", lambda self, *_, **__: doubt_compiled()
