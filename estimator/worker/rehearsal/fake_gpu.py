@@ -27,12 +27,13 @@ from torch.utils._pytree import tree_map_only
 
 from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSettings, CachingAllocator, OutOfMemoryError
 from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Convolutions
-from ..memory.tracker import StorageTracker, allocator_events
+from ..memory.tracker import StorageTracker, allocator_events, parts_of, storage_of
 from ..replaced import replaced
 from .bounds import bounds_of_result, is_bounded
 from .factories import moves_lazy
 from .kernels import kernel_of
 from .out_of_memory import is_caught
+from .sparse import DECIDED_BY_VALUES, is_sparse, sparse_like, with_elements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -235,6 +236,8 @@ class FakeGpus(StorageTracker):
             result = super().__torch_dispatch__(func, types, args, kwargs)
         except (fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException):
             return self._largest(func, args)
+        if is_sparse(result):
+            return self._sparse(func, args, result)
         if func in _UNINITIALIZED:
             result.constant = None
         if func in _WRITES and result.constant is None:
@@ -250,6 +253,19 @@ class FakeGpus(StorageTracker):
         if func in _COMPARE and result.constant is None and args[0].is_floating_point() and args[1] > 0:
             result.assumed = _COMPARE[func](self._plausible, args[1])
         return result
+
+    def _sparse(self, func: Any, args: Any, result: Any) -> Any:
+        """Return a sparse result with the elements that it has at most."""
+
+        def empty(shape: Any, dtype: Any) -> Any:
+            with self.mode:
+                return self._tracked(torch.empty(shape, dtype=dtype))
+
+        if func in DECIDED_BY_VALUES:
+            sentence = f"{program_line()} makes a sparse tensor whose elements depend on values: the most are assumed"
+            self.doubts.add(sentence, "sizes")
+        made = with_elements(func, args, result, empty)
+        return result if made is None else made
 
     def bounds_of(self, tensor: Any) -> Any:
         """Return the lowest and the highest values of a tensor; None: they are not known."""
@@ -287,7 +303,7 @@ class FakeGpus(StorageTracker):
                 self.know(target, over_zeros)
 
     def _note_copy(self, made: Any) -> None:
-        record = self._live.get(made.untyped_storage()._cdata)
+        record = self._live.get(storage_of(made)._cdata)
         if record is not None:
             self._copies_of_weights.append(record)
 
@@ -381,6 +397,8 @@ class FakeGpus(StorageTracker):
             kwargs.pop("device", None)
             bounds = bounds_of_result(func, args, kwargs, self.bounds_of)
             made = super().__torch_dispatch__(func, (FakeTensor,), args, kwargs)
+            if is_sparse(made):
+                return self._sparse(func, args, made)
             if bounds is not None and is_bounded(made) and made.constant is None:
                 self._know_bounds(made, bounds)
             if not self.in_module and self._is_weight(source):
@@ -394,6 +412,9 @@ class FakeGpus(StorageTracker):
     def fake_of(self, real: Any, dtype: Any = None, *, is_parameter: bool = False) -> Any:
         """Return a fake tensor like a real one; few values are kept, those of parameters are not."""
         dtype = dtype or real.dtype
+        if is_sparse(real):
+            indices, values = (self.fake_of(each, is_parameter=True) for each in parts_of(real))
+            return sparse_like(real.shape, indices, values, is_coalesced=real.is_coalesced())
         with self.mode, torch._C._DisableTorchDispatch():
             shape = torch.empty_strided(real.shape, _dense_stride(real), dtype=dtype, device="meta")
         fake = FakeTensor(self.mode, shape, _CPU)
@@ -424,9 +445,9 @@ class FakeGpus(StorageTracker):
         return _CPU if gpu == HOST else torch.device("cuda", gpu)
 
     def _gpu_of(self, tensor: Any) -> int:
-        record = self._live.get(tensor.untyped_storage()._cdata)
+        record = self._live.get(storage_of(tensor)._cdata)
         if record is None:  # nothing is stored: on the GPU, where most are
-            return HOST if tensor.numel() else self.current
+            return HOST if tensor.numel() and not is_sparse(tensor) else self.current
         return record.gpu
 
     def _track(self, tensor: Any, component: str | None) -> None:

@@ -441,6 +441,14 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         args, kwargs = tree_map(lambda each: each.cuda() if isinstance(each, torch.Tensor) else each, (args, kwargs))
         return self.module(*args, **kwargs)
 
+    converter = fake_tensor.FakeTensorConverter
+    invalidate = converter.invalidate_constant_aliases
+
+    def invalidate_constant_aliases(self: Any, tensor: Any) -> None:
+        if tensor.layout is torch.strided:  # a sparse tensor has no storage that others could share
+            invalidate(self, tensor)
+
+    yield converter, "invalidate_constant_aliases", invalidate_constant_aliases
     yield torch.nn.DataParallel, "forward", on_one_gpu
     yield fake_tensor, "CONSTANT_NUMEL_LIMIT", MAX_KNOWN_VALUES
     yield scaler, "_maybe_opt_step", step
