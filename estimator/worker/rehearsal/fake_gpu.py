@@ -30,6 +30,7 @@ from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Conv
 from ..memory.tracker import StorageTracker, allocator_events, parts_of, storage_of
 from ..replaced import replaced
 from .bounds import bounds_of_result, is_bounded
+from .custom_kernels import python_of
 from .factories import moves_lazy
 from .kernels import kernel_of
 from .out_of_memory import is_caught
@@ -209,6 +210,9 @@ class FakeGpus(StorageTracker):
                 self._placed = max((self._gpu_of(each) for each in _tensors(args)), default=HOST)
             if func is _ATEN._to_copy.default:
                 return self._copy(func, args, kwargs)
+            function = python_of(func)
+            if function is not None:
+                return self._by_python(func, function, args, kwargs)
             if FakeTensor not in types:  # made there
                 with self.mode:
                     made = self._seen(func, types, args, kwargs)
@@ -253,6 +257,26 @@ class FakeGpus(StorageTracker):
         if func in _COMPARE and result.constant is None and args[0].is_floating_point() and args[1] > 0:
             result.assumed = _COMPARE[func](self._plausible, args[1])
         return result
+
+    def _by_python(self, func: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator's own code, whose operations are seen like the program's."""
+        if func._schema.is_mutable:
+            for each in _tensors((*args, *kwargs.values())):
+                self.forget_values(each)
+        depth = self._depth.value
+        self._depth.value = 0
+        try:
+            with self:
+                return function(*args, **kwargs)
+        finally:
+            self._depth.value = depth
+
+    def forget_values(self, fake: Any) -> None:
+        """Note that a kernel may write into a tensor."""
+        if fake.constant is not None:
+            self.mode.fake_tensor_converter.invalidate_constant_aliases(fake.constant)
+        if is_bounded(fake):
+            self._note_write(fake)
 
     def _sparse(self, func: Any, args: Any, result: Any) -> Any:
         """Return a sparse result with the elements that it has at most."""
@@ -341,6 +365,7 @@ class FakeGpus(StorageTracker):
     def _peaks_with(self, which: str) -> dict[str, int]:
         """Return the highest allocated and reserved bytes with the expected, ``low`` or ``high`` workspaces."""
         allocator = CachingAllocator(self._settings)
+        allocator.private = self.allocator.private
         emptied = iter([*self._emptied, len(self.history.events)])
         at = next(emptied)
         for index, (record, size, stream) in allocator_events(self.history):

@@ -17,8 +17,10 @@ from ..memory.tracker import streams_of
 from ..replaced import replaced
 from ..step.cuda_autocast import cuda_autocast
 from ..step.forward_pass import cuda_kernels
+from .custom_kernels import change_triton
 from .factories import factories, materialize, numbered, types_on_gpu
 from .fake_gpu import MAX_KNOWN_VALUES, Parameters
+from .graphs import cuda_graphs
 from .kernels import recurrent_layers
 from .ranks import many_ranks
 from .tensor_files import files_of_tensors
@@ -40,6 +42,7 @@ def cuda_without_gpu(gpus: FakeGpus, card: Card) -> Iterator[None]:
         stack.enter_context(cuda_autocast())
         stack.enter_context(cuda_kernels())
         stack.enter_context(replaced(*stand_ins(gpus, card)))
+        change_triton(gpus, card)
         stack.enter_context(gpus)
         yield
 
@@ -47,7 +50,15 @@ def cuda_without_gpu(gpus: FakeGpus, card: Card) -> Iterator[None]:
 def stand_ins(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     """Yield all stand-ins: module or class, name, and what is there in a rehearsal."""
     yield from factories(gpus)
-    for each in (_cuda(gpus, card), _streams(gpus), _tensors(gpus), _autocast(), _others(gpus), many_ranks(gpus)):
+    for each in (
+        _cuda(gpus, card),
+        _streams(gpus),
+        _tensors(gpus),
+        _autocast(),
+        _others(gpus),
+        many_ranks(gpus),
+        cuda_graphs(gpus),
+    ):
         yield from each
     yield from _kernels_for_lists()
     yield from _host_attention()
@@ -244,8 +255,10 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         for name, answer in answers.items():
             if hasattr(module, name):
                 yield module, name, answer
-    if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # torch is built without CUDA; kernels ask for it
-        torch._C._cuda_getCurrentRawStream = lambda device=None: 0
+    missing = {"_cuda_getCurrentRawStream": lambda device=None: 0, "_host_emptyCache": nothing}
+    for name, answer in missing.items():  # torch is built without CUDA; kernels and graphs ask for them
+        if not hasattr(torch._C, name):
+            setattr(torch._C, name, answer)
     yield from _accelerator(answers)
     yield torch.backends.cuda, "is_built", lambda: True
     yield torch.backends.cudnn, "is_available", lambda: True

@@ -1,0 +1,104 @@
+"""Kernels of other libraries: Triton's do nothing, as their callers make the tensors that they write into.
+
+Operators that a library defines in Python (``torch.library.custom_op``) run their own code for CUDA, which allocates
+what it allocates on a GPU.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._library.custom_ops import OPDEFS
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
+
+from .imports import after_import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from .fake_gpu import FakeGpus
+    from .stand_ins import Card
+
+_FLUSHED_BYTES = 256 << 20
+"""What Triton's autotuner allocates while it measures a kernel, to empty the L2 cache.
+
+Source: triton 3.9, ``backends/nvidia/driver.py`` (``get_empty_cache_for_benchmark``)."""
+
+
+def change_triton(gpus: FakeGpus, card: Card) -> None:
+    """Let Triton find a GPU on which its kernels do nothing, once the program imports it."""
+
+    def launch(_kernel: Any, *args: Any, **kwargs: Any) -> None:
+        for each in tree_leaves((args, kwargs)):
+            if isinstance(each, FakeTensor):
+                gpus.forget_values(each)
+
+    def tune(kernel: Any, *args: Any, **kwargs: Any) -> None:
+        if len(getattr(kernel, "configs", ())) > 1 and not hasattr(kernel, "_vramtop_tuned"):
+            kernel._vramtop_tuned = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
+            kernel._vramtop_tuned = None
+            kernel.best_config = kernel.configs[0]
+        launch(kernel, *args, **kwargs)
+
+    def change_kernels(module: ModuleType) -> None:
+        module.JITFunction.run = launch  # type: ignore[attr-defined]
+
+    def change_tuners(module: ModuleType) -> None:
+        module.Autotuner.run = tune  # type: ignore[attr-defined]
+
+    def change_driver(module: ModuleType) -> None:
+        module.driver.set_active(_driver(card))  # type: ignore[attr-defined]
+
+    after_import("triton.runtime.jit", change_kernels)
+    after_import("triton.runtime.autotuner", change_tuners)
+    after_import("triton.runtime.driver", change_driver)
+
+
+def _driver(card: Card) -> Any:
+    """Return what Triton asks about the GPU (``triton/backends/driver.py``)."""
+    major, minor = card.capability
+    target = SimpleNamespace(backend="cuda", arch=10 * major + minor, warp_size=32)
+    properties = torch.cuda.get_device_properties()
+    utils = SimpleNamespace(
+        get_device_properties=lambda _device: {
+            "max_shared_mem": properties.shared_memory_per_block_optin,
+            "max_num_regs": properties.regs_per_multiprocessor,
+            "multiprocessor_count": properties.multi_processor_count,
+            "warpSize": properties.warp_size,
+        }
+    )
+    return SimpleNamespace(
+        utils=utils,
+        get_current_target=lambda: target,
+        get_current_device=torch.cuda.current_device,
+        set_current_device=torch.cuda.set_device,
+        get_current_stream=lambda _device=None: 0,
+        get_device_capability=lambda _device=None: (major, minor),
+        get_active_torch_device=lambda: torch.device("cuda", torch.cuda.current_device()),
+        get_device_interface=lambda: torch.cuda,
+    )
+
+
+def python_of(func: Any) -> Callable[..., Any] | None:
+    """Return what an operator that a library defines in Python runs on CUDA; None: it is another's.
+
+    Where that needs a GPU, because it calls a kernel in C++, the library's own rule for fake tensors runs.
+    """
+    defined = OPDEFS.get(func._schema.name)
+    if defined is None:
+        return None
+    functions = defined._backend_fns
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return functions.get("cuda", functions.get(None, defined._init_fn))(*args, **kwargs)
+        except (RuntimeError, TypeError):
+            if defined._abstract_fn is None:
+                raise
+            return defined._abstract_fn(*args, **kwargs)
+
+    return run
