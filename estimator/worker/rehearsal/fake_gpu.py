@@ -32,8 +32,8 @@ from ..replaced import replaced
 from .bounds import bounds_of_result, is_bounded
 from .custom_kernels import python_of
 from .factories import moves_lazy
+from .handlers import is_caught
 from .kernels import kernel_of
-from .out_of_memory import is_caught
 from .sparse import DECIDED_BY_VALUES, is_sparse, sparse_like, with_elements
 
 if TYPE_CHECKING:
@@ -492,7 +492,7 @@ class FakeGpus(StorageTracker):
 
     def _refuse(self, size: int) -> None:
         """Raise torch's error where the GPU has no room for an allocation and the program is ready for that."""
-        if self.refused is None or not is_caught(_frames(sys._getframe(1))):
+        if self.refused is None or not is_caught(program_frames(sys._getframe(1))):
             return
         try:
             with replaced((self.allocator, "capacity", self.capacity)):
@@ -713,13 +713,13 @@ def program_lines() -> tuple[str, str]:
 
 
 def _lines(frame: Any) -> Iterator[tuple[str, str]]:
-    for each in _frames(frame):
+    for each in program_frames(frame):
         name = each.f_code.co_filename
         yield name, f"{name}:{each.f_lineno}"
 
 
-def _frames(frame: Any) -> Iterator[Any]:
-    """Yield the frames outside of torch and of the rehearsal, the innermost first."""
+def program_frames(frame: Any) -> Iterator[Any]:
+    """Yield those of a frame and its callers that are outside of torch and of the rehearsal, the innermost first."""
     while frame is not None:
         if not frame.f_code.co_filename.startswith((_TORCH, _FOLDER, "<")):
             yield frame

@@ -17,6 +17,7 @@ from ..memory.tracker import streams_of
 from ..replaced import replaced
 from ..step.cuda_autocast import cuda_autocast
 from ..step.forward_pass import cuda_kernels
+from .attention import change_attention
 from .custom_kernels import change_triton
 from .factories import factories, materialize, numbered, types_on_gpu
 from .fake_gpu import MAX_KNOWN_VALUES, Parameters
@@ -43,6 +44,7 @@ def cuda_without_gpu(gpus: FakeGpus, card: Card) -> Iterator[None]:
         stack.enter_context(cuda_kernels())
         stack.enter_context(replaced(*stand_ins(gpus, card)))
         change_triton(gpus, card)
+        change_attention(gpus.doubts.add)
         stack.enter_context(gpus)
         yield
 

@@ -168,3 +168,91 @@ def test_a_graphed_modules_memory_is_its_own(program) -> None:
     assert {each.steps for each in graphed.answer.steps} == {3}
     activations = 4096 * 4096 * 4
     assert graphed.budget.peak.reserved_bytes > eager.budget.peak.reserved_bytes + activations
+
+
+ATTENTION = """
+import torch, torch.nn as nn
+{imports}
+def heads(x):
+    return [each.transpose(1, 2) for each in x]
+qkv, out = (nn.Linear(512, n).cuda().bfloat16() for n in (1536, 512))
+optimizer = torch.optim.SGD([*qkv.parameters(), *out.parameters()], 0.1)
+for step in range(3):
+    x = torch.randn(4, 1024, 512, device="cuda", dtype=torch.bfloat16)
+    q, k, v = qkv(x).view(4, 1024, 3, 8, 64).unbind(2)
+    y = {attention}
+    out(y.reshape(4, 1024, 512)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+TORCHS = "nn.functional.scaled_dot_product_attention(*heads((q, k, v)), is_causal=True).transpose(1, 2)"
+
+
+@pytest.mark.parametrize(
+    ("imports", "attention"),
+    [
+        ("from flash_attn import flash_attn_func", "flash_attn_func(q, k, v, causal=True)"),
+        ("import flash_attn.flash_attn_interface as f", "f.flash_attn_func(q, k, v, 0.0, softmax_scale=0.1)"),
+        (
+            "from flash_attn import flash_attn_func as f",
+            "f(q, k, v, return_attn_probs=True)[0]",
+        ),
+    ],
+)
+def test_flash_attention_takes_what_torchs_own_takes(program, imports: str, attention: str) -> None:
+    found = rehearse([sys.executable, program(ATTENTION.format(imports=imports, attention=attention))])
+    same = rehearse([sys.executable, program(ATTENTION.format(imports="", attention=TORCHS))])
+    assert found.allocated_bytes == same.allocated_bytes
+    assert {each.steps for each in found.answer.steps} == {3}
+
+
+def test_flash_attention_of_packed_sequences_writes_no_scores(program) -> None:
+    imports = "from flash_attn import flash_attn_varlen_func as f, flash_attn_qkvpacked_func as g"
+    packed = "f(*(each.reshape(-1, 8, 64) for each in (q, k, v)), None, None, 1024, 1024)"
+    attention = f"{packed}.view(q.shape) + g(torch.stack([q, k, v], 2))"
+    found = rehearse([sys.executable, program(ATTENTION.format(imports=imports, attention=attention))])
+    of_inputs = 4 * 1024 * 512 * 2
+    assert found.allocated_bytes - found.workspace_bytes < 32 * of_inputs  # scores alone would take 16 of them per head
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "try:\n    import flash_attn\nexcept ImportError:\n    flash_attn = None\nassert flash_attn is None",
+        "import importlib.util\nassert importlib.util.find_spec('flash_attn') is None",
+    ],
+    ids=["a way without it", "a question"],
+)
+def test_flash_attention_is_not_there_for_who_only_asks(program, imports: str) -> None:
+    found = rehearse([sys.executable, program(ATTENTION.format(imports=imports, attention=TORCHS))])
+    assert {each.steps for each in found.answer.steps} == {3}
+
+
+XFORMERS = """
+def memory_efficient_attention(*args, **kwargs):
+    raise NotImplementedError("no GPU")
+"""
+
+
+@pytest.mark.parametrize(
+    ("attention", "mask"),
+    [
+        ("f(q, k, v, attn_bias=None, p=0.0)", "None"),
+        ("f(q, k, v, attn_bias=torch.zeros(4, 8, 1024, 1024, device='cuda', dtype=q.dtype))", "m"),
+        ("f(*(each.transpose(1, 2).flatten(0, 1) for each in (q, k, v))).view(4, 8, 1024, 64).transpose(1, 2)", "-"),
+    ],
+)
+def test_xformers_attention_takes_what_torchs_own_takes(program, attention: str, mask: str) -> None:
+    Path("xformers/ops").mkdir(parents=True)
+    Path("xformers/__init__.py").touch()
+    Path("xformers/ops/__init__.py").write_text("from .fmha import memory_efficient_attention\n", encoding="utf-8")
+    Path("xformers/ops/fmha.py").write_text(XFORMERS, encoding="utf-8")
+    text = ATTENTION.format(imports="from xformers.ops import memory_efficient_attention as f", attention=attention)
+    found = rehearse([sys.executable, program(text)])
+    bias = "torch.zeros(4, 8, 1024, 1024, device='cuda', dtype=q.dtype)" if mask == "m" else None
+    torchs = TORCHS.replace("is_causal=True", f"attn_mask={bias}")
+    if mask == "-":
+        torchs = "nn.functional.scaled_dot_product_attention(*(e.transpose(1, 2).flatten(0, 1).unsqueeze(1) for e in "
+        torchs += "(q, k, v))).view(4, 8, 1024, 64).transpose(1, 2)"
+    same = rehearse([sys.executable, program(ATTENTION.format(imports="", attention=torchs))])
+    assert found.allocated_bytes == pytest.approx(same.allocated_bytes, rel=0.01)
