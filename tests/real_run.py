@@ -33,8 +33,11 @@ class Count(TorchDispatchMode):
         if sums_in_place(func, *args):
             return args[0].add_(args[1])
         result = func(*args, **(kwargs or {}))
-        for each in tree_leaves(result):
-            if isinstance(each, torch.Tensor) and each.untyped_storage()._cdata not in live:
+        leaves = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
+        sparse = [each for each in leaves if each.is_sparse]
+        leaves = [each for each in leaves if not each.is_sparse]
+        for each in [*leaves, *(part for each in sparse for part in (each._indices(), each._values()))]:
+            if each.untyped_storage()._cdata not in live:
                 storage = each.untyped_storage()
                 key, size = storage._cdata, -(-storage.nbytes() // 512) * 512
                 if stepping and func in HOST and not each.dim():

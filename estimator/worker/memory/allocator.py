@@ -15,8 +15,8 @@ Rules of c10/cuda/CUDACachingAllocator.cpp, torch 2.4 to 2.13, native backend. S
 - A block that another stream uses (`record_stream`) is no longer allocated after its release, but stays out of its pool
   until that stream is done with it, or until the device has no room: then the CPU waits for all of them.
 
-Not modelled, because an allocation trace does not contain them: private pools of CUDA graphs, and the driver's choice
-of addresses (here every new segment is above all earlier ones).
+Not modelled, because an allocation trace does not contain it: the driver's choice of addresses (here every new segment
+is above all earlier ones). A private pool of a CUDA graph is that of a stream which has nothing else (`private`).
 """
 
 from __future__ import annotations
@@ -533,6 +533,8 @@ class CachingAllocator(DeviceMemory):
         """Released blocks that another stream uses."""
         self._small: dict[int, Pool] = {}
         self._large: dict[int, Pool] = {}
+        self.private: set[int] = set()
+        """Streams whose pools keep their segments: those that stand for the private pools of CUDA graphs."""
 
     @property
     def waiting_bytes(self) -> int:
@@ -627,8 +629,8 @@ class CachingAllocator(DeviceMemory):
         for key in list(self._waiting):
             self._return(self._waiting.pop(key))
         for pools in (self._large, self._small):
-            for _, pool in sorted(pools.items()):
-                for block in list(pool.blocks.values()):
+            for stream, pool in sorted(pools.items()):
+                for block in list(pool.blocks.values()) if stream not in self.private else ():
                     if self._expandable:
                         self._expandable.unmap(block)
                     elif block.prev is None and block.next is None:

@@ -155,7 +155,7 @@ _VALUES = (
     torch.layout,
     torch.memory_format,
 )
-_CPU = torch.device("cpu")
+_CPU, _STRIDED = torch.device("cpu"), torch.strided
 _TAGS = torch.Tag
 _UNSURE_TAGS = {_TAGS.data_dependent_output, _TAGS.dynamic_output_shape, _TAGS.inplace_view}
 _FRESH, _VIEW, _WRITTEN, _UNTOUCHED, _UNKNOWN = range(5)
@@ -239,7 +239,7 @@ def _describe(values: Any, parts: list[Any], offsets: bool, ignores_values: bool
         kind = type(value)
         if kind is FakeTensor:
             is_known = value.constant is not None and not ignores_values
-            if is_known or value.fake_device != _CPU or value.dtype.is_complex:
+            if is_known or value.fake_device != _CPU or value.dtype.is_complex or value.layout != _STRIDED:
                 return False
             parts += (value.shape, value.stride(), value.dtype)
             if offsets:
@@ -268,7 +268,10 @@ def _entry(kind: int, args: tuple[Any, ...], result: Any) -> Any:
     results = list(result) if many else [result]
     if not results or any(type(each) is not FakeTensor or each.fake_device != _CPU for each in results):
         return None
-    if any(each.constant is not None or each.dtype.is_complex or each.requires_grad for each in results):
+    if any(
+        each.constant is not None or each.dtype.is_complex or each.requires_grad or each.layout != _STRIDED
+        for each in results
+    ):
         return None
     storages = {each.untyped_storage()._cdata for each in results}
     if kind == _VIEW:
@@ -457,7 +460,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             if local is None:
                 continue
             self._track(local, component)
-            record = self._live.get(local.untyped_storage()._cdata)
+            record = self._live.get(storage_of(local)._cdata)
             if record is not None:
                 if record.component == component and name and record.module:  # several tensors in one storage
                     name = _common_module(record.module, name)
@@ -466,7 +469,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
 
     def keep_component(self, component: str, tensors: Iterable[Any], other: str) -> None:
         """Give what has a component and is none of these tensors another one."""
-        kept = {getattr(each, "_local_tensor", each).untyped_storage()._cdata for each in tensors}
+        kept = {storage_of(getattr(each, "_local_tensor", each))._cdata for each in tensors}
         for key, record in self._live.items():
             if record.component == component and key not in kept:
                 record.component = other
@@ -475,13 +478,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         """Record that these tensors are in host memory in a real run."""
         for tensor in tensors:
             local = getattr(tensor, "_local_tensor", tensor)
-            record = self._live.get(local.untyped_storage()._cdata)
+            record = self._live.get(storage_of(local)._cdata)
             if record is not None:
                 record.host = True
 
     def gpu_of(self, tensor: Any) -> int | None:
         """Return the number of a tensor's GPU; None: it has no storage."""
-        record = self._live.get(tensor.untyped_storage()._cdata)
+        record = self._live.get(storage_of(tensor)._cdata)
         return None if record is None else record.gpu
 
     def stream_number(self, stream: Any) -> int:
@@ -490,7 +493,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
 
     def record_stream(self, tensor: Any, stream: Any) -> None:
         """Record that another stream uses a tensor, as ``torch.Tensor.record_stream``."""
-        record = self._live.get(tensor.untyped_storage()._cdata)
+        record = self._live.get(storage_of(tensor)._cdata)
         number = self.stream_number(stream)
         if record is not None and number != record.stream and number not in record.used_on:
             record.used_on = (*record.used_on, number)
@@ -616,6 +619,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             and alpha == 1
             and not torch.is_grad_enabled()
             and isinstance(second, torch.Tensor)
+            and first.layout is torch.strided
             and first.shape == second.shape
             and first.dtype == second.dtype
             and first.untyped_storage().nbytes() == first.numel() * first.element_size()
@@ -626,10 +630,14 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         self._backward_module = module
 
     def _is_weight(self, tensor: Any) -> bool:
-        record = self._live.get(tensor.untyped_storage()._cdata)
+        record = self._live.get(storage_of(tensor)._cdata)
         return record is not None and record.component == "weights"
 
     def _track(self, tensor: Any, component: str | None) -> None:
+        if tensor.layout is not torch.strided:
+            for part in parts_of(tensor):
+                self._track(part, component)
+            return
         storage = tensor.untyped_storage()
         if storage._cdata in self._live or not storage.nbytes():
             return
@@ -721,6 +729,21 @@ def streams_of(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
     yield events, "record", record
     yield events, "synchronize", synchronize
     yield events, "wait", wait
+
+
+def parts_of(tensor: Any) -> tuple[Any, ...]:
+    """Return the tensors that have a tensor's memory: itself, or a sparse one's indices and values."""
+    if tensor.layout is torch.strided:
+        return (tensor,)
+    if tensor.layout is not torch.sparse_coo:
+        raise NotImplementedError(f"vramtop cannot rehearse sparse tensors of layout {tensor.layout} yet")
+    with torch._C._DisableTorchDispatch():
+        return tensor._indices(), tensor._values()
+
+
+def storage_of(tensor: Any) -> Any:
+    """Return a tensor's storage, or that of a sparse one's values."""
+    return (tensor if tensor.layout is torch.strided else parts_of(tensor)[1]).untyped_storage()
 
 
 def _references(tensor: Any) -> int:

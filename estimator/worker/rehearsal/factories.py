@@ -44,11 +44,21 @@ def factories(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
 
         return run
 
+    def in_parts(make: Any) -> Any:
+        """Make a sparse tensor where its parts are, and move it."""
+
+        @functools.wraps(make)
+        def run(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+            made = make(*args, **kwargs)
+            return made if device is None else made.to(numbered(device, gpus))
+
+        return run
+
     for owner in (torch, torch.fft, torch.nested, torch.Tensor):
         for name in dir(owner):
             make = getattr(owner, name)
             if callable(make) and (make in named or name.endswith("_like") or name.startswith("new_")):
-                yield owner, name, placed(make)
+                yield owner, name, (in_parts if name.startswith("sparse_") else placed)(make)
     yield torch, "device", _device_type(torch.device)
 
 

@@ -27,13 +27,15 @@ from torch.utils._pytree import tree_map_only
 
 from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSettings, CachingAllocator, OutOfMemoryError
 from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Convolutions
-from ..memory.tracker import StorageTracker, allocator_events
+from ..memory.tracker import StorageTracker, allocator_events, parts_of, storage_of
 from ..replaced import replaced
 from .bounds import bounds_of_result, is_bounded
+from .custom_kernels import python_of
 from .factories import moves_lazy
+from .handlers import is_caught
 from .kernels import kernel_of
-from .out_of_memory import is_caught
-from .quantized import NAMESPACES, as_fake_tensors, is_of_library, native_kernel
+from .quantized import as_fake_tensors, is_of_library
+from .sparse import DECIDED_BY_VALUES, is_sparse, sparse_like, with_elements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,6 +77,8 @@ _COMPARE = {
 _READ = {_ATEN._local_scalar_dense.default, _ATEN.item.default, _ATEN.equal.default, _ATEN.is_nonzero.default}
 _ASKS_FOR_OVERFLOW = re.compile(r"isnan|isinf|isfinite|inf_or_nan|overflow|found_inf")
 """A line that looks for overflows, which are assumed not to happen."""
+_TORCHS = frozenset(("aten", "prims", "c10d"))
+"""Namespaces of operators that no library defines in Python."""
 _PRODUCTS = re.compile(r"mm|mv|^v?dot|^_?linear|matmul|linalg|cholesky|solve|cdist")
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _FOLDER = __file__.rpartition("/rehearsal/")[0]
@@ -186,11 +190,6 @@ class FakeGpus(StorageTracker):
             with as_fake_tensors((args, kwargs)):
                 return self.__torch_dispatch__(func, (FakeTensor,), args, kwargs)
         kwargs = kwargs or {}
-        if func.namespace in NAMESPACES and FakeTensor in types:
-            kernel = native_kernel(func)
-            if kernel is not None:
-                with self:
-                    return kernel(*args, **kwargs)
         device = kwargs.get("device")
         is_placed = device is not None and (device.type == "cuda" or self._is_bucket(func, kwargs))
         if not is_placed and FakeTensor not in types:
@@ -217,6 +216,9 @@ class FakeGpus(StorageTracker):
                 self._placed = max((self._gpu_of(each) for each in _tensors(args)), default=HOST)
             if func is _ATEN._to_copy.default:
                 return self._copy(func, args, kwargs)
+            function = None if func.namespace in _TORCHS else python_of(func)
+            if function is not None:
+                return self._by_python(func, function, args, kwargs)
             if FakeTensor not in types:  # made there
                 with self.mode:
                     made = self._seen(func, types, args, kwargs)
@@ -245,6 +247,8 @@ class FakeGpus(StorageTracker):
             result = super().__torch_dispatch__(func, types, args, kwargs)
         except (fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException):
             return self._largest(func, args)
+        if is_sparse(result):
+            return self._sparse(func, args, result)
         if func in _UNINITIALIZED:
             result.constant = None
         if func in _WRITES and result.constant is None:
@@ -260,6 +264,39 @@ class FakeGpus(StorageTracker):
         if func in _COMPARE and result.constant is None and args[0].is_floating_point() and args[1] > 0:
             result.assumed = _COMPARE[func](self._plausible, args[1])
         return result
+
+    def _by_python(self, func: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator's own code, whose operations are seen like the program's."""
+        if func._schema.is_mutable:
+            for each in _tensors((*args, *kwargs.values())):
+                self.forget_values(each)
+        depth = self._depth.value
+        self._depth.value = 0
+        try:
+            with self:
+                return function(*args, **kwargs)
+        finally:
+            self._depth.value = depth
+
+    def forget_values(self, fake: Any) -> None:
+        """Note that a kernel may write into a tensor."""
+        if fake.constant is not None:
+            self.mode.fake_tensor_converter.invalidate_constant_aliases(fake.constant)
+        if is_bounded(fake):
+            self._note_write(fake)
+
+    def _sparse(self, func: Any, args: Any, result: Any) -> Any:
+        """Return a sparse result with the elements that it has at most."""
+
+        def empty(shape: Any, dtype: Any) -> Any:
+            with self.mode:
+                return self._tracked(torch.empty(shape, dtype=dtype))
+
+        if func in DECIDED_BY_VALUES:
+            sentence = f"{program_line()} makes a sparse tensor whose elements depend on values: the most are assumed"
+            self.doubts.add(sentence, "sizes")
+        made = with_elements(func, args, result, empty)
+        return result if made is None else made
 
     def bounds_of(self, tensor: Any) -> Any:
         """Return the lowest and the highest values of a tensor; None: they are not known."""
@@ -297,7 +334,7 @@ class FakeGpus(StorageTracker):
                 self.know(target, over_zeros)
 
     def _note_copy(self, made: Any) -> None:
-        record = self._live.get(made.untyped_storage()._cdata)
+        record = self._live.get(storage_of(made)._cdata)
         if record is not None:
             self._copies_of_weights.append(record)
 
@@ -335,6 +372,7 @@ class FakeGpus(StorageTracker):
     def _peaks_with(self, which: str) -> dict[str, int]:
         """Return the highest allocated and reserved bytes with the expected, ``low`` or ``high`` workspaces."""
         allocator = CachingAllocator(self._settings)
+        allocator.private = self.allocator.private
         emptied = iter([*self._emptied, len(self.history.events)])
         at = next(emptied)
         for index, (record, size, stream) in allocator_events(self.history):
@@ -391,6 +429,8 @@ class FakeGpus(StorageTracker):
             kwargs.pop("device", None)
             bounds = bounds_of_result(func, args, kwargs, self.bounds_of)
             made = super().__torch_dispatch__(func, (FakeTensor,), args, kwargs)
+            if is_sparse(made):
+                return self._sparse(func, args, made)
             if bounds is not None and is_bounded(made) and made.constant is None:
                 self._know_bounds(made, bounds)
             if not self.in_module and self._is_weight(source):
@@ -404,6 +444,9 @@ class FakeGpus(StorageTracker):
     def fake_of(self, real: Any, dtype: Any = None, *, is_parameter: bool = False) -> Any:
         """Return a fake tensor like a real one; few values are kept, those of parameters are not."""
         dtype = dtype or real.dtype
+        if is_sparse(real):
+            indices, values = (self.fake_of(each, is_parameter=True) for each in parts_of(real))
+            return sparse_like(real.shape, indices, values, is_coalesced=real.is_coalesced())
         with self.mode, torch._C._DisableTorchDispatch():
             shape = torch.empty_strided(real.shape, _dense_stride(real), dtype=dtype, device="meta")
         fake = FakeTensor(self.mode, shape, _CPU)
@@ -434,9 +477,9 @@ class FakeGpus(StorageTracker):
         return _CPU if gpu == HOST else torch.device("cuda", gpu)
 
     def _gpu_of(self, tensor: Any) -> int:
-        record = self._live.get(tensor.untyped_storage()._cdata)
+        record = self._live.get(storage_of(tensor)._cdata)
         if record is None:  # nothing is stored: on the GPU, where most are
-            return HOST if tensor.numel() else self.current
+            return HOST if tensor.numel() and not is_sparse(tensor) else self.current
         return record.gpu
 
     def _track(self, tensor: Any, component: str | None) -> None:
@@ -456,7 +499,7 @@ class FakeGpus(StorageTracker):
 
     def _refuse(self, size: int) -> None:
         """Raise torch's error where the GPU has no room for an allocation and the program is ready for that."""
-        if self.refused is None or not is_caught(_frames(sys._getframe(1))):
+        if self.refused is None or not is_caught(program_frames(sys._getframe(1))):
             return
         try:
             with replaced((self.allocator, "capacity", self.capacity)):
@@ -682,13 +725,13 @@ def program_lines() -> tuple[str, str]:
 
 
 def _lines(frame: Any) -> Iterator[tuple[str, str]]:
-    for each in _frames(frame):
+    for each in program_frames(frame):
         name = each.f_code.co_filename
         yield name, f"{name}:{each.f_lineno}"
 
 
-def _frames(frame: Any) -> Iterator[Any]:
-    """Yield the frames outside of torch and of the rehearsal, the innermost first."""
+def program_frames(frame: Any) -> Iterator[Any]:
+    """Yield those of a frame and its callers that are outside of torch and of the rehearsal, the innermost first."""
     while frame is not None:
         if not frame.f_code.co_filename.startswith((_TORCH, _FOLDER, "<")):
             yield frame

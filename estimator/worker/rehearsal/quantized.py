@@ -1,8 +1,7 @@
 """Quantized weights as their libraries make them: the libraries' Python runs as it is, their native calls do nothing.
 
-A library's kernel for CUDA is a Python function that allocates its results and temporaries and then calls native code.
-Such a function runs here on fake tensors, so that everything it allocates is seen. Parameters of a library's own class
-(``Params4bit``) are fake tensors that also have that class.
+Their kernels for CUDA are Python functions (``custom_kernels``) that allocate results and temporaries and then call
+native code. Parameters of a library's own class (``Params4bit``) are fake tensors that also have that class.
 """
 
 from __future__ import annotations
@@ -19,23 +18,13 @@ from torch.utils._pytree import tree_leaves
 from .imports import after_import
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import ModuleType
 
     from .fake_gpu import FakeGpus
 
-NAMESPACES = {"bitsandbytes"}
-"""Namespaces of operators whose kernels for CUDA are Python functions."""
-_KERNELS: dict[str, Callable[..., Any]] = {}
-"""These kernels by the names that they are registered with: ``bitsandbytes::gemm_4bit``."""
 _KINDS: dict[Any, Any] = {}
 """The class of fake tensors that also have a library's class, by that class."""
-
-
-def native_kernel(func: Any) -> Callable[..., Any] | None:
-    """Return the Python function that is an operator's kernel for CUDA; None: none is known."""
-    overload = "" if func._overloadname == "default" else f".{func._overloadname}"
-    return _KERNELS.get(f"{func._schema.name}{overload}")
 
 
 def subclasses() -> Iterator[tuple[Any, str, Any]]:
@@ -113,25 +102,6 @@ def keep_libraries_python(gpus: FakeGpus) -> None:
     def no_library(module: ModuleType) -> None:
         module.lib = _NoLibrary()  # type: ignore[attr-defined]
 
-    def note_kernels(module: ModuleType) -> None:
-        register = module.register_kernel
-
-        def register_kernel(name: str, device: Any, *args: Any) -> Any:
-            made = register(name, device, *args)
-            if device not in ("cuda", "default") or args:
-                return made
-
-            def note(function: Any) -> Any:
-                if device == "cuda":
-                    _KERNELS[name] = function
-                else:  # on devices without a kernel of their own
-                    _KERNELS.setdefault(name, function)
-                return made(function)
-
-            return note
-
-        module.register_kernel = register_kernel  # type: ignore[attr-defined]
-
     def managed_memory(module: ModuleType) -> None:
         pages = 0
 
@@ -154,7 +124,6 @@ def keep_libraries_python(gpus: FakeGpus) -> None:
 
     logging.getLogger("bitsandbytes.cextension").disabled = True  # its library needs CUDA's
     after_import("bitsandbytes.cextension", no_library)
-    after_import("bitsandbytes._ops", note_kernels)
     after_import("bitsandbytes.functional", managed_memory)
 
 

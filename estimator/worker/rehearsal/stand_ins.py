@@ -17,8 +17,11 @@ from ..memory.tracker import streams_of
 from ..replaced import replaced
 from ..step.cuda_autocast import cuda_autocast
 from ..step.forward_pass import cuda_kernels
+from .attention import change_attention
+from .custom_kernels import change_triton, registered_kernels
 from .factories import factories, materialize, numbered, types_on_gpu
 from .fake_gpu import MAX_KNOWN_VALUES, Parameters
+from .graphs import cuda_graphs
 from .kernels import recurrent_layers
 from .quantized import subclasses
 from .ranks import many_ranks
@@ -41,6 +44,8 @@ def cuda_without_gpu(gpus: FakeGpus, card: Card) -> Iterator[None]:
         stack.enter_context(cuda_autocast())
         stack.enter_context(cuda_kernels())
         stack.enter_context(replaced(*stand_ins(gpus, card)))
+        change_triton(gpus, card)
+        change_attention(gpus.doubts.add)
         stack.enter_context(gpus)
         yield
 
@@ -48,7 +53,15 @@ def cuda_without_gpu(gpus: FakeGpus, card: Card) -> Iterator[None]:
 def stand_ins(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     """Yield all stand-ins: module or class, name, and what is there in a rehearsal."""
     yield from factories(gpus)
-    for each in (_cuda(gpus, card), _streams(gpus), _tensors(gpus), _autocast(), _others(gpus), many_ranks(gpus)):
+    for each in (
+        _cuda(gpus, card),
+        _streams(gpus),
+        _tensors(gpus),
+        _autocast(),
+        _others(gpus),
+        many_ranks(gpus),
+        cuda_graphs(gpus),
+    ):
         yield from each
     yield from _kernels_for_lists()
     yield from _host_attention()
@@ -245,8 +258,10 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         for name, answer in answers.items():
             if hasattr(module, name):
                 yield module, name, answer
-    if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # torch is built without CUDA; kernels ask for it
-        torch._C._cuda_getCurrentRawStream = lambda device=None: 0
+    missing = {"_cuda_getCurrentRawStream": lambda device=None: 0, "_host_emptyCache": nothing}
+    for name, answer in missing.items():  # torch is built without CUDA; kernels and graphs ask for them
+        if not hasattr(torch._C, name):
+            setattr(torch._C, name, answer)
     yield from _accelerator(answers)
     yield torch.backends.cuda, "is_built", lambda: True
     yield torch.backends.cudnn, "is_available", lambda: True
@@ -352,6 +367,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield tensor, "cpu", lambda self, **kwargs: numbered_to(self, torch.device("cpu"), **kwargs)
     yield from types_on_gpu(numbered_to)
     yield from subclasses()
+    yield from registered_kernels()
     yield UninitializedTensorMixin, "materialize", materialize
     yield tensor, "pin_memory", lambda self, *_: self
     yield tensor, "is_pinned", lambda self, *_: False
@@ -456,6 +472,14 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         args, kwargs = tree_map(lambda each: each.cuda() if isinstance(each, torch.Tensor) else each, (args, kwargs))
         return self.module(*args, **kwargs)
 
+    converter = fake_tensor.FakeTensorConverter
+    invalidate = converter.invalidate_constant_aliases
+
+    def invalidate_constant_aliases(self: Any, tensor: Any) -> None:
+        if tensor.layout is torch.strided:  # a sparse tensor has no storage that others could share
+            invalidate(self, tensor)
+
+    yield converter, "invalidate_constant_aliases", invalidate_constant_aliases
     yield torch.nn.DataParallel, "forward", on_one_gpu
     yield fake_tensor, "CONSTANT_NUMEL_LIMIT", MAX_KNOWN_VALUES
     yield scaler, "_maybe_opt_step", step

@@ -122,7 +122,7 @@ def scaled_dot_product_attention(  # noqa: PLR0917 - torch's own signature
     same_heads = query.shape[1] == key.shape[1]
     same_size = query.shape[-1] == value.shape[-1] <= MAX_FLASH_HEAD_DIM
     if query.dtype in LOW_PRECISION and attn_mask is None and same_size and (same_heads or enable_gqa):
-        return _flash_attention(query, key, value)
+        return flash_attention(query, key, value)
     aligned = 16 // query.element_size()
     if same_heads and query.shape[-1] % aligned == value.shape[-1] % aligned == 0:
         return _MemoryEfficientAttention.apply(query, key, value, _additive_mask(attn_mask, query.dtype))[0]
@@ -164,10 +164,10 @@ def _flash_for_transformers(
     width = value.shape[-1]
     if width < query.shape[-1]:  # latent attention: models pad the values for flash attention (modeling_deepseek_v2)
         value = torch.nn.functional.pad(value, (0, query.shape[-1] - width))
-    return _flash_attention(query, key, value)[..., :width].transpose(1, 2), None
+    return flash_attention(query, key, value)[..., :width].transpose(1, 2), None
 
 
-def _flash_attention(query: Any, key: Any, value: Any) -> Any:
+def flash_attention(query: Any, key: Any, value: Any) -> Any:
     """Flash attention over heads padded to a multiple of eight elements."""
     d = query.shape[-1]
     if d % 8:

@@ -1,0 +1,112 @@
+"""Attention of flash-attn and xformers, whose kernels need a GPU: they take what those that torch has built in take.
+
+Source: flash-attn 2.8 (``flash_attn_interface.py``, ``csrc/flash_attn/flash_api.cpp``), of which torch has a copy;
+xformers 0.0.35 (``ops/fmha``), which takes flash attention where it can and its CUTLASS kernel otherwise.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..step.forward_pass import LOW_PRECISION, flash_attention
+from .fake_gpu import program_frames
+from .handlers import goes_on_without
+from .imports import after_import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+_FLASH = "flash_attn"
+_MODULES = (_FLASH, f"{_FLASH}.flash_attn_interface")
+
+
+def flash_attn_func(q: Any, k: Any, v: Any, *settings: Any, return_attn_probs: bool = False, **_: Any) -> Any:
+    """Attention over tensors of batch, sequence, heads and head dimension."""
+    del settings  # dropout, scale, mask, window: none of them changes what is allocated
+    output = flash_attention(*(each.transpose(1, 2) for each in (q, k, v))).transpose(1, 2)
+    if not return_attn_probs:
+        return output
+    return output, q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32), None
+
+
+def flash_attn_varlen_func(q: Any, k: Any, v: Any, *settings: Any, **named: Any) -> Any:
+    """Attention over sequences that are packed behind each other: tokens, heads, head dimension."""
+    found = flash_attn_func(q[None], k[None], v[None], *settings, **named)
+    return (found[0][0], found[1][0], None) if isinstance(found, tuple) else found[0]
+
+
+def flash_attn_qkvpacked_func(qkv: Any, *settings: Any, **named: Any) -> Any:
+    """Attention whose three inputs are in one tensor."""
+    return flash_attn_func(*qkv.unbind(2), *settings, **named)
+
+
+def flash_attn_kvpacked_func(q: Any, kv: Any, *settings: Any, **named: Any) -> Any:
+    """Attention whose keys and values are in one tensor."""
+    return flash_attn_func(q, *kv.unbind(2), *settings, **named)
+
+
+def flash_attn_varlen_qkvpacked_func(qkv: Any, *settings: Any, **named: Any) -> Any:
+    """Attention over packed sequences whose three inputs are in one tensor."""
+    return flash_attn_varlen_func(*qkv.unbind(1), *settings, **named)
+
+
+def flash_attn_varlen_kvpacked_func(q: Any, kv: Any, *settings: Any, **named: Any) -> Any:
+    """Attention over packed sequences whose keys and values are in one tensor."""
+    return flash_attn_varlen_func(q, *kv.unbind(1), *settings, **named)
+
+
+_FUNCTIONS = {name: each for name, each in list(globals().items()) if name.startswith("flash_attn_")}
+
+
+def memory_efficient_attention(
+    query: Any, key: Any, value: Any, attn_bias: Any = None, p: float = 0.0, *_: Any, **__: Any
+) -> Any:
+    """Xformers' attention over tensors of batch, sequence, (groups,) heads and head dimension."""
+    shape = query.shape
+    if query.dim() == 3:  # one head
+        query, key, value = (each.unsqueeze(2) for each in (query, key, value))
+    elif query.dim() == 5:
+        query, key, value = (each.flatten(2, 3) for each in (query, key, value))
+    bias = attn_bias if isinstance(attn_bias, torch.Tensor) else None
+    if bias is not None and bias.dim() == 3:
+        bias = bias.unflatten(0, (query.shape[0], -1))
+    if bias is None and query.dtype in LOW_PRECISION:
+        output = flash_attn_func(query, key, value)
+    else:
+        heads = (each.transpose(1, 2) for each in (query, key, value))
+        output = torch.nn.functional.scaled_dot_product_attention(*heads, bias, p).transpose(1, 2)
+    return output.reshape(*shape[:-1], value.shape[-1])
+
+
+class _FlashAttention(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports a stand-in for flash-attn where a program that has no other way needs it and it is not installed."""
+
+    def __init__(self, add_doubt: Callable[[str], None]) -> None:
+        self._add_doubt = add_doubt
+
+    def find_spec(self, name: str, *_: Any) -> Any:
+        finder = sys._getframe(1)
+        if name not in _MODULES or goes_on_without(finder, program_frames(finder)):
+            return None
+        return importlib.util.spec_from_loader(name, self, is_package=name == _FLASH)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._add_doubt("flash-attn is not installed here: its attention is taken for torch's flash attention")
+        module.__version__ = "2.8.3"  # type: ignore[attr-defined]
+        module.flash_attn_gpu = None  # type: ignore[attr-defined] # xformers looks for it
+        vars(module).update(_FUNCTIONS)
+
+
+def change_attention(add_doubt: Callable[[str], None]) -> None:
+    """Let flash-attn and xformers run on fake GPUs, once the program imports them."""
+    after_import(_MODULES[1], lambda module: vars(module).update(_FUNCTIONS))
+    after_import(
+        "xformers.ops.fmha", lambda module: setattr(module, "memory_efficient_attention", memory_efficient_attention)
+    )
+    sys.meta_path.append(_FlashAttention(add_doubt))

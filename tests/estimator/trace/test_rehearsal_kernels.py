@@ -1,0 +1,258 @@
+"""Rehearsals of programs with kernels of other libraries, and with CUDA graphs."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from real_run import real_peak
+
+from vramtop.estimator.trace.rehearsal import rehearse
+
+pytest.importorskip("torch")
+
+OPERATOR = """
+import sys, torch, torch.nn as nn
+dev = sys.argv[1]
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    wide = torch.empty(4 * x.numel(), device=x.device)
+    made = x * 2
+    del wide
+    return made
+def needs_gpu(x: torch.Tensor) -> torch.Tensor:
+    raise RuntimeError("a kernel in C++")
+if dev == "cuda":
+    scaled = torch.library.custom_op("mine::scaled", scaled, mutates_args=())
+    scaled.register_autograd(lambda ctx, gradient: gradient * 2)
+    op = torch.library.custom_op("mine::compiled", needs_gpu, mutates_args=())
+    op.register_fake(lambda x: torch.empty_like(x))
+    assert op(torch.zeros(3, device=dev)).device.type == "cuda"
+else:
+    class Scaled(torch.autograd.Function):
+        forward = staticmethod(lambda ctx, x, plain=scaled: plain(x))
+        backward = staticmethod(lambda ctx, gradient: gradient * 2)
+    scaled = Scaled.apply
+net = nn.Linear(64, 64).to(dev)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(3):
+    scaled(net(torch.randn(4096, 64, device=dev))).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_an_operator_defined_in_python_allocates_what_its_code_does(program) -> None:
+    name = program(OPERATOR)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.001)
+    assert {each.steps for each in found.answer.steps} == {3}
+
+
+JIT = """
+from . import driver
+class JITFunction:
+    configs = ()
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
+    def run(self, *args, **kwargs):
+        raise AssertionError("no GPU")
+"""
+TUNER = """
+class Autotuner:
+    configs = ("a", "b")
+    def run(self, *args, **kwargs):
+        raise AssertionError("no GPU")
+"""
+DRIVER = """
+class Config:
+    active = None
+    def set_active(self, active):
+        self.active = active
+driver = Config()
+"""
+LAUNCHES = """
+import torch, torch.nn as nn
+from triton.runtime import autotuner, driver, jit
+assert driver.driver.active.get_current_target().backend == "cuda"
+assert driver.driver.active.utils.get_device_properties(0)["multiprocessor_count"] > 1
+net = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+tuned = autotuner.Autotuner()
+for step in range(3):
+    count = torch.zeros(1, dtype=torch.int64, device="cuda")
+    assert count.item() == 0
+    jit.JITFunction()[(1,)](count, 3, out=net(torch.randn(64, 64).cuda()))
+    if count.item(): pass
+    tuned.run(count)
+    net(torch.randn(4096, 64).cuda()).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_kernels_of_triton_do_nothing(program) -> None:
+    Path("triton/runtime").mkdir(parents=True)
+    for name, text in (("jit", JIT), ("autotuner", TUNER), ("driver", DRIVER), ("__init__", "")):
+        Path(f"triton/runtime/{name}.py").write_text(text, encoding="utf-8")
+    Path("triton/__init__.py").touch()
+    found = rehearse([sys.executable, program(LAUNCHES)])
+    assert {each.steps for each in found.answer.steps} == {3}
+    assert any("train.py:13 reads a number that is only known in a real run" in each for each in found.warnings)
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(256 << 20, rel=0.01)  # emptying the L2 cache
+
+
+LIGER = """
+import torch, torch.nn as nn
+from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss, LigerRMSNorm
+net = nn.Sequential(nn.Linear(256, 256), LigerRMSNorm(256)).cuda()
+head = nn.Linear(256, 32000, bias=False).cuda()
+optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], 0.1)
+for step in range(3):
+    x, y = torch.randn(8192, 256, device="cuda"), torch.randint(0, 32000, (8192,), device="cuda")
+    LigerFusedLinearCrossEntropyLoss()(head.weight, net(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_ligers_loss_makes_no_logits_of_the_whole_batch(program) -> None:
+    pytest.importorskip("liger_kernel")
+    found = rehearse([sys.executable, program(LIGER)])
+    assert {each.steps for each in found.answer.steps} == {3}
+    assert found.allocated_bytes - found.workspace_bytes < 8192 * 32000 * 4 / 4
+
+
+STEPS = """
+def step():
+    optimizer.zero_grad(set_to_none=True)
+    nn.functional.mse_loss(net(x), y).backward()
+    optimizer.step()
+"""
+NET = """
+import torch, torch.nn as nn
+net = nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1024)).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+x, y = (torch.randn(4096, 1024, device="cuda") for _ in "xy")
+"""
+GRAPH = """
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    for i in range(3):
+        step()
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    step()
+for i in range(5):
+    graph.replay()
+"""
+GRAPHED = """
+net = torch.cuda.make_graphed_callables(net, (torch.randn_like(x, requires_grad=True),))
+for i in range(3):
+    step()
+"""
+
+
+def test_a_captured_step_runs_once(program) -> None:
+    graph = rehearse([sys.executable, program(NET + STEPS + GRAPH)])
+    eager = rehearse([sys.executable, program(NET + STEPS + "for i in range(3):\n    step()\n")])
+    assert graph.allocated_bytes == eager.allocated_bytes
+    assert graph.budget.peak.reserved_bytes >= eager.budget.peak.reserved_bytes
+    assert any("CUDA graphs run once" in each for each in graph.warnings)
+    assert "compiled" in graph.answer.doubt_kinds
+
+
+def test_a_graphed_modules_memory_is_its_own(program) -> None:
+    """Its activations and gradients stay reserved for its graphs, beside what the rest of the step takes."""
+    graphed = rehearse([sys.executable, program(NET + STEPS + GRAPHED)])
+    eager = rehearse([sys.executable, program(NET + STEPS + "for i in range(3):\n    step()\n")])
+    assert {each.steps for each in graphed.answer.steps} == {3}
+    activations = 4096 * 4096 * 4
+    assert graphed.budget.peak.reserved_bytes > eager.budget.peak.reserved_bytes + activations
+
+
+ATTENTION = """
+import torch, torch.nn as nn
+{imports}
+def heads(x):
+    return [each.transpose(1, 2) for each in x]
+qkv, out = (nn.Linear(512, n).cuda().bfloat16() for n in (1536, 512))
+optimizer = torch.optim.SGD([*qkv.parameters(), *out.parameters()], 0.1)
+for step in range(3):
+    x = torch.randn(4, 1024, 512, device="cuda", dtype=torch.bfloat16)
+    q, k, v = qkv(x).view(4, 1024, 3, 8, 64).unbind(2)
+    y = {attention}
+    out(y.reshape(4, 1024, 512)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+TORCHS = "nn.functional.scaled_dot_product_attention(*heads((q, k, v)), is_causal=True).transpose(1, 2)"
+
+
+@pytest.mark.parametrize(
+    ("imports", "attention"),
+    [
+        ("from flash_attn import flash_attn_func", "flash_attn_func(q, k, v, causal=True)"),
+        ("import flash_attn.flash_attn_interface as f", "f.flash_attn_func(q, k, v, 0.0, softmax_scale=0.1)"),
+        (
+            "from flash_attn import flash_attn_func as f",
+            "f(q, k, v, return_attn_probs=True)[0]",
+        ),
+    ],
+)
+def test_flash_attention_takes_what_torchs_own_takes(program, imports: str, attention: str) -> None:
+    found = rehearse([sys.executable, program(ATTENTION.format(imports=imports, attention=attention))])
+    same = rehearse([sys.executable, program(ATTENTION.format(imports="", attention=TORCHS))])
+    assert found.allocated_bytes == same.allocated_bytes
+    assert {each.steps for each in found.answer.steps} == {3}
+
+
+def test_flash_attention_of_packed_sequences_writes_no_scores(program) -> None:
+    imports = "from flash_attn import flash_attn_varlen_func as f, flash_attn_qkvpacked_func as g"
+    packed = "f(*(each.reshape(-1, 8, 64) for each in (q, k, v)), None, None, 1024, 1024)"
+    attention = f"{packed}.view(q.shape) + g(torch.stack([q, k, v], 2))"
+    found = rehearse([sys.executable, program(ATTENTION.format(imports=imports, attention=attention))])
+    of_inputs = 4 * 1024 * 512 * 2
+    assert found.allocated_bytes - found.workspace_bytes < 32 * of_inputs  # scores alone would take 16 of them per head
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "try:\n    import flash_attn\nexcept ImportError:\n    flash_attn = None\nassert flash_attn is None",
+        "import importlib.util\nassert importlib.util.find_spec('flash_attn') is None",
+    ],
+    ids=["a way without it", "a question"],
+)
+def test_flash_attention_is_not_there_for_who_only_asks(program, imports: str) -> None:
+    found = rehearse([sys.executable, program(ATTENTION.format(imports=imports, attention=TORCHS))])
+    assert {each.steps for each in found.answer.steps} == {3}
+
+
+XFORMERS = """
+def memory_efficient_attention(*args, **kwargs):
+    raise NotImplementedError("no GPU")
+"""
+
+
+@pytest.mark.parametrize(
+    ("attention", "mask"),
+    [
+        ("f(q, k, v, attn_bias=None, p=0.0)", "None"),
+        ("f(q, k, v, attn_bias=torch.zeros(4, 8, 1024, 1024, device='cuda', dtype=q.dtype))", "m"),
+        ("f(*(each.transpose(1, 2).flatten(0, 1) for each in (q, k, v))).view(4, 8, 1024, 64).transpose(1, 2)", "-"),
+    ],
+)
+def test_xformers_attention_takes_what_torchs_own_takes(program, attention: str, mask: str) -> None:
+    Path("xformers/ops").mkdir(parents=True)
+    Path("xformers/__init__.py").touch()
+    Path("xformers/ops/__init__.py").write_text("from .fmha import memory_efficient_attention\n", encoding="utf-8")
+    Path("xformers/ops/fmha.py").write_text(XFORMERS, encoding="utf-8")
+    text = ATTENTION.format(imports="from xformers.ops import memory_efficient_attention as f", attention=attention)
+    found = rehearse([sys.executable, program(text)])
+    bias = "torch.zeros(4, 8, 1024, 1024, device='cuda', dtype=q.dtype)" if mask == "m" else None
+    torchs = TORCHS.replace("is_causal=True", f"attn_mask={bias}")
+    if mask == "-":
+        torchs = "nn.functional.scaled_dot_product_attention(*(e.transpose(1, 2).flatten(0, 1).unsqueeze(1) for e in "
+        torchs += "(q, k, v))).view(4, 8, 1024, 64).transpose(1, 2)"
+    same = rehearse([sys.executable, program(ATTENTION.format(imports="", attention=torchs))])
+    assert found.allocated_bytes == pytest.approx(same.allocated_bytes, rel=0.01)

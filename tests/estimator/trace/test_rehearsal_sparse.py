@@ -1,0 +1,66 @@
+"""Rehearsals of programs with sparse tensors."""
+
+import sys
+
+import pytest
+from real_run import real_peak
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.trace.rehearsal import rehearse
+
+pytest.importorskip("torch")
+
+EMBEDDING = """
+import sys, torch, torch.nn as nn
+dev = sys.argv[1]
+torch.manual_seed(0)
+embedding, out = nn.Embedding(20000, 256, sparse=True).to(dev), nn.Linear(256, 8).to(dev)
+optimizers = torch.optim.{}, torch.optim.SGD(out.parameters(), 0.1)
+for step in range(3):
+    ids = torch.arange(step, 20000, 2)[:6000].reshape(60, 100).to(dev)
+    loss = out(embedding(ids)).square().mean()
+    loss.backward()
+    assert embedding.weight.grad.is_sparse and embedding.weight.grad.device.type == dev
+    for each in optimizers:
+        each.step()
+        each.zero_grad()
+"""
+GRAPH = """
+import sys, torch, torch.nn as nn
+dev = sys.argv[1]
+index = torch.stack([torch.arange(4000) // 4, torch.arange(4000) % 1000])
+adjacency = torch.sparse_coo_tensor(index, torch.ones(4000), (1000, 1000)).to(dev)
+other = torch.sparse_coo_tensor(index.to(dev), torch.ones(4000, device=dev), (1000, 1000), device=dev)
+x = torch.randn(1000, 64, device=dev)
+a, b = nn.Linear(64, 256).to(dev), nn.Linear(256, 16).to(dev)
+optimizer = torch.optim.Adam([*a.parameters(), *b.parameters()])
+for step in range(3):
+    h = torch.relu(torch.spmm(adjacency, a(x)))
+    h = torch.sparse.mm(other.coalesce(), b(h))
+    h.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        EMBEDDING.format("SparseAdam(embedding.parameters())"),
+        EMBEDDING.format("SGD(embedding.parameters(), 0.1)"),
+        EMBEDDING.format("Adagrad(embedding.parameters())"),
+        GRAPH,
+    ],
+    ids=["SparseAdam", "SGD", "Adagrad", "graph"],
+)
+def test_sparse_tensors_take_what_their_parts_take(program, text: str) -> None:
+    name = program(text)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+    assert found.answer.steps[0].steps == 3
+
+
+def test_compressed_sparse_tensors_end_with_a_sentence(program) -> None:
+    text = "import torch\ntorch.eye(4, device='cuda').to_sparse_csr()\n"
+    with pytest.raises(CannotTellError, match="cannot rehearse sparse tensors of layout"):
+        rehearse([sys.executable, program(text)])
