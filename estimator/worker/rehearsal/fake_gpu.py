@@ -179,6 +179,8 @@ class FakeGpus(StorageTracker):
         """Number of events before those that count."""
         self.refused: Callable[[int], None] | None = None
         """Called with the bytes that were needed before an allocation is refused; None: none is."""
+        self.highest = 0
+        """Most bytes allocated since the last optimizer step."""
         self._makes_buckets = False
         self.before_saving: Callable[[], None] = lambda: None
         """Called before tensors are written to a file."""
@@ -538,6 +540,7 @@ class FakeGpus(StorageTracker):
         held = self.held
         held.allocated, held.reserved = self.allocator.allocated, self.allocator.reserved
         held.peak_allocated = max(held.peak_allocated, held.allocated)
+        self.highest = max(self.highest, held.allocated)
         held.peak_reserved = max(held.peak_reserved, held.reserved)
         self.reserved.append(held.reserved)
 

@@ -24,7 +24,8 @@ from torch.utils._pytree import tree_leaves
 from ..memory.tracker import made_at, phase_spans, summarize
 from ..replaced import replaced
 from .afterwards import Afterwards, EpochEnds
-from .fake_gpu import FakeGpus, program_line
+from .fake_gpu import FakeGpus, program_frames, program_line
+from .handlers import is_caught
 from .libraries import build_without_weights
 from .missing_data import MissingData
 from .quantized import elements, keep_libraries_python, scales_of
@@ -38,6 +39,8 @@ MANY_STEPS = 20
 """Steps of one optimizer, as a multiple of those asked for, after which one that never stepped is not waited for."""
 MOST_REFUSED = 200
 """Allocations that are refused at most: a program that skips each batch would never step."""
+_RISE, _TRIES = 1.01, 3
+"""A larger batch takes 1 % more at least; Lightning's search begins with three tries that do not."""
 _MIN_VOCABULARY = 1000
 _TOLD_SECONDS, _TOLD_CHARACTERS = 0.3, 80
 _LOCKED_SECONDS = 5.0
@@ -69,6 +72,10 @@ class Rehearsal:
         """Bytes that were needed where an allocation was refused, and the line."""
         self._steps: dict[Any, int] = {}
         self._names: dict[int, str] = {}
+        self._highest_step = 0
+        """Bytes allocated at most in a step so far."""
+        self._level_steps = 0
+        """Steps since one took more than all before it."""
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._step = 0
         self._after = Afterwards(self.gpus, plan["steps"])
@@ -186,7 +193,7 @@ class Rehearsal:
         self._refused.append((needed, program_line()))
         if not self._after.has_begun:
             self._steps.clear()
-            self._step = 0
+            self._step = self._highest_step = 0
             self._after.start_again()
             self.gpus.start_again()
             self._begin("loading")
@@ -304,7 +311,7 @@ class Rehearsal:
 
     def _begin_next_step(self) -> None:
         wanted = self.plan["steps"]
-        waiting = any(self._steps.get(each, 0) < wanted for each in self._optimizers)
+        waiting = any(self._steps.get(each, 0) < wanted for each in self._optimizers) or self._is_trying()
         if waiting and max(self._steps.values()) < MANY_STEPS * wanted:
             self._step = min(max(self._steps.values()), wanted - 1) + 1
             return
@@ -312,6 +319,17 @@ class Rehearsal:
         self._after.begin(len(self._steps))
         now = time.monotonic() - self._start
         signal.alarm(max(1, int(min(self.plan["seconds"], max(_LEAST_AFTERWARDS, 2 * now)) - now)))
+
+    def _is_trying(self) -> bool:
+        """Return True if the program may still be looking for the largest size that fits.
+
+        It would catch an error about memory, and one of its last steps took more than all before it.
+        """
+        peak, self.gpus.highest = self.gpus.highest, self.gpus.held.allocated
+        has_risen = peak > _RISE * self._highest_step
+        self._highest_step = max(peak, self._highest_step)
+        self._level_steps = 0 if has_risen else self._level_steps + 1
+        return self._level_steps <= _TRIES * self.plan["steps"] and is_caught(program_frames(sys._getframe(1)))
 
     def _tell_models_apart(self) -> None:
         """Count the weights of models that no optimizer trains as other models': references, averages, encoders."""
