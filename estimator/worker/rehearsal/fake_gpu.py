@@ -425,9 +425,10 @@ class FakeGpus(StorageTracker):
         return _CPU if gpu == HOST else torch.device("cuda", gpu)
 
     def _gpu_of(self, tensor: Any) -> int:
-        record = self._live.get(tensor.untyped_storage()._cdata)
+        key = tensor.untyped_storage()._cdata
+        record = self._live.get(key)
         if record is None:  # nothing is stored: on the GPU, where most are
-            return HOST if tensor.numel() else self.current
+            return self._emptied_on.get(key, HOST if tensor.numel() else self.current)
         return record.gpu
 
     def _track(self, tensor: Any, component: str | None) -> None:
