@@ -1,12 +1,14 @@
 """The real run of a program on the CPU, with all tensors counted: what its rehearsal for a GPU is compared with."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 REAL = """
 import runpy, sys, torch, weakref
+import torch.distributed as dist
 from torch.optim import optimizer, swa_utils
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,7 +18,7 @@ from vramtop.estimator.worker.rehearsal.fake_gpu import Doubts
 from vramtop.estimator.worker.rehearsal.kernels import recurrent_layers
 from vramtop.estimator.worker.replaced import replaced
 from vramtop.estimator.worker.step.forward_pass import cuda_kernels
-live, now, peak, stepping, convolutions = {}, 0, 0, 0, Convolutions(has_tf32=True)
+live, now, peak, stepping, gloo, convolutions = {}, 0, 0, 0, 0, Convolutions(has_tf32=True)
 HOST = {torch.ops.aten.zeros.default, torch.ops.aten.ones.default, torch.ops.aten.lift_fresh.default}
 def references(tensor):
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
@@ -37,7 +39,7 @@ class Count(TorchDispatchMode):
         sparse = [each for each in leaves if each.is_sparse]
         leaves = [each for each in leaves if not each.is_sparse]
         for each in [*leaves, *(part for each in sparse for part in (each._indices(), each._values()))]:
-            if each.untyped_storage()._cdata not in live:
+            if not gloo and each.untyped_storage()._cdata not in live:
                 storage = each.untyped_storage()
                 key, size = storage._cdata, -(-storage.nbytes() // 512) * 512
                 if stepping and func in HOST and not each.dim():
@@ -53,6 +55,23 @@ class Count(TorchDispatchMode):
 def free(key):
     global now
     now -= live.pop(key, 0)
+def resize(storage, size, original=torch.UntypedStorage.resize_):
+    global now, peak
+    if storage._cdata in live and size != storage.nbytes():
+        free(storage._cdata)
+        live[storage._cdata] = -(-size // 512) * 512
+        now += live[storage._cdata]
+        peak = max(peak, now)
+    return original(storage, size)
+torch.UntypedStorage.resize_ = resize  # as FSDP1 empties and fills storages
+SCATTER = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+def reduce(*args, original=getattr(dist, SCATTER), **kwargs):
+    global gloo
+    gloo += 1
+    result = original(*args, **kwargs)
+    gloo -= 1
+    return result
+setattr(dist, SCATTER, reduce)
 def step(stepped, by):
     global stepping
     stepping += by * (type(stepped) is not torch.optim.ASGD)
@@ -74,18 +93,35 @@ print(peak)
 """Runs a program with the kernels whose memory differs on CUDA by design imitated (attention, dropout, embeddings,
 recurrent layers, cuDNN's workspaces), with those for lists of tensors (foreach) that torch chooses on CUDA,
 without oneDNN's workspaces, with the numbers in which optimizers count their steps on the host (ASGD alone has them on
-the GPU), and with gradients that autograd adds in place where no dispatch mode is active."""
+the GPU), with gradients that autograd adds in place where no dispatch mode is active, and without the copy that gloo
+makes of what it reduces and NCCL does not."""
 
 
-def real_peak(name: str) -> int:
-    """Return the bytes that a program's tensors take at most, in whole blocks of CUDA's allocator."""
+def real_peak(name: str, *words: str, ranks: int = 1) -> int:
+    """Return the bytes that a program's tensors take at most, in whole blocks of CUDA's allocator.
+
+    Args:
+        name: the program's file.
+        words: what it is given after the device.
+        ranks: processes that are started, as torchrun does; the figure is the first one's.
+    """
     counter = Path("real.py")
     counter.write_text(REAL, encoding="utf-8")
-    run = subprocess.run(
-        [sys.executable, str(counter), name, "cpu"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    return int(run.stdout.split()[-1])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    common = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    first, *others = [
+        subprocess.Popen(
+            [sys.executable, str(counter), name, "cpu", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(ranks)
+    ]
+    output, errors = first.communicate()
+    for each in others:
+        each.communicate()
+    assert not first.returncode, errors
+    return int(output.split()[-1])

@@ -402,6 +402,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         self._vocabulary_sizes = frozenset(vocabulary_sizes)
         self._live: dict[int, StorageRecord] = {}
         self._finalized: set[int] = set()
+        self._emptied_on: dict[int, int] = {}
+        """By storage that was emptied in place, its GPU."""
         self._component: str | None = None
         self._paused = False
         self._modules: list[str] = []
@@ -604,9 +606,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             result = original(storage, size)
             if size != before:
                 if key in self._live:
+                    self._emptied_on[key] = self._live[key].gpu
                     self._free(key)
                 if size:
-                    self._allocate(storage, (size,), "uint8", None)
+                    with replaced((self, "gpu", self._emptied_on.get(key, self.gpu))):
+                        self._allocate(storage, (size,), "uint8", None)
             return result
 
         with replaced((torch.UntypedStorage, "resize_", resize)):
@@ -673,6 +677,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
 
     def _finalize(self, key: int) -> None:
         self._finalized.discard(key)
+        self._emptied_on.pop(key, None)
         if key in self._live:
             self._free(key)
 

@@ -7,6 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..memory.tracker import streams_of
 from ..model.build import DTYPES, transformer_blocks
@@ -258,9 +259,8 @@ def host_copies(tracker: StorageTracker) -> Iterator[None]:
 # FSDP1's tensors under the tracker: gathered parameters and unsharded gradients as communication.
 
 
-@contextlib.contextmanager
-def communication_labelled(tracker: StorageTracker) -> Iterator[None]:
-    """Label what FSDP1 gathers and reduces as communication, and sharded gradients as gradients."""
+def labels_of_fsdp1(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what labels FSDP1's communication."""
     from torch.distributed.fsdp import _runtime_utils
     from torch.distributed.fsdp._flat_param import FlatParamHandle
 
@@ -274,13 +274,9 @@ def communication_labelled(tracker: StorageTracker) -> Iterator[None]:
         tracker.label((getattr(handle.flat_param, "_saved_grad_shard", None),), "gradients")
         return result
 
-    patches: list[tuple[Any, str, Any]] = [
-        (FlatParamHandle, "pre_unshard", tracker.labelled(FlatParamHandle.pre_unshard)),
-        (FlatParamHandle, "unshard", tracker.labelled(FlatParamHandle.unshard)),
-        (_runtime_utils, "_post_backward_hook", post_backward),
-    ]
-    with replaced(*patches):
-        yield
+    yield FlatParamHandle, "pre_unshard", tracker.labelled(FlatParamHandle.pre_unshard)
+    yield FlatParamHandle, "unshard", tracker.labelled(FlatParamHandle.unshard)
+    yield _runtime_utils, "_post_backward_hook", post_backward
 
 
 # Streams and events of FSDP1 on the CPU, reported to the tracker as a GPU's would be ordered.
@@ -324,6 +320,6 @@ def streams_of_fsdp1(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
     yield _flat_param, "_no_dispatch_record_stream", tracker.record_stream
     yield _runtime_utils, "_no_dispatch_record_stream", tracker.record_stream
     # fake tensors have no addresses, by which FSDP1 tells storages apart and whether they are sharded
-    yield torch.Tensor, "data_ptr", lambda tensor: tensor.untyped_storage()._cdata
+    yield FakeTensor, "data_ptr", lambda tensor: tensor.untyped_storage()._cdata
     yield _flat_param, "_same_storage", lambda a, b: a.untyped_storage()._cdata == b.untyped_storage()._cdata
     yield _flat_param, "_data_ptr_allocated", lambda tensor: tensor.untyped_storage().nbytes() > 0

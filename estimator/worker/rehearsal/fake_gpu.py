@@ -479,9 +479,11 @@ class FakeGpus(StorageTracker):
         return _CPU if gpu == HOST else torch.device("cuda", gpu)
 
     def _gpu_of(self, tensor: Any) -> int:
-        record = self._live.get(storage_of(tensor)._cdata)
+        key = storage_of(tensor)._cdata
+        record = self._live.get(key)
         if record is None:  # nothing is stored: on the GPU, where most are
-            return HOST if tensor.numel() and not is_sparse(tensor) else self.current
+            is_on_host = tensor.numel() and not is_sparse(tensor)
+            return self._emptied_on.get(key, HOST if is_on_host else self.current)
         return record.gpu
 
     def _track(self, tensor: Any, component: str | None) -> None:

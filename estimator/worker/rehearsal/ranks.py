@@ -1,4 +1,4 @@
-"""One rank of a program that runs on several GPUs: launchers, process groups, DistributedDataParallel.
+"""One rank of a program that runs on several GPUs: launchers, process groups, DistributedDataParallel, FSDP.
 
 A launcher (``torchrun``, ``accelerate launch``) runs itself and starts rank 0 in this process. Process groups have all
 ranks and no peers (``torch.testing._internal.distributed.fake_pg``): collectives do nothing.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..parallel.data_parallel import labels_of_fsdp2
+from ..parallel.fsdp1 import labels_of_fsdp1, streams_of_fsdp1
 from ..replaced import replaced
 from .fake_gpu import program_line
 
@@ -184,10 +185,9 @@ class _Generators:
 
 
 def _shards(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
-    """Yield stand-ins for DTensors and FSDP2, which are torch's own otherwise."""
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    yield FullyShardedDataParallel, "__init__", _flat
+    """Yield stand-ins for FSDP1, DTensors and FSDP2, which are torch's own otherwise."""
+    yield from streams_of_fsdp1(gpus)
+    yield from labels_of_fsdp1(gpus)
     try:
         from torch.distributed.tensor import DTensor, _op_schema, _random
         from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -210,11 +210,6 @@ def _shards(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield DTensor, "is_cpu", property(lambda self: self.device.type == "cpu")
     with contextlib.suppress(ImportError):  # torch has no ``fully_shard`` before 2.6
         yield from labels_of_fsdp2(gpus)
-
-
-def _flat(*_: Any, **__: Any) -> None:
-    """Let FSDP1 end with a sentence."""
-    raise NotImplementedError("vramtop cannot rehearse FullyShardedDataParallel (FSDP1) yet")
 
 
 def _reduced(_state: Any, bucket: Any) -> Any:

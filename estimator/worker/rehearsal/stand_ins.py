@@ -118,6 +118,9 @@ def _streams(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         def elapsed_time(self, _: Any) -> float:
             return 1.0
 
+    def record_stream(self: Any, stream: Any) -> None:
+        gpus.record_stream(self, stream)
+
     first = Stream()
     gpus.begin_streams(first)
     answers = {
@@ -138,7 +141,7 @@ def _streams(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         if hasattr(accelerator, name):
             yield accelerator, name, answer
     yield from streams_of(gpus)
-    yield torch.Tensor, "record_stream", gpus.record_stream
+    yield torch.Tensor, "record_stream", record_stream
 
 
 class _Generator(torch._C.Generator):  # type: ignore[misc] # torch is not type-checked

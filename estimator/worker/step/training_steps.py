@@ -723,7 +723,7 @@ def _tracking(model: Any, request: Request, tracker: StorageTracker, running: An
                 stack.enter_context(data_parallel.offload_copies(tracker))
         if request.parallel.flat_sharded:
             stack.enter_context(ordered_streams(tracker))
-            stack.enter_context(fsdp1.communication_labelled(tracker))
+            stack.enter_context(replaced(*fsdp1.labels_of_fsdp1(tracker)))
             if request.parallel.cpu_offload == "all":
                 stack.enter_context(host_copies(tracker))
         yield

@@ -496,15 +496,68 @@ def test_fsdp2_holds_its_shards_and_gathers_a_layer_ahead(program, kind: str) ->
     assert not found.warnings
 
 
-def test_fsdp1_is_refused_in_a_sentence(program) -> None:
-    text = """
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel
-torch.distributed.init_process_group("nccl")
-FullyShardedDataParallel(torch.nn.Linear(8, 8).cuda())
+FLAT = """
+import sys, torch, torch.nn as nn, torch.distributed as dist
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+dev, strategy, *kinds = sys.argv[1:]
+dist.init_process_group("nccl" if dev == "cuda" else "gloo")
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(256, 1024, bias=False), nn.Linear(1024, 256)
+    def forward(self, x):
+        return x + self.b(self.a(x).relu())
+options = {"device_id": torch.device(dev), "use_orig_params": "original" in kinds}
+if "mixed" in kinds:
+    options["mixed_precision"] = MixedPrecision(torch.bfloat16, torch.float32, torch.bfloat16)
+if dev == "cuda":  # torch has it for no other device
+    options["sync_module_states"] = True
+if "offload" in kinds:
+    options["cpu_offload"] = CPUOffload(offload_params=True)
+net = nn.Sequential(*(Block() for _ in range(5)), nn.Linear(256, 32))
+net = FullyShardedDataParallel(
+    net.to(dev), auto_wrap_policy=ModuleWrapPolicy({Block}), sharding_strategy=ShardingStrategy[strategy], **options
+)
+optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+for _ in range(3):
+    loss = net(torch.randn(64, 256, device=dev)).float().square().mean()
+    loss.backward()
+    assert net.clip_grad_norm_(1.0).item() > 0
+    optimizer.step()
+    optimizer.zero_grad()
 """
-    with pytest.raises(CannotTellError, match=r"\(FSDP1\) yet"):
-        rehearse(["torchrun", "--nproc-per-node=4", program(text)], python=sys.executable)
+
+
+@pytest.mark.parametrize(
+    "line",
+    quick_every(
+        3,
+        ["FULL_SHARD", "FULL_SHARD original", "FULL_SHARD mixed", "SHARD_GRAD_OP mixed original", "NO_SHARD"],
+        start=2,
+    ),
+)
+def test_fsdp1_takes_what_two_real_ranks_take(program, line: str) -> None:
+    words = line.split()
+    name = program(FLAT)
+    found = rehearse(["torchrun", "--nproc-per-node=2", name, "cuda", *words], python=sys.executable)
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name, *words, ranks=2), rel=0.01)
+    assert found.answer.world_size == 2
+    assert not found.warnings
+
+
+def test_fsdp1_keeps_offloaded_shards_on_the_host(program) -> None:
+    line = f"torchrun --nproc-per-node=2 {program(FLAT)} cuda FULL_SHARD offload"
+    found = rehearse(line.split(), python=sys.executable)
+    backward, step = (
+        next(each for each in found.budget.phases if each.name == name).components
+        for name in ("backward", "optimizer step")
+    )
+    unit, root = (256 * 1024 * 2 + 256) * 4, (256 * 32 + 32) * 4
+    assert (step.weights, step.gradients, step.optimizer) == (0, 0, 0)
+    # shards of reduced gradients stay on the GPU until the backward pass ends (``prepare_gradient_for_optim``)
+    assert unit * 5 // 2 <= backward.gradients <= (unit * 5 + root) // 2 + 2 * unit
+    assert not found.warnings
 
 
 def test_the_program_finds_the_gpu_that_is_asked_for_and_its_own_memory(program) -> None:
@@ -698,6 +751,7 @@ assert [(times == t).nonzero().item() for t in times[[3, 500]]] == [3, 500]
 assert torch.tensor([0.25], device="cuda").item() == 0.25 and 1 < net(torch.ones(1, 4).cuda()).sum().item() < 2
 with torch.cuda.stream(stream=torch.cuda.Stream()):
     for _ in range(3):
+        times.record_stream(torch.cuda.current_stream())
         net(torch.ones(1, 4).cuda()).sum().backward()
         optimizer.step()
 """
