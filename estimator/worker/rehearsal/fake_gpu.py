@@ -77,7 +77,7 @@ _COMPARE = {
 _READ = {_ATEN._local_scalar_dense.default, _ATEN.item.default, _ATEN.equal.default, _ATEN.is_nonzero.default}
 _ASKS_FOR_OVERFLOW = re.compile(r"isnan|isinf|isfinite|inf_or_nan|overflow|found_inf")
 """A line that looks for overflows, which are assumed not to happen."""
-_TORCHS = frozenset(("aten", "prims", "c10d"))
+_TORCHS = frozenset(("aten", "prim", "prims", "profiler", "c10d"))
 """Namespaces of operators that no library defines in Python."""
 _PRODUCTS = re.compile(r"mm|mv|^v?dot|^_?linear|matmul|linalg|cholesky|solve|cdist")
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
