@@ -60,8 +60,8 @@ def bounds_of_result(func: Any, args: Any, kwargs: Any, bounds_of: Callable[[Any
     if all(each is None for each in found) and not (name in _TO_NUMBERS or func._overloadname == "Scalar"):
         return None
     with torch._C._DisableTorchDispatch():
-        pairs = [each or _any_values(tensor) for each, tensor in zip(found, tensors)]  # noqa: B905 - not in Python 3.9
-        if any(each is None for each in pairs) or (name in _RISE_FROM_ZERO and not all(map(_is_flag, pairs))):
+        pairs = [pair for pair in map(_any_values, tensors, found) if pair is not None]
+        if len(pairs) < len(tensors) or (name in _RISE_FROM_ZERO and not all(map(_is_flag, pairs))):
             return None
         low, high = (_called(func, args, kwargs, [pair[at] for pair in pairs]) for at in (0, 1))
         if name in _EQUAL:
@@ -74,9 +74,10 @@ def bounds_of_result(func: Any, args: Any, kwargs: Any, bounds_of: Callable[[Any
     return None if is_open else (low, high)
 
 
-def _any_values(tensor: Any) -> Bounds | None:
-    if tensor.dtype != torch.bool:
-        return None
+def _any_values(tensor: Any, found: Bounds | None) -> Bounds | None:
+    """Return the bounds that were found, or those that any boolean has."""
+    if found is not None or tensor.dtype != torch.bool:
+        return found
     shape = tuple(tensor.shape)
     return torch.zeros(shape, dtype=torch.bool), torch.ones(shape, dtype=torch.bool)
 

@@ -45,13 +45,13 @@ def change_triton(gpus: FakeGpus, card: Card) -> None:
         launch(kernel, *args, **kwargs)
 
     def change_kernels(module: ModuleType) -> None:
-        module.JITFunction.run = launch  # type: ignore[attr-defined]
+        module.JITFunction.run = launch
 
     def change_tuners(module: ModuleType) -> None:
-        module.Autotuner.run = tune  # type: ignore[attr-defined]
+        module.Autotuner.run = tune
 
     def change_driver(module: ModuleType) -> None:
-        module.driver.set_active(_driver(card))  # type: ignore[attr-defined]
+        module.driver.set_active(_driver(card))
 
     after_import("triton.runtime.jit", change_kernels)
     after_import("triton.runtime.autotuner", change_tuners)
