@@ -32,6 +32,7 @@ from . import kept_rehearsals
 from .allocator_report import allocator_settings
 from .isolated_run import IsolatedRun
 from .kept_rehearsals import ConvolutionFacts, KeptRehearsal, RehearsalAnswer
+from .launch_wrappers import without_wrappers
 from .own_program import not_rehearsed, require_own
 from .traced_budget import Overhead, overhead_of, peak_of, phases_of, timeline_of
 
@@ -48,7 +49,7 @@ NO_TORCH = "cannot import torch"
 """Part of what the program that rehearses says in a Python without torch."""
 _PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
 _LAUNCHING_MODULES = {"torchrun": "torch.distributed.run", "accelerate": "accelerate.commands.accelerate_cli"}
-_LAUNCHERS = ("deepspeed", "srun", "mpirun", "horovodrun", "ray")
+_LAUNCHERS = ("deepspeed", "horovodrun", "ray")
 _MAX_ANSWER_BYTES, _MAX_PROGRESS_BYTES = 2**27, 200
 """The program may write anything where its answer is looked for."""
 _KEPT_BY = {
@@ -143,11 +144,13 @@ def rehearse_job(
             raise CannotTellError(f"{job.label} has changed since it was rehearsed")
         return _rehearsed(job, found, gpu, variables)
     interpreter, words, given = python_command(program.words, variables, program.python, folder=program.folder)
+    ranks = without_wrappers(program.words, variables, program.folder)[2]
     _, conf = allocator_settings(variables) or (None, None)
     folder = str(Path(program.folder or "").resolve())
     overhead = overhead_of(resolve_job(job), gpu, workspace=variables.get("CUBLAS_WORKSPACE_CONFIG"))
     card = {**_card(gpu, memory_bytes), "context": overhead.context, "workspace": overhead.workspace}
-    settings = {"steps": program.steps, "gpus": 1, "conf": conf, "card": card, "data": synthetic_sizes(program.data)}
+    data = synthetic_sizes(program.data)
+    settings = {"steps": program.steps, "gpus": ranks, "conf": conf, "card": card, "data": data}
     name = kept_rehearsals.key_of(interpreter, words, folder, {**settings, "offline": program.offline})
     environ_of_run = {**variables, **given, **kept_rehearsals.SET_BY_REHEARSAL}
     found = kept_rehearsals.find(name) if kept else None
@@ -458,7 +461,8 @@ def python_command(
 
     Args:
         command: ``[NAME=VALUE ...] python [FLAG ...] FILE|-m MODULE|-c CODE ARGUMENT...``, an executable file of
-            Python's (a console script), or ``accelerate launch`` or ``torchrun``, which start rank 0 in it.
+            Python's (a console script), or ``accelerate launch`` or ``torchrun``, which start rank 0 in it; ``uv
+            run``, ``srun`` or ``mpirun`` may stand before it.
         environ: the environment; ``PATH`` counts.
         python: the interpreter, instead of the command's.
         folder: that it is started in; None: the current one.
@@ -466,16 +470,16 @@ def python_command(
     Raises:
         InputError: it is none of these.
     """
-    words, given = _without_variables(command)
+    words, given, _ = without_wrappers(command, environ, folder)
     if not words:
         raise InputError("no command given; write: vramtop rehearse -- python train.py ...")
     name = Path(words[0]).name
+    path = given.get("PATH", environ.get("PATH", os.defpath))
     if name in _LAUNCHING_MODULES:
-        words = ["python", "-m", _LAUNCHING_MODULES[name], *words[1:]]
+        words = [_python_of(words[0], path, folder), "-m", _LAUNCHING_MODULES[name], *words[1:]]
         name = "python"
     elif name in _LAUNCHERS:
         raise InputError(f"{name} starts several processes, but a rehearsal runs only one: write python SCRIPT ARGS")
-    path = environ.get("PATH", os.defpath)
     if name.startswith(("python", "pypy")):
         program = python or words[0]
         rest = without_flags(words[1:])
@@ -500,23 +504,22 @@ def python_command(
     return Path(found).absolute(), rest, given
 
 
-def _without_variables(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the words from the program on, and the variables before it."""
-    words, given = list(command), {}
-    if words[:1] == ["env"]:
-        del words[0]
-    while words and "=" in words[0] and words[0].partition("=")[0].isidentifier():
-        name, _, value = words.pop(0).partition("=")
-        given[name] = value
-    return words[2:] if words[:2] == ["uv", "run"] else words, given
-
-
 def without_flags(words: list[str]) -> list[str]:
     """Return Python's words from the program on."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c"):
         at += 2 if words[at] in _PYTHON_FLAGS_WITH_VALUE else 1
     return words[at:]
+
+
+def _python_of(launcher: str, path: str, folder: str | None) -> str:
+    """Return the Python of a launcher: that of its first line, else the one beside it."""
+    file = Path(folder or "", launcher)
+    if "/" not in launcher:
+        file = Path(find_program(launcher, path) or "")
+    python = _interpreter(file) if file.is_file() else None
+    beside = file.parent / "python"
+    return python or (str(beside) if "/" in launcher and beside.is_file() else "python")
 
 
 def _interpreter(file: Path) -> str | None:

@@ -1,7 +1,7 @@
 """One rank of a program that runs on several GPUs: launchers, process groups, DistributedDataParallel, FSDP.
 
-A launcher (``torchrun``, ``accelerate launch``) runs itself and starts rank 0 in this process. Process groups have all
-ranks and no peers (``torch.testing._internal.distributed.fake_pg``): collectives do nothing.
+A launcher (``torchrun``, ``accelerate launch``, ``mp.spawn``) runs itself and starts rank 0 in this process. Process
+groups have all ranks and no peers (``torch.testing._internal.distributed.fake_pg``): collectives do nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -76,6 +77,7 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
 
     if not dist.is_available():
         return
+    from torch import multiprocessing
     from torch.distributed import device_mesh, distributed_c10d as c10d
     from torch.distributed.launcher.api import elastic_launch
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -85,6 +87,11 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         gpus.count = max(gpus.count, ranks)
         os.environ.update(_environment_of_rank_0(ranks, machines))
         _start_rank(words, gpus)
+
+    def start_processes(fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, *_: Any, **__: Any) -> Any:
+        gpus.count = max(gpus.count, nprocs)
+        fn(0, *args)
+        return None if join else SimpleNamespace(join=lambda *_, **__: True, pids=lambda: [os.getpid()], processes=[])
 
     def rendezvous(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Iterator[Any]:  # noqa: ARG001
         ranks = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
@@ -132,6 +139,8 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         return None
 
     yield elastic_launch, "__call__", launched
+    for module in (multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+        yield module, "start_processes", start_processes
     yield c10d, "rendezvous", rendezvous
     yield c10d, "_new_process_group_helper", group
     yield device_mesh, "init_process_group", opened

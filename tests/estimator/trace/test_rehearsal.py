@@ -9,6 +9,7 @@ from real_run import real_peak
 from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.formula.rank_memory import communicator_bytes
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.trace import isolated_run
 from vramtop.estimator.trace.rehearsal import python_command, rehearse
@@ -593,23 +594,89 @@ def test_commands_of_python_are_understood(tmp_path: Path, monkeypatch: pytest.M
         (f"{here} -u -W ignore -m a.b x", ["-m", "a.b", "x"], {}),
         (f"A=1 B=2 {here} -c pass", ["-c", "pass"], {"A": "1", "B": "2"}),
         ("./tool x", ["./tool", "x"], {}),
+        (f"env A=1 {here} train.py", ["train.py"], {"A": "1"}),
+        ("uv run --with x -p 3.12 train.py 1", ["train.py", "1"], {}),
+        ("uv run -m a.b", ["-m", "a.b"], {}),
         ("torchrun --nproc_per_node=2 train.py", ["-m", "torch.distributed.run", "--nproc_per_node=2", "train.py"], {}),
     ):
-        assert python_command(line.split(), environ, None if here in line or "tool" in line else here)[1:] == (
-            words,
-            given,
-        )
+        found = python_command(line.split(), environ, None if here in line or "tool" in line else here)
+        assert found[1:] == (words, given)
     for line, sentence in (
         ("", "no command given"),
         (f"{here}", "names no program"),
         (f"{here} nope.py", r"nope\.py: no such file"),
         ("./ls", "is not a Python program"),
         ("nothing-there x", "there is no nothing-there in PATH"),
+        ("mpirun python train.py", "write -np N"),
+        ("srun -n 2 tool train.py", "no Python program is found after srun"),
+        ("uv run --with x tool", "no Python program is found after uv run"),
         ("deepspeed train.py", "starts several processes"),
         ("./nopython train.py", r"there is no \./nopython"),
     ):
         with pytest.raises(InputError, match=sentence):
             python_command(line.split(), environ)
+
+
+def test_the_python_of_a_project_or_launcher_runs_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    for name, text in (("python", ""), ("python3", ""), ("accelerate", ""), ("torchrun", f"#!{folder / 'python3'}\n")):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    for line, python in (
+        ("uv run python train.py", "python"),
+        (".venv/bin/torchrun train.py", "python3"),
+        ("uv run --no-sync torchrun train.py", "python3"),
+        (f"{folder}/accelerate launch train.py", "python"),
+    ):
+        assert python_command(line.split(), dict(os.environ))[0] == folder / python
+
+
+RANKS = """
+import os, sys, torch, torch.nn as nn, torch.distributed as dist, torch.multiprocessing as mp
+def train(rank, ranks, wide):
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29501", rank=rank, world_size=ranks)
+    assert dist.get_world_size() == ranks and dist.get_rank() == 0
+    net = nn.parallel.DistributedDataParallel(nn.Linear(wide, wide, bias=False).cuda())
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.ones(2, wide, device="cuda")).sum().backward()
+        optimizer.step()
+if __name__ == "__main__":
+    rank, size, local, on_node = sys.argv[1:]
+    if rank == "spawn":
+        mp.spawn(train, args=(int(size), 1024), nprocs=int(size), join=local == "join")
+    else:
+        assert torch.cuda.device_count() == int(on_node) and os.environ[local] == "0"
+        train(int(os.environ[rank]), int(os.environ[size]), 1024)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "ranks"),
+    quick_every(
+        3,
+        [
+            ("srun -N 2 --ntasks-per-node=4 --job-name x", "SLURM_PROCID SLURM_NTASKS SLURM_LOCALID 4", 8),
+            ("srun -n8 -u", "SLURM_PROCID SLURM_NTASKS SLURM_LOCALID 8", 8),
+            ("mpirun -np 4 -npernode 2", "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK 2", 4),
+            ("mpiexec -n 2", "PMI_RANK PMI_SIZE MPI_LOCALRANKID 2", 2),
+            ("", "spawn 4 join 4", 4),
+            ("", "spawn 4 no 4", 4),
+        ],
+        start=1,
+    ),
+)
+def test_rank_0_of_other_launchers(program, line: str, words: str, ranks: int) -> None:
+    found = rehearse([*line.split(), sys.executable, program(RANKS), *words.split()])
+    assert found.answer.world_size == ranks
+    weights = 1024 * 1024 * 4
+    assert found.budget.peak.components.weights == weights
+    assert found.budget.peak.components.communication - weights == communicator_bytes([ranks])  # a bucket, and NCCL's
 
 
 def test_models_that_are_not_trained_are_told_apart(program) -> None:

@@ -1,0 +1,127 @@
+"""What stands before a program on a launch line: variables, ``uv run``, ``srun``, ``mpirun``; rank 0 is what runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from ..common.errors import InputError
+from ..readers.program.program import LaunchParser
+from ..readers.source.evidence import parse_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_MPI = ("mpirun", "mpiexec", "orterun")
+
+
+def without_wrappers(
+    command: Sequence[str], environ: Mapping[str, str], folder: str | None
+) -> tuple[list[str], dict[str, str], int]:
+    """Return the words from the program on, the variables that it gets, and the ranks on its machine.
+
+    Args:
+        command: a launch line.
+        environ: the environment; an allocation of Slurm's counts.
+        folder: that it is started in; None: the current one.
+
+    Raises:
+        InputError: the number of ranks, or the program, is not on the line.
+    """
+    words, given, ranks = list(command), dict[str, str](), 1
+    while words:
+        name = PurePath(words[0]).name
+        if words[0] == "env":
+            del words[0]
+        elif _is_assignment(words[0]):
+            given.update([words.pop(0).split("=", 1)])
+        elif name == "uv" and words[1:2] == ["run"]:
+            given.update(_project(environ, Path(folder or "").absolute()))
+            words = ["python", *words[2:]] if words[2:3] == ["-m"] else words[_program(words, 2) :]
+        elif name == "srun" or name in _MPI:
+            at = _program(words, 1)
+            before = words[1:at]
+            given.update(word.split("=", 1) for word in before if _is_assignment(word))
+            variables, ranks = (_slurm if name == "srun" else _mpi)(_options(before), {**environ, **given})
+            given.update(variables)
+            words = words[at:]
+        else:
+            break
+    return words, given, ranks
+
+
+def _is_assignment(word: str) -> bool:
+    return "=" in word and word.partition("=")[0].isidentifier()
+
+
+def _program(words: list[str], start: int) -> int:
+    """Return where the program stands in the words of a wrapper, of which ``start`` are its own."""
+    if not words[start : start + 1] or not words[start].startswith("-"):
+        return start
+    found = LaunchParser(()).find_program_index(words[start:])
+    at = start + (found or 0)
+    before = words[at - 2 : at]
+    if not found or not (
+        before[1].startswith("-") or before[1] == "env" or _is_assignment(before[1]) or before[0].startswith("-")
+    ):
+        line = " ".join(words[:start])
+        raise InputError(f"no Python program is found after {line} and its options: write {line} OPTIONS python SCRIPT")
+    return at
+
+
+def _options(words: list[str]) -> dict[str, str]:
+    """Return options by name; ``-n8`` is ``-n 8``."""
+    apart = [part for word in words for part in ((word[:2], word[2:]) if _is_attached(word) else (word,))]
+    return {name: str(found.value) for name, found in parse_flags(apart)[0].items()}
+
+
+def _is_attached(word: str) -> bool:
+    return word[:1] == "-" and word[1:2].isalpha() and word[2:].isdecimal()
+
+
+def _number(options: Mapping[str, str], *names: str) -> int | None:
+    text = next((options[name] for name in names if name in options), "")
+    return int(text) if text.isdecimal() and int(text) else None
+
+
+def _slurm(options: Mapping[str, str], environ: Mapping[str, str]) -> tuple[dict[str, str], int]:
+    """Return the variables of task 0 of ``srun`` (its manual, OUTPUT ENVIRONMENT VARIABLES), and tasks on its node."""
+    nodes = _number(options, "nodes", "N") or _number(environ, "SLURM_NNODES", "SLURM_JOB_NUM_NODES") or 1
+    each = _number(options, "ntasks_per_node") or _number(environ, "SLURM_NTASKS_PER_NODE")
+    tasks = _number(options, "ntasks", "n") or _number({} if each else environ, "SLURM_NTASKS") or nodes * (each or 1)
+    each = -(-tasks // nodes)
+    return {
+        **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID"), "0"),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(tasks)),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES"), str(nodes)),
+        "SLURM_TASKS_PER_NODE": str(each) if nodes == 1 else f"{each}(x{nodes})",
+        "SLURM_NTASKS_PER_NODE": str(each),
+        "SLURM_JOB_ID": environ.get("SLURM_JOB_ID", "1"),
+        "SLURM_JOB_NODELIST": environ.get("SLURM_JOB_NODELIST", "localhost"),
+        "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
+    }, each
+
+
+def _mpi(options: Mapping[str, str], _environ: Mapping[str, str]) -> tuple[dict[str, str], int]:
+    """Return the variables of rank 0 under Open MPI and MPICH, and the ranks on its machine."""
+    ranks = _number(options, "np", "n", "c")
+    if ranks is None:
+        raise InputError("mpirun starts as many ranks as its machines have slots: write -np N")
+    each = min(ranks, _number(options, "npernode", "N", "ppn", "perhost") or ranks)
+    return {
+        **dict.fromkeys(("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK"), "0"),
+        **dict.fromkeys(("OMPI_COMM_WORLD_SIZE", "OMPI_UNIVERSE_SIZE", "PMI_SIZE"), str(ranks)),
+        **dict.fromkeys(("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"), str(each)),
+        **dict.fromkeys(("PMI_RANK", "MPI_LOCALRANKID"), "0"),
+    }, each
+
+
+def _project(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return what puts a project's own environment first, as ``uv run`` does; none: it has not been made."""
+    for each in (folder, *folder.parents):
+        found = each / environ.get("UV_PROJECT_ENVIRONMENT", ".venv")
+        if (found / "bin").is_dir():
+            path = environ.get("PATH", os.defpath)
+            return {"PATH": f"{found / 'bin'}{os.pathsep}{path}", "VIRTUAL_ENV": str(found)}
+    return {}
