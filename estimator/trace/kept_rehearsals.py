@@ -104,6 +104,8 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     """Folders that modules are looked for in."""
     world_size: int = 1
     """Ranks of the program; what is told is of one of them."""
+    strategy: str = ""
+    """How its modules are spread over the ranks, as in a job file, or ``tensor``; empty: by the program itself."""
     groups: tuple[int, ...] = ()
     """Sizes of the process groups on GPUs that this rank belongs to."""
     multiplies: bool = True

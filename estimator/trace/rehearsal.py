@@ -205,7 +205,7 @@ def _rehearsed(
 ) -> Rehearsed:
     answer = found.answer
     if answer.world_size > 1:
-        job = msgspec.structs.replace(job, parallel=Parallel(strategy="ddp", data_replicate=answer.world_size))
+        job = msgspec.structs.replace(job, parallel=_parallel(answer))
     overhead = overhead_of(
         resolve_job(job),
         gpu,
@@ -217,6 +217,15 @@ def _rehearsed(
     budget = _budget(job, found, overhead, gpu)
     budget = replace(budget, assumptions=(*budget.assumptions, *notes))
     return Rehearsed(answer=answer, budget=budget, workspace_bytes=overhead.workspace)
+
+
+def _parallel(answer: RehearsalAnswer) -> Parallel:
+    """Return how a program is spread over its ranks; one that does it itself is taken for copies."""
+    if answer.strategy == "tensor":
+        return Parallel(tensor=answer.world_size)
+    if answer.strategy in ("", "ddp"):
+        return Parallel(strategy="ddp", data_replicate=answer.world_size)
+    return Parallel(strategy=answer.strategy, data_shard=answer.world_size)
 
 
 def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None) -> Budget:

@@ -29,6 +29,7 @@ from .handlers import is_caught
 from .libraries import build_without_weights
 from .missing_data import MissingData
 from .quantized import elements, keep_libraries_python, scales_of
+from .ranks import strategy_of
 from .stand_ins import Card, cuda_without_gpu
 from .uploads import keep_here
 
@@ -381,6 +382,7 @@ class Rehearsal:
             "versions": _versions(),
             **self._loaded,
             "world_size": gpus.ranks,
+            "strategy": strategy_of(self._called),
             "groups": gpus.groups,
             "multiplies": gpus.multiplies,
             "events": len(history.events),

@@ -22,10 +22,11 @@ from ..replaced import replaced
 from .fake_gpu import program_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from .fake_gpu import FakeGpus
 
+_STRATEGIES = {"DistributedDataParallel": "ddp", "FullyShardedDataParallel": "fsdp1", "FSDPModule": "fsdp2"}
 _ACCELERATE = ("accelerate.commands.accelerate_cli", "accelerate.commands.launch")
 
 
@@ -69,6 +70,24 @@ def _launch_with_accelerate(words: Sequence[str], gpus: FakeGpus) -> None:
 def _start_rank(words: Sequence[str], gpus: FakeGpus) -> None:
     """Start what a launcher gives Python."""
     start([word for at, word in enumerate(words) if at or word != "-u"], gpus)
+
+
+def strategy_of(modules: Iterable[Any]) -> str:
+    """Return how a program's modules are spread over ranks: ``ddp``, ``fsdp1``, ``fsdp2``, ``zero3``, ``tensor``, "".
+
+    Args:
+        modules: those that the program calls itself.
+    """
+    found: set[str] = set()
+    for module in modules:
+        for each in module.modules():
+            found.update(_STRATEGIES[kind.__name__] for kind in type(each).__mro__ if kind.__name__ in _STRATEGIES)
+            if hasattr(each, "zero_optimization_stage"):
+                found.add(f"zero{each.zero_optimization_stage()}")
+            if any(hasattr(parameter, "placements") for parameter in each.parameters(recurse=False)):
+                found.add("tensor")
+    found -= {"zero0"}
+    return next((each for each in ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "ddp", "tensor") if each in found), "")
 
 
 def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:

@@ -11,6 +11,7 @@ from slow_cases import quick_every
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.formula.rank_memory import communicator_bytes
 from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.settings import Parallel
 from vramtop.estimator.trace import isolated_run
 from vramtop.estimator.trace.rehearsal import python_command, rehearse
 
@@ -447,7 +448,7 @@ for step in range(6):
     size = 2 * 1024 * 512 * 4
     assert (peak.weights, peak.gradients, peak.optimizer) == (size, size, 2 * size)
     assert peak.communication - (0 if views else size) == 688 << 20  # of NCCL
-    assert found.answer.world_size == 16
+    assert found.budget.job.parallel == Parallel(strategy="ddp", data_replicate=16)
     assert not found.warnings
 
 
@@ -493,7 +494,7 @@ def test_fsdp2_holds_its_shards_and_gathers_a_layer_ahead(program, kind: str) ->
     assert (step.weights, step.gradients, step.optimizer) == (shards, shards, 2 * shards)
     gathered = whole // 2 if kind == "mixed" else whole
     assert backward.communication - step.communication >= gathered
-    assert found.answer.world_size == 4
+    assert found.budget.job.parallel == Parallel(strategy="fsdp2", data_shard=4)
     assert not found.warnings
 
 
@@ -543,7 +544,7 @@ def test_fsdp1_takes_what_two_real_ranks_take(program, line: str) -> None:
     name = program(FLAT)
     found = rehearse(["torchrun", "--nproc-per-node=2", name, "cuda", *words], python=sys.executable)
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name, *words, ranks=2), rel=0.01)
-    assert found.answer.world_size == 2
+    assert found.budget.job.parallel == Parallel(strategy="fsdp1", data_shard=2)
     assert not found.warnings
 
 
