@@ -47,6 +47,7 @@ _TOLD_SECONDS, _TOLD_CHARACTERS = 0.3, 80
 _LOCKED_SECONDS = 5.0
 _LEAST_AFTERWARDS = 10.0
 """Seconds since the start that a program has at least for what follows its steps; else twice what it took for them."""
+_FOLDER = str(Path(__file__).parent)
 _HOOKED = "_vramtop_labels_gradient"
 
 
@@ -151,7 +152,7 @@ class Rehearsal:
                     sys.stderr.write(end.code if isinstance(end.code, str) else f"exit code {end.code}\n")
                     self._finish("exit", code=end.code if isinstance(end.code, int) else 1)
             except BaseException as error:  # noqa: BLE001 - the program's own failure, which is told
-                traceback.print_exc()
+                traceback.print_exception(type(error), error, _own_part(error.__traceback__))
                 self._finish("error", error, code=1)
             threading._shutdown()  # type: ignore[attr-defined] # Python waits for the program's threads in the end
             failed = self._failed_threads[0] if self._failed_threads and not self._steps else None
@@ -421,6 +422,14 @@ def _is_end_of_epoch(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, EpochEnds):
         error = error.__cause__ or error.__context__
     return error is not None
+
+
+def _own_part(frames: Any) -> Any:
+    """Return a traceback from the program's first line on."""
+    part = frames
+    while part is not None and part.tb_frame.f_code.co_filename.startswith((_FOLDER, "<frozen runpy")):
+        part = part.tb_next
+    return frames if part is None else part
 
 
 def _last_line(error: BaseException) -> str:

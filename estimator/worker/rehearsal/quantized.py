@@ -54,13 +54,17 @@ def elements(parameter: Any) -> int:
 
 
 def scales_of(parameter: Any) -> Iterator[Any]:
-    """Yield the tensors with which a stored weight is scaled back: bitsandbytes' ``QuantState``, ``SCB``."""
+    """Yield a stored weight's other tensors: bitsandbytes' ``QuantState`` and ``SCB``, parts of a torchao tensor."""
     state = getattr(parameter, "quant_state", None)
     while state is not None:
         yield from (each for each in vars(state).values() if isinstance(each, FakeTensor))
         state = getattr(state, "state2", None)
     if isinstance(getattr(parameter, "SCB", None), FakeTensor):
         yield parameter.SCB
+    if hasattr(parameter, "__tensor_flatten__") and not isinstance(parameter, FakeTensor):
+        parts = [getattr(parameter, name) for name in parameter.__tensor_flatten__()[0]]
+        for part in parts:
+            yield from (part,) if isinstance(part, FakeTensor) else scales_of(part)
 
 
 def is_of_library(kinds: Any) -> bool:
@@ -155,27 +159,29 @@ def quantize(model: Any, quantizer: Any, dtype: Any, device_map: Any) -> None:
     quantized weights are on ``meta``; then each weight is read, quantized and set.
     """
     device = torch.device("cpu" if device_map == "cpu" else "cuda")
-    quantizer.preprocess_model(model=model, dtype=dtype, device_map=device_map, checkpoint_files=[], use_kernels=False)
+    quantizer.preprocess_model(
+        model=model, dtype=dtype, device_map=device_map, checkpoint_files=[""], use_kernels=False
+    )
     makes = getattr(quantizer, "create_quantized_param", None)  # transformers 4
     for path, module in list(model.named_modules()):
         for name, parameter in list(module._parameters.items()):
             full = f"{path}.{name}" if path else name
             if parameter is None:
                 continue
-            if parameter.device.type != "meta":
-                module._parameters[name] = torch.nn.Parameter(parameter.to(device), parameter.requires_grad)
-                continue
+            if parameter.device.type == "meta":
+                own = dtype if parameter.is_floating_point() else parameter.dtype
+                value = torch.empty(parameter.shape, dtype=own, device=device)
+            else:
+                value = parameter.detach().to(device)
             needs = getattr(quantizer, "param_needs_quantization", None) or quantizer.check_quantized_param
-            value = torch.empty(parameter.shape, dtype=dtype if parameter.is_floating_point() else parameter.dtype,
-                                device=device)  # fmt: skip
             is_quantized = needs(model, full) if makes is None else needs(model, value, full, {})
             if is_quantized and makes is not None:
                 makes(model, value, full, device, {}, [])
             elif is_quantized and not quantizer.pre_quantized:
-                made = quantizer.get_quantize_ops().convert({full: value}, full_layer_name=full, model=model)
-                _set(model, made)
+                convert = quantizer.get_quantize_ops().convert
+                _set(model, convert({full: value}, full_layer_name=full, model=model, missing_keys=set()))
             else:
-                module._parameters[name] = torch.nn.Parameter(value, requires_grad=False)
+                module._parameters[name] = torch.nn.Parameter(value, value.is_floating_point())
         for name, buffer in list(module._buffers.items()):
             if buffer is not None:
                 is_shape = buffer.device.type == "meta"

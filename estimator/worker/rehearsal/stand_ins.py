@@ -356,6 +356,14 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
             gpus.label((made,), "weights")
         return made
 
+    data = torch.Tensor.data
+
+    def set_data(self: Any, value: Any) -> None:
+        data.__set__(self, value)
+        self.constant = None
+        if getattr(value, "constant", None) is not None:
+            gpus.know(self, value.constant)
+
     parse = torch._C._nn._parse_to
 
     def parse_to(*args: Any, **kwargs: Any) -> Any:
@@ -381,6 +389,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield torch.nn.Parameter, "__new__", staticmethod(parameters.new)
     yield torch.nn.Module, "_apply", lambda self, fn, recurse=True: parameters.apply(self, fn, recurse)
     yield FakeTensor, "__deepcopy__", copied
+    yield FakeTensor, "data", property(data.__get__, set_data)
     yield FakeTensor, "device", property(gpus.device_of)
     yield FakeTensor, "is_cuda", property(lambda self: self.device.type == "cuda")
     yield FakeTensor, "is_cpu", property(lambda self: self.device.type == "cpu")

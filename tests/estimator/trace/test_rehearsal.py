@@ -1246,3 +1246,29 @@ for _ in range(3):
         groups = found.answer.groups
         assert sorted(groups) == ([8] if kind == "world" else [2, 4, 8])
     assert 0 < taken[0] < taken[1]
+
+
+MIXTURE = """
+import sys, torch
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+dev = sys.argv[1]
+model = Qwen3MoeForCausalLM(Qwen3MoeConfig(
+    vocab_size=500, hidden_size=128, intermediate_size=256, moe_intermediate_size=64, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=32, num_experts=8, num_experts_per_tok=2
+)).to(dev, torch.bfloat16)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    tokens = torch.randint(0, 500, (2, 128)).to(dev)
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_mixture_of_experts_takes_what_it_takes_on_the_cpu(program) -> None:
+    """Experts are grouped by a histogram of integers; norms are cast after they were filled with ones."""
+    pytest.importorskip("transformers")
+    name = program(MIXTURE)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.02)
+    assert not found.warnings
