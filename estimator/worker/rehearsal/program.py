@@ -237,7 +237,7 @@ class Rehearsal:
         named = [(name, each) for name, each in module.named_parameters() if not is_lazy(each)]
         self._names.update((id(each), name) for name, each in named)
         self._sizes.update((id(each), each.numel()) for _, each in named)
-        self.gpus.label((each for _, each in named), "weights", (name for name, _ in named))
+        self.gpus.label((_stored(each) for _, each in named), "weights", (name for name, _ in named))
 
     def _begin_steps(self) -> None:
         if not self._step:
@@ -281,6 +281,7 @@ class Rehearsal:
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         self._trained.update((id(each), each.numel()) for each in parameters if each.requires_grad)
         self.gpus.label((each.grad for each in parameters if each.grad is not None), "gradients")
+        self.gpus.label(parameters, "weights")  # ZeRO's master weights are in no module
         self._begin("optimizer step")
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -314,8 +315,8 @@ class Rehearsal:
         trained = {id(each) for each in own}
         for module in self._called:
             parameters = list(module.parameters())
-            if any(each.requires_grad and id(each) in trained for each in parameters):
-                own += [*parameters, *module.buffers()]
+            if any(each.requires_grad and (id(each) in trained or _is_zero(each)) for each in parameters):
+                own += [*map(_stored, parameters), *module.buffers()]
         self._own_sizes = {id(each): each.numel() for each in own if id(each) in self._sizes}
         self.gpus.keep_component("weights", own, "other_models")
         self.gpus.count_copies_of_weights()
@@ -415,3 +416,13 @@ def _versions() -> dict[str, str]:
             with contextlib.suppress(PackageNotFoundError):
                 found[name] = version(name)
     return found
+
+
+def _stored(parameter: Any) -> Any:
+    """Return what a parameter keeps: its shard under DeepSpeed's ZeRO 3 (``partition_parameters.py``)."""
+    return getattr(parameter, "ds_tensor", parameter)
+
+
+def _is_zero(parameter: Any) -> bool:
+    """Return True for one whose master weights DeepSpeed's ZeRO trains (``mixed_precision_linkage.py``)."""
+    return hasattr(parameter, "ds_tensor") or hasattr(parameter, "_hp_mapping")

@@ -58,7 +58,7 @@ def _launch_with_accelerate(words: Sequence[str], gpus: FakeGpus) -> None:
         _start_rank(command[1:], gpus)
 
     def deepspeed(_: Any) -> None:
-        raise NotImplementedError("vramtop cannot rehearse DeepSpeed's ZeRO yet")
+        raise NotImplementedError("accelerate launch for DeepSpeed cannot be rehearsed yet: write torchrun")
 
     args = launch.launch_command_parser().parse_args(words)
     gpus.count = max(gpus.count, (args.num_processes or 1) // (args.num_machines or 1))  # else it starts one process

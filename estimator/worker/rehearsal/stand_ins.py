@@ -250,6 +250,8 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # torch is built without CUDA; kernels ask for it
         torch._C._cuda_getCurrentRawStream = lambda device=None: 0
     yield from _accelerator(answers)
+    for name in ("range_push", "range_pop", "mark"):
+        yield torch.cuda.nvtx, name, nothing
     yield torch.backends.cuda, "is_built", lambda: True
     yield torch.backends.cudnn, "is_available", lambda: True
     yield torch.version, "cuda", torch.version.cuda or "12.8"
