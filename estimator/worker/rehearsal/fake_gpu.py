@@ -212,6 +212,8 @@ class FakeGpus(StorageTracker):
                 self._placed = self.current if device.index is None else device.index
                 kwargs = {**kwargs, "device": _CPU}
                 kwargs.pop("pin_memory", None)
+            elif device is not None and device.type == "meta":
+                self._placed = HOST
             elif self._copies_to is not None and not depth and func in _COPIES:
                 self._placed = self._copies_to
             else:
@@ -578,7 +580,7 @@ class FakeGpus(StorageTracker):
         if constant is not None:
             return func(constant)
         line, dtype = program_line(), args[0].dtype
-        asks_for_overflow = dtype == torch.bool and _asks_for_overflow(line)
+        asks_for_overflow = not dtype.is_floating_point and _asks_for_overflow(line)
         many = 0 if asks_for_overflow else self._count_alike(line)
         if many and self._is_told(args[0]):
             self.doubts.add(f"{line} reads values in a loop that only they end; after {MOST_ALIKE:,} turns it is ended")
@@ -591,6 +593,8 @@ class FakeGpus(StorageTracker):
                 word = "yes" if assumed else "no"
                 self.doubts.add(f"{line} branches on a value that is only known in a real run; {word} is assumed")
             return assumed != bool(many)
+        if asks_for_overflow:
+            return 0
         bounds = self.bounds_of(args[0])
         low, high = (0, 1) if bounds is None else map(int, bounds)
         assumed = max(low, min(1, high))

@@ -22,6 +22,8 @@ _LOADING = (
     "offload_state_dict", "output_loading_info", "quantization_config", "disable_mmap", "ignore_mismatched_sizes",
 )  # fmt: skip
 """What diffusers takes about how weights are read."""
+_IN_PLACE = ("fused_adam", "cpu_adam", "fused_lion", "cpu_lion", "cpu_adagrad")
+"""DeepSpeed's compiled optimizers, which change tensors in place and return nothing."""
 _FLASH = ("flash_attention_2", "flash_attention_3")
 
 
@@ -38,6 +40,7 @@ def build_without_weights() -> None:
         "timm.models._builder": _change_timm,
         "torchvision.extension": _define_torchvision,
         "peft.peft_model": _change_peft,
+        "deepspeed.ops.op_builder.builder": _change_deepspeed,
     }
     for name, change in changes.items():
         after_import(name, change)
@@ -62,6 +65,24 @@ def _change_peft(module: ModuleType) -> None:
         return load(model_id, *args, **kwargs) if has_file else {}
 
     module.load_peft_weights = load_peft_weights  # type: ignore[attr-defined]
+
+
+class _InPlace:
+    """A compiled module whose functions make and return nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+def _change_deepspeed(module: ModuleType) -> None:
+    """Compile no kernels for a GPU."""
+
+    def load(self: Any, verbose: bool = True) -> Any:
+        if self.NAME not in _IN_PLACE:
+            raise NotImplementedError(f"vramtop cannot rehearse the kernels {self.NAME} of DeepSpeed")
+        return _InPlace()
+
+    module.OpBuilder.load = load
 
 
 def _change_timm(module: ModuleType) -> None:

@@ -28,7 +28,7 @@ from .fake_gpu import FakeGpus, program_frames, program_line
 from .handlers import is_caught
 from .libraries import build_without_weights
 from .missing_data import MissingData
-from .quantized import elements, keep_libraries_python, scales_of
+from .quantized import elements, keep_libraries_python, tensors_behind
 from .ranks import strategy_of
 from .stand_ins import Card, cuda_without_gpu
 from .uploads import keep_here
@@ -250,8 +250,8 @@ class Rehearsal:
         self._sizes.update((id(each), elements(each)) for _, each in named)
         self.gpus.label((each for _, each in named), "weights", (name for name, _ in named))
         for name, each in named:
-            scales = list(scales_of(each))
-            self.gpus.label(scales, "weights", [name] * len(scales))
+            behind = list(tensors_behind(each))
+            self.gpus.label(behind, "weights", [name] * len(behind))
 
     def _begin_steps(self) -> None:
         if not self._step:
@@ -295,6 +295,7 @@ class Rehearsal:
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         self._trained.update((id(each), elements(each)) for each in parameters if each.requires_grad)
         self.gpus.label((each.grad for each in parameters if each.grad is not None), "gradients")
+        self.gpus.label(parameters, "weights")  # ZeRO's master weights are in no module
         self._begin("optimizer step")
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -339,8 +340,9 @@ class Rehearsal:
         trained = {id(each) for each in own}
         for module in self._called:
             parameters = list(module.parameters())
-            if any(each.requires_grad and id(each) in trained for each in parameters):
-                own += [*parameters, *module.buffers(), *(scale for each in parameters for scale in scales_of(each))]
+            if any(each.requires_grad and (id(each) in trained or _is_zero(each)) for each in parameters):
+                behind = (tensor for each in parameters for tensor in tensors_behind(each))
+                own += [*parameters, *module.buffers(), *behind]
         self._own_sizes = {id(each): elements(each) for each in own if id(each) in self._sizes}
         self.gpus.keep_component("weights", own, "other_models")
         self.gpus.count_copies_of_weights()
@@ -449,3 +451,8 @@ def _versions() -> dict[str, str]:
             with contextlib.suppress(PackageNotFoundError):
                 found[name] = version(name)
     return found
+
+
+def _is_zero(parameter: Any) -> bool:
+    """Return True for one whose master weights DeepSpeed's ZeRO trains (``mixed_precision_linkage.py``)."""
+    return hasattr(parameter, "ds_tensor") or hasattr(parameter, "_hp_mapping")

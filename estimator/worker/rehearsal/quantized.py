@@ -53,8 +53,14 @@ def elements(parameter: Any) -> int:
     return math.prod(shape) if shape is not None else int(parameter.numel())
 
 
-def scales_of(parameter: Any) -> Iterator[Any]:
-    """Yield a stored weight's other tensors: bitsandbytes' ``QuantState`` and ``SCB``, parts of a torchao tensor."""
+def tensors_behind(parameter: Any) -> Iterator[Any]:
+    """Yield the tensors in which a parameter is stored beside itself.
+
+    They are bitsandbytes' ``QuantState`` and ``SCB``, the parts of a torchao tensor, and the shard under DeepSpeed's
+    ZeRO 3 (``partition_parameters.py``).
+    """
+    if isinstance(getattr(parameter, "ds_tensor", None), FakeTensor):
+        yield parameter.ds_tensor
     state = getattr(parameter, "quant_state", None)
     while state is not None:
         yield from (each for each in vars(state).values() if isinstance(each, FakeTensor))
@@ -64,7 +70,7 @@ def scales_of(parameter: Any) -> Iterator[Any]:
     if hasattr(parameter, "__tensor_flatten__") and not isinstance(parameter, FakeTensor):
         parts = [getattr(parameter, name) for name in parameter.__tensor_flatten__()[0]]
         for part in parts:
-            yield from (part,) if isinstance(part, FakeTensor) else scales_of(part)
+            yield from (part,) if isinstance(part, FakeTensor) else tensors_behind(part)
 
 
 def is_of_library(kinds: Any) -> bool:

@@ -58,12 +58,9 @@ def _launch_with_accelerate(words: Sequence[str], gpus: FakeGpus) -> None:
         os.environ.update(variables)
         _start_rank(command[1:], gpus)
 
-    def deepspeed(_: Any) -> None:
-        raise NotImplementedError("vramtop cannot rehearse DeepSpeed's ZeRO yet")
-
     args = launch.launch_command_parser().parse_args(words)
     gpus.count = max(gpus.count, (args.num_processes or 1) // (args.num_machines or 1))  # else it starts one process
-    with replaced((launch, "simple_launcher", one_process), (launch, "deepspeed_launcher", deepspeed)):
+    with replaced((launch, "simple_launcher", one_process)):
         launch.launch_command(args)
 
 

@@ -266,6 +266,8 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         if not hasattr(torch._C, name):
             setattr(torch._C, name, answer)
     yield from _accelerator(answers)
+    for name in ("range_push", "range_pop", "mark"):
+        yield torch.cuda.nvtx, name, nothing
     yield torch.backends.cuda, "is_built", lambda: True
     yield torch.backends.cudnn, "is_available", lambda: True
     yield torch.version, "cuda", torch.version.cuda or "12.8"
