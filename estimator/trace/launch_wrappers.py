@@ -35,14 +35,14 @@ def without_wrappers(
         if words[0] == "env":
             del words[0]
         elif _is_assignment(words[0]):
-            given.update([words.pop(0).split("=", 1)])
+            given.update([_assigned(words.pop(0))])
         elif name == "uv" and words[1:2] == ["run"]:
             given.update(_project(environ, Path(folder or "").absolute()))
             words = ["python", *words[2:]] if words[2:3] == ["-m"] else words[_program(words, 2) :]
         elif name == "srun" or name in _MPI:
             at = _program(words, 1)
             before = words[1:at]
-            given.update(word.split("=", 1) for word in before if _is_assignment(word))
+            given.update(_assigned(word) for word in before if _is_assignment(word))
             variables, ranks = (_slurm if name == "srun" else _mpi)(_options(before), {**environ, **given})
             given.update(variables)
             words = words[at:]
@@ -53,6 +53,11 @@ def without_wrappers(
 
 def _is_assignment(word: str) -> bool:
     return "=" in word and word.partition("=")[0].isidentifier()
+
+
+def _assigned(word: str) -> tuple[str, str]:
+    name, _, value = word.partition("=")
+    return name, value
 
 
 def _program(words: list[str], start: int) -> int:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -75,8 +76,7 @@ def _launch_with_accelerate(words: Sequence[str], gpus: FakeGpus) -> None:
 
 def _launch_with_deepspeed(words: Sequence[str], gpus: FakeGpus) -> None:
     """Start rank 0 of the launcher ``deepspeed``, as ``launcher/launch.py`` does on each node (0.19)."""
-    from deepspeed.launcher import runner
-
+    runner = import_module(_DEEPSPEED)
     args = runner.parse_args(list(words))
     named = [each for each in args.include.partition("@")[0].partition(":")[2].split(",") if each]
     ranks = args.num_gpus if args.num_gpus > 0 else len(named) or gpus.count
