@@ -48,8 +48,12 @@ DEFAULT_SECONDS = 600.0
 NO_TORCH = "cannot import torch"
 """Part of what the program that rehearses says in a Python without torch."""
 _PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
-_LAUNCHING_MODULES = {"torchrun": "torch.distributed.run", "accelerate": "accelerate.commands.accelerate_cli"}
-_LAUNCHERS = ("deepspeed", "horovodrun", "ray")
+_LAUNCHING_MODULES = {
+    "torchrun": "torch.distributed.run",
+    "accelerate": "accelerate.commands.accelerate_cli",
+    "deepspeed": "deepspeed.launcher.runner",
+}
+_LAUNCHERS = ("horovodrun", "ray")
 _MAX_ANSWER_BYTES, _MAX_PROGRESS_BYTES = 2**27, 200
 """The program may write anything where its answer is looked for."""
 _KEPT_BY = {
@@ -470,8 +474,8 @@ def python_command(
 
     Args:
         command: ``[NAME=VALUE ...] python [FLAG ...] FILE|-m MODULE|-c CODE ARGUMENT...``, an executable file of
-            Python's (a console script), or ``accelerate launch`` or ``torchrun``, which start rank 0 in it; ``uv
-            run``, ``srun`` or ``mpirun`` may stand before it.
+            Python's (a console script), or ``accelerate launch``, ``torchrun`` or ``deepspeed``, which start rank 0 in
+            it; ``uv run``, ``srun`` or ``mpirun`` may stand before it.
         environ: the environment; ``PATH`` counts.
         python: the interpreter, instead of the command's.
         folder: that it is started in; None: the current one.

@@ -10,6 +10,7 @@ import contextlib
 import os
 import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -28,12 +29,15 @@ if TYPE_CHECKING:
 
 _STRATEGIES = {"DistributedDataParallel": "ddp", "FullyShardedDataParallel": "fsdp1", "FSDPModule": "fsdp2"}
 _ACCELERATE = ("accelerate.commands.accelerate_cli", "accelerate.commands.launch")
+_DEEPSPEED = "deepspeed.launcher.runner"
 
 
 def start(words: Sequence[str], gpus: FakeGpus) -> None:
     """Run a program as Python does: ``FILE ARGS``, ``-m MODULE ARGS`` or ``-c CODE ARGS``."""
     if words[0] == "-m" and words[1] in _ACCELERATE:
         _launch_with_accelerate(words[3:] if words[2:3] == ["launch"] else words[2:], gpus)
+    elif words[0] == "-m" and words[1] == _DEEPSPEED:
+        _launch_with_deepspeed(words[2:], gpus)
     elif words[0] == "-m":
         sys.argv = list(words[1:])
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python does
@@ -58,10 +62,29 @@ def _launch_with_accelerate(words: Sequence[str], gpus: FakeGpus) -> None:
         os.environ.update(variables)
         _start_rank(command[1:], gpus)
 
+    several_processes = launch.deepspeed_launcher
+
+    def deepspeed(args: Any) -> None:
+        if args.num_machines > 1 and args.deepspeed_multinode_launcher != "standard":
+            raise NotImplementedError("write --deepspeed_multinode_launcher standard: a rehearsal starts no other node")
+        several_processes(args)
+
     args = launch.launch_command_parser().parse_args(words)
     gpus.count = max(gpus.count, (args.num_processes or 1) // (args.num_machines or 1))  # else it starts one process
-    with replaced((launch, "simple_launcher", one_process)):
+    with replaced((launch, "simple_launcher", one_process), (launch, "deepspeed_launcher", deepspeed)):
         launch.launch_command(args)
+
+
+def _launch_with_deepspeed(words: Sequence[str], gpus: FakeGpus) -> None:
+    """Start rank 0 of the launcher ``deepspeed``, as ``launcher/launch.py`` does on each node (0.19)."""
+    runner = import_module(_DEEPSPEED)
+    args = runner.parse_args(list(words))
+    named = [each for each in args.include.partition("@")[0].partition(":")[2].split(",") if each]
+    ranks = args.num_gpus if args.num_gpus > 0 else len(named) or gpus.count
+    gpus.count = max(gpus.count, ranks)
+    os.environ.update(_environment_of_rank_0(ranks, max(1, args.num_nodes)))
+    own = [] if args.no_local_rank else ["--local_rank=0"]
+    _start_rank([*["-m"] * args.module, args.user_script, *own, *args.user_args], gpus)
 
 
 def _start_rank(words: Sequence[str], gpus: FakeGpus) -> None:

@@ -597,6 +597,50 @@ def test_zero_holds_its_shards(program, stage: int, offload: bool) -> None:
     assert found.answer.world_size == 4
 
 
+@pytest.mark.parametrize(
+    ("flags", "ranks", "words"),
+    quick_every(
+        3,
+        [
+            ("--num_gpus 4", 4, ["--local_rank=0", "x"]),
+            ("--include localhost:1,3 --no_local_rank", 2, ["x"]),
+            ("--num_nodes 2 --num_gpus 4", 8, ["--local_rank=0", "x"]),
+        ],
+    ),
+)
+def test_deepspeed_starts_rank_0(program, flags: str, ranks: int, words: list[str]) -> None:
+    Path("deepspeed/launcher").mkdir(parents=True)
+    program("", "deepspeed/__init__.py")
+    program("", "deepspeed/launcher/__init__.py")
+    text = """
+import argparse
+def parse_args(args):
+    parser = argparse.ArgumentParser()
+    for name in ("num_gpus", "num_nodes"):
+        parser.add_argument("--" + name, type=int, default=-1)
+    parser.add_argument("--include", default="")
+    for name in ("module", "no_local_rank"):
+        parser.add_argument("--" + name, action="store_true")
+    parser.add_argument("user_script")
+    parser.add_argument("user_args", nargs=argparse.REMAINDER)
+    return parser.parse_args(args)
+"""
+    program(text, "deepspeed/launcher/runner.py")
+    name = program(f"""
+import sys, torch
+assert sys.argv[1:] == {words}
+torch.distributed.init_process_group("nccl")
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).cuda())
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    net(torch.ones(2, 8, device="cuda")).sum().backward()
+    optimizer.step()
+""")
+    line = ["env", f"PYTHONPATH={Path.cwd()}", "deepspeed", *flags.split(), name, "x"]
+    python = str(Path(sys.prefix, "bin", "python"))  # the preloaded one takes no PYTHONPATH
+    assert rehearse(line, python=python).answer.world_size == ranks
+
+
 def test_the_program_finds_the_gpu_that_is_asked_for_and_its_own_memory(program) -> None:
     text = """
 import torch
@@ -646,7 +690,7 @@ def test_commands_of_python_are_understood(tmp_path: Path, monkeypatch: pytest.M
         ("mpirun python train.py", "write -np N"),
         ("srun -n 2 tool train.py", "no Python program is found after srun"),
         ("uv run --with x tool", "no Python program is found after uv run"),
-        ("deepspeed train.py", "starts several processes"),
+        ("horovodrun train.py", "starts several processes"),
         ("./nopython train.py", r"there is no \./nopython"),
     ):
         with pytest.raises(InputError, match=sentence):
