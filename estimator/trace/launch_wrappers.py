@@ -13,6 +13,8 @@ from ..readers.source.evidence import parse_flags
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_PROJECTS = ("uv", "poetry", "pdm", "rye")
+"""Tools whose ``run`` takes the Python of the project's own environment."""
 _MPI = ("mpirun", "mpiexec", "orterun")
 
 
@@ -36,7 +38,7 @@ def without_wrappers(
             del words[0]
         elif _is_assignment(words[0]):
             given.update([_assigned(words.pop(0))])
-        elif name == "uv" and words[1:2] == ["run"]:
+        elif name in _PROJECTS and words[1:2] == ["run"]:
             given.update(_project(environ, Path(folder or "").absolute()))
             words = ["python", *words[2:]] if words[2:3] == ["-m"] else words[_program(words, 2) :]
         elif name == "srun" or name in _MPI:
@@ -123,7 +125,7 @@ def _mpi(options: Mapping[str, str], _environ: Mapping[str, str]) -> tuple[dict[
 
 
 def _project(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return what puts a project's own environment first, as ``uv run`` does; none: it has not been made."""
+    """Return what puts a project's own environment first, as ``uv run`` and others do; none: it has not been made."""
     for each in (folder, *folder.parents):
         found = each / environ.get("UV_PROJECT_ENVIRONMENT", ".venv")
         if (found / "bin").is_dir():

@@ -707,6 +707,7 @@ def test_the_python_of_a_project_or_launcher_runs_the_program(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     for line, python in (
         ("uv run python train.py", "python"),
+        ("poetry run python train.py", "python"),
         (".venv/bin/torchrun train.py", "python3"),
         ("uv run --no-sync torchrun train.py", "python3"),
         (f"{folder}/accelerate launch train.py", "python"),
