@@ -18,6 +18,7 @@ import msgspec
 
 from ..budget import ComponentName
 from ..isolation.seen import LISTED, UNKNOWN, USED, signature
+from ..job.settings import Parallel
 from .isolated_run import Report
 from .traced_step import StepSummary
 from .worker_pool import cache_file, code_digest, read_cached, write_cached
@@ -104,8 +105,8 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     """Folders that modules are looked for in."""
     world_size: int = 1
     """Ranks of the program; what is told is of one of them."""
-    strategy: str = ""
-    """How its modules are spread over the ranks, as in a job file, or ``tensor``; empty: by the program itself."""
+    parallel: Parallel = Parallel()
+    """Spread of the program over its ranks."""
     groups: tuple[int, ...] = ()
     """Sizes of the process groups on GPUs that this rank belongs to."""
     multiplies: bool = True

@@ -1,4 +1,4 @@
-"""What stands before a program on a launch line: variables, ``uv run``, ``srun``, ``mpirun``; rank 0 is what runs."""
+"""Wrappers of a program on a launch line, of which rank 0 runs: variables, ``uv run``, ``srun``, ``mpirun``."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from ..isolation.protocol import VARIABLE
 from ..job.gpu_catalogue import find_gpu
 from ..job.job import Job
 from ..job.resolved_job import resolve_job
-from ..job.settings import Parallel, Program
+from ..job.settings import Program
 from . import kept_rehearsals
 from .allocator_report import allocator_settings
 from .isolated_run import IsolatedRun
@@ -209,7 +209,7 @@ def _rehearsed(
 ) -> Rehearsed:
     answer = found.answer
     if answer.world_size > 1:
-        job = msgspec.structs.replace(job, parallel=_parallel(answer))
+        job = msgspec.structs.replace(job, parallel=answer.parallel)
     overhead = overhead_of(
         resolve_job(job),
         gpu,
@@ -221,15 +221,6 @@ def _rehearsed(
     budget = _budget(job, found, overhead, gpu)
     budget = replace(budget, assumptions=(*budget.assumptions, *notes))
     return Rehearsed(answer=answer, budget=budget, workspace_bytes=overhead.workspace)
-
-
-def _parallel(answer: RehearsalAnswer) -> Parallel:
-    """Return how a program is spread over its ranks; one that does it itself is taken for copies."""
-    if answer.strategy == "tensor":
-        return Parallel(tensor=answer.world_size)
-    if answer.strategy in ("", "ddp"):
-        return Parallel(strategy="ddp", data_replicate=answer.world_size)
-    return Parallel(strategy=answer.strategy, data_shard=answer.world_size)
 
 
 def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None) -> Budget:

@@ -266,11 +266,11 @@ def labels_of_fsdp1(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
 
     reduce = _runtime_utils._post_backward_hook
 
-    def post_backward(state: Any, handle: Any, *unused: Any) -> Any:
+    def post_backward(state: Any, handle: Any, flat_param: Any = None, *unused: Any) -> Any:
         component = "communication" if state._sync_gradients else "gradients"
         tracker.label((handle.flat_param.grad,), component)
         with tracker.labelling(component):
-            result = reduce(state, handle, *unused)
+            result = reduce(state, handle, flat_param, *unused)
         tracker.label((getattr(handle.flat_param, "_saved_grad_shard", None),), "gradients")
         return result
 

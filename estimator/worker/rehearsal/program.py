@@ -29,7 +29,7 @@ from .handlers import is_caught
 from .libraries import build_without_weights
 from .missing_data import MissingData
 from .quantized import elements, keep_libraries_python, tensors_behind
-from .ranks import strategy_of
+from .ranks import parallel_of
 from .stand_ins import Card, cuda_without_gpu
 from .uploads import keep_here
 
@@ -385,7 +385,7 @@ class Rehearsal:
             "versions": _versions(),
             **self._loaded,
             "world_size": gpus.ranks,
-            "strategy": strategy_of(self._called),
+            "parallel": parallel_of(self._called, gpus.ranks),
             "groups": gpus.groups,
             "multiplies": gpus.multiplies,
             "events": len(history.events),

@@ -92,12 +92,15 @@ def _start_rank(words: Sequence[str], gpus: FakeGpus) -> None:
     start([word for at, word in enumerate(words) if at or word != "-u"], gpus)
 
 
-def strategy_of(modules: Iterable[Any]) -> str:
-    """Return how a program's modules are spread over ranks: ``ddp``, ``fsdp1``, ``fsdp2``, ``zero3``, ``tensor``, "".
+def parallel_of(modules: Iterable[Any], ranks: int) -> dict[str, Any]:
+    """Return how a program is spread over its ranks, as in a job file; one that does it itself is taken for copies.
 
     Args:
         modules: those that the program calls itself.
+        ranks: of the program.
     """
+    if ranks < 2:
+        return {}
     found: set[str] = set()
     for module in modules:
         for each in module.modules():
@@ -106,8 +109,10 @@ def strategy_of(modules: Iterable[Any]) -> str:
                 found.add(f"zero{each.zero_optimization_stage()}")
             if any(hasattr(parameter, "placements") for parameter in each.parameters(recurse=False)):
                 found.add("tensor")
-    found -= {"zero0"}
-    return next((each for each in ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "ddp", "tensor") if each in found), "")
+    shards = next((each for each in ("zero1", "zero2", "zero3", "fsdp1", "fsdp2") if each in found), None)
+    if shards is not None:
+        return {"strategy": shards, "data_shard": ranks}
+    return {"tensor": ranks} if found == {"tensor"} else {"strategy": "ddp", "data_replicate": ranks}
 
 
 def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:

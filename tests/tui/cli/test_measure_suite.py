@@ -17,7 +17,7 @@ from waiting import until
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
+from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild, installed_packages
 from vramtop.estimator.trace.interpreters import Interpreter
 from vramtop.estimator.trace.measure import MeasuredRank, MeasuredStep, OutOfMemory, Place, StepPeak
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
@@ -66,6 +66,18 @@ def table(tmp_path: Path) -> Path:
     path = tmp_path / "suite.toml"
     path.write_text(TABLE)
     return path
+
+
+@pytest.fixture
+def without_bitsandbytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let bitsandbytes not be installed."""
+
+    def without(*args: Any, **kwargs: Any) -> InstalledPackages:
+        found = installed_packages(*args, **kwargs)
+        versions = {name: number for name, number in found.versions.items() if name != "bitsandbytes"}
+        return msgspec.structs.replace(found, versions=versions)
+
+    monkeypatch.setattr("vramtop.tui.cli.measuring.suite.installed_packages", without)
 
 
 @pytest.fixture
@@ -138,6 +150,7 @@ def test_an_unknown_part_names_those_that_there_are(measured: Suite) -> None:
     assert "--part 3: no such part; the suite has 1 (steps), 2 (others)" in complaint
 
 
+@pytest.mark.usefixtures("without_bitsandbytes")
 def test_a_suite_is_predicted_without_a_gpu(measured: Suite) -> None:
     code, found, progress = measured("--predict", "--method", "formula")
     assert code == 0
@@ -146,6 +159,7 @@ def test_a_suite_is_predicted_without_a_gpu(measured: Suite) -> None:
     assert "not installed: bitsandbytes (needed by 1 job)" in progress
 
 
+@pytest.mark.usefixtures("without_bitsandbytes")
 def test_a_suite_on_the_cpu_keeps_every_row_and_goes_on_where_it_stopped(measured: Suite, tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     code, first, progress = measured("--cpu", "--part", "1", "--out", str(out))
