@@ -256,3 +256,37 @@ def test_xformers_attention_takes_what_torchs_own_takes(program, attention: str,
         torchs += "(q, k, v))).view(4, 8, 1024, 64).transpose(1, 2)"
     same = rehearse([sys.executable, program(ATTENTION.format(imports="", attention=torchs))])
     assert found.allocated_bytes == pytest.approx(same.allocated_bytes, rel=0.01)
+
+
+def test_a_librarys_own_parameters_and_python_kernels_run_as_they_are(program) -> None:
+    """As bitsandbytes defines them: a class of parameters that moves itself, and a kernel for CUDA in Python."""
+    text = """
+import torch
+class Packed(torch.nn.Parameter):
+    def __new__(cls, data, moved=False):
+        made = torch.Tensor._make_subclass(cls, data, False)
+        made.moved = moved
+        return made
+    def to(self, *args, **kwargs):
+        return Packed(super().to(*args, **kwargs), True)
+torch.library.define("packs::unpack", "(Tensor packed) -> Tensor")
+@torch.library.register_fake("packs::unpack")
+def _(packed):
+    return packed.new_empty(2 * packed.numel())
+@torch.library.register_kernel("packs::unpack", "cuda")
+def _(packed):
+    work = torch.empty(4 * packed.numel(), device=packed.device)
+    assert packed.data_ptr() and work.is_cuda
+    return torch.empty(2 * packed.numel(), device=packed.device)
+packed = Packed(torch.zeros(1024, dtype=torch.uint8)).to("cuda")
+assert isinstance(packed, Packed) and packed.moved and packed.is_cuda and packed.dtype == torch.uint8
+before = torch.cuda.memory_allocated()
+unpacked = torch.ops.packs.unpack(packed)
+assert (torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()) == (before + 24 * 1024, before + 8 * 1024)
+weight = torch.nn.Parameter(torch.zeros(2048, device="cuda"))
+optimizer = torch.optim.SGD([weight], 0.1)
+for _ in range(3):
+    (weight * unpacked).sum().backward()
+    optimizer.step()
+"""
+    assert rehearse([sys.executable, program(text)]).answer.steps[0].steps == 3
