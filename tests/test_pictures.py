@@ -59,7 +59,7 @@ def test_pictures_are_those_that_the_program_draws_now(drawn_with: str, tmp_path
     check_versions(["textual", *(["torch", "transformers"] if drawn_with == "step" else [])])
     script = SCRIPTS / ("make_recording.py" if drawn_with == "tour" else "make_pictures.py")
     command = [sys.executable, script, "--folder", tmp_path, *names]
-    subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, timeout=600, stdout=subprocess.DEVNULL)
     drawn = sorted(path.name for path in tmp_path.iterdir())
     assert drawn == sorted(["tour.cast", "tour.svg"] if drawn_with == "tour" else [f"{name}.svg" for name in names])
     for name in drawn:

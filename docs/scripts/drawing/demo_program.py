@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from vramtop.tui.background.latest_only_task import EstimateFunction
 
 
+_TURNS = 4
+
+
 class Player:
     """A source that plays snapshots up to a second that others choose."""
 
@@ -95,14 +98,14 @@ class Program:
 
     async def settled(self, seconds: float = 0.8) -> None:
         """Wait until the screen has been the same for some time, in which the program had its turns."""
-        shown, same = self.screen(), 0
-        while same < 10 * seconds:
+        shown, since, turns = self.screen(), time.monotonic(), 0
+        while turns < _TURNS or time.monotonic() - since < seconds:
             await self.pilot.pause(0.1)
+            turns += 1
             for field in self.app.screen.query(Input):
                 field.cursor_blink = False
-            now = self.screen()
-            same = same + 1 if now == shown else 0
-            shown = now
+            if (now := self.screen()) != shown:
+                shown, since, turns = now, time.monotonic(), 0
 
     def screen(self) -> Screen:
         """Return what the terminal shows."""
