@@ -1,4 +1,4 @@
-"""Wrappers of a program on a launch line, of which rank 0 runs: variables, ``uv run``, ``srun``, ``mpirun``."""
+"""Finds the program behind ``uv run``, ``srun``, ``mpirun`` and variables, and what they give its rank 0."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _mpi(options: Mapping[str, str], _environ: Mapping[str, str]) -> tuple[dict[
 
 
 def _project(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return what puts a project's own environment first, as ``uv run`` and others do; none: it has not been made."""
+    """Return the variables that activate a project's own environment, as ``uv run`` does; empty: it has none."""
     for each in (folder, *folder.parents):
         found = each / environ.get("UV_PROJECT_ENVIRONMENT", ".venv")
         if (found / "bin").is_dir():

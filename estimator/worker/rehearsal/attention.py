@@ -42,22 +42,22 @@ def flash_attn_varlen_func(q: Any, k: Any, v: Any, *settings: Any, **named: Any)
 
 
 def flash_attn_qkvpacked_func(qkv: Any, *settings: Any, **named: Any) -> Any:
-    """Attention whose three inputs are in one tensor."""
+    """Attention with query, key and value in one tensor."""
     return flash_attn_func(*qkv.unbind(2), *settings, **named)
 
 
 def flash_attn_kvpacked_func(q: Any, kv: Any, *settings: Any, **named: Any) -> Any:
-    """Attention whose keys and values are in one tensor."""
+    """Attention with key and value in one tensor."""
     return flash_attn_func(q, *kv.unbind(2), *settings, **named)
 
 
 def flash_attn_varlen_qkvpacked_func(qkv: Any, *settings: Any, **named: Any) -> Any:
-    """Attention over packed sequences whose three inputs are in one tensor."""
+    """Attention over packed sequences, with query, key and value in one tensor."""
     return flash_attn_varlen_func(*qkv.unbind(1), *settings, **named)
 
 
 def flash_attn_varlen_kvpacked_func(q: Any, kv: Any, *settings: Any, **named: Any) -> Any:
-    """Attention over packed sequences whose keys and values are in one tensor."""
+    """Attention over packed sequences, with key and value in one tensor."""
     return flash_attn_varlen_func(q, *kv.unbind(1), *settings, **named)
 
 

@@ -27,7 +27,7 @@ _RISE = frozenset(
 )  # fmt: skip
 """Operators whose results do not fall where an argument rises."""
 _RISE_FROM_ZERO = frozenset(("bitwise_and", "bitwise_or", "mul", "prod"))
-"""Operators that do so where all arguments are 0 or 1."""
+"""Operators whose results do not fall where an argument rises, if all arguments are 0 or 1."""
 _FALL = frozenset(("bitwise_not", "logical_not", "rsub", "neg", "lt", "le"))
 _EQUAL = {"eq": False, "ne": True}
 _BOUNDED = _RISE | _RISE_FROM_ZERO | _FALL | _EQUAL.keys()
@@ -104,5 +104,5 @@ def _called(func: Any, args: Any, kwargs: Any, values: list[Any]) -> Any:
 
 
 def is_bounded(tensor: Any) -> bool:
-    """Return True for a fake tensor of booleans or integers, which may have bounds."""
+    """Return True for a fake tensor of booleans or integers: only their bounds are tracked."""
     return type(tensor) is FakeTensor and not (tensor.is_floating_point() or tensor.is_complex())

@@ -30,6 +30,20 @@ _FLUSHED_BYTES = 256 << 20
 Source: triton 3.9, ``backends/nvidia/driver.py`` (``get_empty_cache_for_benchmark``)."""
 
 
+class NoLibrary:
+    """A compiled library whose functions do nothing."""
+
+    compiled_with_cuda = True  # for bitsandbytes
+
+    def __getattr__(self, name: str) -> Any:
+        def nothing(*_: Any, **__: Any) -> int:
+            return 0
+
+        return nothing
+
+    __getitem__ = __getattr__
+
+
 def change_triton(gpus: FakeGpus, card: Card) -> None:
     """Let Triton find a GPU on which its kernels do nothing, once the program imports it."""
 

@@ -504,7 +504,7 @@ class FakeGpus(StorageTracker):
         self._note()
 
     def _refuse(self, size: int) -> None:
-        """Raise torch's error where the GPU has no room for an allocation and the program is ready for that."""
+        """Raise ``OutOfMemoryError`` if an allocation exceeds the GPU's memory and the program handles that error."""
         if self.refused is None or not is_caught(program_frames(sys._getframe(1))):
             return
         try:

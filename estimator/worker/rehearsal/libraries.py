@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .custom_kernels import NoLibrary
 from .imports import after_import
 from .quantized import quantize, quantizer_of
 
@@ -67,20 +68,13 @@ def _change_peft(module: ModuleType) -> None:
     module.load_peft_weights = load_peft_weights  # type: ignore[attr-defined]
 
 
-class _InPlace:
-    """A compiled module whose functions make and return nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: None
-
-
 def _change_deepspeed(module: ModuleType) -> None:
     """Compile no kernels for a GPU."""
 
     def load(self: Any, verbose: bool = True) -> Any:
         if self.NAME not in _IN_PLACE:
             raise NotImplementedError(f"vramtop cannot rehearse the kernels {self.NAME} of DeepSpeed")
-        return _InPlace()
+        return NoLibrary()
 
     module.OpBuilder.load = load
 

@@ -1,4 +1,4 @@
-"""Data that is not there: the program's failure names it, or synthetic items stand in for it.
+"""Replaces data sets that are not on this machine by synthetic items, or lets the program's failure name them.
 
 Columns of a data set on the hub are not known without it. It gets those of the usual ones that the program's source
 names; what is in them has the sizes that the user gives. Images of torchvision's known sets have their own sizes.

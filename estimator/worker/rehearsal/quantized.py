@@ -15,6 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
+from .custom_kernels import NoLibrary
 from .imports import after_import
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def elements(parameter: Any) -> int:
 
 
 def tensors_behind(parameter: Any) -> Iterator[Any]:
-    """Yield the tensors in which a parameter is stored beside itself.
+    """Yield the other tensors that hold a parameter's values.
 
     They are bitsandbytes' ``QuantState`` and ``SCB``, the parts of a torchao tensor, and the shard under DeepSpeed's
     ZeRO 3 (``partition_parameters.py``).
@@ -92,25 +93,11 @@ def as_fake_tensors(values: Any) -> Iterator[None]:
             each.__class__ = kind
 
 
-class _NoLibrary:
-    """A native library whose functions do nothing."""
-
-    compiled_with_cuda = True
-
-    def __getattr__(self, name: str) -> Any:
-        def nothing(*_: Any, **__: Any) -> int:
-            return 0
-
-        return nothing
-
-    __getitem__ = __getattr__
-
-
 def keep_libraries_python(gpus: FakeGpus) -> None:
     """Let libraries that quantize run without their native code, once they are imported."""
 
     def no_library(module: ModuleType) -> None:
-        module.lib = _NoLibrary()  # type: ignore[attr-defined]
+        module.lib = NoLibrary()  # type: ignore[attr-defined]
 
     def managed_memory(module: ModuleType) -> None:
         pages = 0
