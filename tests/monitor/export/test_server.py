@@ -165,7 +165,7 @@ def _served_name(url: str, files: TlsFiles, **client: Any) -> str:
         context.load_cert_chain(**client)
     with (
         socket.create_connection(_place(url), timeout=30) as plain,
-        context.wrap_socket(plain, server_hostname=_place(url)[0]) as connection,
+        context.wrap_socket(plain, server_hostname=_place(url)[0], suppress_ragged_eofs=False) as connection,
     ):
         connection.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
         assert b"200 OK" in connection.recv(100)
