@@ -77,6 +77,9 @@ def test_the_whole_suite_runs_on_the_cpu_and_is_gone_on_with(parts: tuple[Part, 
     assert len(programs) == sum(len(part.programs) for part in parts)
     lines = {(name, line["name"]): line for name, figures in programs.items() for line in figures}
     assert {line for (_, line), figures in lines.items() if "error" in figures} <= NOT_ON_A_CPU
+    calls = [line for (name, _), line in lines.items() if name.startswith("cuDNN") and "call" in line]
+    assert {line["call"] for line in calls} == {"forward", "input", "weight"}
+    assert len(calls) > 1000
     assert lines["attach", "once"]["listed"] is True
     assert lines["attach", "attach, batch too small"]["status"] == "over"
     assert lines["attach", "attach, batch too large"]["status"] == "under"
