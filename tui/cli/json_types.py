@@ -155,6 +155,15 @@ class ModelsJson(Versioned):
     """The models, family by family."""
 
 
+class ProgramJson(Versioned):
+    """The training script that a described job stands for."""
+
+    command: str
+    """The command that starts it."""
+    script: str
+    """Its text."""
+
+
 # The JSON of ``vramtop explain`` and ``vramtop snapshot``.
 
 

@@ -27,6 +27,7 @@ from .parsing.parser import (
 COMMANDS = {
     "estimate": "predict a training job's memory, by phase and component",
     "fit": "check whether a job fits on these GPUs now, or on others",
+    "program": "print the training script that a described job stands for",
     "wait": "wait until a job fits on this machine, then start it",
     "preflight": "check everything a job needs before it starts",
     "models": "list the built-in models with parameters and bytes",

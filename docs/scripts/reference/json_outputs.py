@@ -30,6 +30,7 @@ from vramtop.tui.cli.json_types import (
     ModelsJson,
     OnceJson,
     PreflightJson,
+    ProgramJson,
     RecordingHeadJson,
     RecordJson,
     ReportJson,
@@ -104,6 +105,9 @@ OUTPUTS = {
         kind=ModelsJson,
         title="Models that are built in",
         commands=("vramtop models --json", "vramtop models WORD --json"),
+    ),
+    "program": Output(
+        kind=ProgramJson, title="The script that a job stands for", commands=("vramtop program JOB --json",)
     ),
     "rehearse-compare": Output(
         kind=ComparisonJson,

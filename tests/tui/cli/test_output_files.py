@@ -44,6 +44,7 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "report --plots": lambda path: run("report", "history", "--out", "-", "--plots", str(path.parent), "--overwrite"),
     "record file": lambda path: RecordingWriter(path, overwrite=True),
     "rehearse --out": lambda path: rehearse._write(SimpleNamespace(out=str(path)), {}),  # type: ignore[arg-type]
+    "program --out": lambda path: run("program", "gpt2", "--out", str(path)),
     "measure --out": write_results,
     "history --export": lambda path: run("history", "--export", str(path)),
     "export --textfile": lambda path: TextFile(path, SimpleNamespace(encode=lambda: (b"x", ""))).write(),  # type: ignore[arg-type]

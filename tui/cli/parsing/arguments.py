@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .parser import (
     JOB_USAGE,
     add_alert_arguments,
+    add_described_job_arguments,
     add_estimate_arguments,
     add_host_arguments,
     add_host_memory_argument,
@@ -223,6 +224,22 @@ def _estimate(parser: "Parser") -> None:
 """
     add_estimate_arguments(parser)
     add_verbose_argument(parser)
+
+
+def _program(parser: "Parser") -> None:
+    parser.usage = JOB_USAGE.format("program")
+    parser.examples = """\
+  vramtop program llama-3.1-8b --lora --bf16
+  vramtop program job.toml --out train.py
+  vramtop rehearse -- python train.py
+"""
+    parser.epilog = (
+        "The script uses the real libraries (transformers, peft, bitsandbytes), with random weights and batches, so "
+        "nothing is downloaded. Comments mark the settings that the job leaves open."
+    )
+    add_described_job_arguments(parser)
+    text = "Write the script into this file instead."
+    parser.add_argument("--out", metavar="FILE", help=text)
 
 
 def _preflight(parser: "Parser") -> None:
@@ -502,6 +519,7 @@ def _completion(parser: "Parser") -> None:
 
 ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "estimate": _estimate,
+    "program": _program,
     "fit": add_fit_arguments,
     "wait": add_wait_arguments,
     "preflight": _preflight,

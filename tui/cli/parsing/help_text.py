@@ -182,6 +182,7 @@ OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
         ExitCode.CANNOT_TELL: "with --once: no current readings, for example without a driver",
     },
     "estimate": {ExitCode.DONE: "estimated", ExitCode.CANNOT_TELL: "the job cannot be estimated"},
+    "program": {ExitCode.DONE: "written", ExitCode.CANNOT_TELL: "no script stands for the job"},
     "fit": _FIT,
     "wait": {
         **_FIT,
@@ -277,7 +278,7 @@ _USUAL = {
 """Flags of vramtop itself that its short help has."""
 _USUAL_OF_EVERY_COMMAND = {"--json", "--python"}
 _GROUPS = {
-    "before launch": ("fit", "estimate", "models", "wait", "preflight", "rehearse", "measure"),
+    "before launch": ("fit", "estimate", "program", "models", "wait", "preflight", "rehearse", "measure"),
     "while it runs": ("attach", "run", "record", "serve", "export"),
     "afterwards": ("explain", "report"),
     "vramtop itself": ("doctor", "config"),

@@ -198,12 +198,17 @@ class _Python(argparse.Action):
         namespace.pythons = [*getattr(namespace, "pythons", ()), values]
 
 
-def add_estimate_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the machine, the job with all of its settings, and the method of the estimate."""
+def add_described_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the machine, and the job with all of its settings."""
     from ...job.flags import add_job_arguments
 
     _add_machine_arguments(parser)
     add_job_arguments(parser)
+
+
+def add_estimate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the machine, the job with all of its settings, and the method of the estimate."""
+    add_described_job_arguments(parser)
     add_method_argument(parser)
     add_rehearse_argument(parser)
 

@@ -1,0 +1,465 @@
+"""Training script of a described job, as a user of transformers would write it.
+
+It has the real libraries' names: transformers' ``Trainer`` and ``TrainingArguments`` (5.23), peft, bitsandbytes. The
+model is built from its config, so its weights are random, and its batches are random items on the host.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from ..common.errors import CannotTellError
+from ..job.job import Job
+from ..job.resolved_job import ResolvedJob, resolve_job
+from ..job.rules.optimizers.table import OPTIMIZERS
+from ..model.find_config import ResolvedModel
+
+_WIDTH = 88
+_DTYPES = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}
+_NOT_IN_CONFIG = frozenset(
+    (
+        *("model_type", "architectures", "auto_map", "transformers_version", "quantization_config", "_name_or_path"),
+        *("_attn_implementation", "attn_implementation", "dtype", "torch_dtype"),
+    )
+)
+"""Fields of a config.json that the script says elsewhere, or that say where the weights came from."""
+_TRAINER_OPTIMIZERS = frozenset(
+    (
+        *("adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "adafactor", "sgd", "adagrad", "rmsprop"),
+        *("adamw_bnb_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "lion_32bit", "lion_8bit", "paged_lion_8bit"),
+    )
+)
+"""Names of ``TrainingArguments(optim=...)`` that need no argument for the memory that the job's row counts."""
+_STEPS = 10
+_MODELS = (
+    *("causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification"),
+    *("question-answering", "multiple-choice", "image-classification", "audio-classification"),
+)
+"""Tasks whose batches the script can make."""
+
+
+# Auto classes of transformers for the tasks of job files.
+
+
+_HEADLESS_CLASSES = {"feature-extraction": "AutoModel", "backbone": "AutoBackbone"}
+_SPELLINGS = {
+    "lm": "LM",
+    "ctc": "CTC",
+    "rnnt": "RNNT",
+    "tdt": "TDT",
+    "seq2seq": "Seq2Seq",
+    "pretraining": "PreTraining",
+    "xvector": "XVector",
+}
+
+
+def auto_class_name(task: str) -> str:
+    """Return the auto class's name: ``AutoModelForCausalLM`` for ``causal-lm``."""
+    return _HEADLESS_CLASSES.get(task) or "AutoModelFor" + "".join(
+        _SPELLINGS.get(word, word.capitalize()) for word in task.split("-")
+    )
+
+
+# The script.
+
+
+def training_script(
+    job: Job, model: ResolvedModel, *, stated: Collection[str] | None = None, file: str = "train.py"
+) -> str:
+    """Return the script.
+
+    Args:
+        job: a job that trains, with what it leaves to its framework.
+        model: its config.
+        file: name under which it is started.
+        stated: keys of the job that somebody gave; None: all that differ from their defaults. What was left out gets a
+            comment.
+
+    Raises:
+        CannotTellError: no such script stands for the job; the sentence names the setting.
+    """
+    resolved = resolve_job(job)
+    for sentence in _refused(resolved, model):
+        raise CannotTellError(f"no program can be written for this job yet: {sentence}")
+    return _Script(resolved, model, stated, file).text()
+
+
+def start_command(job: Job, file: str) -> str:
+    """Return the command that starts the script on the job's ranks."""
+    ranks = job.parallel.world_size
+    return f"python {file}" if ranks == 1 else f"torchrun --nproc-per-node {ranks} {file}"
+
+
+def _refused(job: ResolvedJob, model: ResolvedModel) -> Iterator[str]:
+    """Yield what a script has no place for yet."""
+    training, parallel = job.training, job.parallel
+    split = parallel.tensor * parallel.pipeline * parallel.context * parallel.expert > 1
+    own_types = parallel.param_dtype or parallel.reduce_dtype or parallel.cpu_offload == "optimizer"
+    in_backward = training.optimizer_class is not None or training.optimizer_in_backward
+    reasons = {
+        f"it trains with {training.framework}, whose own command is its program": not job.framework.trainer,
+        "it generates text (training.mode)": not job.trains,
+        f"the task {job.model.task} needs batches of its own": job.model.task not in _MODELS,
+        "its model is code of its own": model.code is not None or not model.config,
+        "it holds other models, or generates text while it trains": job.rollout is not None or job.job.other_models,
+        "its modules are placed by a device map": job.job.parallel.device_map is not None,
+        "it splits layers, stages, sequences or experts over GPUs": split,
+        f"the loss {training.loss} is that of another trainer": training.loss not in ("full", "fused-linear"),
+        "its examples are pairs": training.sequences_per_example > 1,
+        "Megatron-FSDP has no setting in the Trainer": job.strategy.megatron_fsdp,
+        "the Trainer steps after the backward pass, with an optimizer that it knows": in_backward,
+        "the Trainer has no setting for activations on the host": training.activation_offload,
+        "the Trainer has no setting for FSDP's own types, or an optimizer on the host": job.strategy.fsdp and own_types,
+        "accelerate makes units of embedding and head too": parallel.fsdp_units == "blocks",
+        "int4 weights come from a checkpoint": job.quantization == "int4",
+        "the Trainer checkpoints whole blocks": training.activation_checkpointing == "selective",
+    }
+    yield from (sentence for sentence, applies in reasons.items() if applies)
+
+
+class _Script:
+    """A script, put together part by part."""
+
+    def __init__(self, job: ResolvedJob, model: ResolvedModel, stated: Collection[str] | None, file: str) -> None:
+        self._file = file
+        self._job = job
+        self._model = model
+        self._stated = stated
+        self._imports = {"torch", "transformers.AutoConfig", "transformers.Trainer", "transformers.TrainingArguments"}
+
+    def text(self) -> str:
+        """Return it."""
+        parts = [
+            self._config(),
+            self._built(),
+            self._quantized(),
+            self._adapters(),
+            self._trainable(),
+            self._data(),
+            self._training(),
+        ]
+        body = "\n\n".join("\n".join(lines) for each in parts if (lines := list(each)))
+        return f"{self._head()}\n\n{self._import_lines()}\n\n{body}\n"
+
+    def _head(self) -> str:
+        job = self._job.job
+        lines = [
+            f'"""The program that the job {job.label!r} stands for. Its weights and its batches are random.',
+            "",
+            f"    {start_command(job, self._file)}",
+            '"""',
+        ]
+        return "\n".join(lines)
+
+    def _import_lines(self) -> str:
+        modules: dict[str, set[str]] = {}
+        for each in self._imports:
+            module, _, name = each.rpartition(".")
+            modules.setdefault(module, set()).add(name)
+        plain = [f"import {name}" for name in sorted(modules.pop("", ()))]
+        return "\n".join(plain + [f"from {each} import {', '.join(sorted(modules[each]))}" for each in sorted(modules)])
+
+    def _comment(self, key: str, why: str = "") -> str:
+        """Return a comment for a setting that nobody gave."""
+        if self._stated is None or key in self._stated:
+            return ""
+        return f"  # not set{f': {why}' if why else ''}"
+
+    def _config(self) -> Iterator[str]:
+        fields = {key: value for key, value in self._model.config.items() if key not in _NOT_IN_CONFIG}
+        yield "config = AutoConfig.for_model("
+        yield f"    {_literal(self._model.config['model_type'])},"
+        for key, value in fields.items():
+            yield f"    {key}={_literal(value, 4)},"
+        yield ")"
+
+    def _built(self) -> Iterator[str]:
+        name = auto_class_name(self._job.model.task)
+        self._imports.add(f"transformers.{name}")
+        dtype = _DTYPES[self._job.precision.name if self._job.precision.half_weights else "fp32"]
+        yield f"model = {name}.from_config("
+        yield "    config,"
+        yield f"    dtype={dtype},{self._comment('training.precision', 'the type of the checkpoint')}"
+        yield f"    attn_implementation={_literal(self._job.model.attention)},"
+        yield ")"
+        if self._job.model.task in ("sequence-classification", "multiple-choice"):
+            yield "config.pad_token_id = config.pad_token_id or 0"
+
+    def _quantized(self) -> Iterator[str]:
+        job = self._job
+        if job.lora is None or job.quantization is None:
+            return
+        self._imports |= {"bitsandbytes"}
+        four = job.quantization != "int8"
+        sizes = "layer.in_features, layer.out_features, bias=layer.bias is not None"
+        if four:
+            layer, weight, kind = "Linear4bit", "Params4bit", "quant_type"
+            options = {"compress_statistics": job.quantization == "nf4-double", kind: "nf4"}
+            storage = {"quant_storage": "torch.bfloat16"} if job.strategy.fsdp else {}
+            made = [f"compute_dtype={self._compute()}", *_keywords({**options, **storage})]
+            given = _keywords({**options, **storage, "module": "made"})
+        else:
+            layer, weight = "Linear8bitLt", "Int8Params"
+            made = given = ["has_fp16_weights=False"]
+        yield "# the frozen linear layers as from_pretrained(quantization_config=...) makes them"
+        yield "head = model.get_output_embeddings()"
+        yield "for name, layer in list(model.named_modules()):"
+        yield "    if isinstance(layer, torch.nn.Linear) and layer is not head:"
+        yield f"        made = bitsandbytes.nn.{layer}("
+        yield f"            {sizes},"
+        yield f"            {', '.join(made)},"
+        yield "        )"
+        yield f"        made.weight = bitsandbytes.nn.{weight}("
+        yield "            layer.weight.data, requires_grad=False,"
+        yield f"            {', '.join(given)},"
+        yield "        )"
+        yield "        made.bias = layer.bias"
+        yield "        model.set_submodule(name, made)"
+        yield f"model.is_loaded_in_{'4' if four else '8'}bit = True"
+        yield f"model = model.to({self._device()})"
+        if job.adapters.prepared == "all":
+            self._imports.add("peft.prepare_model_for_kbit_training")
+            comment = self._comment("lora.kbit_preparation", "peft's documentation does so")
+            yield f"model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False){comment}"
+
+    def _device(self) -> str:
+        if self._job.parallel.world_size == 1:
+            return '"cuda"'
+        self._imports.add("os")
+        return "f\"cuda:{os.environ['LOCAL_RANK']}\""
+
+    def _compute(self) -> str:
+        return _DTYPES[self._job.precision.name.partition("-")[0]]
+
+    def _adapters(self) -> Iterator[str]:
+        job, lora = self._job, self._job.lora
+        if lora is None:
+            return
+        self._imports |= {"peft.LoraConfig", "peft.get_peft_model"}
+        targets = "all-linear" if lora.targets == "all-linear" else list(lora.targets)
+        yield "adapters = LoraConfig("
+        yield f"    r={lora.rank},{self._comment('lora.rank')}"
+        yield f"    target_modules={_literal(targets)},{self._comment('lora.targets')}"
+        if job.adapters.dropout:
+            yield f"    lora_dropout={job.adapters.dropout},{self._comment('lora.dropout')}"
+        task = _PEFT_TASKS.get(job.model.task)
+        if task is not None:
+            yield f"    task_type={_literal(task)},"
+        elif job.trainable is not None:
+            yield f"    modules_to_save={self._trained_modules()},"
+        yield ")"
+        sixteen = job.adapters.dtype in ("bf16", "fp16")
+        yield f"model = get_peft_model(model, adapters{', autocast_adapter_dtype=False' if sixteen else ''})"
+
+    def _trained_modules(self) -> str:
+        rules = self._job.trainable
+        assert rules is not None  # noqa: S101 - asked by the caller
+        self._imports.add("re")
+        pattern = "|".join(rule for rule, trains in rules.rules if trains)
+        return f"sorted({{n.rpartition('.')[0] for n, _ in model.named_parameters() if re.search({pattern!r}, n)}})"
+
+    def _trainable(self) -> Iterator[str]:
+        rules = self._job.trainable
+        if rules is None or self._job.lora is not None:
+            return
+        self._imports.add("re")
+        yield "for name, parameter in model.named_parameters():"
+        yield f"    parameter.requires_grad_({rules.otherwise})"
+        for rule, trains in rules.rules:
+            yield f"    if re.search({rule!r}, name):"
+            yield f"        parameter.requires_grad_({trains})"
+
+    def _data(self) -> Iterator[str]:
+        job, training = self._job, self._job.training
+        length, task = training.sequence_length, job.model.task
+        comment = self._comment("training.sequence_length")
+        config = self._model.config
+        if task == "image-classification":
+            size = config.get("image_size", 224)
+            height, width = size if isinstance(size, (list, tuple)) else (size, size)
+            shape = f"{config.get('num_channels', 3)}, {height}, {width}"
+            yield f'item = {{"pixel_values": torch.rand({shape}), "labels": 0}}'
+        elif task == "audio-classification":
+            yield f'item = {{"input_values": torch.randn({length}), "labels": 0}}{comment}'
+        elif config.get("model_type") in _ENCODER_DECODERS or task in ("causal-lm", "masked-lm", "seq2seq-lm"):
+            yield f"tokens = torch.randint(2, config.get_text_config().vocab_size, ({length},)){comment}"
+            yield 'item = {"input_ids": tokens, "labels": tokens}'
+        elif task == "multiple-choice":
+            yield f'item = {{"input_ids": torch.ones(4, {length}, dtype=torch.long), "labels": 0}}{comment}'
+        else:
+            yield f"tokens = torch.ones({length}, dtype=torch.long){comment}"
+            labels = {
+                "token-classification": '"labels": torch.zeros_like(tokens)',
+                "question-answering": '"start_positions": 0, "end_positions": 0',
+            }
+            yield f'item = {{"input_ids": tokens, {labels.get(task, chr(34) + "labels" + chr(34) + ": 0")}}}'
+
+    def _training(self) -> Iterator[str]:
+        yield "arguments = TrainingArguments("
+        for line in self._arguments():
+            yield f"    {line}"
+        yield ")"
+        each = self._job.job.global_batch
+        optimizer = self._optimizer_class()
+        if optimizer is not None:
+            self._imports.add(optimizer[0].rpartition(".")[0])
+            yield f"optimizer = {optimizer[0]}, {_literal(dict(optimizer[1]))}"
+        own = "" if optimizer is None else ", optimizer_cls_and_kwargs=optimizer"
+        yield f"trainer = Trainer(model, arguments, train_dataset=[item] * {each * _STEPS}{own})"
+        yield "trainer.train()"
+
+    def _arguments(self) -> Iterator[str]:
+        job, training = self._job, self._job.training
+        yield '"output",'
+        yield f"max_steps={_STEPS},"
+        yield f"per_device_train_batch_size={training.micro_batch},{self._comment('training.micro_batch')}"
+        if training.gradient_accumulation > 1:
+            yield f"gradient_accumulation_steps={training.gradient_accumulation},"
+        if job.precision.name.endswith("-mixed") or job.adapters.autocasts:
+            yield f"{job.precision.name.partition('-')[0]}=True,{self._comment('training.precision')}"
+        if self._optimizer_class() is None:
+            yield f"optim={_literal(self._optimizer())},{self._comment('training.optimizer', 'the default')}"
+        if training.activation_checkpointing == "full":
+            comment = self._comment("training.activation_checkpointing")
+            yield f"gradient_checkpointing=True,{comment}"
+            yield 'gradient_checkpointing_kwargs={"use_reentrant": False},'
+        if training.compile:
+            yield "torch_compile=True,"
+        if job.fused_kernels:
+            yield "use_liger_kernel=True,"
+        yield from self._parallel()
+        yield 'save_strategy="no",'
+        yield "report_to=[],"
+
+    def _parallel(self) -> Iterator[str]:
+        job, parallel = self._job, self._job.parallel
+        if job.strategy.deepspeed:
+            yield from self._deepspeed()
+        elif job.strategy.fsdp:
+            yield from self._fsdp()
+        elif parallel.gradient_as_bucket_view:
+            yield "ddp_gradient_as_bucket_view=True,"
+
+    def _fsdp(self) -> Iterator[str]:
+        job, parallel = self._job, self._job.parallel
+        settings: dict[str, Any] = {"version": 2 if job.strategy.fsdp2 else 1}
+        if job.strategy.fsdp2:
+            settings["reshard_after_forward"] = parallel.reshard_after_forward
+        else:
+            settings["reshard_after_forward"] = _FSDP1_SHARDING[parallel.sharding]
+            prefetch = parallel.fsdp_backward_prefetch or "pre"
+            settings["backward_prefetch"] = "no_prefetch" if prefetch == "none" else f"backward_{prefetch}"
+        if parallel.fsdp_min_unit_parameters:
+            settings |= {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": parallel.fsdp_min_unit_parameters}
+        elif parallel.fsdp_units == "model":
+            settings["auto_wrap_policy"] = "NO_WRAP"
+        elif parallel.fsdp_wrap_classes:
+            settings["transformer_layer_cls_to_wrap"] = list(parallel.fsdp_wrap_classes)
+        if parallel.original_parameters is not None:
+            settings["use_orig_params"] = parallel.original_parameters
+        if parallel.limit_all_gathers is not None:
+            settings["limit_all_gathers"] = parallel.limit_all_gathers
+        if parallel.cpu_offload == "all":
+            settings["cpu_offload"] = True
+        yield "fsdp=True,"
+        yield f"fsdp_config={_literal(settings, 4)},"
+        if job.strategy.fsdp2 and parallel.data_replicate > 1:
+            self._imports.add("accelerate.ParallelismConfig")
+            sizes = f"dp_replicate_size={parallel.data_replicate}, dp_shard_size={parallel.data_shard}"
+            yield f"parallelism_config=ParallelismConfig({sizes}),"
+
+    def _deepspeed(self) -> Iterator[str]:
+        job = self._job
+        stage: dict[str, Any] = {"stage": job.strategy.zero_stage}
+        if job.offloads_optimizer:
+            stage["offload_optimizer"] = {"device": "cpu"}
+        if job.offloads_weights:
+            stage["offload_param"] = {"device": "cpu"}
+        names = {
+            "reduce_bucket": "reduce_bucket_size",
+            "allgather_bucket": "allgather_bucket_size",
+            "overlap_comm": "overlap_comm",
+            "prefetch_bucket": "stage3_prefetch_bucket_size",
+            "max_live_parameters": "stage3_max_live_parameters",
+            "max_reuse_distance": "stage3_max_reuse_distance",
+            "persistence_threshold": "stage3_param_persistence_threshold",
+            "sub_group": "sub_group_size",
+        }
+        stage |= {names[key]: value for key in names if (value := getattr(job.zero, key)) is not None}
+        settings: dict[str, Any] = {"zero_optimization": stage}
+        settings |= dict.fromkeys(("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto")
+        settings |= {key: {"enabled": "auto"} for key in ("bf16", "fp16")}
+        yield f"deepspeed={_literal(settings, 4)},"
+
+    def _optimizer(self) -> str | None:
+        row = OPTIMIZERS[self._job.training.optimizer]
+        return next((name for name in row.trainer_names if name in _TRAINER_OPTIMIZERS), None)
+
+    def _optimizer_class(self) -> tuple[str, Mapping[str, Any]] | None:
+        """Return the class and its arguments where no name of the Trainer's says them."""
+        rules = self._job.optimizer
+        if self._optimizer() is not None and not self._job.training.optimizer_options:
+            return None
+        if rules.torch_class is None:
+            raise CannotTellError(
+                f"no program can be written for this job yet: the Trainer has no setting for {rules.name}"
+            )
+        given = {name: value for name, value in rules.options.items() if value}
+        return re.sub(":", ".", rules.torch_class), {**given, **rules.torch_options}
+
+
+def _keywords(options: Mapping[str, Any]) -> list[str]:
+    """Return keyword arguments; names of torch's and of the script's are written as they are."""
+    names = ("torch.", "made")
+    written = ((key, value, isinstance(value, str) and value.startswith(names)) for key, value in options.items())
+    return [f"{key}={value if is_name else _literal(value)}" for key, value, is_name in written]
+
+
+def _literal(value: Any, indent: int = 0) -> str:
+    """Return a value as it is written in Python; what is too long for a line has one line for each item."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, (list, tuple, Mapping)) or not value:
+        return repr(value)
+    pad = " " * (indent + 4)
+    if isinstance(value, Mapping):
+        items = [f"{_literal(key)}: {_literal(each, indent + 4)}" for key, each in value.items()]
+        opened, closed = "{", "}"
+    else:
+        items = [_literal(each, indent + 4) for each in value]
+        opened, closed = "[", "]"
+    line = f"{opened}{', '.join(items)}{closed}"
+    if len(line) + indent < _WIDTH - 24 and "\n" not in line:
+        return line
+    if not isinstance(value, Mapping) and all(isinstance(each, (int, float, str)) for each in value):
+        return opened + "\n" + "\n".join(_filled(items, pad)) + "\n" + " " * indent + closed
+    return opened + "\n" + "".join(f"{pad}{each},\n" for each in items) + " " * indent + closed
+
+
+def _filled(items: list[str], pad: str) -> Iterator[str]:
+    """Yield lines of short items, as many as a line holds."""
+    line = pad
+    for each in items:
+        if len(line) + len(each) > _WIDTH and line != pad:
+            yield line.rstrip()
+            line = pad
+        line += f"{each}, "
+    yield line.rstrip()
+
+
+_FSDP1_SHARDING = {
+    "full": "full_shard",
+    "grad_op": "shard_grad_op",
+    "hybrid": "hybrid_shard",
+    "hybrid_grad_op": "hybrid_shard_zero2",
+    "none": "no_shard",
+}
+_PEFT_TASKS = {
+    "causal-lm": "CAUSAL_LM",
+    "seq2seq-lm": "SEQ_2_SEQ_LM",
+    "sequence-classification": "SEQ_CLS",
+    "token-classification": "TOKEN_CLS",
+    "question-answering": "QUESTION_ANS",
+}
+_ENCODER_DECODERS = ("t5", "bart", "mbart", "pegasus")

@@ -1,0 +1,125 @@
+"""The program that a described job stands for: what it says, that it runs, and that it takes what the job takes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.program.training_script import start_command, training_script
+from vramtop.estimator.trace.rehearsal import rehearse
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 512,
+    "vocab_size": 4096,
+}
+BATCH = {"micro_batch": 2, "sequence_length": 128}
+FSDP = {"strategy": "fsdp2", "data_shard": 4}
+CHECKPOINTED = {"activation_checkpointing": "full", "gradient_accumulation": 2}
+
+
+def job_of(**tables: Any) -> Job:
+    model = {"config": LLAMA, **tables.pop("model", {})}
+    training = {**BATCH, **tables.pop("training", {})}
+    return job_from_mapping({"model": model, "training": training, **tables}, where="job")
+
+
+def script_of(job: Job, **options: Any) -> str:
+    return training_script(job, resolve_model(job.model), **options)
+
+
+JOBS = {
+    "weights in bf16": job_of(training={"precision": "bf16"}),
+    "autocast and checkpoints": job_of(training={"precision": "bf16-mixed", **CHECKPOINTED}),
+    "adapters": job_of(training={"precision": "bf16"}, lora={"rank": 8, "targets": "all-linear", "dropout": 0.1}),
+    "a class of torch's": job_of(training={"precision": "fp32", "optimizer": "sgd-momentum"}),
+    "classes of sequences": job_of(training={"precision": "fp32"}, model={"task": "sequence-classification"}),
+    "FSDP2 over four GPUs": job_of(training={"precision": "bf16-mixed"}, parallel=FSDP),
+}
+
+
+QUICK = ("adapters",)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in JOBS]
+)
+def test_its_rehearsal_allocates_what_a_traced_step_of_the_job_does(name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = JOBS[name]
+    Path("train.py").write_text(script_of(job), encoding="utf-8")
+    command = start_command(job, "train.py").replace("python", sys.executable, 1).split()
+    if command[0] == "torchrun":
+        command[:1] = [sys.executable, "-m", "torch.distributed.run"]
+    gpu = find_gpu("h100-80gb")
+    rehearsed, traced = rehearse(command, gpu=gpu).budget, estimate(job, method="traced", gpu=gpu)
+    assert rehearsed.peak.allocated_bytes == pytest.approx(traced.peak.allocated_bytes, rel=0.002)
+    assert rehearsed.peak.phase == traced.peak.phase
+    assert rehearsed.model.trainable_parameters == traced.model.trainable_parameters
+
+
+def test_it_runs_as_it_is_printed(tmp_path: Path) -> None:
+    text = script_of(job_of(training={"precision": "bf16", "sequence_length": 16, **CHECKPOINTED}, lora={"rank": 4}))
+    (tmp_path / "train.py").write_text(text, encoding="utf-8")
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "train_runtime" in done.stdout
+
+
+def test_what_was_left_open_has_a_comment() -> None:
+    job = job_of(lora={"rank": 8})
+    text = script_of(job, stated={"training.sequence_length", "lora.rank"})
+    lines = {line.strip() for line in text.splitlines()}
+    assert "r=8," in lines
+    assert 'target_modules=["q_proj", "v_proj"],  # not set' in lines
+    assert "per_device_train_batch_size=2,  # not set" in lines
+    assert not [line for line in lines if line.startswith("tokens = ") and "not set" in line]
+    assert "not set" not in script_of(job)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"training": {"framework": "torchtitan"}}, "torchtitan"),
+        ({"training": {"mode": "inference"}}, "generates text"),
+        ({"parallel": {"tensor": 2}}, "over GPUs"),
+        ({"training": {"optimizer": "muon"}}, "muon"),
+    ],
+)
+def test_a_job_without_a_program_is_refused_by_the_setting(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(CannotTellError, match=f"no program can be written for this job yet: .*{said}"):
+        script_of(job_of(**changes))
+
+
+@pytest.mark.parametrize("sharding", ["fsdp1", "fsdp2", "zero3", "ddp"])
+def test_each_strategy_has_its_settings_and_its_launcher(sharding: str) -> None:
+    ranks = {"data_replicate": 4} if sharding == "ddp" else {"data_shard": 4}
+    job = job_of(parallel={"strategy": sharding, **ranks}, lora={"rank": 8, "quantization": "nf4"})
+    text = script_of(job)
+    compile(text, "train.py", "exec")
+    assert max(map(len, text.splitlines())) <= 120
+    assert start_command(job, "train.py") == "torchrun --nproc-per-node 4 train.py"
+    assert ("fsdp_config=" in text, "deepspeed=" in text) == (sharding.startswith("fsdp"), sharding == "zero3")
+    assert ("quant_storage=torch.bfloat16" in text) == sharding.startswith("fsdp")

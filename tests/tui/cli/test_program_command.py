@@ -1,0 +1,42 @@
+"""``vramtop program``: the script on the screen, in a file and as JSON."""
+
+from pathlib import Path
+
+import pytest
+from json_schemas import valid_json
+
+from vramtop.tui.cli.main import main
+
+
+def test_the_script_is_printed_written_or_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["program", "llama-3.2-1b", "--lora", "8", "--ddp", "2"]
+    assert main(words) == 0
+    script = capsys.readouterr().out
+    assert "    r=8,\n" in script
+    assert "per_device_train_batch_size=1,  # not set" in script
+
+    assert main([*words, "--out", "t.py"]) == 0
+    assert capsys.readouterr().out == "t.py is written; start it with: torchrun --nproc-per-node 2 t.py\n"
+    written = Path("t.py").read_text(encoding="utf-8")
+    assert written == script.replace("train.py", "t.py")
+
+    assert main([*words, "--json"]) == 0
+    found = valid_json("program", capsys.readouterr().out)
+    assert found == {"schema": 1, "command": "torchrun --nproc-per-node 2 train.py", "script": script}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["gpt2", "--framework", "torchtitan"], 3, "it trains with torchtitan"),
+        (["--", "python", "-c", "pass"], 2, ""),
+        (["gpt2", "--out", "absent/t.py"], 2, "--out absent/t.py: No such file or directory"),
+    ],
+)
+def test_what_has_no_script_is_a_sentence(
+    words: list[str], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["program", *words]) == code
+    assert said in capsys.readouterr().err

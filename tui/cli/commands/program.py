@@ -1,0 +1,46 @@
+"""``vramtop program JOB``: print the training script that a described job stands for."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from vramtop.estimator.common.errors import ExitCode, InputError
+from vramtop.estimator.common.private_files import write_private
+from vramtop.estimator.model.checkpoint import job_of_model
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.program.training_script import start_command, training_script
+
+from ...draw.text_output import detect_output
+from ...job.load_job import load_from_options
+from ..json_text import json_text
+
+_NAME = "train.py"
+
+
+def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    """Print the script; exit code 0.
+
+    Raises:
+        InputError: the job is a program already, or the file cannot be written.
+        CannotTellError: no script stands for the job.
+    """
+    loaded = load_from_options(options, launch)
+    if loaded.job.program is not None:
+        raise InputError(f"{loaded.job.label} is a program already; vramtop program writes one for a described job")
+    model = resolve_model(loaded.job.model)
+    job = job_of_model(loaded.job, model)
+    file = options.out or _NAME
+    script, command = training_script(job, model, stated=loaded.stated, file=file), start_command(job, file)
+    if options.out:
+        try:
+            write_private(Path(options.out), script.encode())
+        except OSError as error:
+            raise InputError(f"--out {options.out}: {error.strerror}") from None
+    if options.json:
+        print(json_text({"schema": 1, "command": command, "script": script}), flush=True)
+    elif options.out:
+        output = detect_output(ascii_only=options.ascii)
+        print(output.text(f"{options.out} is written; start it with: {command}"), flush=True)
+    else:
+        print(script, end="", flush=True)
+    return ExitCode.DONE
