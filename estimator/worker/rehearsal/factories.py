@@ -133,8 +133,13 @@ def materialize(self: Any, shape: Any, device: Any = None, dtype: Any = None) ->
     data = torch.empty(shape, device=device or like.device, dtype=dtype or like.dtype)
     kind = self.cls_to_become
     made = kind(data, self.requires_grad) if kind is torch.nn.Parameter else data
-    self.__class__, self.__dict__ = type(made), made.__dict__
-    torch._C._swap_tensor_impl(self, made)  # ``swap_tensors`` refuses tensors that a table of fake ones refers to
+    become(self, made)
+
+
+def become(tensor: Any, made: Any) -> None:
+    """Turn a tensor into another, which nobody else has: ``swap_tensors`` refuses some that fake ones' tables know."""
+    tensor.__class__, tensor.__dict__ = type(made), made.__dict__
+    torch._C._swap_tensor_impl(tensor, made)
 
 
 def moves_lazy(tensor: Any, fn: Any) -> bool:

@@ -19,7 +19,7 @@ from ..step.cuda_autocast import cuda_autocast
 from ..step.forward_pass import cuda_kernels
 from .attention import change_attention
 from .custom_kernels import change_triton, registered_kernels
-from .factories import factories, materialize, numbered, types_on_gpu
+from .factories import become, factories, materialize, numbered, types_on_gpu
 from .fake_gpu import MAX_KNOWN_VALUES, Parameters
 from .graphs import cuda_graphs
 from .kernels import recurrent_layers
@@ -361,10 +361,19 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     data = torch.Tensor.data
 
     def set_data(self: Any, value: Any) -> None:
+        if not isinstance(value, FakeTensor):
+            value = gpus.on_host(value)
         data.__set__(self, value)
         self.constant = None
-        if getattr(value, "constant", None) is not None:
+        if value.constant is not None:
             gpus.know(self, value.constant)
+
+    def become_fake(self: Any, value: Any) -> None:
+        """Set the data of a tensor on the host to what is on a GPU, for which C++ would keep the tensor's type."""
+        if type(self) is torch.Tensor and isinstance(value, FakeTensor):
+            become(self, value.detach())
+        else:
+            data.__set__(self, value)
 
     parse = torch._C._nn._parse_to
 
@@ -392,6 +401,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield torch.nn.Module, "_apply", lambda self, fn, recurse=True: parameters.apply(self, fn, recurse)
     yield FakeTensor, "__deepcopy__", copied
     yield FakeTensor, "data", property(data.__get__, set_data)
+    yield torch.Tensor, "data", property(data.__get__, become_fake)
     yield FakeTensor, "device", property(gpus.device_of)
     yield FakeTensor, "is_cuda", property(lambda self: self.device.type == "cuda")
     yield FakeTensor, "is_cpu", property(lambda self: self.device.type == "cpu")

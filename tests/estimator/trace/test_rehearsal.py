@@ -1356,3 +1356,29 @@ def test_a_mixture_of_experts_takes_what_it_takes_on_the_cpu(program) -> None:
     found = rehearse([sys.executable, name, "cuda"])
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.001)
     assert not found.warnings
+
+
+MOVED_DATA = """
+import sys, torch
+dev = sys.argv[1]
+net = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.BatchNorm1d(512))
+buffer = torch.randn(300, 1000)
+for each in [*net.parameters(), *net.buffers(), buffer]:
+    each.data = each.data.to(dev)
+if dev != "cpu":
+    assert buffer.is_cuda and all(each.is_cuda for each in net.buffers())
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(3):
+    net(torch.ones(64, 512, device=dev)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch.cat([*net.buffers()][:2])
+buffer.data = buffer.data.cpu()
+assert not buffer.is_cuda
+"""
+
+
+def test_the_data_of_tensors_may_be_set_to_what_is_on_a_gpu_and_back(program) -> None:
+    name = program(MOVED_DATA)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
