@@ -355,7 +355,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     original_parameters: bool | None = None
     """FSDP1 keeps the model's own parameters (``use_orig_params``); absent: true, and false over quantized weights."""
     reduce_dtype: Dtype | None = None
-    """Type in which gradients are reduced between GPUs; absent: fp32, and the compute type under accelerate's FSDP1.
+    """Type in which gradients are reduced between GPUs; absent: fp32, and the compute type under accelerate's FSDP.
 
     Megatron-FSDP outside of Megatron-LM reduces in the weights' type.
     """

@@ -87,8 +87,12 @@ def training_script(
 
 def start_command(job: Job, file: str) -> str:
     """Return the command that starts the script on the job's ranks."""
-    ranks = job.parallel.world_size
-    return f"python {file}" if ranks == 1 else f"torchrun --nproc-per-node {ranks} {file}"
+    ranks, parallel = job.parallel.world_size, job.parallel
+    if ranks == 1:
+        return f"python {file}"
+    if parallel.sharding in ("hybrid", "hybrid_grad_op"):  # FSDP1 shards within a node, and has a copy on each
+        return f"torchrun --nnodes {parallel.data_replicate} --nproc-per-node {parallel.data_shard} {file}"
+    return f"torchrun --nproc-per-node {ranks} {file}"
 
 
 def _refused(job: ResolvedJob, model: ResolvedModel) -> Iterator[str]:
@@ -192,7 +196,7 @@ class _Script:
             return
         self._imports |= {"bitsandbytes"}
         four = job.quantization != "int8"
-        sizes = "layer.in_features, layer.out_features, bias=layer.bias is not None"
+        sizes = "weight.shape[1], weight.shape[0], bias=layer.bias is not None"
         if four:
             layer, weight, kind = "Linear4bit", "Params4bit", "quant_type"
             options = {"compress_statistics": job.quantization == "nf4-double", kind: "nf4"}
@@ -203,15 +207,21 @@ class _Script:
             layer, weight = "Linear8bitLt", "Int8Params"
             made = given = ["has_fp16_weights=False"]
         yield "# the frozen linear layers as from_pretrained(quantization_config=...) makes them"
-        yield "head = model.get_output_embeddings()"
+        self._imports |= {
+            "transformers.pytorch_utils.Conv1D",
+            "transformers.quantizers.base.get_keys_to_not_convert",
+        }
+        yield "kept = {*get_keys_to_not_convert(model), *(model._keep_in_fp32_modules or ())}"
         yield "for name, layer in list(model.named_modules()):"
-        yield "    if isinstance(layer, torch.nn.Linear) and layer is not head:"
+        yield "    is_linear, is_transposed = isinstance(layer, torch.nn.Linear), isinstance(layer, Conv1D)"
+        yield "    if (is_linear or is_transposed) and not {name, name.rpartition('.')[2]} & kept:"
+        yield "        weight = layer.weight.data.T.contiguous() if is_transposed else layer.weight.data"
         yield f"        made = bitsandbytes.nn.{layer}("
         yield f"            {sizes},"
         yield f"            {', '.join(made)},"
         yield "        )"
         yield f"        made.weight = bitsandbytes.nn.{weight}("
-        yield "            layer.weight.data, requires_grad=False,"
+        yield "            weight, requires_grad=False,"
         yield f"            {', '.join(given)},"
         yield "        )"
         yield "        made.bias = layer.bias"
@@ -296,6 +306,11 @@ class _Script:
             yield f'item = {{"input_ids": tokens, {labels.get(task, chr(34) + "labels" + chr(34) + ": 0")}}}'
 
     def _training(self) -> Iterator[str]:
+        sharding = self._job.parallel.sharding
+        if self._job.strategy.flat_parameters and sharding != "full":
+            self._imports.add("os")
+            value = _literal(_FSDP1_SHARDING[sharding])
+            yield f'os.environ["FSDP_SHARDING_STRATEGY"] = {value}  # fsdp_config has no key that accelerate reads'
         yield "arguments = TrainingArguments("
         for line in self._arguments():
             yield f"    {line}"
@@ -347,7 +362,6 @@ class _Script:
         if job.strategy.fsdp2:
             settings["reshard_after_forward"] = parallel.reshard_after_forward
         else:
-            settings["reshard_after_forward"] = _FSDP1_SHARDING[parallel.sharding]
             prefetch = parallel.fsdp_backward_prefetch or "pre"
             settings["backward_prefetch"] = "no_prefetch" if prefetch == "none" else f"backward_{prefetch}"
         if parallel.fsdp_min_unit_parameters:
@@ -449,11 +463,10 @@ def _filled(items: list[str], pad: str) -> Iterator[str]:
 
 
 _FSDP1_SHARDING = {
-    "full": "full_shard",
-    "grad_op": "shard_grad_op",
-    "hybrid": "hybrid_shard",
-    "hybrid_grad_op": "hybrid_shard_zero2",
-    "none": "no_shard",
+    "grad_op": "SHARD_GRAD_OP",
+    "hybrid": "HYBRID_SHARD",
+    "hybrid_grad_op": "HYBRID_SHARD_ZERO2",
+    "none": "NO_SHARD",
 }
 _PEFT_TASKS = {
     "causal-lm": "CAUSAL_LM",

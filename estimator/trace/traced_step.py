@@ -120,7 +120,7 @@ def trace_request(
         "trainable": trainable_request(job),
         "optimizer": optimizer_class(job),
         "lora": _lora(job),
-        "parallel": asdict(job.parallel),
+        "parallel": _parallel(job),
         "placing": placing_request(job, gpu_bytes),
         "older": _older_versions(job, model),
         "checkpoints_units": resolve_job(job).checkpoints_units,
@@ -130,6 +130,15 @@ def trace_request(
         "code": _user_code(job, model),
         "allocator": {"conf": allocator_conf},
     }
+
+
+def _parallel(job: Job) -> dict[str, Any]:
+    """Return how the job is spread over ranks, with the type in which FSDP2 reduces gradients."""
+    settings, resolved = asdict(job.parallel), resolve_job(job)
+    if resolved.strategy.fsdp2 and job.parallel.reduce_dtype is None:
+        compute = resolved.precision.name.partition("-")[0]
+        settings["reduce_dtype"] = "fp32" if resolved.widths.reduce > resolved.widths.compute else compute
+    return settings
 
 
 def _lora(job: Job) -> dict[str, Any] | None:

@@ -279,11 +279,12 @@ def uses_megatron_precision(framework: Framework, strategy: Strategy) -> bool:
 def _reduces_in_fp32(parallel: Parallel, framework: Framework, strategy: Strategy, precision: Precision) -> bool:
     """Return True if gradients are reduced in fp32.
 
-    accelerate's policy for FSDP reduces in the compute type (``set_mixed_precision`` in ``utils/dataclasses.py``), that
-    of Megatron-FSDP in the weights' (``MixedPrecisionPolicy``), and Megatron-LM in fp32.
+    accelerate's policy for FSDP reduces in the compute type (``set_mixed_precision`` in ``utils/dataclasses.py``,
+    1.15), that of Megatron-FSDP in the weights' (``MixedPrecisionPolicy``), and Megatron-LM in fp32.
     """
     if parallel.reduce_dtype is None:
         if strategy.megatron_fsdp and not framework.gradient_buffer:
             return precision.width == 4
-        return not (strategy.flat_parameters and framework.transformers_models)
+        by_accelerate = strategy.fsdp2 and framework.trainer
+        return not (by_accelerate or (strategy.flat_parameters and framework.transformers_models))
     return parallel.reduce_dtype == "fp32"

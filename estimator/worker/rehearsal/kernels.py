@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ATEN = torch.ops.aten
+_PADDED_BYTES = 16
 _LOSSES = {
     _ATEN.binary_cross_entropy.default: 3,
     _ATEN.mse_loss.default: 2,
@@ -28,8 +29,24 @@ def kernel_of(func: Any) -> Any:
     """Return a function that allocates what an operator's kernel for CUDA does; None: fake tensors show it."""
     if func is _ATEN.histc.default:  # which CUDA has for integers too
         return lambda tensor, bins=100, *_, **__: tensor.new_empty((bins,))
+    if func is getattr(_ATEN._grouped_mm, "default", None):
+        return _grouped_product
     at = _LOSSES.get(func)
     return None if at is None else lambda *args, **_: _loss(args[0], args[1], args[at] if len(args) > at else 1)
+
+
+def _grouped_product(a: Any, b: Any, offs: Any = None, _bias: Any = None, out_dtype: Any = None) -> Any:
+    """Multiply the groups of two matrices; other dtypes than bf16, which fake tensors refuse, run group by group.
+
+    Source: torch 2.13, ``ATen/native/GroupedMMUtils.h`` (``create_grouped_gemm_output_tensor``: padded rows) and
+    ``ATen/native/cuda/GroupedBlas.cpp`` (``_grouped_mm_fallback``: each group is written into the result).
+    """
+    rows = (a.shape[0],) if a.dim() != b.dim() and a.dim() == 2 else a.shape[-2:-1]
+    groups = (offs.shape[0],) if a.dim() == b.dim() == 2 else a.shape[:1] if a.dim() == b.dim() else ()
+    dtype = out_dtype or a.dtype
+    aligned = _PADDED_BYTES // dtype.itemsize
+    padded = -(-b.shape[-1] // aligned) * aligned
+    return a.new_empty((*groups, *rows, padded), dtype=dtype)[..., : b.shape[-1]]
 
 
 def _loss(tensor: Any, target: Any, reduction: int) -> Any:

@@ -290,3 +290,23 @@ for _ in range(3):
     optimizer.step()
 """
     assert rehearse([sys.executable, program(text)]).answer.steps[0].steps == 3
+
+
+def test_products_of_groups_run_in_other_types_than_bf16(program) -> None:
+    text = """
+import sys, torch
+dev, dtype = sys.argv[1], torch.float32
+x = torch.nn.Parameter(torch.randn(512, 256, device=dev, dtype=dtype))
+experts = torch.nn.Parameter(torch.randn(4, 256, 300, device=dev, dtype=dtype))
+ends = torch.tensor([128, 256, 384, 512], dtype=torch.int32).to(dev)
+optimizer = torch.optim.SGD([x, experts], 0.1)
+for _ in range(3):
+    out = torch._grouped_mm(x, experts, offs=ends)
+    assert out.shape == (512, 300)
+    out.square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    name = program(text)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
