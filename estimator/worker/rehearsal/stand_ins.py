@@ -498,4 +498,5 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield fake_tensor, "CONSTANT_NUMEL_LIMIT", MAX_KNOWN_VALUES
     yield scaler, "_maybe_opt_step", step
     yield torch, "compile", compiled
+    yield torch.jit._state._enabled, "enabled", False  # as PYTORCH_JIT=0: its compiler cannot read stand-ins
     yield torch.nn.Module, "compile", lambda self, *_, **__: doubt_compiled()

@@ -1356,3 +1356,25 @@ def test_a_mixture_of_experts_takes_what_it_takes_on_the_cpu(program) -> None:
     found = rehearse([sys.executable, name, "cuda"])
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.001)
     assert not found.warnings
+
+
+SCRIPTED = """
+import sys, torch, torch.nn as nn
+from torch.distributed.optim import ZeroRedundancyOptimizer  # which scripts optimizers while it is imported
+dev = sys.argv[1]
+@torch.jit.script
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.zeros_like(x) + torch.ones(x.shape[0], 1, device=x.device)
+net = torch.jit.script(nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256)).to(dev))
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(3):
+    net(noisy(torch.randn(64, 256).to(dev))).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_program_that_scripts_functions_and_modules_takes_what_it_takes_on_the_cpu(program) -> None:
+    name = program(SCRIPTED)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
