@@ -336,7 +336,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
                 device = numbered(current, gpus)
             with torch.device("cpu") if device is not None else contextlib.nullcontext():
                 if not isinstance(data, FakeTensor):
-                    made = make(data, *args, **kwargs)
+                    made = make(_with_numbers(data), *args, **kwargs)
                 else:
                     made = data if kwargs.get("dtype") is None else data.to(kwargs["dtype"])
             made = made if device is None else numbered_to(made, device)
@@ -400,6 +400,13 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield FakeTensor, "numpy", lambda self, **_: gpus.values_of(self).numpy()
     yield FakeTensor, "__array__", lambda self, *args, **_: gpus.values_of(self).numpy()
     yield FakeTensor, "__format__", format_value
+
+
+def _with_numbers(data: Any) -> Any:
+    """Return nested lists with numbers for the fake tensors among their elements, which C++ would read."""
+    if isinstance(data, FakeTensor):
+        return data.tolist()
+    return [_with_numbers(each) for each in data] if isinstance(data, (list, tuple)) else data
 
 
 def _autocast() -> Iterator[tuple[Any, str, Any]]:

@@ -1378,3 +1378,27 @@ def test_a_program_that_scripts_functions_and_modules_takes_what_it_takes_on_the
     name = program(SCRIPTED)
     found = rehearse([sys.executable, name, "cuda"])
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+
+
+LISTED = """
+import sys, torch, torch.nn as nn
+dev = sys.argv[1]
+frequencies = 1 / 10000 ** (torch.arange(0, 64, 2, device=dev)[:32].float() / 64)
+scaled = torch.tensor([each if each > 0.5 else each / 8 for each in frequencies], device=frequencies.device)
+net = nn.Linear(32, 512).to(dev)
+optimizer = torch.optim.AdamW(net.parameters())
+losses = []
+for _ in range(3):
+    loss = net(scaled * torch.randn(64, 32).to(dev)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.detach())
+    mean = torch.tensor(losses).mean()
+"""
+
+
+def test_a_tensor_of_a_list_of_tensors_on_the_gpu_takes_what_it_takes_on_the_cpu(program) -> None:
+    name = program(LISTED)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
