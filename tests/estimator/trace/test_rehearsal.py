@@ -1402,3 +1402,29 @@ def test_a_tensor_of_a_list_of_tensors_on_the_gpu_takes_what_it_takes_on_the_cpu
     name = program(LISTED)
     found = rehearse([sys.executable, name, "cuda"])
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+
+
+ALIGNED = """
+import sys, torch, torch.nn as nn, torch.nn.functional as F
+dev = sys.argv[1]
+net = nn.Sequential(nn.Linear(80, 256), nn.ReLU(), nn.Linear(256, 32)).to(dev)
+optimizer = torch.optim.AdamW(net.parameters())
+labels = torch.randint(1, 32, (8, 40))
+labels[:, 30:] = -100
+labels = labels.to(dev)
+for _ in range(3):
+    scores = net(torch.randn(8, 200, 80).to(dev)).log_softmax(-1).transpose(0, 1)
+    mask = labels >= 0
+    steps = torch.full((8,), 200, device=dev)
+    with torch.backends.cudnn.flags(enabled=False):
+        loss = F.ctc_loss(scores, labels.masked_select(mask), steps, mask.sum(-1))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_loss_over_alignments_takes_what_it_takes_on_the_cpu(program) -> None:
+    name = program(ALIGNED)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
