@@ -625,6 +625,8 @@ class FakeGpus(StorageTracker):
             return self._indexed(func, args)
         if name == "_pack_padded_sequence":
             return self._packed(*args)
+        if name == "_ctc_loss":
+            return self._aligned(*args)
         sentence = f"{program_line()} makes a tensor whose size depends on values ({name}): the largest is assumed"
         self.doubts.add(sentence, "sizes")
         with self.mode:
@@ -663,6 +665,20 @@ class FakeGpus(StorageTracker):
         shape = int(known.sum()), *padded.shape[2:]
         with self.mode:
             return self._tracked(padded.new_empty(shape)), going_on
+
+    def _aligned(self, scores: Any, targets: Any, _steps: Any, lengths: Any, *_: Any) -> Any:
+        """Return CTC's losses and what CUDA keeps of all alignments: two states a label of the longest target, and one.
+
+        Source: torch, ``ATen/native/cuda/LossCTC.cu`` (``ctc_loss_gpu_template``, ``log_alpha``).
+        """
+        bounds = self.bounds_of(lengths)
+        if bounds is None:
+            self.doubts.add(f"{program_line()} aligns targets of unknown lengths: the longest is assumed", "sizes")
+        longest = targets.shape[-1] if bounds is None else int(bounds[1].max())
+        count = lengths.numel()
+        with self.mode:
+            kept = scores.new_empty((count, scores.shape[0], 2 * longest + 1))
+            return self._tracked(scores.new_empty((count,))), self._tracked(kept)
 
     def _positions(self, like: Any, count: int) -> Any:
         """Return the positions of a mask's elements, which CUDA keeps while it indexes."""

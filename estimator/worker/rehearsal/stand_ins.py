@@ -336,7 +336,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
                 device = numbered(current, gpus)
             with torch.device("cpu") if device is not None else contextlib.nullcontext():
                 if not isinstance(data, FakeTensor):
-                    made = make(data, *args, **kwargs)
+                    made = make(_with_numbers(data), *args, **kwargs)
                 else:
                     made = data if kwargs.get("dtype") is None else data.to(kwargs["dtype"])
             made = made if device is None else numbered_to(made, device)
@@ -410,6 +410,13 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield FakeTensor, "numpy", lambda self, **_: gpus.values_of(self).numpy()
     yield FakeTensor, "__array__", lambda self, *args, **_: gpus.values_of(self).numpy()
     yield FakeTensor, "__format__", format_value
+
+
+def _with_numbers(data: Any) -> Any:
+    """Return nested lists with numbers for the fake tensors among their elements, which C++ would read."""
+    if isinstance(data, FakeTensor):
+        return data.tolist()
+    return [_with_numbers(each) for each in data] if isinstance(data, (list, tuple)) else data
 
 
 def _autocast() -> Iterator[tuple[Any, str, Any]]:
@@ -508,4 +515,5 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield fake_tensor, "CONSTANT_NUMEL_LIMIT", MAX_KNOWN_VALUES
     yield scaler, "_maybe_opt_step", step
     yield torch, "compile", compiled
+    yield torch.jit._state._enabled, "enabled", False  # as PYTORCH_JIT=0: its compiler cannot read stand-ins
     yield torch.nn.Module, "compile", lambda self, *_, **__: doubt_compiled()

@@ -1380,5 +1380,75 @@ assert not buffer.is_cuda
 
 def test_the_data_of_tensors_may_be_set_to_what_is_on_a_gpu_and_back(program) -> None:
     name = program(MOVED_DATA)
+
+
+SCRIPTED = """
+import sys, torch, torch.nn as nn
+from torch.distributed.optim import ZeroRedundancyOptimizer  # which scripts optimizers while it is imported
+dev = sys.argv[1]
+@torch.jit.script
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.zeros_like(x) + torch.ones(x.shape[0], 1, device=x.device)
+net = torch.jit.script(nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256)).to(dev))
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(3):
+    net(noisy(torch.randn(64, 256).to(dev))).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_program_that_scripts_functions_and_modules_takes_what_it_takes_on_the_cpu(program) -> None:
+    name = program(SCRIPTED)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+
+
+LISTED = """
+import sys, torch, torch.nn as nn
+dev = sys.argv[1]
+frequencies = 1 / 10000 ** (torch.arange(0, 64, 2, device=dev)[:32].float() / 64)
+scaled = torch.tensor([each if each > 0.5 else each / 8 for each in frequencies], device=frequencies.device)
+net = nn.Linear(32, 512).to(dev)
+optimizer = torch.optim.AdamW(net.parameters())
+losses = []
+for _ in range(3):
+    loss = net(scaled * torch.randn(64, 32).to(dev)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.detach())
+    mean = torch.tensor(losses).mean()
+"""
+
+
+def test_a_tensor_of_a_list_of_tensors_on_the_gpu_takes_what_it_takes_on_the_cpu(program) -> None:
+    name = program(LISTED)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+
+
+ALIGNED = """
+import sys, torch, torch.nn as nn, torch.nn.functional as F
+dev = sys.argv[1]
+net = nn.Sequential(nn.Linear(80, 256), nn.ReLU(), nn.Linear(256, 32)).to(dev)
+optimizer = torch.optim.AdamW(net.parameters())
+labels = torch.randint(1, 32, (8, 40))
+labels[:, 30:] = -100
+labels = labels.to(dev)
+for _ in range(3):
+    scores = net(torch.randn(8, 200, 80).to(dev)).log_softmax(-1).transpose(0, 1)
+    mask = labels >= 0
+    steps = torch.full((8,), 200, device=dev)
+    with torch.backends.cudnn.flags(enabled=False):
+        loss = F.ctc_loss(scores, labels.masked_select(mask), steps, mask.sum(-1))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_loss_over_alignments_takes_what_it_takes_on_the_cpu(program) -> None:
+    name = program(ALIGNED)
     found = rehearse([sys.executable, name, "cuda"])
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
