@@ -10,7 +10,7 @@ import torch
 
 from .custom_kernels import NoLibrary
 from .imports import after_import
-from .quantized import quantize, quantizer_of
+from .weights import put, quantizer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,18 +88,29 @@ def _change_diffusers(module: ModuleType) -> None:
 
     def from_pretrained(cls: Any, name: Any, **kwargs: Any) -> Any:
         dtype = kwargs.pop("torch_dtype", kwargs.pop("dtype", None))
-        if kwargs.get("quantization_config") is not None:
-            raise NotImplementedError("vramtop cannot rehearse weights that are quantized while loading yet")
         hub = {key: value for key, value in kwargs.items() if key in (*_HUB, "force_download")}
         rest = {key: value for key, value in kwargs.items() if key not in (*hub, *_LOADING)}
         config, unused = cls.load_config(name, return_unused_kwargs=True, **hub, **rest)
+        device_map, given, own = (kwargs.get("device_map"), kwargs.get("quantization_config"),
+                                  config.get("quantization_config"))  # fmt: skip
+        quantizer = None
+        if own is not None or given is not None:
+            from diffusers.quantizers import DiffusersAutoQuantizer
+
+            quantizer = quantizer_of(DiffusersAutoQuantizer, own, given, dtype, device_map)
+            dtype, device_map = quantizer.update_torch_dtype(dtype), quantizer.update_device_map(device_map)
         model = cls.from_config(config, **unused)
+        in_fp32 = getattr(cls, "_keep_in_fp32_modules", None) or ()
+        in_fp32 = (in_fp32,) if isinstance(in_fp32, str) else in_fp32
         if isinstance(dtype, torch.dtype):
             model = model.to(dtype)
+            for path, parameter in model.named_parameters():
+                if not set(in_fp32).isdisjoint(path.split(".")):
+                    parameter.data = parameter.data.float()
         model.register_to_config(_name_or_path=name)
         model.eval()
-        device_map = kwargs.get("device_map")
-        return model if device_map in (None, "cpu") else model.to("cuda")
+        put(model, dtype or torch.float32, device_map, quantizer, in_fp32)
+        return model
 
     module.ModelMixin.from_pretrained = classmethod(from_pretrained)  # type: ignore[arg-type]
 
@@ -196,8 +207,13 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
     if isinstance(dtype, str):
         dtype = getattr(torch, dtype.replace("torch.", ""))
     device_map, attention = kwargs.pop("device_map", None), kwargs.pop("attn_implementation", None)
-    quantizer = quantizer_of(config, quantization, dtype, device_map)
+    own, quantizer = getattr(config, "quantization_config", None), None
+    if own is not None or quantization is not None:
+        from transformers.quantizers.auto import AutoHfQuantizer
+
+        quantizer = quantizer_of(AutoHfQuantizer, own, quantization, dtype, device_map)
     if quantizer is not None:
+        config.quantization_config = quantizer.quantization_config
         update = getattr(quantizer, "update_dtype", None) or quantizer.update_torch_dtype
         dtype, device_map = update(dtype), quantizer.update_device_map(device_map)
     attention = attention or getattr(config, "_attn_implementation", None)
@@ -218,8 +234,5 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
     finally:
         torch.set_default_dtype(before)
     model.eval()
-    if quantizer is not None:
-        quantize(model, quantizer, dtype or torch.float32, device_map)
-    elif device_map is not None and device_map != "cpu":
-        model.to("cuda")
+    put(model, dtype or torch.float32, device_map, quantizer)
     return model

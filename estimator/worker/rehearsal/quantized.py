@@ -33,18 +33,28 @@ def subclasses() -> Iterator[tuple[Any, str, Any]]:
     make = torch.Tensor._make_subclass
 
     def make_subclass(cls: Any, data: Any, require_grad: bool = False, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(data, FakeTensor):
-            return make(cls, data, require_grad, *args, **kwargs)
+        if not isinstance(data, FakeTensor):  # on ``meta``, where no tensor is fake
+            own = cls.__bases__[0] if cls in _KINDS.values() else cls
+            return make(own, data, require_grad, *args, **kwargs)
         made = data.detach()
         made.requires_grad_(require_grad)
         made._is_param = issubclass(cls, torch.nn.Parameter)
         if cls not in (torch.nn.Parameter, torch.Tensor):
-            if cls not in _KINDS:
+            if not issubclass(cls, FakeTensor) and cls not in _KINDS:
                 _KINDS[cls] = type(cls)(cls.__name__, (cls, FakeTensor), {"__module__": cls.__module__})
-            made.__class__ = _KINDS[cls]
+            made.__class__ = _KINDS.get(cls, cls)
         return made
 
+    make_fake = FakeTensor.__new__
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make what ``type(parameter)(value)`` asks for, which is a parameter."""
+        if args and isinstance(args[0], torch.Tensor):  # torch gives a mode
+            return torch.nn.Parameter(args[0], kwargs.get("requires_grad", True))
+        return make_fake(cls, *args, **kwargs)
+
     yield torch.Tensor, "_make_subclass", staticmethod(make_subclass)
+    yield FakeTensor, "__new__", staticmethod(new)
     yield FakeTensor, "data_ptr", lambda self: self.untyped_storage()._cdata + self.storage_offset() * self.itemsize
 
 
@@ -122,75 +132,3 @@ def keep_libraries_python(gpus: FakeGpus) -> None:
     logging.getLogger("bitsandbytes.cextension").disabled = True  # its library needs CUDA's
     after_import("bitsandbytes.cextension", no_library)
     after_import("bitsandbytes.functional", managed_memory)
-
-
-def quantizer_of(config: Any, given: Any, dtype: Any, device_map: Any) -> Any:
-    """Return transformers' quantizer for a model, and its device map; None: nothing is quantized.
-
-    Args:
-        config: of the model; a checkpoint with quantized weights says so in it.
-        given: the program's ``quantization_config``.
-        dtype: the model's.
-        device_map: as the program gives it.
-    """
-    from transformers.quantizers.auto import AutoHfQuantizer
-
-    own = getattr(config, "quantization_config", None)
-    if own is None and given is None:
-        return None
-    is_stored = own is not None and AutoHfQuantizer.supports_quant_method(own if isinstance(own, dict) else vars(own))
-    config.quantization_config = AutoHfQuantizer.merge_quantization_configs(own, given) if is_stored else given
-    quantizer = AutoHfQuantizer.from_config(config.quantization_config, pre_quantized=is_stored)
-    quantizer.validate_environment(dtype=dtype, torch_dtype=dtype, device_map=device_map, weights_only=True)
-    return quantizer
-
-
-def quantize(model: Any, quantizer: Any, dtype: Any, device_map: Any) -> None:
-    """Load a model's weights without reading them: each is put on its device and quantized there.
-
-    Source: transformers, ``PreTrainedModel.from_pretrained``: ``preprocess_model`` replaces modules, those that take
-    quantized weights are on ``meta``; then each weight is read, quantized and set.
-    """
-    device = torch.device("cpu" if device_map == "cpu" else "cuda")
-    quantizer.preprocess_model(
-        model=model, dtype=dtype, device_map=device_map, checkpoint_files=[""], use_kernels=False
-    )
-    makes = getattr(quantizer, "create_quantized_param", None)  # transformers 4
-    for path, module in list(model.named_modules()):
-        for name, parameter in list(module._parameters.items()):
-            full = f"{path}.{name}" if path else name
-            if parameter is None:
-                continue
-            if parameter.device.type == "meta":
-                own = dtype if parameter.is_floating_point() else parameter.dtype
-                value = torch.empty(parameter.shape, dtype=own, device=device)
-            else:
-                value = parameter.detach().to(device)
-            needs = getattr(quantizer, "param_needs_quantization", None) or quantizer.check_quantized_param
-            is_quantized = needs(model, full) if makes is None else needs(model, value, full, {})
-            if is_quantized and makes is not None:
-                makes(model, value, full, device, {}, [])
-            elif is_quantized and not quantizer.pre_quantized:
-                convert = quantizer.get_quantize_ops().convert
-                _set(model, convert({full: value}, full_layer_name=full, model=model, missing_keys=set()))
-            else:
-                module._parameters[name] = torch.nn.Parameter(value, value.is_floating_point())
-        for name, buffer in list(module._buffers.items()):
-            if buffer is not None:
-                is_shape = buffer.device.type == "meta"
-                module._buffers[name] = torch.empty_like(buffer, device=device) if is_shape else buffer.to(device)
-    model.hf_quantizer = quantizer
-    quantizer.postprocess_model(model)
-
-
-def _set(model: Any, made: dict[str, Any]) -> None:
-    """Set the parameters that a quantized weight became."""
-    for full, given in made.items():
-        path, _, name = full.rpartition(".")
-        value = given[0] if isinstance(given, list) else given
-        module = model.get_submodule(path)
-        if name in module._buffers:
-            module._buffers[name] = value
-        else:
-            is_parameter = isinstance(value, torch.nn.Parameter)
-            module._parameters[name] = value if is_parameter else torch.nn.Parameter(value, requires_grad=False)

@@ -313,6 +313,8 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         copy = rest[1] if len(rest) > 1 else copy
         device = numbered(device, gpus)
         options = {"memory_format": memory_format or torch.preserve_format, "dtype": dtype, "copy": copy}
+        if isinstance(self, FakeTensor) and device is not None and device.type == "meta":
+            return torch.empty_strided(self.shape, self.stride(), dtype=dtype or self.dtype, device="meta")
         if not (isinstance(self, FakeTensor) or hasattr(self, "_local_tensor")) or (
             device is not None and device.type not in ("cuda", "cpu")
         ):

@@ -1,0 +1,115 @@
+"""Weights of models that are built without reading any: on their devices, and quantized there.
+
+The libraries' own code decides which weights are quantized and to what.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_PACKED_BY_LOADING = ("bitsandbytes", "torchao")
+"""Methods of quantization whose checkpoints hold what quantizing a weight makes of it."""
+
+
+def quantizer_of(library: Any, own: Any, given: Any, dtype: Any, device_map: Any) -> Any:
+    """Return the quantizer of a model; None: nothing is quantized.
+
+    Args:
+        library: the class of transformers or diffusers that makes quantizers.
+        own: what a checkpoint's config says about its quantized weights; None: they are not.
+        given: the program's ``quantization_config``.
+        dtype: the model's.
+        device_map: as the program gives it.
+    """
+    supports = getattr(library, "supports_quant_method", None)  # diffusers asks nothing
+    if own is not None and supports is not None and not supports(own if isinstance(own, dict) else vars(own)):
+        own = None
+    if own is None and given is None:
+        return None
+    config = given if own is None else library.merge_quantization_configs(own, given)
+    method = config["quant_method"] if isinstance(config, dict) else config.quant_method
+    is_read = own is not None and str(getattr(method, "value", method)) not in _PACKED_BY_LOADING
+    quantizer = library.from_config(config, pre_quantized=is_read)
+    quantizer.validate_environment(dtype=dtype, torch_dtype=dtype, device_map=device_map, weights_only=True)
+    return quantizer
+
+
+def put(model: Any, dtype: Any, device_map: Any, quantizer: Any = None, in_fp32: Collection[str] = ()) -> None:
+    """Put a model's weights on their devices, and quantize them there.
+
+    Source: transformers, ``PreTrainedModel.from_pretrained``, and diffusers, ``ModelMixin.from_pretrained``:
+    ``preprocess_model`` replaces modules, those that take quantized weights are on ``meta``; then each weight is read,
+    quantized and set.
+
+    Args:
+        model: built from its config, on the host.
+        dtype: its own.
+        device_map: None: it stays there.
+        quantizer: of its weights.
+        in_fp32: names of modules that the library keeps in fp32.
+    """
+    if quantizer is None:
+        if device_map is not None and device_map != "cpu":
+            model.to("cuda")
+        return
+    device = torch.device("cpu" if device_map == "cpu" else "cuda")
+    quantizer.preprocess_model(
+        model=model,
+        dtype=dtype,
+        device_map=device_map,
+        checkpoint_files=[""],
+        use_kernels=False,
+        keep_in_fp32_modules=list(in_fp32),
+    )
+    for path, module in list(model.named_modules()):
+        for name, parameter in list(module._parameters.items()):
+            full = f"{path}.{name}" if path else name
+            if parameter is not None:
+                _quantize(model, quantizer, full, _value(parameter, dtype, device))
+        for name, buffer in list(module._buffers.items()):
+            if buffer is not None:
+                module._buffers[name] = _value(buffer, buffer.dtype, device)
+    model.hf_quantizer = quantizer
+    quantizer.postprocess_model(model)
+
+
+def _value(tensor: Any, dtype: Any, device: Any) -> Any:
+    """Return what is read for a tensor, on its device; one on ``meta`` gets its dtype there."""
+    if tensor.device.type != "meta":
+        return tensor.detach().to(device)
+    return torch.empty(tensor.shape, dtype=dtype if tensor.is_floating_point() else tensor.dtype, device=device)
+
+
+def _quantize(model: Any, quantizer: Any, full: str, value: Any) -> None:
+    """Set a weight, or what it is quantized to."""
+    needs = getattr(quantizer, "param_needs_quantization", None)
+    makes = getattr(quantizer, "create_quantized_param", None)  # not in transformers 5
+    if needs is None:  # diffusers, and transformers until 4.55
+        asks = getattr(quantizer, "check_if_quantized_param", None) or quantizer.check_quantized_param
+        is_quantized, rest = asks(model, value, full, {}), ({}, [])
+    else:
+        is_quantized, rest = needs(model, full), ()
+    if is_quantized and makes is not None:
+        makes(model, value, full, value.device, *rest)
+    elif is_quantized and not quantizer.pre_quantized:
+        convert = quantizer.get_quantize_ops().convert
+        made = convert({full: value}, full_layer_name=full, model=model, missing_keys=set())
+        for name, each in made.items():
+            _set(model, name, each[0] if isinstance(each, list) else each)
+    else:
+        _set(model, full, torch.nn.Parameter(value, value.is_floating_point()))
+
+
+def _set(model: Any, full: str, value: Any) -> None:
+    path, _, name = full.rpartition(".")
+    module = model.get_submodule(path)
+    if name in module._buffers:
+        module._buffers[name] = value
+    else:
+        is_parameter = isinstance(value, torch.nn.Parameter)
+        module._parameters[name] = value if is_parameter else torch.nn.Parameter(value, requires_grad=False)
