@@ -638,10 +638,6 @@ class FakeGpus(StorageTracker):
         with self.mode:
             if name in ("nonzero", "argwhere"):
                 return self._tracked(source.new_empty((count, source.dim()), dtype=torch.int64))
-            if name == "nms":  # torchvision's: the boxes that are kept
-                return self._tracked(source.new_empty((len(source),), dtype=torch.int64))
-            if name == "nonzero_numpy":
-                return list(self._tracked(source.new_empty((count, source.dim()), dtype=torch.int64)).unbind(1))
             if name == "masked_select":
                 count = max(count, args[1].numel())
                 return self._tracked(source.new_empty((count,)))
