@@ -7,6 +7,7 @@ or falls, with its arguments gives bounds from bounds; where they meet, the valu
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,14 +24,16 @@ MOST_BOUNDED = 1 << 16
 _RISE = frozenset(
     ("alias", "detach", "clone", "_to_copy", "select", "slice", "view", "_unsafe_view", "_reshape_alias", "unsqueeze",
      "squeeze", "expand", "permute", "transpose", "t", "cat", "stack", "repeat", "flip", "any", "all", "max", "min",
-     "amax", "amin", "maximum", "minimum", "logical_and", "logical_or", "add", "sum", "cumsum", "gt", "ge")
+     "amax", "amin", "maximum", "minimum", "logical_and", "logical_or", "add", "sum", "cumsum", "gt", "ge",
+     "index_put")
 )  # fmt: skip
 """Operators whose results do not fall where an argument rises."""
 _RISE_FROM_ZERO = frozenset(("bitwise_and", "bitwise_or", "mul", "prod"))
 """Operators whose results do not fall where an argument rises, if all arguments are 0 or 1."""
 _FALL = frozenset(("bitwise_not", "logical_not", "rsub", "neg", "lt", "le"))
 _EQUAL = {"eq": False, "ne": True}
-_BOUNDED = _RISE | _RISE_FROM_ZERO | _FALL | _EQUAL.keys()
+_POSITIONS = frozenset(("argmax", "argmin"))
+_BOUNDED = _RISE | _RISE_FROM_ZERO | _FALL | _EQUAL.keys() | _POSITIONS
 _WITH_NUMBERS = frozenset(("gt", "ge", "lt", "le", "eq", "ne", "rsub"))
 _TO_NUMBERS = frozenset(("_to_copy", "sum", "cumsum", "prod"))
 """Operators that turn booleans into numbers, which are bounded then."""
@@ -50,6 +53,8 @@ def bounds_of_result(func: Any, args: Any, kwargs: Any, bounds_of: Callable[[Any
     if func is None or "alpha" in kwargs or not args:
         return None
     first = args[0][0] if isinstance(args[0], (list, tuple)) and args[0] else args[0]
+    if name in _POSITIONS:
+        return _positions(first, *args[1:], **kwargs)
     if isinstance(first, torch.Tensor) and first.is_floating_point():  # most are
         return None
     tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
@@ -65,6 +70,8 @@ def bounds_of_result(func: Any, args: Any, kwargs: Any, bounds_of: Callable[[Any
         pairs = [each for each in known if each is not None]
         if len(pairs) < len(found) or (name in _RISE_FROM_ZERO and not all(map(_is_flag, pairs))):
             return None
+        if name == "index_put" and any(not torch.equal(*pair) for pair in pairs[1:-1]):  # where is not known
+            return None
         low, high = (_called(func, args, kwargs, [pair[at] for pair in pairs]) for at in (0, 1))
         if name in _EQUAL:
             (first, last), to = pairs[0], args[1]
@@ -74,6 +81,36 @@ def bounds_of_result(func: Any, args: Any, kwargs: Any, bounds_of: Callable[[Any
             low, high = high, low
         is_open = low.dtype == torch.bool and bool((high & ~low).all())
     return None if is_open else (low, high)
+
+
+def most_true(mask: Any, bounds: Bounds | None) -> int:
+    """Return how many elements of a mask are true at most."""
+    if bounds is None:
+        return int(mask.numel())
+    with torch._C._DisableTorchDispatch():
+        return int(bounds[1].count_nonzero())
+
+
+def number_of_values(bounds: Bounds | None) -> float:
+    """Return how many different values an integer tensor has at most."""
+    if bounds is None or not bounds[0].numel():
+        return math.inf
+    with torch._C._DisableTorchDispatch():
+        return int(bounds[1].max()) - int(bounds[0].min()) + 1
+
+
+def _positions(tensor: Any, dim: int | None = None, keepdim: bool = False) -> Bounds | None:
+    """Return the bounds of the places of extreme values: which class a model predicts."""
+    shape, places = list(tensor.shape), tensor.numel()
+    if dim is None:
+        shape = []
+    elif shape:
+        places = shape[dim]
+        shape[dim : dim % len(shape) + 1] = [1] * keepdim
+    if math.prod(shape) > MOST_BOUNDED:
+        return None
+    with torch._C._DisableTorchDispatch():
+        return torch.zeros(shape, dtype=torch.int64), torch.full(shape, places - 1)
 
 
 @functools.lru_cache(maxsize=4096)

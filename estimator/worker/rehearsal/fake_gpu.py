@@ -29,10 +29,10 @@ from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSett
 from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Convolutions
 from ..memory.tracker import StorageTracker, allocator_events, parts_of, storage_of
 from ..replaced import replaced
-from .bounds import bounds_of_result, is_bounded
+from .bounds import bounds_of_result, is_bounded, most_true, number_of_values
 from .custom_kernels import python_of
 from .factories import moves_lazy
-from .handlers import is_caught
+from .handlers import answer_to_go_on, is_caught
 from .kernels import kernel_of
 from .quantized import as_fake_tensors, is_of_library
 from .sparse import DECIDED_BY_VALUES, is_sparse, sparse_like, with_elements
@@ -181,7 +181,8 @@ class FakeGpus(StorageTracker):
         """Called with the bytes that were needed before an allocation is refused; None: none is."""
         self.highest = 0
         """Most bytes allocated since the last optimizer step."""
-        self._makes_buckets = False
+        self._makes_buckets: int | None = None
+        """The thread in which C++ makes buckets now; others may make tensors for data meanwhile."""
         self.before_saving: Callable[[], None] = lambda: None
         """Called before tensors are written to a file."""
 
@@ -192,6 +193,9 @@ class FakeGpus(StorageTracker):
             with as_fake_tensors((args, kwargs)):
                 return self.__torch_dispatch__(func, (FakeTensor,), args, kwargs)
         kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled() and any(isinstance(each, torch.device) for each in args):
+            with self:  # ``to(device)``, which inference mode does not take apart
+                return func.decompose(*args, **kwargs)
         device = kwargs.get("device")
         is_placed = device is not None and (device.type == "cuda" or self._is_bucket(func, kwargs))
         if not is_placed and FakeTensor not in types:
@@ -416,13 +420,14 @@ class FakeGpus(StorageTracker):
         """Return a function in which C++ makes buckets of gradients, on the device that it thinks GPUs are."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            with replaced((self, "_makes_buckets", True), (self, "_component", "communication")):
+            with replaced((self, "_makes_buckets", threading.get_ident()), (self, "_component", "communication")):
                 return function(*args, **kwargs)
 
         return run
 
     def _is_bucket(self, func: Any, kwargs: Any) -> bool:
-        return self._makes_buckets and func in _EMPTY and kwargs["dtype"].is_floating_point
+        is_here = self._makes_buckets == threading.get_ident()
+        return is_here and func in _EMPTY and kwargs["dtype"].is_floating_point
 
     def _copy(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Copy a tensor to another device or dtype."""
@@ -588,6 +593,9 @@ class FakeGpus(StorageTracker):
             self._plausible = 1 + (self._plausible - 1) * _FALL
             return self._plausible if not many else _HUGE ** (-1) ** many
         if dtype == torch.bool:
+            goes_on = next(map(answer_to_go_on, program_frames(sys._getframe(1))), None)
+            if goes_on is not None:  # a program that its author publishes does not fail
+                return goes_on
             assumed = getattr(args[0], "assumed", False)
             if not many and not asks_for_overflow and self._is_told(args[0]):
                 word = "yes" if assumed else "no"
@@ -636,6 +644,7 @@ class FakeGpus(StorageTracker):
                 count = max(count, args[1].numel())
                 return self._tracked(source.new_empty((count,)))
             if name.startswith(("_unique", "unique")):
+                count = min(count, number_of_values(self.bounds_of(source)))
                 every = source.new_empty((count,))
                 index = source.new_empty(source.shape, dtype=torch.int64)
                 made = (every, index, index.new_empty((count,)))
@@ -651,7 +660,7 @@ class FakeGpus(StorageTracker):
         indices: list[Any] = []
         for index in args[1]:
             if index is not None and _is_mask(index):
-                count = index.numel() if index.constant is None else int(index.constant.sum())
+                count = most_true(index, self.bounds_of(index))
                 indices += [self._positions(index, count) for _ in range(index.dim())]
             else:
                 indices.append(index)

@@ -1,4 +1,4 @@
-"""Finds out whether a program would go on after an error: it tries another size, or has another way.
+"""Finds out whether a program would go on: after an error, or with one answer to a question and not with the other.
 
 The handlers of the ``try`` statements around a line are read. One that names ``torch.OutOfMemoryError``, or tests what
 an error says about memory, and does not always end the program or raise again, catches it; one for all errors that only
@@ -43,6 +43,30 @@ def goes_on_without(finder: Any, frames: Iterator[Any]) -> bool:
     return any(_is_guarded(frame, _catches_import) for frame in frames)
 
 
+def answer_to_go_on(frame: Any) -> bool | None:
+    """Return the answer with which the statement at a frame's line does not end the program; None: both may do."""
+    return _answers(frame.f_code.co_filename).get(frame.f_lineno)
+
+
+@functools.lru_cache(maxsize=4096)
+def _answers(file: str) -> dict[int, bool]:
+    """Return by line what the conditions of assertions have to be, and those of ``if`` before what ends a program."""
+    tree = _tree(file)
+    answers: dict[int, bool] = {}
+    for each in ast.walk(tree) if tree is not None else ():
+        if isinstance(each, ast.Assert):
+            wanted = True
+        elif isinstance(each, ast.If) and _way_out(each.body):
+            wanted = False
+        else:
+            continue
+        for part in each.test.values if isinstance(each.test, ast.BoolOp) else [each.test]:
+            is_denied = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not)
+            if not isinstance(part, ast.Compare):
+                answers.update(dict.fromkeys(range(part.lineno, (part.end_lineno or 0) + 1), wanted != is_denied))
+    return answers
+
+
 def _is_guarded(frame: Any, catches: Callable[[ast.ExceptHandler], bool]) -> bool:
     return any(first <= frame.f_lineno <= last for first, last in _guarded(frame.f_code.co_filename, catches))
 
@@ -50,18 +74,20 @@ def _is_guarded(frame: Any, catches: Callable[[ast.ExceptHandler], bool]) -> boo
 @functools.lru_cache(maxsize=4096)
 def _guarded(file: str, catches: Callable[[ast.ExceptHandler], bool]) -> tuple[tuple[int, int], ...]:
     """Return the first and the last lines of what a file's ``try`` statements guard against an error."""
-    text = "".join(linecache.getlines(file))
-    if "except" not in text:
-        return ()
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return ()
+    tree = _tree(file)
     return tuple(
         (each.body[0].lineno, each.body[-1].end_lineno or 0)
-        for each in ast.walk(tree)
+        for each in (ast.walk(tree) if tree is not None else ())
         if isinstance(each, _TRY) and any(catches(handler) for handler in each.handlers)
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _tree(file: str) -> ast.AST | None:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _catches_memory(handler: ast.ExceptHandler) -> bool:

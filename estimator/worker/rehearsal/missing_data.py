@@ -186,7 +186,8 @@ def _fill(dataset: Any, kind: Any, given: dict[str, Any], classes: int, size: tu
     VisionDataset.__init__(dataset, given.get("root", "."), **options)
     dataset.picture = Image.new(mode, (width, height))
     dataset.classes = [str(number) for number in range(classes)]
-    dataset.class_to_idx = {name: at for at, name in enumerate(dataset.classes)}
+    if not isinstance(getattr(kind, "class_to_idx", None), property):  # as MNIST's is, which follows the classes
+        dataset.class_to_idx = {name: at for at, name in enumerate(dataset.classes)}
     dataset.targets = dataset.labels = [at % classes for at in range(count if is_training else count_of_test)]
     dataset.samples = dataset.imgs = [("", target) for target in dataset.targets]
     dataset.train = is_training

@@ -79,6 +79,8 @@ class Rehearsal:
         self._level_steps = 0
         """Steps since one took more than all before it."""
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._has_optimizer = False
+        """The program has made an optimizer, which may be gone when it ends."""
         self._step = 0
         self._after = Afterwards(self.gpus, plan["steps"])
         self._data = MissingData(plan.get("data"), self.gpus.doubts.add)
@@ -121,6 +123,7 @@ class Rehearsal:
         def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             start(optimizer, *args, **kwargs)
             self._optimizers.add(optimizer)
+            self._has_optimizer = True
 
         def run_backward(*args: Any, **kwargs: Any) -> Any:
             self._before_backward()
@@ -156,6 +159,8 @@ class Rehearsal:
                 self._finish("error", error, code=1)
             threading._shutdown()  # type: ignore[attr-defined] # Python waits for the program's threads in the end
             failed = self._failed_threads[0] if self._failed_threads and not self._steps else None
+            if failed is None and self._has_optimizer and not self._steps:
+                self._finish("exit")  # it has logged its error itself
             self._finish("end" if failed is None else "error", failed, code=int(failed is not None))
 
     def _threads(self) -> Any:

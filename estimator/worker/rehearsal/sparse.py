@@ -55,6 +55,8 @@ def with_elements(func: Any, args: Any, result: Any, empty: Any) -> Any:
         count, dense = args[0].numel(), ()
     elif name in _AS_MANY and values:
         count, dense = sum(each.shape[0] for each in values), tuple(values[0].shape[1:])
+    elif name == "_embedding_bag_backward":  # a row for each index; a weight of each makes no more
+        count, dense = args[1].shape[0], tuple(args[0].shape[1:])
     elif func._schema.is_mutable or name in _EMPTY:
         return None
     else:

@@ -316,6 +316,11 @@ def test_what_a_program_writes_is_thrown_away(program) -> None:
                 "trained without putting anything on the GPU",
             ),
             ("raise SystemExit('usage: train.py')", "ended with exit code 1 before an optimizer stepped"),
+            (
+                "import torch\nnet = torch.nn.Linear(8, 8).cuda()\ntorch.optim.SGD(net.parameters())\n"
+                "try:\n  net(torch.ones(2, 9).cuda()).sum().backward()\nexcept RuntimeError as error:\n  print(error)",
+                "ended with exit code 0 before an optimizer stepped",
+            ),
             ("input()", r"EOFError"),
             ("import time\ntime.sleep(60)", r"no optimizer stepped within 2 s; the program was at train\.py:2"),
             (
@@ -1069,6 +1074,25 @@ while True:
     assert rehearse([sys.executable, program(text)], steps=2).answer.steps[0].steps == 2
 
 
+def test_data_of_an_evaluation_in_inference_mode(program) -> None:
+    text = """
+import torch
+net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10)).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+def batch(count):
+    return torch.randn(count, 3, 32, 32).to(device="cuda", dtype=torch.float32, memory_format=torch.channels_last)
+for step in range(3):
+    net(batch(2)).sum().backward()
+    optimizer.step()
+with torch.inference_mode():
+    net.eval()
+    for step in range(2):
+        net(batch(64)).softmax(1).argmax(1).sum().item()
+"""
+    found = rehearse([sys.executable, program(text)])
+    assert found.answer.phases["evaluation"].allocated >= 64 * 3 * 32 * 32 * 4
+
+
 SAVES = """
 import copy, os, pickle, shutil, torch, torch.nn as nn
 from safetensors.torch import load_file, load_model, save, load, save_file, save_model
@@ -1380,6 +1404,8 @@ assert not buffer.is_cuda
 
 def test_the_data_of_tensors_may_be_set_to_what_is_on_a_gpu_and_back(program) -> None:
     name = program(MOVED_DATA)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
 
 
 SCRIPTED = """

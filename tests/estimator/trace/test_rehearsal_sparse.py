@@ -25,6 +25,18 @@ for step in range(3):
         each.step()
         each.zero_grad()
 """
+BAGS = """
+import sys, torch, torch.nn as nn
+dev = sys.argv[1]
+bag, out = nn.EmbeddingBag(20000, 256, mode="sum", sparse=True).to(dev), nn.Linear(256, 8).to(dev)
+optimizers = torch.optim.SGD(bag.parameters(), 0.1), torch.optim.SGD(out.parameters(), 0.1)
+for step in range(3):
+    ids = torch.arange(step, 20000, 2)[:6000].to(dev)
+    out(bag(ids, torch.arange(0, 6000, 2).to(dev))).square().mean().backward()
+    for each in optimizers:
+        each.step()
+        each.zero_grad()
+"""
 GRAPH = """
 import sys, torch, torch.nn as nn
 dev = sys.argv[1]
@@ -49,9 +61,10 @@ for step in range(3):
         EMBEDDING.format("SparseAdam(embedding.parameters())"),
         EMBEDDING.format("SGD(embedding.parameters(), 0.1)"),
         EMBEDDING.format("Adagrad(embedding.parameters())"),
+        BAGS,
         GRAPH,
     ],
-    ids=["SparseAdam", "SGD", "Adagrad", "graph"],
+    ids=["SparseAdam", "SGD", "Adagrad", "bags", "graph"],
 )
 def test_sparse_tensors_take_what_their_parts_take(program, text: str) -> None:
     name = program(text)

@@ -91,6 +91,46 @@ def test_bounds_end_where_a_tensor_is_written_into(program) -> None:
     assert any("train.py:18 branches on a value" in each for each in found.answer.doubts)
 
 
+GOES_ON = """
+import torch, torch.nn as nn
+net = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(3):
+    out = net(torch.randn(512, 64).cuda())
+    {}
+    out.square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "assert (out[:, 2:] >= out[:, :62]).all()",
+        "assert not (out[:, 2:] < out[:, :62]).any() and out.ndim == 2, 'no boxes'",
+        "if not (out > 0).all(): raise ValueError('bad')",
+        "if (out > 0).any() or (out < 0).any(): exit(1)",
+        "if len(torch.unique(out.argmax(dim=1))) > 64: raise ValueError('more classes than there are')",
+        "if len(torch.unique(out.argmin())) > 1: raise ValueError('more values than there are')",
+    ],
+)
+def test_the_author_s_checks_of_values_pass(program, lines: str) -> None:
+    found = rehearse([sys.executable, program(GOES_ON.format(lines)), "cuda"])
+    assert {each.steps for each in found.answer.steps} == {3}
+    assert not any("branches on a value" in each for each in found.answer.doubts)
+
+
+def test_a_mask_that_is_written_into_at_known_places_has_as_many_elements_at_most(program) -> None:
+    lines = (
+        "chosen = torch.arange(512).cuda() < 42",
+        "chosen[chosen.clone()] = torch.rand(42, device='cuda') > 0.5",
+        "out = out[chosen] * torch.ones(42, 1, device='cuda')",
+    )
+    found = rehearse([sys.executable, program(GOES_ON.format("\n    ".join(lines))), "cuda"])
+    assert {each.steps for each in found.answer.steps} == {3}
+    assert any("train.py:9 makes a tensor whose size depends on values" in each for each in found.answer.doubts)
+
+
 LOOP = """
 import torch, torch.nn as nn
 net = nn.Linear(64, 64).cuda()
