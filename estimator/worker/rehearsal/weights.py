@@ -89,11 +89,12 @@ def _quantize(model: Any, quantizer: Any, full: str, value: Any) -> None:
     """Set a weight, or what it is quantized to."""
     needs = getattr(quantizer, "param_needs_quantization", None)
     makes = getattr(quantizer, "create_quantized_param", None)  # not in transformers 5
+    rest: tuple[Any, ...] = ()
     if needs is None:  # diffusers, and transformers until 4.55
         asks = getattr(quantizer, "check_if_quantized_param", None) or quantizer.check_quantized_param
         is_quantized, rest = asks(model, value, full, {}), ({}, [])
     else:
-        is_quantized, rest = needs(model, full), ()
+        is_quantized = needs(model, full)
     if is_quantized and makes is not None:
         makes(model, value, full, value.device, *rest)
     elif is_quantized and not quantizer.pre_quantized:
