@@ -16,6 +16,8 @@ from ..job.rules.optimizers.table import OPTIMIZERS
 from ..model.find_config import ResolvedModel
 
 _WIDTH = 88
+_STANDARD = ("os", "re")
+"""Modules of Python's own."""
 _DTYPES = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}
 _NOT_IN_CONFIG = frozenset(
     (
@@ -161,7 +163,9 @@ class _Script:
         for each in self._imports:
             module, _, name = each.rpartition(".")
             modules.setdefault(module, set()).add(name)
-        plain = [f"import {name}" for name in sorted(modules.pop("", ()))]
+        names = sorted(modules.pop("", ()))
+        own = [f"import {name}" for name in names if name in _STANDARD]
+        plain = [*own, *([""] if own else []), *(f"import {name}" for name in names if name not in _STANDARD)]
         return "\n".join(plain + [f"from {each} import {', '.join(sorted(modules[each]))}" for each in sorted(modules)])
 
     def _comment(self, key: str, why: str = "") -> str:
@@ -332,7 +336,7 @@ class _Script:
         if training.gradient_accumulation > 1:
             yield f"gradient_accumulation_steps={training.gradient_accumulation},"
         if job.precision.name.endswith("-mixed") or job.adapters.autocasts:
-            yield f"{job.precision.name.partition('-')[0]}=True,{self._comment('training.precision')}"
+            yield f"{job.precision.name.partition('-')[0]}=True,"
         if self._optimizer_class() is None:
             yield f"optim={_literal(self._optimizer())},{self._comment('training.optimizer', 'the default')}"
         if training.activation_checkpointing == "full":
