@@ -17,9 +17,9 @@ from vramtop.estimator.trace.rehearsal import rehearse
 FAMILIES = ("llama", "qwen3_moe", "deepseek_v3", "gpt2", "bert", "t5", "gemma2")
 DIFFERENT = {
     "bf16 adafactor": 0.02,  # the Trainer's two groups of parameters: the one before the head's is a matrix, no norm
-    **dict.fromkeys(
-        ("bf16 fsdp2 one unit", "mixed fsdp2 one unit"), 0.22
-    ),  # accelerate 1.15 makes units of embedding and head without a wrapping policy too
+    # accelerate 1.15 makes units of embedding and head without a wrapping policy too
+    "bf16 fsdp2 one unit": 0.22,
+    "mixed fsdp2 one unit": 0.22,
 }
 """Settings in which the traced step does otherwise than the libraries, and by how much at most."""
 ADAPTERS_OF_EXPERTS = 0.012
