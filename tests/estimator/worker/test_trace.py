@@ -310,7 +310,7 @@ def test_offload_keeps_the_units_in_use_on_the_gpu(trace: Trace) -> None:
 def test_offload_accumulates_whole_gradients_on_the_gpu(trace: Trace) -> None:
     parallel = {"strategy": "fsdp2", "data_shard": 8, "cpu_offload": "all"}
     answer = trace(LLAMA, {"precision": "bf16-mixed", "gradient_accumulation": 2}, parallel=parallel)
-    whole = 4 * answer["parameters"]  # in the type in which they are reduced
+    whole = 2 * answer["parameters"]  # in the type in which accelerate reduces them
     assert answer["phases"]["forward"]["components"]["gradients"] == pytest.approx(whole, rel=0.02)
     assert answer["phases"]["optimizer step"]["components"]["gradients"] == 0
 

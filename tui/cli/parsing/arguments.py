@@ -519,7 +519,6 @@ def _completion(parser: "Parser") -> None:
 
 ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "estimate": _estimate,
-    "program": _program,
     "fit": add_fit_arguments,
     "wait": add_wait_arguments,
     "preflight": _preflight,
