@@ -520,6 +520,7 @@ def _completion(parser: "Parser") -> None:
 ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "estimate": _estimate,
     "fit": add_fit_arguments,
+    "program": _program,
     "wait": add_wait_arguments,
     "preflight": _preflight,
     "models": _models,
