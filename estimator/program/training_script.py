@@ -5,7 +5,6 @@ model is built from its config, so its weights are random, and its batches are r
 """
 
 import json
-import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..job.rules.optimizers.table import OPTIMIZERS
 from ..model.find_config import ResolvedModel
+from ..worker.request.tasks import auto_class_name
 
 _WIDTH = 88
 _STANDARD = ("os", "re")
@@ -39,31 +39,19 @@ _MODELS = (
     *("question-answering", "multiple-choice", "image-classification", "audio-classification"),
 )
 """Tasks whose batches the script can make."""
-
-
-# Auto classes of transformers for the tasks of job files.
-
-
-_HEADLESS_CLASSES = {"feature-extraction": "AutoModel", "backbone": "AutoBackbone"}
-_SPELLINGS = {
-    "lm": "LM",
-    "ctc": "CTC",
-    "rnnt": "RNNT",
-    "tdt": "TDT",
-    "seq2seq": "Seq2Seq",
-    "pretraining": "PreTraining",
-    "xvector": "XVector",
+_FSDP1_SHARDING = {
+    "grad_op": "SHARD_GRAD_OP",
+    "hybrid": "HYBRID_SHARD",
+    "hybrid_grad_op": "HYBRID_SHARD_ZERO2",
+    "none": "NO_SHARD",
 }
-
-
-def auto_class_name(task: str) -> str:
-    """Return the auto class's name: ``AutoModelForCausalLM`` for ``causal-lm``."""
-    return _HEADLESS_CLASSES.get(task) or "AutoModelFor" + "".join(
-        _SPELLINGS.get(word, word.capitalize()) for word in task.split("-")
-    )
-
-
-# The script.
+_PEFT_TASKS = {
+    "causal-lm": "CAUSAL_LM",
+    "seq2seq-lm": "SEQ_2_SEQ_LM",
+    "sequence-classification": "SEQ_CLS",
+    "token-classification": "TOKEN_CLS",
+    "question-answering": "QUESTION_ANS",
+}
 
 
 def training_script(
@@ -98,8 +86,20 @@ def start_command(job: Job, file: str) -> str:
 
 
 def _refused(job: ResolvedJob, model: ResolvedModel) -> Iterator[str]:
-    """Yield what a script has no place for yet."""
+    """Yield a sentence for each setting of the job that a script cannot express yet."""
     training, parallel = job.training, job.parallel
+    other_rules = (
+        job.lora is not None and job.trainable is not None and not all(each for _, each in job.trainable.rules)
+    )
+    unset = {
+        "training.varying_lengths": training.varying_lengths,
+        "training.loss_length": training.loss_length,
+        "training.keep_outputs": training.keep_outputs,
+        "parallel.gradient_dtype": parallel.gradient_dtype,
+        "parallel.sync_every_micro_batch": parallel.sync_every_micro_batch,
+        "parallel.load_on_rank_zero": parallel.load_on_rank_zero,
+        "saving": job.job.saving,
+    }
     split = parallel.tensor * parallel.pipeline * parallel.context * parallel.expert > 1
     own_types = parallel.param_dtype or parallel.reduce_dtype or parallel.cpu_offload == "optimizer"
     in_backward = training.optimizer_class is not None or training.optimizer_in_backward
@@ -120,6 +120,10 @@ def _refused(job: ResolvedJob, model: ResolvedModel) -> Iterator[str]:
         "accelerate makes units of embedding and head too": parallel.fsdp_units == "blocks",
         "int4 weights come from a checkpoint": job.quantization == "int4",
         "the Trainer checkpoints whole blocks": training.activation_checkpointing == "selective",
+        "Liger-Kernel's parts are patched together": training.fused_kernels not in (None, []),
+        "only norms are cast to fp32, which TRL does": job.adapters.prepared == "norms",
+        "peft has no setting for parameters that are frozen beside adapters": other_rules,
+        **{f"it has no place for {key}": value not in (None, False) for key, value in unset.items()},
     }
     yield from (sentence for sentence, applies in reasons.items() if applies)
 
@@ -135,7 +139,7 @@ class _Script:
         self._imports = {"torch", "transformers.AutoConfig", "transformers.Trainer", "transformers.TrainingArguments"}
 
     def text(self) -> str:
-        """Return it."""
+        """Return the whole script."""
         parts = [
             self._config(),
             self._built(),
@@ -154,9 +158,17 @@ class _Script:
             f'"""The program that the job {job.label!r} stands for. Its weights and its batches are random.',
             "",
             f"    {start_command(job, self._file)}",
+            *self._versions(),
             '"""',
         ]
         return "\n".join(lines)
+
+    def _versions(self) -> Iterator[str]:
+        """Yield the versions that the job states, with which the script has to be run."""
+        stated = {name: getattr(self._job.software, name) for name in ("torch", "transformers", "peft", "bitsandbytes")}
+        if words := [f"{name}=={version}" for name, version in stated.items() if version]:
+            yield ""
+            yield f"    # needs {' '.join(words)}"
 
     def _import_lines(self) -> str:
         modules: dict[str, set[str]] = {}
@@ -202,8 +214,8 @@ class _Script:
         four = job.quantization != "int8"
         sizes = "weight.shape[1], weight.shape[0], bias=layer.bias is not None"
         if four:
-            layer, weight, kind = "Linear4bit", "Params4bit", "quant_type"
-            options = {"compress_statistics": job.quantization == "nf4-double", kind: "nf4"}
+            layer, weight = "Linear4bit", "Params4bit"
+            options = {"compress_statistics": job.quantization == "nf4-double", "quant_type": "nf4"}
             storage = {"quant_storage": "torch.bfloat16"} if job.strategy.fsdp else {}
             made = [f"compute_dtype={self._compute()}", *_keywords({**options, **storage})]
             given = _keywords({**options, **storage, "module": "made"})
@@ -260,7 +272,7 @@ class _Script:
         task = _PEFT_TASKS.get(job.model.task)
         if task is not None:
             yield f"    task_type={_literal(task)},"
-        elif job.trainable is not None:
+        if job.trainable is not None and (task is None or job.training.trainable is not None):
             yield f"    modules_to_save={self._trained_modules()},"
         yield ")"
         sixteen = job.adapters.dtype in ("bf16", "fp16")
@@ -270,7 +282,7 @@ class _Script:
         rules = self._job.trainable
         assert rules is not None  # noqa: S101 - asked by the caller
         self._imports.add("re")
-        pattern = "|".join(rule for rule, trains in rules.rules if trains)
+        pattern = "|".join(f"(?:{rule})" for rule, _ in rules.rules)
         return f"sorted({{n.rpartition('.')[0] for n, _ in model.named_parameters() if re.search({pattern!r}, n)}})"
 
     def _trainable(self) -> Iterator[str]:
@@ -296,18 +308,19 @@ class _Script:
             yield f'item = {{"pixel_values": torch.rand({shape}), "labels": 0}}'
         elif task == "audio-classification":
             yield f'item = {{"input_values": torch.randn({length}), "labels": 0}}{comment}'
-        elif config.get("model_type") in _ENCODER_DECODERS or task in ("causal-lm", "masked-lm", "seq2seq-lm"):
+        elif task in ("causal-lm", "masked-lm", "seq2seq-lm"):
             yield f"tokens = torch.randint(2, config.get_text_config().vocab_size, ({length},)){comment}"
             yield 'item = {"input_ids": tokens, "labels": tokens}'
         elif task == "multiple-choice":
             yield f'item = {{"input_ids": torch.ones(4, {length}, dtype=torch.long), "labels": 0}}{comment}'
         else:
             yield f"tokens = torch.ones({length}, dtype=torch.long){comment}"
+            one_label = '"labels": 0'
             labels = {
                 "token-classification": '"labels": torch.zeros_like(tokens)',
                 "question-answering": '"start_positions": 0, "end_positions": 0',
             }
-            yield f'item = {{"input_ids": tokens, {labels.get(task, chr(34) + "labels" + chr(34) + ": 0")}}}'
+            yield f'item = {{"input_ids": tokens, {labels.get(task, one_label)}}}'
 
     def _training(self) -> Iterator[str]:
         sharding = self._job.parallel.sharding
@@ -324,8 +337,12 @@ class _Script:
         if optimizer is not None:
             self._imports.add(optimizer[0].rpartition(".")[0])
             yield f"optimizer = {optimizer[0]}, {_literal(dict(optimizer[1]))}"
-        own = "" if optimizer is None else ", optimizer_cls_and_kwargs=optimizer"
-        yield f"trainer = Trainer(model, arguments, train_dataset=[item] * {each * _STEPS}{own})"
+        options = "" if optimizer is None else ", optimizer_cls_and_kwargs=optimizer"
+        if self._job.training.evaluation_batch is not None:
+            options += (
+                f", eval_dataset=[item] * {self._job.training.evaluation_batch * self._job.job.parallel.data_ranks}"
+            )
+        yield f"trainer = Trainer(model, arguments, train_dataset=[item] * {each * _STEPS}{options})"
         yield "trainer.train()"
 
     def _arguments(self) -> Iterator[str]:
@@ -348,6 +365,9 @@ class _Script:
         if job.fused_kernels:
             yield "use_liger_kernel=True,"
         yield from self._parallel()
+        if training.evaluation_batch is not None:
+            yield f"per_device_eval_batch_size={training.evaluation_batch},"
+            yield 'eval_strategy="epoch",'
         yield 'save_strategy="no",'
         yield "report_to=[],"
 
@@ -424,7 +444,7 @@ class _Script:
                 f"no program can be written for this job yet: the Trainer has no setting for {rules.name}"
             )
         given = {name: value for name, value in rules.options.items() if value}
-        return re.sub(":", ".", rules.torch_class), {**given, **rules.torch_options}
+        return rules.torch_class.replace(":", "."), {**given, **rules.torch_options}
 
 
 def _keywords(options: Mapping[str, Any]) -> list[str]:
@@ -456,7 +476,7 @@ def _literal(value: Any, indent: int = 0) -> str:
 
 
 def _filled(items: list[str], pad: str) -> Iterator[str]:
-    """Yield lines of short items, as many as a line holds."""
+    """Yield lines that are filled with items."""
     line = pad
     for each in items:
         if len(line) + len(each) > _WIDTH and line != pad:
@@ -464,19 +484,3 @@ def _filled(items: list[str], pad: str) -> Iterator[str]:
             line = pad
         line += f"{each}, "
     yield line.rstrip()
-
-
-_FSDP1_SHARDING = {
-    "grad_op": "SHARD_GRAD_OP",
-    "hybrid": "HYBRID_SHARD",
-    "hybrid_grad_op": "HYBRID_SHARD_ZERO2",
-    "none": "NO_SHARD",
-}
-_PEFT_TASKS = {
-    "causal-lm": "CAUSAL_LM",
-    "seq2seq-lm": "SEQ_2_SEQ_LM",
-    "sequence-classification": "SEQ_CLS",
-    "token-classification": "TOKEN_CLS",
-    "question-answering": "QUESTION_ANS",
-}
-_ENCODER_DECODERS = ("t5", "bart", "mbart", "pegasus")

@@ -113,7 +113,7 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     """True if the program multiplied matrices on the GPU: then cuBLAS holds workspaces."""
     error: str | None = None
     missing_data: str | None = None
-    """Name of the data that was not there, and the line that asked for it; None: the program failed otherwise."""
+    """The data set that is missing, and the line that asked for it; None: the program failed for another reason."""
     reserved: tuple[int, ...] = ()
     """Bytes that the allocator holds at each moment of the timeline."""
     peak_reserved: int = 0

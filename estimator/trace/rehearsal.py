@@ -517,7 +517,7 @@ def without_flags(words: list[str]) -> list[str]:
 
 
 def _python_of(launcher: str, path: str, folder: str | None) -> str:
-    """Return the Python of a launcher: that of its first line, else the one beside it."""
+    """Return the interpreter that runs a launcher: the one that its first line names, else the one in its folder."""
     file = Path(folder or "", launcher)
     if "/" not in launcher:
         file = Path(find_program(launcher, path) or "")

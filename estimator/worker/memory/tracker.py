@@ -229,7 +229,7 @@ def _kind(func: Any) -> int:
 
 
 def _hides_values(value: Any) -> bool:
-    """Return True for an argument with which a result has no known values, nor the type of a number beside it."""
+    """Return True for an argument that leaves the result's values unknown, and its dtype independent of numbers."""
     return type(value) is FakeTensor and value.constant is None and value.dtype.is_floating_point and value.dim() > 0
 
 

@@ -13,6 +13,7 @@ import torch
 
 from ..replaced import replaced
 from ..request.protocol import RefusedError, UnsupportedError
+from ..request.tasks import auto_class_name
 from ..request.user_code import UserCode, build_user_model, refusing_errors
 
 if TYPE_CHECKING:
@@ -44,25 +45,6 @@ def default_dtype(dtype: Any) -> Iterator[None]:
 
 
 # Auto classes of transformers for the tasks of job files.
-
-
-_HEADLESS_CLASSES = {"feature-extraction": "AutoModel", "backbone": "AutoBackbone"}
-_SPELLINGS = {
-    "lm": "LM",
-    "ctc": "CTC",
-    "rnnt": "RNNT",
-    "tdt": "TDT",
-    "seq2seq": "Seq2Seq",
-    "pretraining": "PreTraining",
-    "xvector": "XVector",
-}
-
-
-def auto_class_name(task: str) -> str:
-    """Return the auto class's name: ``AutoModelForCausalLM`` for ``causal-lm``."""
-    return _HEADLESS_CLASSES.get(task) or "AutoModelFor" + "".join(
-        _SPELLINGS.get(word, word.capitalize()) for word in task.split("-")
-    )
 
 
 def auto_class(task: str) -> Any:

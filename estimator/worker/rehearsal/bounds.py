@@ -29,7 +29,7 @@ _RISE = frozenset(
 )  # fmt: skip
 """Operators whose results do not fall where an argument rises."""
 _RISE_FROM_ZERO = frozenset(("bitwise_and", "bitwise_or", "mul", "prod"))
-"""Operators whose results do not fall where an argument rises, if all arguments are 0 or 1."""
+"""Operators that are monotonic, never falling as an argument rises, while all arguments are 0 or 1."""
 _FALL = frozenset(("bitwise_not", "logical_not", "rsub", "neg", "lt", "le"))
 _EQUAL = {"eq": False, "ne": True}
 _POSITIONS = frozenset(("argmax", "argmin"))

@@ -103,7 +103,7 @@ _KERNELS: dict[str, Callable[..., Any]] = {}
 
 
 def registered_kernels() -> Iterator[tuple[Any, str, Any]]:
-    """Yield what notes the kernels that libraries register."""
+    """Yield stand-ins that record the kernels that libraries register with torch."""
     register = torch.library.register_kernel
 
     def register_kernel(op: Any, device_types: Any, func: Any = None, **kwargs: Any) -> Any:

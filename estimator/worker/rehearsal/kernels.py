@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ATEN = torch.ops.aten
+_GROUPED = getattr(getattr(_ATEN, "_grouped_mm", None), "default", _ATEN)
+"""The product of groups; torch before 2.8 has none."""
 _PADDED_BYTES = 16
 _LOSSES = {
     _ATEN.binary_cross_entropy.default: 3,
@@ -29,7 +31,7 @@ def kernel_of(func: Any) -> Any:
     """Return a function that allocates what an operator's kernel for CUDA does; None: fake tensors show it."""
     if func is _ATEN.histc.default:  # which CUDA has for integers too
         return lambda tensor, bins=100, *_, **__: tensor.new_empty((bins,))
-    if func is getattr(_ATEN._grouped_mm, "default", None):
+    if func is _GROUPED:
         return _grouped_product
     at = _LOSSES.get(func)
     return None if at is None else lambda *args, **_: _loss(args[0], args[1], args[at] if len(args) > at else 1)

@@ -223,7 +223,7 @@ def _without_network() -> Any:
 
 
 def _words_of_program() -> tuple[set[str], set[str]]:
-    """Return the strings and the names in the sources of the program's own modules and of what has called."""
+    """Return the strings and names in the source of the program's modules and of its calling frames."""
     strings, names = set(sys.argv), set()
     for file in {*_calling_files(), *_own_files()}:
         source = Path(file)

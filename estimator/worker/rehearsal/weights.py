@@ -86,7 +86,7 @@ def _value(tensor: Any, dtype: Any, device: Any) -> Any:
 
 
 def _quantize(model: Any, quantizer: Any, full: str, value: Any) -> None:
-    """Set a weight, or what it is quantized to."""
+    """Set a weight of the model, quantized if its quantizer says so."""
     needs = getattr(quantizer, "param_needs_quantization", None)
     makes = getattr(quantizer, "create_quantized_param", None)  # not in transformers 5
     rest: tuple[Any, ...] = ()

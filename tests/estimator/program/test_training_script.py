@@ -108,6 +108,8 @@ def test_what_was_left_open_has_a_comment() -> None:
         ({"training": {"mode": "inference"}}, "generates text"),
         ({"parallel": {"tensor": 2}}, "over GPUs"),
         ({"training": {"optimizer": "muon"}}, "muon"),
+        ({"training": {"varying_lengths": True}}, "training.varying_lengths"),
+        ({"training": {"trainable": ["!norm"]}, "lora": {"rank": 8}}, "frozen beside adapters"),
     ],
 )
 def test_a_job_without_a_program_is_refused_by_the_setting(changes: dict[str, Any], said: str) -> None:
@@ -125,3 +127,13 @@ def test_each_strategy_has_its_settings_and_its_launcher(sharding: str) -> None:
     assert start_command(job, "train.py") == "torchrun --nproc-per-node 4 train.py"
     assert ("fsdp_config=" in text, "deepspeed=" in text) == (sharding.startswith("fsdp"), sharding == "zero3")
     assert ("quant_storage=torch.bfloat16" in text) == sharding.startswith("fsdp")
+
+
+def test_settings_beside_the_step_are_in_the_script() -> None:
+    job = job_of(training={"evaluation_batch": 4, "trainable": ["lm_head"]}, lora={"rank": 8}, parallel=FSDP)
+    text = script_of(job)
+    compile(text, "train.py", "exec")
+    assert "per_device_eval_batch_size=4," in text
+    assert "eval_dataset=[item] * 16" in text
+    assert "modules_to_save=" in text
+    assert "# needs transformers==5.20" in script_of(job_of(software={"transformers": "5.20"}))

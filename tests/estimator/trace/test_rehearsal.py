@@ -1402,12 +1402,6 @@ assert not buffer.is_cuda
 """
 
 
-def test_the_data_of_tensors_may_be_set_to_what_is_on_a_gpu_and_back(program) -> None:
-    name = program(MOVED_DATA)
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
-
-
 SCRIPTED = """
 import sys, torch, torch.nn as nn
 from torch.distributed.optim import ZeroRedundancyOptimizer  # which scripts optimizers while it is imported
@@ -1422,12 +1416,6 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """
-
-
-def test_a_program_that_scripts_functions_and_modules_takes_what_it_takes_on_the_cpu(program) -> None:
-    name = program(SCRIPTED)
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
 
 
 LISTED = """
@@ -1446,12 +1434,6 @@ for _ in range(3):
     losses.append(loss.detach())
     mean = torch.tensor(losses).mean()
 """
-
-
-def test_a_tensor_of_a_list_of_tensors_on_the_gpu_takes_what_it_takes_on_the_cpu(program) -> None:
-    name = program(LISTED)
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
 
 
 ALIGNED = """
@@ -1474,7 +1456,12 @@ for _ in range(3):
 """
 
 
-def test_a_loss_over_alignments_takes_what_it_takes_on_the_cpu(program) -> None:
-    name = program(ALIGNED)
+@pytest.mark.parametrize(
+    "text",
+    [MOVED_DATA, SCRIPTED, LISTED, ALIGNED],
+    ids=["data that is set to what is on a GPU", "TorchScript", "a list of tensors", "a loss over alignments"],
+)
+def test_less_usual_code_takes_what_it_takes_on_the_cpu(program, text: str) -> None:
+    name = program(text)
     found = rehearse([sys.executable, name, "cuda"])
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)

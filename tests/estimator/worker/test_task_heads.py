@@ -25,7 +25,7 @@ from vramtop.estimator.model.read_architecture import (
 )
 from vramtop.estimator.trace.exact_parameter_count import InventoryAnswer, inventory_from_answer
 from vramtop.estimator.trace.worker_process import convert_answer
-from vramtop.estimator.worker.model.build import auto_class_name
+from vramtop.estimator.worker.request.tasks import auto_class_name
 
 AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}

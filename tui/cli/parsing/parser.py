@@ -221,7 +221,7 @@ def add_rehearse_argument(parser: argparse.ArgumentParser, when: str = "") -> No
 
 
 def add_run_arguments(parser: "argparse._ActionsContainer", how: str) -> None:
-    """Add ``--offline`` and ``--data``; ``how`` begins a sentence."""
+    """Add ``--offline`` and ``--data``, whose help begins with the words ``how``."""
     constant = "program.offline=true"
     parser.add_argument(
         "--offline", action="append_const", dest="set", const=constant, help=f"{how} without network access."
