@@ -17,7 +17,7 @@ from vramtop.estimator.worker.memory.convolutions import BACKWARD, FORWARD, Conv
 from vramtop.estimator.worker.rehearsal.fake_gpu import Doubts
 from vramtop.estimator.worker.rehearsal.kernels import recurrent_layers
 from vramtop.estimator.worker.replaced import replaced
-from vramtop.estimator.worker.step.forward_pass import cuda_kernels
+from vramtop.estimator.worker.rehearsal.cuda_kernels import cuda_kernels
 live, now, peak, stepping, gloo, convolutions = {}, 0, 0, 0, 0, Convolutions(has_tf32=True)
 HOST = {torch.ops.aten.zeros.default, torch.ops.aten.ones.default, torch.ops.aten.lift_fresh.default}
 def references(tensor):
@@ -97,28 +97,32 @@ the GPU), with gradients that autograd adds in place where no dispatch mode is a
 makes of what it reduces and NCCL does not."""
 
 
-def real_peak(name: str, *words: str, ranks: int = 1) -> int:
+def real_peak(name: str, *words: str, ranks: int | None = 1) -> int:
     """Return the bytes that a program's tensors take at most, in whole blocks of CUDA's allocator.
 
     Args:
         name: the program's file.
         words: what it is given after the device.
-        ranks: processes that are started, as torchrun does; the figure is the first one's.
+        ranks: processes that are started, as torchrun does; the figure is the first one's. None: one alone.
     """
     counter = Path("real.py")
     counter.write_text(REAL, encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    common = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    launched = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     first, *others = [
         subprocess.Popen(
             [sys.executable, str(counter), name, "cpu", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                **({} if ranks is None else {**launched, "RANK": str(rank), "LOCAL_RANK": str(rank)}),
+            },
         )
-        for rank in range(ranks)
+        for rank in range(ranks or 1)
     ]
     output, errors = first.communicate()
     for each in others:

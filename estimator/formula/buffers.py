@@ -34,7 +34,7 @@ def whole_unit(parameters: Iterable[LocalParameters], widths: Widths) -> Unit:
 def unit_of(parts: Iterable[tuple[LocalParameters, float]], widths: Widths) -> Unit:
     """Return a unit of parameter groups, each with the share of it that the unit holds."""
     whole = gradients = reduced = 0.0
-    casts = widths.mixed or widths.compute != widths.weight
+    casts = widths.casts or widths.compute != widths.weight
     for held, share in parts:
         elements = held.elements * share
         width = weight_width(held, widths) if held.quantized or not casts else widths.compute

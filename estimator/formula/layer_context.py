@@ -282,7 +282,7 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     @property
     def adapter_width(self) -> int:
         """Bytes per element in which adapters multiply; FSDP all-gathers them in the compute type too."""
-        return self.widths.compute if self.widths.mixed and not self.widths.autocast else self.widths.adapter
+        return self.widths.compute if self.widths.casts and not self.widths.autocast else self.widths.adapter
 
     @property
     def read_adapter_width(self) -> int:
@@ -372,7 +372,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         quantization=job.quantization,
         separate_experts=arch.moe_layers > 0 and separates_experts(job, arch.family),
         lora_targets=lora.targets if lora else (),
-        own_casts=job.adapter_units and job.shards.weights > 1 and job.widths.mixed,
+        own_casts=job.adapter_units and job.shards.weights > 1 and job.widths.casts,
         readers=_readers(stage, trains_weights=lora is None),
         parts=ALL_PARTS if lora is None else NO_PARTS,
         adapted_expert_elements=_adapted_expert_elements(stage),

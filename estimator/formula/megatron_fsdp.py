@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from ..job.resolved_job import ResolvedJob
+from ..job.rules.buffer_sizes import MEGATRON_CAPACITY
 from ..job.rules.dtype_widths import Widths
 from ..model.rank_share import LocalParameters, Stage
-from ..worker.parallel.sizes import MEGATRON_CAPACITY
 from .buffers import NO_UNIT, Buffers, elements_of, largest_block, unit_of, whole_unit
 
 

@@ -6,9 +6,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..job.resolved_job import ResolvedJob
+from ..job.rules.buffer_sizes import ZERO_ELEMENTS
 from ..job.settings import Zero
 from ..model.rank_share import Stage
-from ..worker.parallel.sizes import ZERO_ELEMENTS
 from .buffers import Buffers
 
 # DeepSpeed's sizes, in elements, with its defaults (``runtime/zero/config.py``).

@@ -1,22 +1,25 @@
-"""Training script of a described job, as a user of transformers would write it.
+"""Training script of a described job, as a user of transformers or TRL would write it.
 
-It has the real libraries' names: transformers' ``Trainer`` and ``TrainingArguments`` (5.23), peft, bitsandbytes. The
-model is built from its config, so its weights are random, and its batches are random items on the host.
+It has the real libraries' names: transformers' ``Trainer`` and ``TrainingArguments`` (5.23), TRL's trainers and their
+configurations (1.16), peft, bitsandbytes. The model is built from its config, so its weights are random, and its
+batches are random items on the host.
 """
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from ..common.errors import CannotTellError
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..job.rules.optimizers.table import OPTIMIZERS
+from ..job.settings import OtherModel
 from ..model.find_config import ResolvedModel
 from ..worker.request.tasks import auto_class_name
 
 _WIDTH = 88
-_STANDARD = ("os", "re")
+_STANDARD = ("os", "re", "sys")
 """Modules of Python's own."""
 _DTYPES = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}
 _NOT_IN_CONFIG = frozenset(
@@ -33,7 +36,8 @@ _TRAINER_OPTIMIZERS = frozenset(
     )
 )
 """Names of ``TrainingArguments(optim=...)`` that need no argument for the memory that the job's row counts."""
-_STEPS = 10
+_GENERATIONS = 8
+"""Most completions of one prompt: GRPO's default."""
 _MODELS = (
     *("causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification"),
     *("question-answering", "multiple-choice", "image-classification", "audio-classification"),
@@ -54,8 +58,50 @@ _PEFT_TASKS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trainer:
+    """A trainer's classes, and what it takes."""
+
+    library: str
+    name: str
+    settings: str
+    """Class of its arguments."""
+    loss: tuple[str, ...] = ("chunked",)
+    takes_optimizers: bool = True
+    """It takes the class of an optimizer (``optimizer_cls_and_kwargs``)."""
+
+    @property
+    def is_trl(self) -> bool:
+        """True if it is TRL's."""
+        return self.library == "trl"
+
+
+_TRAINER = _Trainer(library="transformers", name="Trainer", settings="TrainingArguments", loss=("full", "fused-linear"))
+_SFT = _Trainer(library="trl", name="SFTTrainer", settings="SFTConfig")
+_DPO = _Trainer(library="trl", name="DPOTrainer", settings="DPOConfig", takes_optimizers=False)
+_GRPO = _Trainer(library="trl", name="GRPOTrainer", settings="GRPOConfig", takes_optimizers=False)
+
+
+def _trainer(job: ResolvedJob) -> _Trainer:
+    """Return the trainer whose data and loss the job has.
+
+    TRL's trainers make no logits since 1.15 (``add_fused_lm_head``): the job's loss is in chunks.
+    """
+    if job.rollout is not None:
+        return _GRPO
+    if job.training.sequences_per_example == 2 and job.model.task == "causal-lm":
+        return _DPO
+    return _SFT if job.training.loss == "chunked" else _TRAINER
+
+
 def training_script(
-    job: Job, model: ResolvedModel, *, stated: Collection[str] | None = None, file: str = "train.py"
+    job: Job,
+    model: ResolvedModel,
+    *,
+    stated: Collection[str] | None = None,
+    file: str = "train.py",
+    steps: int = 10,
+    on_cpu: bool = False,
 ) -> str:
     """Return the script.
 
@@ -63,6 +109,8 @@ def training_script(
         job: a job that trains, with what it leaves to its framework.
         model: its config.
         file: name under which it is started.
+        steps: optimizer steps that it takes.
+        on_cpu: run it on the CPU, even where there is a GPU.
         stated: keys of the job that somebody gave; None: all that differ from their defaults. What was left out gets a
             comment.
 
@@ -70,9 +118,9 @@ def training_script(
         CannotTellError: no such script stands for the job; the sentence names the setting.
     """
     resolved = resolve_job(job)
-    for sentence in _refused(resolved, model):
+    for sentence in _refused(resolved):
         raise CannotTellError(f"no program can be written for this job yet: {sentence}")
-    return _Script(resolved, model, stated, file).text()
+    return _Script(resolved, model, stated, _How(file, steps, on_cpu)).text()
 
 
 def start_command(job: Job, file: str) -> str:
@@ -85,15 +133,16 @@ def start_command(job: Job, file: str) -> str:
     return f"torchrun --nproc-per-node {ranks} {file}"
 
 
-def _refused(job: ResolvedJob, model: ResolvedModel) -> Iterator[str]:
+def _refused(job: ResolvedJob) -> Iterator[str]:
     """Yield a sentence for each setting of the job that a script cannot express yet."""
     training, parallel = job.training, job.parallel
     other_rules = (
         job.lora is not None and job.trainable is not None and not all(each for _, each in job.trainable.rules)
     )
+    trainer = _trainer(job)
     unset = {
         "training.varying_lengths": training.varying_lengths,
-        "training.loss_length": training.loss_length,
+        "training.loss_length": training.loss_length if trainer is not _GRPO else None,
         "training.keep_outputs": training.keep_outputs,
         "parallel.gradient_dtype": parallel.gradient_dtype,
         "parallel.sync_every_micro_batch": parallel.sync_every_micro_batch,
@@ -107,12 +156,11 @@ def _refused(job: ResolvedJob, model: ResolvedModel) -> Iterator[str]:
         f"it trains with {training.framework}, whose own command is its program": not job.framework.trainer,
         "it generates text (training.mode)": not job.trains,
         f"the task {job.model.task} needs batches of its own": job.model.task not in _MODELS,
-        "its model is code of its own": model.code is not None or not model.config,
-        "it holds other models, or generates text while it trains": job.rollout is not None or job.job.other_models,
+        **_refused_by_trl(job, trainer),
         "its modules are placed by a device map": job.job.parallel.device_map is not None,
         "it splits layers, stages, sequences or experts over GPUs": split,
-        f"the loss {training.loss} is that of another trainer": training.loss not in ("full", "fused-linear"),
-        "its examples are pairs": training.sequences_per_example > 1,
+        f"the loss {training.loss} is not {trainer.name}'s": training.loss not in trainer.loss,
+        "an example is several sequences": training.sequences_per_example > 1 and trainer is not _DPO,
         "Megatron-FSDP has no setting in the Trainer": job.strategy.megatron_fsdp,
         "the Trainer steps after the backward pass, with an optimizer that it knows": in_backward,
         "the Trainer has no setting for activations on the host": training.activation_offload,
@@ -128,15 +176,58 @@ def _refused(job: ResolvedJob, model: ResolvedModel) -> Iterator[str]:
     yield from (sentence for sentence, applies in reasons.items() if applies)
 
 
+def _refused_by_trl(job: ResolvedJob, trainer: _Trainer) -> dict[str, Any]:
+    """Return what TRL's trainers do otherwise than the job, each with True if the job has it."""
+    training, rollout, held = job.training, job.rollout, job.job.other_models
+    sharded = job.strategy.fsdp or job.strategy.zero_stage == 3
+    like_itself = all(each == OtherModel(role="reference", sharded=each.sharded) for each in held)
+    narrow = job.lora is not None and job.quantization is None and job.adapters.dtype in ("bf16", "fp16")
+    completion = training.loss_length or 0
+    prompt = training.sequence_length - completion
+    return {
+        "it holds other models than the reference model of DPO": held and not (trainer is _DPO and like_itself),
+        "DPO has one reference model, and none with adapters": len(held) > (job.lora is None),
+        "DPOTrainer shards its reference model as it does the trained one": any(
+            each.sharded != sharded for each in held
+        ),
+        "vLLM generates its text": rollout is not None and rollout.engine != "transformers",
+        "TRL's adapters are fp32 over weights that are not quantized": trainer.is_trl and narrow,
+        "GRPO trains language models on prompts and completions: give training.loss_length": rollout is not None
+        and not (job.model.task == "causal-lm" and completion and prompt > 0),
+        "the prompt and the completion are not the whole sequence": rollout is not None
+        and rollout.prompt_length not in (None, prompt),
+        "GRPO compares two completions of a prompt or more: give training.micro_batch": trainer is _GRPO
+        and _completions(job) < 2,
+        "GRPO's evaluation generates text too": trainer is _GRPO and training.evaluation_batch is not None,
+    }
+
+
+def _completions(job: ResolvedJob) -> int:
+    """Return the completions of one prompt: as many as the sequences that are generated at once allow."""
+    assert job.rollout is not None  # noqa: S101 - asked for GRPO only
+    sequences = job.training.micro_batch * job.rollout.micro_batches * job.job.parallel.data_ranks
+    return max(number for number in range(1, _GENERATIONS + 1) if sequences % number == 0)
+
+
+class _How(NamedTuple):
+    """How a script runs: the arguments of ``training_script``."""
+
+    file: str
+    steps: int
+    on_cpu: bool
+
+
 class _Script:
     """A script, put together part by part."""
 
-    def __init__(self, job: ResolvedJob, model: ResolvedModel, stated: Collection[str] | None, file: str) -> None:
-        self._file = file
+    def __init__(self, job: ResolvedJob, model: ResolvedModel, stated: Collection[str] | None, how: _How) -> None:
         self._job = job
         self._model = model
         self._stated = stated
-        self._imports = {"torch", "transformers.AutoConfig", "transformers.Trainer", "transformers.TrainingArguments"}
+        self._how = how
+        self._trainer = trainer = _trainer(job)
+        classes = (f"{trainer.library}.{trainer.name}", f"{trainer.library}.{trainer.settings}")
+        self._imports = {"torch", "transformers.AutoConfig", *classes}
 
     def text(self) -> str:
         """Return the whole script."""
@@ -157,7 +248,7 @@ class _Script:
         lines = [
             f'"""The program that the job {job.label!r} stands for. Its weights and its batches are random.',
             "",
-            f"    {start_command(job, self._file)}",
+            f"    {start_command(job, self._how.file)}",
             *self._versions(),
             '"""',
         ]
@@ -165,7 +256,8 @@ class _Script:
 
     def _versions(self) -> Iterator[str]:
         """Yield the versions that the job states, with which the script has to be run."""
-        stated = {name: getattr(self._job.software, name) for name in ("torch", "transformers", "peft", "bitsandbytes")}
+        names = ("torch", "transformers", "trl", "peft", "bitsandbytes")
+        stated = {name: getattr(self._job.software, name) for name in names}
         if words := [f"{name}=={version}" for name, version in stated.items() if version]:
             yield ""
             yield f"    # needs {' '.join(words)}"
@@ -187,6 +279,10 @@ class _Script:
         return f"  # not set{f': {why}' if why else ''}"
 
     def _config(self) -> Iterator[str]:
+        code = self._model.code
+        if code is not None:
+            yield from self._own_code(code)
+            return
         fields = {key: value for key, value in self._model.config.items() if key not in _NOT_IN_CONFIG}
         yield "config = AutoConfig.for_model("
         yield f"    {_literal(self._model.config['model_type'])},"
@@ -194,15 +290,42 @@ class _Script:
             yield f"    {key}={_literal(value, 4)},"
         yield ")"
 
+    def _own_code(self, code: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what makes the config, or the model, of code that the user allows to run."""
+        if code.get("remote"):
+            yield f"config = AutoConfig.from_pretrained({_literal(code['folder'])}, trust_remote_code=True)"
+            return
+        module, _, attribute = code["model"].partition(":")
+        self._imports |= {"sys"}
+        self._imports.discard("transformers.AutoConfig")
+        name = attribute.partition(".")[0]
+        yield f"sys.path.insert(0, {_literal(code['folder'])})"
+        yield f"from {module} import {name}  # your own code"
+        yield ""
+        yield f"model = {attribute}"
+        yield "if not isinstance(model, torch.nn.Module):"
+        yield "    model = model()"
+        if self._job.precision.half_weights:
+            yield f"model.to({_DTYPES[self._job.precision.name]})"
+
     def _built(self) -> Iterator[str]:
+        if self._model.code is not None and not self._model.code.get("remote"):
+            return
         name = auto_class_name(self._job.model.task)
         self._imports.add(f"transformers.{name}")
         dtype = _DTYPES[self._job.precision.name if self._job.precision.half_weights else "fp32"]
-        yield f"model = {name}.from_config("
-        yield "    config,"
-        yield f"    dtype={dtype},{self._comment('training.precision', 'the type of the checkpoint')}"
-        yield f"    attn_implementation={_literal(self._job.model.attention)},"
-        yield ")"
+        held = ["reference"] if self._job.job.other_models else []
+        for each in ["model", *held]:
+            yield f"{each} = {name}.from_config("
+            yield "    config,"
+            yield f"    dtype={dtype},{self._comment('training.precision', 'the type of the checkpoint')}"
+            if self._job.model.attention != "sdpa":  # which transformers takes where a model has it
+                yield f"    attn_implementation={_literal(self._job.model.attention)},"
+            if self._model.code is not None:
+                yield "    trust_remote_code=True,"
+            yield ")"
+        if self._job.model.task == "seq2seq-lm" and "decoder_start_token_id" not in self._model.config:
+            yield "config.decoder_start_token_id = 0"
         if self._job.model.task in ("sequence-classification", "multiple-choice"):
             yield "config.pad_token_id = config.pad_token_id or 0"
 
@@ -262,7 +385,7 @@ class _Script:
         job, lora = self._job, self._job.lora
         if lora is None:
             return
-        self._imports |= {"peft.LoraConfig", "peft.get_peft_model"}
+        self._imports.add("peft.LoraConfig")
         targets = "all-linear" if lora.targets == "all-linear" else list(lora.targets)
         yield "adapters = LoraConfig("
         yield f"    r={lora.rank},{self._comment('lora.rank')}"
@@ -275,6 +398,9 @@ class _Script:
         if job.trainable is not None and (task is None or job.training.trainable is not None):
             yield f"    modules_to_save={self._trained_modules()},"
         yield ")"
+        if self._trainer.is_trl:
+            return
+        self._imports.add("peft.get_peft_model")
         sixteen = job.adapters.dtype in ("bf16", "fp16")
         yield f"model = get_peft_model(model, adapters{', autocast_adapter_dtype=False' if sixteen else ''})"
 
@@ -297,6 +423,33 @@ class _Script:
             yield f"        parameter.requires_grad_({trains})"
 
     def _data(self) -> Iterator[str]:
+        yield from self._tokenized() if self._trainer.is_trl else self._items()
+
+    def _tokenized(self) -> Iterator[str]:
+        """Yield a tokenizer whose words are the numbers of tokens, and a dataset of such text."""
+        training = self._job.training
+        self._imports |= {
+            *("datasets.Dataset", "tokenizers.Tokenizer", "tokenizers.models.WordLevel"),
+            *("tokenizers.pre_tokenizers.WhitespaceSplit", "transformers.PreTrainedTokenizerFast"),
+        }
+        comment = self._comment("training.sequence_length")
+        yield "vocabulary_size = config.get_text_config().vocab_size"
+        yield 'vocabulary = {"<pad>": 0, "<end>": 1, **{str(n): n for n in range(2, vocabulary_size)}}'
+        yield 'words = Tokenizer(WordLevel(vocabulary, unk_token="<pad>"))'
+        yield "words.pre_tokenizer = WhitespaceSplit()"
+        yield 'tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<end>")'
+        yield f"tokens = torch.randint(2, vocabulary_size, ({training.sequence_length},)).tolist(){comment}"
+        if self._trainer is _SFT:
+            yield 'item = {"input_ids": tokens}'
+        elif self._trainer is _DPO:
+            at = training.sequence_length // 2
+            yield f'prompt, answer = " ".join(map(str, tokens[:{at}])), " ".join(map(str, tokens[{at}:-1]))'
+            yield 'item = {"prompt": prompt + " ", "chosen": answer, "rejected": answer}  # TRL adds "<end>" to both'
+        else:
+            length = training.sequence_length - (training.loss_length or 0)
+            yield f'item = {{"prompt": " ".join(map(str, tokens[:{length}]))}}'
+
+    def _items(self) -> Iterator[str]:
         job, training = self._job, self._job.training
         length, task = training.sequence_length, job.model.task
         comment = self._comment("training.sequence_length")
@@ -309,7 +462,8 @@ class _Script:
         elif task == "audio-classification":
             yield f'item = {{"input_values": torch.randn({length}), "labels": 0}}{comment}'
         elif task in ("causal-lm", "masked-lm", "seq2seq-lm"):
-            yield f"tokens = torch.randint(2, config.get_text_config().vocab_size, ({length},)){comment}"
+            largest = "config.get_text_config().vocab_size" if self._model.code is None else "3"
+            yield f"tokens = torch.randint(2, {largest}, ({length},)){comment}"
             yield 'item = {"input_ids": tokens, "labels": tokens}'
         elif task == "multiple-choice":
             yield f'item = {{"input_ids": torch.ones(4, {length}, dtype=torch.long), "labels": 0}}{comment}'
@@ -328,38 +482,72 @@ class _Script:
             self._imports.add("os")
             value = _literal(_FSDP1_SHARDING[sharding])
             yield f'os.environ["FSDP_SHARDING_STRATEGY"] = {value}  # fsdp_config has no key that accelerate reads'
-        yield "arguments = TrainingArguments("
+        trainer = self._trainer
+        yield f"arguments = {trainer.settings}("
         for line in self._arguments():
             yield f"    {line}"
         yield ")"
-        each = self._job.job.global_batch
+        if trainer is _GRPO:
+            yield ""
+            yield ""
+            yield "def reward(completions, **_):"
+            yield "    return [0.0] * len(completions)"
+            yield ""
+            yield ""
         optimizer = self._optimizer_class()
         if optimizer is not None:
             self._imports.add(optimizer[0].rpartition(".")[0])
             yield f"optimizer = {optimizer[0]}, {_literal(dict(optimizer[1]))}"
-        options = "" if optimizer is None else ", optimizer_cls_and_kwargs=optimizer"
-        if self._job.training.evaluation_batch is not None:
-            options += (
-                f", eval_dataset=[item] * {self._job.training.evaluation_batch * self._job.job.parallel.data_ranks}"
-            )
-        yield f"trainer = Trainer(model, arguments, train_dataset=[item] * {each * _STEPS}{options})"
+        yield f"trainer = {trainer.name}("
+        for line in self._given(optimizer is not None):
+            yield f"    {line},"
+        yield ")"
         yield "trainer.train()"
+
+    def _given(self, has_optimizer: bool) -> Iterator[str]:
+        """Yield what the trainer is given."""
+        job, trainer = self._job, self._trainer
+        yield "model"
+        if job.job.other_models:
+            yield "reference"
+        if trainer is _GRPO:
+            yield "reward"
+        yield "args=arguments"
+        yield f"train_dataset={self._dataset(job.job.global_batch * self._how.steps)}"
+        if job.training.evaluation_batch is not None:
+            yield f"eval_dataset={self._dataset(job.training.evaluation_batch * job.job.parallel.data_ranks)}"
+        if trainer.is_trl:
+            yield "processing_class=tokenizer"
+            if job.lora is not None:
+                yield "peft_config=adapters"
+        if has_optimizer:
+            yield "optimizer_cls_and_kwargs=optimizer"
+
+    def _dataset(self, items: int) -> str:
+        return f"Dataset.from_list([item] * {items})" if self._trainer.is_trl else f"[item] * {items}"
 
     def _arguments(self) -> Iterator[str]:
         job, training = self._job, self._job.training
         yield '"output",'
-        yield f"max_steps={_STEPS},"
+        yield f"max_steps={self._how.steps},"
+        if self._how.on_cpu:
+            yield "use_cpu=True,"
         yield f"per_device_train_batch_size={training.micro_batch},{self._comment('training.micro_batch')}"
         if training.gradient_accumulation > 1:
             yield f"gradient_accumulation_steps={training.gradient_accumulation},"
+        yield from self._of_trl()
         if job.precision.name.endswith("-mixed") or job.adapters.autocasts:
             yield f"{job.precision.name.partition('-')[0]}=True,"
+        elif self._trainer.is_trl:
+            yield "bf16=False,"
         if self._optimizer_class() is None:
             yield f"optim={_literal(self._optimizer())},{self._comment('training.optimizer', 'the default')}"
         if training.activation_checkpointing == "full":
             comment = self._comment("training.activation_checkpointing")
             yield f"gradient_checkpointing=True,{comment}"
             yield 'gradient_checkpointing_kwargs={"use_reentrant": False},'
+        elif self._trainer.is_trl:
+            yield "gradient_checkpointing=False,"
         if training.compile:
             yield "torch_compile=True,"
         if job.fused_kernels:
@@ -370,6 +558,20 @@ class _Script:
             yield 'eval_strategy="epoch",'
         yield 'save_strategy="no",'
         yield "report_to=[],"
+
+    def _of_trl(self) -> Iterator[str]:
+        """Yield what only a configuration of TRL's has."""
+        job, training, rollout = self._job, self._job.training, self._job.rollout
+        if self._trainer in (_SFT, _DPO):
+            yield f"max_length={training.sequence_length},"
+        if self._trainer is _DPO and not (training.reference_pass or job.job.other_models):
+            yield "precompute_ref_log_probs=True,"
+        if self._trainer is _GRPO and rollout is not None:
+            yield f"max_completion_length={training.loss_length},{self._comment('training.loss_length')}"
+            yield f"num_generations={_completions(job)},"
+            yield f"steps_per_generation={rollout.micro_batches},"
+            if not rollout.gather_weights:
+                yield "ds3_gather_for_generation=False,"
 
     def _parallel(self) -> Iterator[str]:
         job, parallel = self._job, self._job.parallel
@@ -442,6 +644,11 @@ class _Script:
         if rules.torch_class is None:
             raise CannotTellError(
                 f"no program can be written for this job yet: the Trainer has no setting for {rules.name}"
+            )
+        if not self._trainer.takes_optimizers:
+            raise CannotTellError(
+                f"no program can be written for this job yet: {self._trainer.name} takes no class of an optimizer, "
+                f"and optim has no name for {rules.name}"
             )
         given = {name: value for name, value in rules.options.items() if value}
         return rules.torch_class.replace(":", "."), {**given, **rules.torch_options}

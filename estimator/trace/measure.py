@@ -18,14 +18,12 @@ from ..budget import FieldsOf
 from ..common.cancellation import current_token
 from ..common.errors import CannotTellError
 from ..job.job import Job
-from ..job.resolved_job import resolve_job
 from ..model.find_config import ResolvedModel
+from ..program.training_script import training_script
 from .allocator_report import VARIABLES
 from .interpreters import Interpreter, choose_interpreter
 from .start_python import start_python
-from .traced_step import trace_request
-from .worker_pool import POOL
-from .worker_process import WORKER_PROGRAM, convert_answer
+from .worker_process import WORKER_PROGRAM
 
 # The largest micro-batch that truly runs: predicted first, then a few real tries around the prediction.
 
@@ -311,12 +309,14 @@ def run_real_step(
         CannotTellError: the job cannot be measured here, a rank died, or it took too long.
     """
     environ = os.environ if environ is None else environ
-    request = _request(job, model, device)
+    script = _script(job, model, steps, device)
     interpreter = choose_interpreter(python, environ)
     with tempfile.TemporaryDirectory(prefix="vramtop-measure-") as folder, tempfile.TemporaryFile() as stderr:
-        request["measure"] = {
+        (Path(folder) / "train.py").write_text(script, encoding="utf-8")
+        plan = {
             "folder": folder,
-            **_plan(job, steps),
+            "device": device,
+            "steps": steps,
             "limits": [place.limit_bytes for place in places],
             "keeps": [place.keep_bytes for place in places],
         }
@@ -326,7 +326,7 @@ def run_real_step(
         run = _Run(process, Path(folder), len(places), interpreter, stderr)
         try:
             with current_token().on_cancel(lambda: _end(process)):
-                run.send(request)
+                run.send(plan)
                 run.wait(timeout, on_stage)
         finally:
             _end(process)
@@ -334,59 +334,25 @@ def run_real_step(
         return run.result(device)
 
 
-def run_in_worker(
-    job: Job, model: ResolvedModel, *, limit_bytes: int | None, steps: int, timeout: float, python: str | None
-) -> MeasuredStep:
-    """Run the steps of one rank on the CPU, in the worker that also traces, so that many tiny jobs share one process.
+def _script(job: Job, model: ResolvedModel, steps: int, device: Device) -> str:
+    """Return the job's script, for as many ranks as are run.
 
     Raises:
-        InputError: ``python`` does not exist.
-        CannotTellError: the job cannot be measured, or it took too long.
+        CannotTellError: none stands for the job, or it needs several nodes.
     """
-    interpreter = choose_interpreter(python, os.environ)
-    plan = {**_plan(job, steps), "limits": [limit_bytes], "keeps": [None]}
-    message = POOL.request(interpreter, {**_request(job, model, "cpu"), "op": "measure", "measure": plan}, timeout)
-    rank = convert_answer(message, MeasuredRank)
-    return MeasuredStep(device="cpu", ranks=(rank,), versions=rank.versions)
-
-
-def _request(job: Job, model: ResolvedModel, device: Device) -> dict[str, Any]:
-    """Return the request for the job's steps.
-
-    Raises:
-        CannotTellError: the job has a setting with which it cannot be measured.
-    """
-    if job.training.compile and resolve_job(job).fused_kernels:
-        raise CannotTellError("fused kernels under torch.compile cannot be measured; without either of them it can")
-    request = {**trace_request(job, model), "device": device}
-    _require_measurable(request)
-    return request
-
-
-def _plan(job: Job, steps: int) -> dict[str, Any]:
-    return {"steps": steps, "varying": bool(job.training.varying_lengths)}
+    copies = min(2, job.parallel.data_replicate)
+    if device == "cpu" and job.parallel.data_shard > 1:
+        raise CannotTellError(f"{job.parallel.strategy} shards over GPUs alone; without --cpu it can be measured")
+    if copies > 1 and job.parallel.sharding in ("hybrid", "hybrid_grad_op"):
+        raise CannotTellError("FSDP1's hybrid sharding has a copy on each node, and this is one")
+    parallel = msgspec.structs.replace(job.parallel, data_replicate=copies)
+    return training_script(msgspec.structs.replace(job, parallel=parallel), model, steps=steps, on_cpu=device == "cpu")
 
 
 def rank_count(job: Job) -> int:
     """Return the ranks that are run: of copies two, as more take no more memory."""
     parallel = job.parallel
     return parallel.tensor * parallel.data_shard * min(2, parallel.data_replicate)
-
-
-def _require_measurable(request: Mapping[str, Any]) -> None:
-    """Refuse what the worker would, before a process is started.
-
-    Raises:
-        CannotTellError: the job has a setting with which it cannot be measured.
-    """
-    from ..worker.request.protocol import UnsupportedError
-    from ..worker.request.request import read_request
-    from ..worker.step.supported_jobs import check_measurable
-
-    try:
-        check_measurable(read_request({**request, "code": None}))
-    except UnsupportedError as error:
-        raise CannotTellError(str(error)) from None
 
 
 class _Run:
@@ -407,11 +373,11 @@ class _Run:
         self._stderr = stderr
         self._waiting = list(_STAGES)
 
-    def send(self, request: Mapping[str, Any]) -> None:
-        """Write the request and close the pipe."""
+    def send(self, plan: Mapping[str, Any]) -> None:
+        """Write the plan and close the pipe."""
         pipe = self._process.stdin
         assert pipe is not None  # noqa: S101 - stdin=PIPE
-        data = msgspec.json.encode(request) + b"\n"
+        data = msgspec.json.encode(plan) + b"\n"
         with contextlib.suppress(BrokenPipeError):  # it has ended, which is seen soon
             while data:
                 data = data[pipe.write(data) or 0 :]
@@ -481,7 +447,7 @@ class _Run:
         died = code < 0 and (rank is None or not files[rank].exists())
         if first is not None and not died:
             found = msgspec.json.decode(first.read_bytes(), type=dict[str, Any])
-            return str(found.get("unsupported") or f"{found.get('error')} {where}")
+            return f"{found.get('error')} {where}"
         name = "the process" if len(self._ranks) == 1 or rank is None else f"rank {rank}"
         if code < 0:
             hint = "; the machine's RAM may have run out" if code == -signal.SIGKILL else ""

@@ -21,7 +21,7 @@ from ..formula.ranges import (
     longest_first_doubt,
     preparation_doubt,
 )
-from ..formula.rank_memory import context_bytes, free_for_modules, nccl_bytes, workspace_bytes
+from ..formula.rank_memory import context_bytes, nccl_bytes, workspace_bytes
 from ..job.gpu_catalogue import Gpu, generation_of
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
@@ -101,8 +101,7 @@ def traced_budget(
     hint = _FORMULA_HINT if arch else ""
     if resolved.quantization is not None and (job.lora is None or resolved.quantization not in BITSANDBYTES):
         raise CannotTellError(f"vramtop cannot trace a step with weights stored in {resolved.quantization}{hint}")
-    room = free_for_modules(gpu)
-    trace = trace_job(job, model, allocator_conf=conf, gpu_bytes=room, python=python, timeout=timeout, hint=hint)
+    trace = trace_job(job, model, allocator_conf=conf, python=python, timeout=timeout, hint=hint)
     overhead = overhead_of(resolved, gpu)
     phases = phases_of(trace.phases, overhead)
     highest = max(phases, key=lambda phase: phase.components.total_bytes)
@@ -129,24 +128,19 @@ def traced_budget(
         peak=peak,
         steady_device_bytes=peak.device_bytes,
         assumptions=(
-            f"Two steps were traced with {versions}.",
-            *_gpu_assumption(trace),
+            f"The job's program (vramtop program) was rehearsed with {versions}.",
             *assumptions(resolved, arch, gpu),
             *_trained_assumption(job, trace),
             *allocator_assumptions(set_by, reserved),
         ),
         warnings=(
             *warnings(resolved, arch, None, fused_recurrence="mamba_ssm" in trace.versions),
+            *(f"{each[0].upper()}{each[1:]}." for each in trace.doubts),
             *allocator_warnings(on_gpu, trace.reserved.peak + overhead.workspace, capacity),
         ),
         largest=trace.peak_tensors,
         timeline=timeline_of(trace, sizes, overhead) if trace.timeline else None,
     )
-
-
-def _gpu_assumption(trace: Trace) -> Iterator[str]:
-    if trace.gpu is not None:
-        yield f"The figures are those of GPU {trace.gpu}, which has the highest peak of the GPUs that the process uses."
 
 
 def _trained_assumption(job: Job, trace: Trace) -> Iterator[str]:

@@ -24,23 +24,19 @@
         -> {"states": [bytes or null, ...], "step": [bytes, ...], "how": "fake" or "fitted", "class": "module.Class",
             "distribution": "galore-torch 1.0" or null}
         -> {"unsupported": "why it cannot be stepped"}
-    {"op": "trace", "config": {...}, "task": "causal-lm", "attention": "sdpa",
-     "training": {...}, "lora": {...} or null, "parallel": {...},  with the fields of job files
-     "older": {...},  what versions that the job states do otherwise than the installed ones
-     "optimizer": {"path": "torch.optim:AdamW", "options": {...}} or null,
-     "placing": as the operation ``inventory`` takes it as ``device_map``, where the job's is a rule}
-        -> {"parameters": ..., "trainable": ..., "phases": {"forward": {"allocated": ..., "components": {...}},
-            ...}, "peak_tensors": [...], "timeline": [[event, bytes], ...],
-            "timeline_components": {"weights": [bytes, ...], ...}, "timeline_phases": [[phase, event], ...],
-            "reserved": {...}, "allocations": "...", "versions": {...}, "seconds": ...,
-            "gpu": number of the GPU with the highest peak, under a device map, or null}
+    {"op": "trace", "script": {"text", "start": [words that start it], "gpus": ranks, "card": as ``Card`` takes it},
+     "config": the model's, "task": ..., "least_rounds": of layers that a shallow model has, or null: all are traced,
+     "allocator": {"conf": ...}, "code": that the script runs, or absent}
+        -> {"parameters": ..., "trainable": ..., "doubts": [sentence, ...],
+            "phases": {"forward": {"allocated": ..., "components": {...}}, ...}, "peak_tensors": [...],
+            "timeline": [[event, bytes], ...], "timeline_components": {"weights": [bytes, ...], ...},
+            "timeline_phases": [[phase, event], ...], "reserved": {...}, "allocations": "...", "versions": {...},
+            "seconds": ...}
         -> {"unsupported": "why this job cannot be traced"}
-    {"op": "measure", ...}: the request of ``measure/__main__.py`` with ``device`` "cpu", for one rank
-        -> what the rank reports
 
-``inventory`` needs torch (2.4 or newer) and transformers (4.45 or newer); ``trace`` torch (2.6 or newer for sharding,
-else 2.4), transformers (4.53 or newer), and peft for adapters. No weights are read and nothing is downloaded. Code that
-belongs to a model or to the user runs only where ``code`` names it.
+``inventory`` and ``trace`` need torch (2.4 or newer) and transformers (4.45 or newer), and peft for adapters. No
+weights are read and nothing is downloaded. Code that belongs to a model or to the user runs only where ``code``
+names it.
 """
 
 from __future__ import annotations
@@ -50,14 +46,9 @@ import os
 import platform
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .request.protocol import UnsupportedError, library_versions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .request.request import Request
 
 _FRAMEWORKS = ("torch", "transformers", "peft")
 _QUANTIZED_SHARE = 0.9
@@ -157,8 +148,8 @@ def inventory(request: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters and buffers of the model with this config and task, grouped by name and shape."""
     import torch
 
-    from .model import build as contents
-    from .request.request import Lora, read_user_code
+    from . import inventory as contents
+    from .request.user_code import read_user_code
 
     code = read_user_code(request)
     placing = request.get("device_map")
@@ -177,7 +168,7 @@ def inventory(request: dict[str, Any]) -> dict[str, Any]:
             "device_map": inferred_device_map(model, placing) if placing else None,
         }
         if request.get("lora"):
-            adapted = contents.add_lora_adapters(model, Lora(**request["lora"]))
+            adapted = contents.add_lora_adapters(model, request["lora"]["rank"], request["lora"]["targets"])
             answer["adapters"] = contents.adapter_groups(adapted)
     return {**answer, "versions": library_versions()}
 
@@ -239,9 +230,8 @@ def optimizer(message: dict[str, Any]) -> dict[str, Any]:
     """
     import torch
 
-    from .request.request import read_user_code
-    from .request.user_code import optimizer_class
-    from .step.training_steps import OptimizerFactory, measure, without_compiling
+    from .optimizer_states import OptimizerFactory, measure, without_compiling
+    from .request.user_code import optimizer_class, read_user_code
 
     tensors = [(tuple(each["shape"]), each["dtype"]) for each in message["tensors"]]
     found: dict[Any, Any] = {}
@@ -278,30 +268,27 @@ def _distribution(package: str) -> str | None:
 
 
 def trace(message: dict[str, Any]) -> dict[str, Any]:
-    """Run two training steps on fake tensors, and return the memory of the second.
-
-    The tensors are fake CPU tensors: they take no memory and no GPU is touched. Where CUDA allocates otherwise than a
-    CPU, its behaviour is imitated (``cuda_kernels``, ``cuda_autocast``; in-place sums of gradients) unless the request
-    has ``"cpu_kernels": true``. Fake tensors on "cuda" would need no imitation in a forward pass, but their backward
-    pass asks for a real device (``hasPrimaryContext`` in autograd's engine; without CUDA in the build, for the device
-    guard).
-    """
-    from .request.request import read_request
-    from .step.supported_jobs import check_supported
-
-    start = time.monotonic()
-    request = read_request(message)
-    try:
-        check_supported(request)
-        trace_layers = _import_libraries(request)
-        request = _with_placement(request, message.get("placing"))
-        traced = trace_layers(request)
-    except UnsupportedError as reason:
-        return {"unsupported": str(reason)}
-    from .loops.training_loop import kernel_versions
+    """Rehearse two training steps of a script, and return the memory of the second."""
+    from .described import import_libraries, trace_script
     from .memory.allocator import pack_allocations, replay_reserved
     from .memory.tracker import allocator_events, summarize
+    from .repetition import trace_repeated
 
+    start = time.monotonic()
+    script = message["script"]
+    try:
+        import_libraries(script["text"])
+        traced = None
+        if message["least_rounds"] is not None:
+            traced = trace_repeated(
+                lambda configs: trace_script(script, configs),
+                message["config"],
+                message["task"],
+                message["least_rounds"],
+            )
+        traced = traced or trace_script(script, [None])[0]
+    except UnsupportedError as reason:
+        return {"unsupported": str(reason)}
     gc.disable()  # what is left to do makes 100,000 tuples and no garbage; the collection after the answer enables it
     summary = summarize(traced.history)
     allocations = list(allocator_events(traced.history))
@@ -309,64 +296,13 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
     return {
         "parameters": traced.parameters,
         "trainable": traced.trainable,
-        "gpu": traced.gpu,
+        "doubts": traced.doubts,
         **summary,
-        "reserved": replay_reserved(allocations, timeline_events, request.allocator),
+        "reserved": replay_reserved(allocations, timeline_events, message.get("allocator")),
         "allocations": pack_allocations(allocations),
-        "versions": {**library_versions(), **kernel_versions()},
+        "versions": traced.versions,
         "seconds": round(time.monotonic() - start, 3),
     }
-
-
-def _import_libraries(request: Request) -> Callable[[Request], Any]:
-    """Import what the trace needs, and return its function.
-
-    Every trace starts with the same state of the collector: what an earlier one left was freed after its answer.
-    """
-    gc.disable()  # nothing that is imported becomes garbage
-    from .model.build import import_model_code
-    from .repetition import trace_layers
-
-    import_model_code(request.config, request.task)
-    gc.freeze()  # collections during the trace need not scan the libraries' objects
-    gc.enable()
-    return trace_layers
-
-
-def _with_placement(request: Request, placing: dict[str, Any] | None) -> Request:
-    """Return a request whose device map names the device of each module, not a rule.
-
-    Raises:
-        UnsupportedError: accelerate, whose rules they are, is not installed.
-    """
-    if not isinstance(request.parallel.device_map, str):
-        return request
-    from .model.build import build_model
-    from .request.request import changed
-
-    with empty_weights():
-        model = build_model(request.config, request.task, code=request.code)
-        found = inferred_device_map(model, placing) if placing else None
-    if found is None:
-        raise UnsupportedError("this interpreter has no accelerate, which places modules on GPUs")
-    return changed(request, parallel=changed(request.parallel, device_map=found))
-
-
-def measure(message: dict[str, Any]) -> dict[str, Any]:
-    """Run the real steps of a job on the CPU, in this process.
-
-    Raises:
-        RefusedError: the installed libraries cannot run the job.
-    """
-    from .measure.real_steps import NoStages, run_steps, versions
-    from .request.request import read_request
-
-    gc.enable()  # tensors in cycles are freed as in a process of one's own
-    try:
-        found = run_steps(read_request(message), message["measure"], NoStages())
-    except UnsupportedError as reason:
-        return {"unsupported": str(reason)}
-    return {"pid": os.getpid(), **found, "versions": versions()}
 
 
 OPERATIONS = {
@@ -377,5 +313,4 @@ OPERATIONS = {
     "inventory": inventory,
     "optimizer": optimizer,
     "trace": trace,
-    "measure": measure,
 }

@@ -6,14 +6,11 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .inventory import build_model
 from .memory.tracker import AllocationHistory, Phase, StorageRecord, block_bytes
-from .model.build import apply_trainable, build_model, prepare_for_training
-from .request.request import changed
-from .step.forward_pass import weights_dtype
-from .step.training_steps import TracedSteps, trace_steps
 
 if TYPE_CHECKING:
-    from .request.request import Request
+    from collections.abc import Callable, Sequence as Many
 
 # Finds what one more layer adds to a sequence of tokens: one more round of each loop over layers or parameters.
 
@@ -106,6 +103,7 @@ class Allocation:
     component: str | None
     host: bool
     used_on: tuple[int, ...]
+    gpu: int
 
 
 ACTIONS = ALLOCATE, FREE, RETURN = range(3)
@@ -185,7 +183,9 @@ def _split(record: StorageRecord, gradients: int) -> tuple[Allocation, tuple[int
         module = _NUMBER.sub("{}", module)
     elif shape == (gradients,):
         numbers, nbytes, shape = (gradients, nbytes), -1, ()
-    kind = Allocation(nbytes, shape, record.dtype, module, record.stream, record.component, record.host, record.used_on)
+    kind = Allocation(
+        nbytes, shape, record.dtype, module, record.stream, record.component, record.host, record.used_on, record.gpu
+    )
     return kind, numbers
 
 
@@ -371,7 +371,9 @@ class _Builder:
         number = len(self._states)
         size, stream, component = block_bytes(nbytes), kind.stream, kind.component
         history.records.append(
-            StorageRecord(number, size, nbytes, shape, kind.dtype, module, stream, component, kind.host, kind.used_on)
+            StorageRecord(
+                number, size, nbytes, shape, kind.dtype, module, stream, component, kind.host, kind.used_on, kind.gpu
+            )
         )
         self._states.append(token)
         history.events.append(number + 1)
@@ -385,8 +387,6 @@ class _Builder:
 # whole model's, less whole rounds.
 
 
-STRATEGIES = ("none", "ddp", "fsdp2", "fsdp1")
-"""Strategies that do with each layer what they do with the one before. Buckets that fill across layers do not."""
 DEPTH_FIELDS = (
     "num_hidden_layers",
     "n_layer",
@@ -401,12 +401,6 @@ DEPTH_FIELDS = (
 """Fields of configs that say how many layers a model has."""
 MAX_PERIOD = 8
 """Most layers of a round."""
-MIN_ROUNDS = 2
-"""Rounds of the shallowest model: the first and the last often differ."""
-MIN_ROUNDS_OF = {"fsdp2": 3, "fsdp1": 4}
-"""Rounds under FSDP, which gathers a unit ahead; FSDP1 has up to two unsharded ones wait for the GPU besides."""
-MIN_WAITING_ROUNDS = 7
-"""Rounds where FSDP1 reduces each block's gradient: each of three streams has blocks that wait for the GPU."""
 EXTRA_TRACES = 1
 """Deeper models that are traced where the first ones prove nothing."""
 WORTHWHILE = 0.75
@@ -422,8 +416,6 @@ class ShallowModels:
     configs: list[dict[str, Any]]
     rounds: int
     """By which the whole model is deeper than the shallowest."""
-    whole: Any
-    """The whole model, on the meta device."""
 
 
 @dataclass(frozen=True)
@@ -444,73 +436,41 @@ class _Pattern:
         return [*range(self.head + rounds * self.period), *range(layers - self.tail, layers)]
 
 
-_latest: tuple[str, ShallowModels | None] | None = None
-"""The latest plan and what it depends on: a warm worker traces one setting of a model after another."""
+def plan_shallow_models(config: dict[str, Any], task: str, least: int) -> ShallowModels | None:
+    """Return the models to trace instead of a whole one; None: its layers do not repeat, or are few.
 
-
-def plan_shallow_models(request: Request) -> ShallowModels | None:
-    """Return the models to trace instead of the request's; None: its layers do not repeat, or are few."""
-    global _latest  # noqa: PLW0603 - a cache of one entry
-    parts = request.config, request.task, request.lora, request.trainable, request.parallel, request.code
-    key = repr((*parts, request.older, request.loop.experts, weights_dtype(request)))
-    if _latest is None or _latest[0] != key:
-        _latest = key, _plan(request)
-    return _latest[1]
-
-
-def _plan(request: Request) -> ShallowModels | None:
-    if request.parallel.device_map is not None:
-        return None  # which layers run on another GPU than the one before is not the same for all
-    if request.code is not None or request.parallel.strategy not in STRATEGIES or not _alike_for_adapters(request):
-        return None
-    if request.training.framework == "litgpt" and request.parallel.strategy == "ddp":
-        return None  # buckets hold the parameters of LitGPT's own model, which is not the one below
-    if request.parallel.fsdp_units == "model" or request.parallel.fsdp_min_unit_parameters is not None:
-        return None  # units hold as many layers as there are, or as make up a size
-    whole = _build(request, request.config)
+    Args:
+        config: of the whole model.
+        task: its head.
+        least: rounds of the shallowest model.
+    """
+    whole = _build(config, task)
     stacks = _stacks(whole)
     depth = max(map(len, stacks.values()), default=0)
     kinds = list(zip(*(each for each in stacks.values() if len(each) == depth)))  # noqa: B905 - not in Python 3.9
-    first = MIN_ROUNDS_OF.get(request.parallel.strategy, MIN_ROUNDS)
-    if request.parallel.flat_sharded and request.lora is None:
-        first = MIN_WAITING_ROUNDS
-    pattern = _find_pattern(kinds, first)
+    pattern = _find_pattern(kinds, least)
     if pattern is None:
         return None
     configs = []
     traced = 0
-    for rounds in range(first, min(first + SAMPLES + EXTRA_TRACES, pattern.rounds)):
+    for rounds in range(least, min(least + SAMPLES + EXTRA_TRACES, pattern.rounds)):
         indices = pattern.indices(rounds)
         traced += len(indices)
         if traced > WORTHWHILE * depth:
             break
-        config = _with_layers(request.config, whole.config, depth, indices)
-        if not _has_layers(stacks, _stacks(_build(request, config)), depth, indices):
+        shallow = _with_layers(config, whole.config, depth, indices)
+        if not _has_layers(stacks, _stacks(_build(shallow, task)), depth, indices):
             return None
-        configs.append(config)
-    if len(configs) < SAMPLES:
-        return None
-    if (request.lora is not None or request.loop.experts) and request.parallel.strategy == "ddp":
-        whole = prepare_for_training(whole, request)
-    return ShallowModels(configs=configs, rounds=pattern.rounds - first, whole=whole)
+        configs.append(shallow)
+    return ShallowModels(configs=configs, rounds=pattern.rounds - least) if len(configs) >= SAMPLES else None
 
 
-def _alike_for_adapters(request: Request) -> bool:
-    """Return True if adapters are added to all layers alike."""
-    if request.lora is None or isinstance(request.lora.targets, str):
-        return True  # "all-linear"
-    return not any(part.isdigit() for target in request.lora.targets for part in target.split("."))
-
-
-def _build(request: Request, config: dict[str, Any]) -> Any:
+def _build(config: dict[str, Any], task: str) -> Any:
     """Build a model without storage."""
     import torch
 
     with torch.device("meta"):
-        model = build_model(config, request.task, dtype=weights_dtype(request))
-    if request.trainable is not None and request.lora is None:
-        apply_trainable(model, request.trainable)
-    return model
+        return build_model(config, task)
 
 
 def _stacks(model: Any) -> dict[str, list[Any]]:
@@ -595,24 +555,43 @@ def _has_layers(whole: dict[str, Any], shallow: dict[str, Any], depth: int, indi
 # The trace of a deep model from traces of shallow ones, or none where it cannot be proven equal to the full one.
 
 
-def trace_layers(request: Request) -> TracedSteps:
-    """Trace as few layers as show the pattern, or all of them."""
-    return trace_repeated(request) or trace_steps(request)
+@dataclass(frozen=True)
+class TracedSteps:
+    """Result of a trace."""
+
+    history: AllocationHistory
+    parameters: int
+    trainable: int
+    gradients: int
+    """Tensors that train, of which the rank holds a part."""
+    doubts: tuple[str, ...]
+    """Sentences about what the figures depend on and is not known."""
+    versions: dict[str, str]
+    """Versions of the libraries that took part."""
 
 
-def trace_repeated(request: Request) -> TracedSteps | None:
-    """Return the trace of a model whose layers repeat, extrapolated; None: its layers have to be traced one by one."""
+def trace_repeated(
+    trace: Callable[[Many[dict[str, Any]]], list[TracedSteps]], config: dict[str, Any], task: str, least: int
+) -> TracedSteps | None:
+    """Return the trace of a model whose layers repeat, extrapolated; None: its layers have to be traced one by one.
+
+    Args:
+        trace: traces models with each of these configs.
+        config: of the whole model.
+        task: its head.
+        least: rounds of the shallowest model that is traced: the first and the last often differ.
+    """
     try:
-        plan = plan_shallow_models(request)
+        plan = plan_shallow_models(config, task, least)
         if plan is None:
             return None
-        samples: list[TracedSteps] = []
-        for config in plan.configs:
-            samples.append(trace_steps(changed(request, config=config), whole=plan.whole))
-            if len(samples) >= SAMPLES:
-                found = _extrapolated(samples[-SAMPLES:], plan.rounds - (len(samples) - SAMPLES))
-                if found is not None:
-                    return found
+        samples = trace(plan.configs[:SAMPLES])
+        for extra in range(len(plan.configs) - SAMPLES + 1):
+            if extra:
+                samples += trace(plan.configs[SAMPLES + extra - 1 : SAMPLES + extra])
+            found = _extrapolated(samples[-SAMPLES:], plan.rounds - extra)
+            if found is not None:
+                return found
     except Exception:  # noqa: BLE001 - whatever is wrong with a shallow model, the whole one gives the answer
         return None
     return None
@@ -626,7 +605,8 @@ def _extrapolated(samples: list[TracedSteps], rounds: int) -> TracedSteps | None
     if history is None:
         return None
     values: dict[str, Any] = dict(zip(_COUNTS, counts))  # noqa: B905 - not in Python 3.9
-    return TracedSteps(history=history, **values)
+    doubts = dict.fromkeys(sentence for each in samples for sentence in each.doubts)
+    return TracedSteps(history=history, doubts=tuple(doubts), versions=samples[0].versions, **values)
 
 
 _COUNTS = ("parameters", "trainable", "gradients")

@@ -7,16 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from worker_requests import complete
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.formula.closed_form import closed_form
-from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.estimator.job.settings import Training
 from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
 from vramtop.estimator.trace.interpreters import choose_interpreter
-from vramtop.estimator.trace.traced_step import optimizer_class
 from vramtop.estimator.trace.worker_pool import POOL
 
 LLAMA: dict[str, Any] = {
@@ -43,9 +39,6 @@ def ask_worker() -> AskWorker:
     answers: dict[str, dict[str, Any]] = {}
 
     def ask(message: dict[str, Any]) -> dict[str, Any]:
-        if message["op"] == "trace":
-            name = message.get("training", {}).get("optimizer", "adamw")
-            message = complete({"optimizer": optimizer_class(Job(training=Training(optimizer=name))), **message})
         key = json.dumps(message, sort_keys=True)
         if key not in answers:
             answers[key] = POOL.request(interpreter, message, 120)

@@ -502,7 +502,7 @@ class Units(Communication):
         job, stage = rank.job, rank.stage
         self._widths = job.widths
         self._shards = job.shards.weights
-        self._casts = job.widths.mixed
+        self._casts = job.widths.casts
         width = job.widths.compute if self._casts else 0
         by_block: dict[int, list[StoredParameter]] = {}
         for parameter in parameters:

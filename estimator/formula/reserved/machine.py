@@ -7,9 +7,9 @@ from itertools import count
 from msgspec import Struct
 
 from ...job.resolved_job import ResolvedJob
+from ...job.rules.buffer_sizes import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from ...model.rank_share import LocalParameters, Stage
 from ...worker.memory.allocator import AllocatorSettings, CachingAllocator
-from ...worker.parallel.sizes import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from ..buffers import weight_width
 from ..model_states import StateRules, state_rules
 from ..rank_memory import RankMemory

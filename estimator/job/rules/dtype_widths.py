@@ -203,7 +203,13 @@ class Widths(Struct, frozen=True, kw_only=True):
     autocast: bool
     """Weights are cast to ``compute`` on the fly, and the casts are kept for the backward pass."""
     mixed: bool
-    """Autocast is on, whether it or FSDP casts the weights: norms, powers and losses run in fp32."""
+    """Autocast is on, whether it or FSDP casts the weights: norms, powers and losses run in fp32.
+
+    Under FSDP2, which casts what it gathers, nobody turns it on: accelerate prepares such a model without
+    (``Accelerator._prepare_fsdp2``, 1.15), and torchtitan's trainer too.
+    """
+    casts: bool
+    """The weights are fp32, and autocast or FSDP casts them to ``compute``."""
     projected: int
     """Width of the results of a block's linear layers: quantized ones give back the dtype that they read."""
 
@@ -251,7 +257,8 @@ def dtype_widths(
         master=4 if own_master else 0,
         state=4 if own_master else weight,
         autocast=autocast,
-        mixed=casts or adapters.autocasts,
+        mixed=(casts and not strategy.fsdp2) or adapters.autocasts,
+        casts=casts or adapters.autocasts,
         projected=4 if widened and quantized is not None and not framework.own_adapters else compute,
     )
 

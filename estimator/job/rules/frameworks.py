@@ -464,8 +464,6 @@ class VersionRules:
 
     expands_keys = _before("litgpt", 0, 5, 5)
     """LitGPT expanded keys and values before it rotated them; values of one head needed no copy (before 0.5.5)."""
-    normalizes_embedding = _since("litgpt", 0, 5)
-    """LitGPT puts bitsandbytes' ``StableEmbedding`` into a quantized model (since 0.5, pull request 1770)."""
     leaves_loss_to_eager = _before("torchtitan", 0, 1)
     """``compile`` covers torchtitan's blocks only, not its loss (before 0.1; pull requests 755 and 1033)."""
     gathers_log_softmax = _before("trl", 0, 15)
@@ -539,11 +537,6 @@ class VersionRules:
             return "scatter"
         return "matmul" if self.older("torchtitan", 0, 3) else "dispatch"
 
-    @cached_property
-    def recomputes_whole_blocks(self) -> bool:
-        """Checkpointed blocks are recomputed to their end in torchtitan (since August 2025, pull request 1580)."""
-        return self._titan and not self.older("torchtitan", 0, 1, 1)
-
     gathers_with_root = _before("torchtitan", 0, 2)
     """torchtitan leaves embedding and head to FSDP's root unit (before 0.2; models/llama3/infra/parallelize.py)."""
     frees_outside_units = _before("megatron_fsdp", 0, 5)
@@ -570,35 +563,23 @@ def _rules(software: "Software", four_bit: bool, titan: bool, litgpt: bool) -> V
     return VersionRules(software, four_bit=four_bit, titan=titan, litgpt=litgpt)
 
 
-def steps_take_same_memory(job: "Job", *, torch: str, transformers: str, latents: bool = False) -> bool:
-    """Return True if a step traced with these versions takes the memory of the versions that the job states.
+_OUTSIDE_OF_STEPS = ("loads_kernels_eagerly", "loads_whole_libraries", "knows_vllm", "knows_sglang")
+"""Rules for what a step does not allocate."""
 
-    The worker takes older versions' loss, experts, checkpointing and gradients on newer ones; not the other way round.
+
+def steps_take_same_memory(job: "Job", *, torch: str, transformers: str) -> bool:
+    """Return True if a step taken with these versions takes the memory of the versions that the job states.
 
     Args:
         job: the job.
-        torch: the version that traces.
+        torch: the version that takes it.
         transformers: likewise.
-        latents: the model has latent attention, whose cache no worker fills as older versions did.
     """
     stated = job.software
-    traced = replace(job, software=replace(stated, torch=torch, transformers=transformers))
-    asked, found = version_rules(job), version_rules(traced)
-    if job.model.attention == "eager" and asked.saves_softmax_inputs != found.saves_softmax_inputs:
-        return False  # attention's softmax kept its input, which no newer torch does
-    caches = stated.transformers and latents and job.training.mode == "inference"
-    if caches and asked.caches_latents != found.caches_latents:
-        return False
-    if stated.transformers and job.training.mode == "inference" and asked.scores_prompts != found.scores_prompts:
-        return False
-    pairs = [(asked.zeroes_gradients, found.zeroes_gradients)] if stated.torch else []
-    if stated.transformers:
-        pairs += [
-            (asked.copies_shifted_logits, found.copies_shifted_logits),
-            (asked.casts_logits_in_model, found.casts_logits_in_model),
-            (not asked.checkpoints_with_gradient, not found.checkpoints_with_gradient),
-        ]
-    return all(old or not installed for old, installed in pairs)
+    found = {name: own for name, own in (("torch", torch), ("transformers", transformers)) if getattr(stated, name)}
+    asked, taken = version_rules(job), version_rules(replace(job, software=replace(stated, **found)))
+    names = [name for name, rule in vars(VersionRules).items() if isinstance(rule, cached_property)]
+    return all(getattr(asked, name) == getattr(taken, name) for name in names if name not in _OUTSIDE_OF_STEPS)
 
 
 # Defaults of training libraries, on which memory depends: what each does where nothing is set, with its source.

@@ -1,9 +1,8 @@
-"""Program that runs real training steps: the request is one line of JSON on stdin, the answers are files.
+"""Program that runs a training script for real: the plan is one line of JSON on stdin, the answers are files.
 
-The request is that of the operation ``trace``, with ``device`` (``cuda`` or ``cpu``) and ``measure``: ``folder``,
-``steps``, ``limits`` and ``keeps`` (``real_steps``). Each rank writes ``RANK.STAGE.json`` there (``stages``):
-``ready`` before it touches its GPU, ``context`` once its CUDA context exists, ``first step`` and ``steady`` after the
-first and the last one, and at the end ``done`` with its figures, or ``failed`` with a sentence.
+The plan is that of ``run_script``; the script is ``train.py`` in its folder. Each rank writes ``RANK.STAGE.json`` there
+(``Stages``): ``ready`` before it touches its GPU, ``context`` once its CUDA context exists, ``first step`` and
+``steady`` after the first and the last one, and at the end ``done`` with its figures, or ``failed`` with a sentence.
 
 Several ranks are started by torchrun, which this program becomes; each runs this program again with the folder.
 """
@@ -26,9 +25,9 @@ if not __package__:  # run by its path: import the worker's folder as a package,
     del sys.path[0]
     __package__ = f"{folder.parent.name}.{folder.name}"
 
-from .real_steps import Stages, die_with_parent
+from .run_script import Stages, die_with_parent
 
-REQUEST = "request.json"
+PLAN = "plan.json"
 
 
 def main(arguments: list[str]) -> int:
@@ -44,8 +43,8 @@ def main(arguments: list[str]) -> int:
     if arguments:
         return _run_rank(Path(arguments[0]))
     text = sys.stdin.readline()
-    plan = json.loads(text)["measure"]
-    (Path(plan["folder"]) / REQUEST).write_text(text, encoding="utf-8")
+    plan = json.loads(text)
+    (Path(plan["folder"]) / PLAN).write_text(text, encoding="utf-8")
     if len(plan["limits"]) == 1:
         return _run_rank(Path(plan["folder"]))
     return _start_ranks(plan)
@@ -64,29 +63,18 @@ def _start_ranks(plan: dict[str, object]) -> int:
 def _run_rank(folder: Path) -> int:
     stages = Stages(folder, int(os.environ.get("RANK", "0")))
     try:
-        message = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
-        from ..request.protocol import RefusedError, UnsupportedError
-        from ..request.request import read_request
-        from ..step.supported_jobs import check_measurable
+        from ..request.protocol import RefusedError
+        from .run_script import run_script
+
+        try:
+            found = run_script(json.loads((folder / PLAN).read_text(encoding="utf-8")), stages)
+        except RefusedError as error:
+            stages.report("failed", {"error": str(error)})
+            return 1
     except Exception as error:  # noqa: BLE001 - any failure has to reach the caller as a sentence
         stages.report("failed", {"error": _sentence(error)})
         return 1
-    try:
-        request = read_request(message)
-        check_measurable(request)
-        from .real_steps import run_steps, versions
-
-        found = run_steps(request, message["measure"], stages)
-    except UnsupportedError as error:
-        stages.report("failed", {"unsupported": str(error)})
-        return 1
-    except RefusedError as error:
-        stages.report("failed", {"error": str(error)})
-        return 1
-    except Exception as error:  # noqa: BLE001 - as above
-        stages.report("failed", {"error": _sentence(error)})
-        return 1
-    stages.report("done", {**found, "versions": versions()})
+    stages.report("done", found)
     return 1 if "out_of_memory" in found else 0
 
 

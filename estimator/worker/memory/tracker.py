@@ -476,19 +476,6 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             if record.component == component and key not in kept:
                 record.component = other
 
-    def mark_on_host(self, tensors: Iterable[Any]) -> None:
-        """Record that these tensors are in host memory in a real run."""
-        for tensor in tensors:
-            local = getattr(tensor, "_local_tensor", tensor)
-            record = self._live.get(storage_of(local)._cdata)
-            if record is not None:
-                record.host = True
-
-    def gpu_of(self, tensor: Any) -> int | None:
-        """Return the number of a tensor's GPU; None: it has no storage."""
-        record = self._live.get(storage_of(tensor)._cdata)
-        return None if record is None else record.gpu
-
     def stream_number(self, stream: Any) -> int:
         """Return the number of a stream; streams are numbered in the order of their first use."""
         return self._streams.setdefault(stream, len(self._streams))
@@ -584,7 +571,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             if module in names and self._modules:
                 self._modules.pop()
             if module in leaves and isinstance(output, torch.Tensor) and output.requires_grad:
-                output.register_hook(lambda _gradient: self._enter_backward(names[module]))
+                output.register_hook(lambda _gradient: self.enter_backward(names[module]))
 
         hooks = (
             torch.nn.modules.module.register_module_forward_pre_hook(enter),
@@ -630,7 +617,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             and _references(first) == self._min_references
         )
 
-    def _enter_backward(self, module: str) -> None:
+    def enter_backward(self, module: str) -> None:
+        """Count what is made from now on as that of a module's backward pass; empty: of none."""
         self._backward_module = module
 
     def _is_weight(self, tensor: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..step.forward_pass import LOW_PRECISION, flash_attention
+from .cuda_kernels import LOW_PRECISION, flash_attention
 from .fake_gpu import program_frames
 from .handlers import goes_on_without
 from .imports import after_import

@@ -127,6 +127,9 @@ class FakeGpus(StorageTracker):
         taken: bytes of it that torch's allocator does not get.
     """
 
+    notes_lines = True
+    """Records have the lines that made them."""
+
     def __init__(
         self,
         count: int = 1,
@@ -504,7 +507,8 @@ class FakeGpus(StorageTracker):
         record = self.history.records[-1]
         record.host = self.gpu == HOST
         if not record.host:
-            record.line, record.own_line = program_lines()
+            if self.notes_lines:
+                record.line, record.own_line = program_lines()
             self.allocator.malloc(record.number, record.size, record.stream)
         self._note()
 

@@ -218,7 +218,7 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
         dtype, device_map = update(dtype), quantizer.update_device_map(device_map)
     attention = attention or getattr(config, "_attn_implementation", None)
     if attention in _FLASH:
-        from ..step.forward_pass import FLASH_NAME, register_flash_attention
+        from .cuda_kernels import FLASH_NAME, register_flash_attention
 
         register_flash_attention()
         attention = FLASH_NAME

@@ -248,8 +248,7 @@ class Rehearsal:
         self._roots.add(module)
         for each in module.modules():
             self._roots.add(each)
-            if isinstance(each, torch.nn.Embedding) and each.num_embeddings >= _MIN_VOCABULARY:
-                self.gpus.add_vocabulary(each.num_embeddings)
+        self._add_vocabularies(module)
         named = [(name, each) for name, each in module.named_parameters() if not is_lazy(each)]
         self._names.update((id(each), name) for name, each in named)
         self._sizes.update((id(each), elements(each)) for _, each in named)
@@ -257,6 +256,13 @@ class Rehearsal:
         for name, each in named:
             behind = list(tensors_behind(each))
             self.gpus.label(behind, "weights", [name] * len(behind))
+
+    def _add_vocabularies(self, module: Any) -> None:
+        """Take as vocabularies the largest tables of embeddings; those of positions are smaller."""
+        sizes = [each.num_embeddings for each in module.modules() if isinstance(each, torch.nn.Embedding)]
+        for size in sizes:
+            if size >= _MIN_VOCABULARY and 2 * size > max(sizes):
+                self.gpus.add_vocabulary(size)
 
     def _begin_steps(self) -> None:
         if not self._step:
@@ -360,14 +366,17 @@ class Rehearsal:
         signal.alarm(0)
         self._begin("end")
         self.gpus.history.phases.pop()  # a step has no such phase, and nothing comes after it
-        answer = self._answer(ended, error)
-        file = Path(self.plan["answer"])
-        draft = file.with_suffix(".part")
-        draft.write_text(json.dumps(answer), encoding="utf-8")
-        draft.replace(file)
+        self._write(ended, error)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code & 0xFF)
+
+    def _write(self, ended: str, error: BaseException | None) -> None:
+        """Write the answer into the plan's file, as a whole."""
+        file = Path(self.plan["answer"])
+        draft = file.with_suffix(".part")
+        draft.write_text(json.dumps(self._answer(ended, error)), encoding="utf-8")
+        draft.replace(file)
 
     def _answer(self, ended: str, error: BaseException | None) -> dict[str, Any]:
         gpus, history = self.gpus, self.gpus.history
@@ -387,7 +396,7 @@ class Rehearsal:
             "doubt_kinds": sorted(gpus.doubts.kinds),
             "seconds": time.monotonic() - self._start,
             "host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "versions": _versions(),
+            "versions": loaded_versions(),
             **self._loaded,
             "world_size": gpus.ranks,
             "parallel": parallel_of(self._called, gpus.ranks),
@@ -445,13 +454,23 @@ def _last_line(error: BaseException) -> str:
     return f"{here[-1].filename}:{here[-1].lineno}" if here else ""
 
 
-def _versions() -> dict[str, str]:
+def loaded_versions() -> dict[str, str]:
     """Return the versions of the libraries that the program has loaded."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    for name in ("transformers", "peft", "accelerate", "trl", "diffusers", "timm", "lightning", "deepspeed"):
+    for name in (
+        "transformers",
+        "peft",
+        "accelerate",
+        "trl",
+        "diffusers",
+        "timm",
+        "lightning",
+        "deepspeed",
+        "mamba_ssm",
+    ):
         if name in sys.modules:
             with contextlib.suppress(PackageNotFoundError):
                 found[name] = version(name)

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..parallel.data_parallel import labels_of_fsdp2
-from ..parallel.fsdp1 import labels_of_fsdp1, streams_of_fsdp1
 from ..replaced import replaced
 from .fake_gpu import program_line
+from .sharding import labels_of_fsdp1, labels_of_fsdp2, streams_of_fsdp1
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_map
 
 from ..memory.tracker import streams_of
 from ..replaced import replaced
-from ..step.cuda_autocast import cuda_autocast
-from ..step.forward_pass import cuda_kernels
 from .attention import change_attention
+from .cuda_autocast import cuda_autocast
+from .cuda_kernels import cuda_kernels
 from .custom_kernels import change_triton, registered_kernels
 from .factories import become, factories, materialize, numbered, types_on_gpu
 from .fake_gpu import MAX_KNOWN_VALUES, Parameters

@@ -42,6 +42,15 @@ class UserCode:
                 os.chdir(self.current)
 
 
+def read_user_code(message: dict[str, Any]) -> UserCode | None:
+    """Return the code that a message allows to run, or None; before code can run, the libraries are imported."""
+    if not message.get("code"):
+        return None
+    code = UserCode(**message["code"])
+    code.prepare(("torch", "transformers", *(("peft",) if message.get("lora") else ())))
+    return code
+
+
 def import_attribute(name: str, folder: str) -> Any:
     """Import ``module:attribute`` from a folder and return the attribute.
 

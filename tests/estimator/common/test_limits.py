@@ -20,7 +20,7 @@ OWN = {  # of vramtop's own processes, through a pipe or a private folder, or wh
     "estimator/trace/rehearsal.py",
     "estimator/trace/worker_process.py",
     "estimator/worker/measure/__main__.py",
-    "estimator/worker/model/build.py",
+    "estimator/worker/inventory.py",
     "estimator/worker/rehearsal/__main__.py",
     "estimator/worker/rehearsal/tensor_files.py",
     "estimator/worker/request/protocol.py",

@@ -26,9 +26,7 @@ PART = {
         "mixed fsdp1",
         "bf16 fsdp1 adapters checkpointed",
         "mixed fsdp1 adapters",
-        "bf16 fsdp1 adapters of transformers 4.48",
         "mixed fsdp1 kept",
-        "mixed fsdp1 one unit",
         "mixed fsdp1 by size",
         "mixed fsdp1 by large size",
         "mixed fsdp1 no prefetch",
@@ -37,43 +35,40 @@ PART = {
         "mixed fsdp1 copies offloaded",
         "mixed hybrid",
         "mixed fsdp2 kept",
-        "mixed fsdp2 one unit",
-        "bf16 tensor",
+        "mixed fsdp2 accumulated",
         "bf16 adafactor",
         "mixed 8 x 128",
     ),
-    "qwen2": ("mixed sequences", "bf16 fsdp2", "nf4 dropout", "nf4 transformers 4"),
-    "qwen3": ("mixed fsdp2 checkpointed", "bf16 flash"),
+    "qwen2": ("mixed sequences", "bf16 fsdp2", "nf4 dropout"),
+    "qwen3": ("mixed fsdp2 checkpointed",),
     "mistral": ("mixed 1 x 8192", "nf4 prepared checkpointed", "nf4 mixed", "int8 dropout"),
-    "mixtral": ("mixed", "mixed fsdp2", "bf16 adapters", "nf4 transformers 4"),
+    "mixtral": ("mixed", "mixed fsdp2", "bf16 adapters"),
     "qwen3_moe": ("bf16", "mixed fsdp2"),
     "gemma": ("mixed accumulated", "mixed fsdp2"),
     "gemma2": ("mixed",),
     "gemma3_text": ("mixed", "mixed fsdp2 offloaded"),
     "phi": ("mixed fsdp2",),
-    "phi3": ("bf16 tensor", "mixed hsdp"),
+    "phi3": ("mixed hsdp",),
     "gpt_neox": ("mixed fsdp2",),
     "gpt2": ("mixed eager", "mixed fsdp2"),
-    "bert": ("mixed fsdp2", "bf16 eager", "bf16 fsdp2 one unit"),
+    "bert": ("mixed", "bf16 eager"),
     "roberta": ("fp32 tokens",),
-    "distilbert": ("mixed ddp", "mixed fsdp2 one unit"),
-    "t5": ("fp32", "mixed", "bf16 eager", "mixed fsdp2 accumulated"),
+    "distilbert": ("mixed ddp",),
+    "t5": ("fp32", "mixed", "bf16 eager"),
     "olmo2": ("bf16",),
     "gpt_oss": ("mixed", "bf16 fsdp2"),
     "llama4_text": ("bf16", "mixed fsdp2"),
-    "deepseek_v2": ("mixed checkpointed", "mixed fsdp2 one unit"),
+    "deepseek_v2": ("mixed checkpointed",),
     "deepseek_v3": ("bf16",),
 }
 """Cells that the tests run."""
 QUICK = (
     "llama, mixed fsdp2 kept",
-    "llama, bf16 tensor",
     "qwen3, mixed fsdp2 checkpointed",
     "mixtral, bf16 adapters",
-    "mixtral, nf4 transformers 4",
     "gemma2, mixed",
     "gpt2, mixed eager",
-    "bert, mixed fsdp2",
+    "bert, mixed",
     "t5, mixed",
     "deepseek_v3, bf16",
 )
@@ -88,24 +83,14 @@ PART_NAMES = [f"{family}, {setting}" for family, settings in PART.items() for se
 )
 def test_closed_form_and_trace_agree(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if "nf4" in name or "int8" in name:
+        pytest.importorskip("bitsandbytes")
     formula, trace = estimate(CELLS[name]), estimate(CELLS[name], method="traced", python=sys.executable)
     assert formula.peak.allocated_bytes == pytest.approx(trace.peak.allocated_bytes, rel=CLOSE)
     assert formula.peak.low_bytes <= trace.peak.device_bytes <= formula.peak.high_bytes
     assert formula.peak.reserved_bytes == pytest.approx(trace.peak.reserved_bytes, rel=RESERVED_CLOSE)
     for component, error in _errors(formula, trace).items():
         assert abs(error) <= CLOSE, component  # two errors that cancel are errors
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_one_unit_of_an_encoder_may_be_reduced_from_a_second_block(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    job = CELLS[f"{family}, mixed fsdp2 one unit"]
-    formula, trace = estimate(job).peak, estimate(job, method="traced", python=sys.executable).peak
-    assert formula.low_bytes <= trace.device_bytes <= formula.high_bytes
-    assert formula.reserved_range.low_bytes <= trace.reserved_bytes <= formula.reserved_range.high_bytes
 
 
 def _errors(formula: Budget, trace: Budget) -> dict[str, float]:

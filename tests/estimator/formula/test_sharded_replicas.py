@@ -86,60 +86,6 @@ def test_megatron_fsdps_dtypes_of_main_weights_and_gradients() -> None:
     assert stepped == pytest.approx(narrow + wide, rel=1e-3)  # and their fp32 copies (update_main_grads)
 
 
-AUTOMODEL: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
-    ({}, {}, {}),
-    ({"main_weights": True, "communication_unit": 7 * BLOCK // 2}, {}, {}),
-    (
-        {"main_weights": True, "reduce_dtype": "fp32"},
-        {"activation_checkpointing": "full", "gradient_accumulation": 2},
-        {},
-    ),
-    ({"communication_unit": 7 * BLOCK // 2}, {"activation_checkpointing": "full", "sequence_length": 64}, {}),
-    ({"sharding": "optim_grads", "communication_unit": 7 * BLOCK // 2}, {"gradient_accumulation": 2}, {}),
-    ({"sharding": "optim"}, {}, {}),
-    ({"sharding": "none"}, {}, {}),
-    ({"double_buffer": True, "main_weights": True}, {}, {}),
-    ({"double_buffer": True}, {"activation_checkpointing": "full", "sequence_length": 64}, {}),
-    ({"double_buffer": True, "sharding": "optim_grads"}, {"activation_checkpointing": "full"}, {}),
-    ({}, {}, {"tie_word_embeddings": True}),
-]
-"""Settings of Megatron-FSDP, of training, and of the model."""
-OLDER: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
-    ("0.4", {}, {}, {}),
-    ("0.4", {"communication_unit": 7 * BLOCK // 2}, {"activation_checkpointing": "full", "sequence_length": 64}, {}),
-    ("0.2.3", {"communication_unit": 7 * BLOCK // 2}, {}, {}),
-    ("0.2.3", {"communication_unit": 7 * BLOCK // 2}, {"activation_checkpointing": "full", "sequence_length": 64}, {}),
-    ("0.2.3", {"main_weights": True}, {}, {"tie_word_embeddings": True}),
-]
-"""The same with a version of megatron-fsdp before."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("version", "parallel", "training", "model"), [*(("0.6", *case) for case in AUTOMODEL), *OLDER]
-)
-def test_megatron_fsdps_phases_are_those_of_the_traced_step(
-    version: str, parallel: dict[str, Any], training: dict[str, Any], model: dict[str, Any]
-) -> None:
-    """Those of the trace are megatron-fsdp's own (``tests/estimator/worker/parallel/test_megatron_fsdp.py``)."""
-    sharded = {"strategy": "megatron-fsdp", "data_shard": RANKS, **parallel}
-    settings = {"framework": "automodel", "fused_kernels": [], "optimizer": "adamw", **training}
-    formula, traced = (
-        budget(
-            sharded,
-            settings,
-            method=method,
-            attention="sdpa",
-            config=CONFIG | model,
-            software={"megatron_fsdp": version},
-        )
-        for method in ("formula", "traced")
-    )
-    found = [[each.allocated_bytes for each in made.phases] for made in (formula, traced)]
-    assert found[0] == pytest.approx(found[1], rel=0.03)
-    assert formula.peak.reserved_bytes == pytest.approx(traced.peak.reserved_bytes, rel=0.1)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("micro_batches", [1, 2])
 @pytest.mark.parametrize("views", [False, True])
@@ -155,15 +101,6 @@ def test_ddps_phases_are_those_of_the_traced_step(deep: bool, views: bool, micro
     made = [budget(parallel, training, method=method, config=config) for method in ("formula", "traced")]
     found = [[each.allocated_bytes for each in each_budget.phases] for each_budget in made]
     assert found[0] == pytest.approx(found[1], rel=0.02)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("syncs", [True, False])
-def test_fsdp2s_accumulation_with_and_without_reduction_is_that_of_the_traced_step(syncs: bool) -> None:
-    parallel = {"strategy": "fsdp2", "data_shard": 4, "sync_every_micro_batch": syncs}
-    training = {"gradient_accumulation": 2}
-    made = [phase(budget(parallel, training, method=method), "forward") for method in ("formula", "traced")]
-    assert made[0].gradients == pytest.approx(made[1].gradients, rel=0.02)
 
 
 class ColumnParallelLinear(torch.autograd.Function):

@@ -16,8 +16,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from vramtop.estimator.worker.step import cuda_autocast as rules
-from vramtop.estimator.worker.step.forward_pass import cuda_kernels
+from vramtop.estimator.worker.rehearsal import cuda_autocast as rules
+from vramtop.estimator.worker.rehearsal.cuda_kernels import cuda_kernels
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 OTHER_RULES = {"binary_cross_entropy", "_cudnn_rnn", "cudnn_convolution", "cudnn_convolution_transpose"}

@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from vramtop.estimator.worker.memory.tracker import StorageTracker
-from vramtop.estimator.worker.step import forward_pass
+from vramtop.estimator.worker.rehearsal import cuda_kernels as forward_pass
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 B, H, S = 2, 8, 200

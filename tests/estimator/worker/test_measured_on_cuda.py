@@ -1,16 +1,15 @@
 """What a measurement asks of CUDA, by a stub of torch.cuda: device, limits, counters; a rank out of memory reports."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_requests import complete
 
 torch = pytest.importorskip("torch")
 
-from vramtop.estimator.worker.measure import real_steps  # noqa: E402
+from vramtop.estimator.worker.measure import run_script  # noqa: E402
 from vramtop.estimator.worker.request.protocol import RefusedError  # noqa: E402
-from vramtop.estimator.worker.request.request import read_request  # noqa: E402
 
 GIB = 2**30
 OutOfMemoryError = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
@@ -64,12 +63,6 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
     return made
 
 
-def request(**parallel: Any) -> Any:
-    config = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 32}
-    kind = {"task": "causal-lm", "attention": "sdpa", "device": "cuda"}
-    return read_request(complete({"config": config, **kind, "parallel": parallel}))
-
-
 @pytest.mark.parametrize(
     ("limit", "keep", "share"),
     [(None, None, None), (None, GIB, 59 / 80), (40 * GIB, GIB, 40 / 80), (100 * GIB, None, 1.0)],
@@ -79,7 +72,7 @@ def test_the_allocator_may_take_what_is_free(
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     stages = Stages()
-    real_steps._start_counting(request(), {"limits": [limit], "keeps": [keep]}, 0, stages)  # type: ignore[arg-type]
+    run_script._start_counting({"device": "cuda", "limits": [limit], "keeps": [keep]}, 0, stages)  # type: ignore[arg-type]
     assert card.calls[:3] == [("set_device", 1), ("context", "cuda"), "empty_cache"]
     assert card.calls[3:] == ([] if share is None else [("fraction", share)])
     assert stages.seen == ["context"]
@@ -88,27 +81,19 @@ def test_the_allocator_may_take_what_is_free(
 def test_a_gpu_that_others_have_filled_meanwhile_is_refused(card: Card) -> None:
     card.free = GIB
     with pytest.raises(RefusedError, match="another program has taken the rest"):
-        real_steps._start_counting(request(), {"limits": [None], "keeps": [2 * GIB]}, 0, Stages())  # type: ignore[arg-type]
+        run_script._start_counting({"device": "cuda", "limits": [None], "keeps": [2 * GIB]}, 0, Stages())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("error", [OutOfMemoryError("CUDA out of memory."), RuntimeError("NCCL: out of memory")])
-def test_a_rank_out_of_memory_reports_and_does_not_wait_for_the_others(
-    error: Exception, card: Card, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch.distributed as dist
-
-    groups: list[str] = []
-    monkeypatch.setattr(dist, "init_process_group", groups.append)
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: pytest.fail("this waits for the other ranks"))
-
-    def fails(_request: Any, _device: Any) -> Any:
-        card.peak = 9 * GIB
-        raise error
-
-    monkeypatch.setattr(real_steps, "placed_model", fails)
-    plan = {"limits": [None] * 2, "keeps": [None] * 2, "steps": 1}
-    found = real_steps.run_steps(request(strategy="ddp", data_replicate=2), plan, Stages())  # type: ignore[arg-type]
-    assert groups == ["cpu:gloo,cuda:nccl"]
+@pytest.mark.parametrize(
+    "error", ["torch.cuda.OutOfMemoryError('CUDA out of memory.')", "RuntimeError('out of memory')"]
+)
+def test_a_rank_out_of_memory_reports(error: str, card: Card, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["test"])
+    (tmp_path / run_script.SCRIPT).write_text(f"import torch\nraise {error}\n")
+    card.peak = 9 * GIB
+    plan = {"folder": str(tmp_path), "device": "cuda", "limits": [None], "keeps": [None], "steps": 1}
+    found = run_script.run_script(plan, Stages())  # type: ignore[arg-type]
     assert found["out_of_memory"]["phase"] == "loading"
     assert found["out_of_memory"]["allocated_bytes"] == 7 * GIB
     assert found["peaks"] == [{"step": 0, "phase": "loading", "allocated": 9 * GIB, "reserved": 10 * GIB}]

@@ -101,7 +101,7 @@ def _run_suite(options: argparse.Namespace, how: Measuring) -> int:
 
     gpus = FixedGpus(how.gpus.free(1)) if isinstance(how.gpus, OpenGpus) else None
     # without the history: rows that were measured before would correct the predictions of later ones
-    how = replace(how, gpus=gpus, keep=False, in_worker=True)
+    how = replace(how, gpus=gpus, keep=False)
     out = Path(options.out) if options.out else None
     suite = open_suite(parts, path.parent, out, how, say, again=options.again)
     left = suite.predict() if options.predict else suite.run()

@@ -27,7 +27,6 @@ from vramtop.estimator.trace.measure import (
     Place,
     find_largest_batch,
     rank_count,
-    run_in_worker,
     run_real_step,
     tiny_job,
 )
@@ -262,7 +261,6 @@ class Measuring:
         python: the interpreter with torch.
         keep: keep results in the history.
         progress: called with what is being done.
-        in_worker: on the CPU, run the steps in the worker that predicts: for many tiny jobs.
     """
 
     gpus: OpenGpus | FixedGpus | None
@@ -273,7 +271,6 @@ class Measuring:
     python: str | None
     keep: bool
     progress: Callable[[str], None]
-    in_worker: bool = False
 
     def job(self, job: Job) -> Job:
         """Return the job that is run in place of this one: on the CPU a tiny one."""
@@ -356,9 +353,6 @@ def measure_job(job: Job, how: Measuring, *, budget: Budget | None = None) -> Me
 def _steps(
     job: Job, model: ResolvedModel, how: Measuring, free: FreeGpus | None, places: Sequence[Place]
 ) -> MeasuredStep:
-    if free is None and how.in_worker and len(places) == 1:
-        limit = how.limit_bytes
-        return run_in_worker(job, model, limit_bytes=limit, steps=how.steps, timeout=how.timeout, python=how.python)
     return run_real_step(
         job,
         model,

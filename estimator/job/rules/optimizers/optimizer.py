@@ -268,14 +268,6 @@ class Optimizer(Struct, frozen=True, kw_only=True, eq=False):
         return self.paged or self.on_host
 
     @property
-    def bitsandbytes_states(self) -> tuple[int, int] | None:
-        """Number and bits of the states of bitsandbytes' class; None: it is none of these."""
-        if self.libraries != ("bitsandbytes",):
-            return None
-        (state,) = self.states
-        return round(state.count), 8 if isinstance(state, Quantized) else 32
-
-    @property
     def fused(self) -> bool:
         """One kernel updates everything, and needs no other memory."""
         return bool(self.options.get("fused"))

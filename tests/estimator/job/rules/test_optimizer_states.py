@@ -12,7 +12,7 @@ import torch
 from vramtop.estimator.job.rules.optimizers.by_name import optimizer_by_class
 from vramtop.estimator.job.rules.optimizers.optimizer import Optimizer, PerShape
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
-from vramtop.estimator.worker.step.training_steps import LiveBytes
+from vramtop.estimator.worker.optimizer_states import LiveBytes
 
 MEASURED = json.loads((Path(__file__).parents[3] / "accuracy" / "optimizer_states.json").read_text())
 SHAPES = ((256, 512), (512, 256), (1024, 1024), (512,), (8192,))

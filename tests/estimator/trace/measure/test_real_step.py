@@ -1,6 +1,5 @@
 """Real steps in processes of their own, on the CPU, beside plain loops, torch's own wrappers and processes that die."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -20,16 +19,12 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.measure import (
-    MeasuredRank,
     MeasuredStep,
     Place,
     _environment,
-    _require_measurable,
     rank_count,
-    run_in_worker,
     run_real_step,
 )
-from vramtop.estimator.trace.traced_step import trace_request
 
 CONFIG = {
     "model_type": "llama",
@@ -132,85 +127,32 @@ def test_a_step_takes_what_a_plain_training_loop_takes() -> None:
     assert found.versions["torch"]
 
 
-def in_worker(job: Job, steps: int = 3) -> MeasuredRank:
-    model = resolve_model(job.model)
-    return run_in_worker(job, model, limit_bytes=None, steps=steps, timeout=120, python=sys.executable).highest
-
-
 @pytest.mark.slow
-def test_the_worker_measures_what_a_process_of_its_own_does() -> None:
-    alone, shared = measure(job_of(), steps=3).highest, in_worker(job_of())
-    assert shared.peaks == alone.peaks
-    assert shared.components == alone.components
-    assert [(each.step, each.phase) for each in shared.peaks] == [
+def test_each_step_has_its_phases() -> None:
+    peaks = measure(job_of(), steps=3).highest.peaks
+    assert [(each.step, each.phase) for each in peaks] == [
         (0, "loading"),
         *((step, phase) for step in (1, 2, 3) for phase in ("forward", "backward", "optimizer step")),
     ]
-    first, second = (next(each for each in shared.peaks if each.step == step) for step in (1, 2))
+    first, second = (next(each for each in peaks if each.step == step) for step in (1, 2))
     assert (second.allocated or 0) - (first.allocated or 0) == pytest.approx(8 * PARAMETERS, rel=0.1)  # states exist
 
 
-def test_batches_that_vary_in_length_reach_the_longest_in_the_middle() -> None:
-    def forwards(job: Job) -> list[int | None]:
-        return [each.allocated for each in in_worker(job, steps=7).peaks if each.phase == "forward" and each.step > 1]
-
-    same, varying = forwards(job_of()), forwards(job_of(training={"varying_lengths": True}))
-    assert len(set(same)) == 1
-    assert len(set(varying)) > 3
-    assert max(each or 0 for each in varying) == varying[2] == same[0]  # of steps 2 to 7 the third is the fourth
-
-
-def test_behind_a_prompt_tokens_are_generated() -> None:
-    found = in_worker(job_of(training={"mode": "inference"}), steps=4)
-    assert [each.phase for each in found.peaks] == ["loading", "forward", *["decoding"] * 4]
-    decoding = [each.allocated or 0 for each in found.peaks if each.phase == "decoding"]
-    assert decoding == sorted(decoding)
-    assert decoding[0] < (found.phases["forward"].allocated or 0)  # one token's logits, not the prompt's
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("parallel", "share"),
-    [
-        ({"strategy": "ddp", "data_replicate": 8}, 1.0),
-        ({"strategy": "fsdp2", "data_shard": 2}, 0.5),
-        ({"strategy": "fsdp1", "data_shard": 2}, 0.5),
-        ({"tensor": 2}, 0.5),
-    ],
-)
-def test_two_ranks_of_torchrun_hold_their_share(parallel: dict[str, Any], share: float) -> None:
+def test_two_ranks_of_torchrun_run_for_many_copies() -> None:
     stages: list[tuple[str, int]] = []
     found = measure(
-        job_of(parallel=parallel, training={"gradient_accumulation": 2}),
+        job_of(parallel={"strategy": "ddp", "data_replicate": 8}, training={"gradient_accumulation": 2}),
         steps=2,
         on_stage=lambda stage, pids: stages.append((stage, len(set(pids)))),
     )
     assert len(found.ranks) == 2
     assert stages == [("ready", 2), ("context", 2), ("first step", 2), ("steady", 2)]
     for rank in found.ranks:
-        assert rank.components["gradients"] == pytest.approx(share * 4 * PARAMETERS, rel=0.01)
-        assert rank.components["weights"] == pytest.approx(share * 4 * PARAMETERS, rel=0.01)
-        assert rank.components["optimizer"] == pytest.approx(share * 8 * PARAMETERS, rel=0.01)
+        assert rank.components["gradients"] == pytest.approx(4 * PARAMETERS, rel=0.01)
+        assert rank.components["weights"] == pytest.approx(4 * PARAMETERS, rel=0.01)
+        assert rank.components["optimizer"] == pytest.approx(8 * PARAMETERS, rel=0.01)
         assert all(each.allocated for each in rank.phases.values())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])
-def test_no_rank_ever_holds_the_whole_of_a_sharded_model(strategy: str) -> None:
-    """A model may be larger than a GPU: each unit is made where it is sharded."""
-    config = {**CONFIG, "num_hidden_layers": 12}
-    job = job_from_mapping(
-        {
-            "model": {"config": config},
-            "training": {"micro_batch": 1, "sequence_length": 8, "precision": "bf16-mixed"},
-            "parallel": {"strategy": strategy, "data_shard": 2},
-        },
-        where="the test",
-    )
-    rank = measure(job, steps=1).highest
-    weights, loading = rank.components["weights"] or 0, rank.phases["loading"].allocated or 0
-    unit = 4 * max(CONFIG["vocab_size"] * CONFIG["hidden_size"] * 2, PARAMETERS // 2)
-    assert weights <= loading <= weights + 3 * unit < 1.7 * weights
 
 
 @pytest.mark.slow
@@ -229,7 +171,7 @@ def test_adapters_over_checkpointed_16_bit_weights_are_measured() -> None:
 def test_quantized_weights_are_bitsandbytes_own(kind: str) -> None:
     job = job_of(lora={"rank": 8, "quantization": kind}, training={"precision": "bf16"})
     if find_spec("bitsandbytes") is None:
-        with pytest.raises(CannotTellError, match="quantized weights need bitsandbytes, which cannot be imported here"):
+        with pytest.raises(CannotTellError, match="No module named 'bitsandbytes'"):
             measure(job)
         return
     linear = 2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96)
@@ -253,7 +195,7 @@ def test_a_job_that_runs_out_of_memory_is_a_result() -> None:
 
 @pytest.mark.slow
 def test_one_rank_out_of_memory_ends_the_others() -> None:
-    job = job_of(parallel={"strategy": "fsdp2", "data_shard": 2})
+    job = job_of(parallel={"strategy": "ddp", "data_replicate": 2})
     places = [Place(), Place(limit_bytes=500_000)]
     found = run_real_step(job, resolve_model(job.model), places, device="cpu")
     assert found.out_of_memory is not None
@@ -329,75 +271,17 @@ def test_all_processes_end_with_vramtop(number: int, own_model: Callable[..., Jo
 @pytest.mark.parametrize(
     ("tables", "sentence"),
     [
-        ({"parallel": {"strategy": "zero3", "data_shard": 2}}, "the strategy zero3 cannot be measured"),
-        ({"training": {"framework": "torchtitan"}}, "the training loop of torchtitan cannot be measured"),
-        ({"training": {"compile": True}}, "torch.compile can be measured on a GPU only: on the CPU"),
+        ({"parallel": {"strategy": "zero3", "data_shard": 2}}, "zero3 shards over GPUs alone"),
         (
-            {"training": {"compile": True, "fused_kernels": ["norm", "mlp"]}},
-            "fused kernels under torch.compile cannot be measured",
+            {"training": {"framework": "torchtitan"}},
+            "no program can be written for this job yet: it trains with torchtitan",
         ),
-        (
-            {"training": {"fused_kernels": ["norm", "mlp"]}},
-            r"fused kernels \(mlp, norm\) can be measured on a GPU only",
-        ),
-        (
-            {"training": {"loss": "fused-linear", "fused_kernels": []}},
-            r"fused kernels \(the fused-linear loss\) can be",
-        ),
-        ({"training": {"loss": "chunked"}}, "the chunked loss cannot be measured, only full, fused-linear"),
-        ({"parallel": {"pipeline": 2}}, "pipeline parallelism cannot be measured"),
-        (
-            {"lora": {"quantization": "nf4"}, "parallel": {"tensor": 2}},
-            "weights quantized to nf4 can be measured on whole",
-        ),
+        ({"parallel": {"pipeline": 2}}, "it splits layers, stages, sequences or experts"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_a_process_starts(tables: dict[str, Any], sentence: str) -> None:
     with pytest.raises(CannotTellError, match=sentence):
         run_real_step(job_of(**tables), resolve_model(job_of().model), [Place()], device="cpu", python="/bin/false")
-
-
-@pytest.mark.parametrize(
-    ("tables", "sentence"),
-    [
-        ({}, None),
-        ({"parallel": {"strategy": "ddp", "data_replicate": 2}}, None),
-        ({"parallel": {"strategy": "fsdp2", "data_shard": 2}}, "torch.compile under fsdp2 cannot be measured"),
-        ({"lora": {"quantization": "nf4"}}, "torch.compile of weights quantized to nf4 cannot be measured"),
-    ],
-)
-def test_what_can_be_measured_compiled_on_a_gpu(tables: dict[str, Any], sentence: str | None) -> None:
-    job = job_of(training={"compile": True}, **tables)
-    request = {**trace_request(job, resolve_model(job.model)), "device": "cuda"}
-    refused = contextlib.nullcontext() if sentence is None else pytest.raises(CannotTellError, match=sentence)
-    with refused:
-        _require_measurable(request)
-
-
-@pytest.mark.slow
-def test_the_real_step_is_compiled_by_torch_itself() -> None:
-    """On the CPU its memory is not counted, so a counter that counts nothing stands in for CUDA's."""
-    torch = pytest.importorskip("torch")
-    from vramtop.estimator.worker.measure.real_steps import NoStages, PhaseCounter, _train, placed_model
-    from vramtop.estimator.worker.request.request import read_request
-
-    class Counter(PhaseCounter):
-        def take_peaks(self) -> tuple[int, int | None]:
-            return 0, None
-
-    job = job_of(training={"compile": True})
-    request = read_request(trace_request(job, resolve_model(job.model)))
-    assert request.loop.compiles  # which the trace imitates
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    model = placed_model(request, torch.device("cpu"))
-    before = [each.detach().clone() for each in model.parameters()]
-    parts: dict[str, int | None] = {}
-    _train(model, request, Counter(), {"steps": 2}, parts, stages=NoStages())
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
-    assert torch._dynamo.utils.counters["inductor"]
-    assert any(not torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
-    assert parts["optimizer"] == pytest.approx(2 * (parts["weights"] or 0), rel=0.05)
 
 
 def test_a_measurement_within_a_run_is_none_of_its_ranks() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .forward_pass import LOW_PRECISION
+from .cuda_kernels import LOW_PRECISION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,7 +1,4 @@
-"""Sizes that frameworks choose where a job states none, for the closed form and for traced steps.
-
-Standard library only.
-"""
+"""Sizes that frameworks choose where a job states none."""
 
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
 """DistributedDataParallel's first bucket, and its others (``torch/nn/parallel/distributed.py``)."""

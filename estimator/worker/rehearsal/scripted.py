@@ -1,0 +1,85 @@
+"""Rehearsal of a script of vramtop's own, of which only the steps count."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..memory.tracker import Phase, settled
+from .program import Rehearsal, loaded_versions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+_WORKER = str(Path(__file__).parents[1])
+
+
+class Steps(Rehearsal):
+    """Ends after the steps, with the history of all allocations."""
+
+    _is_over = False
+    """The backward pass of this phase has ended; clipping, which follows, is counted with it."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        super().__init__(plan)
+        self.gpus.notes_lines = False  # those of a script that nobody has looked at
+
+    def _before_backward(self) -> None:
+        super()._before_backward()
+        self._is_over = False
+
+    def _after_backward(self) -> None:
+        self._is_over = True
+        self.gpus.enter_backward("")
+
+    def _before_forward(self, module: Any, args: Any) -> None:
+        if self._phase == "backward" and self._is_over:
+            self._begin("forward")
+        super()._before_forward(module, args)
+
+    def _begin_next_step(self) -> None:
+        if max(self._steps.values()) >= self.plan["steps"]:
+            self._finish("steps")
+        self._step = max(self._steps.values()) + 1
+
+    def _write(self, ended: str, error: BaseException | None) -> None:
+        gpus, history = self.gpus, self.gpus.history
+        failed = None if ended == "steps" else _failure(error)
+        history.phases.append(Phase(self._step + 1, "end", len(history.events)))
+        steps = {
+            "history": settled(history),
+            "parameters": sum((self._own_sizes or self._sizes).values()),
+            "trainable": sum(self._trained.values()),
+            "gradients": len(self._trained),
+            "doubts": tuple(gpus.doubts.sentences),
+            "versions": loaded_versions(),
+        }
+        answer = {"error": failed, "steps": steps}
+        Path(self.plan["answer"]).write_bytes(pickle.dumps(answer, protocol=4))
+
+
+def _failure(error: BaseException | None) -> str:
+    """Return why there is no answer, in a line; empty: the program ended."""
+    if error is None:
+        return ""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"needs {error.name.partition('.')[0]}, which {sys.executable} does not have"
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if _is_own(each.filename)]
+    line = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"fails with {type(error).__name__}: {' '.join(str(error).split())}{line}"
+
+
+def _is_own(file: str) -> bool:
+    """Return True for a file of the user's: no library's, and not the script."""
+    return not file.startswith(("<", _WORKER)) and "-packages/" not in file and not file.endswith("/train.py")
+
+
+def run_steps(plan: dict[str, Any], program: Callable[[Any], object]) -> None:
+    """Run a program, which is given the GPUs; the process ends with it."""
+    rehearsal = Steps(plan)
+    sys.argv = ["train.py"]
+    rehearsal.run(lambda: program(rehearsal.gpus))
