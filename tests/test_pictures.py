@@ -49,13 +49,15 @@ def test_recording_plays() -> None:
 
 @pytest.mark.slow
 @pytest.mark.published
-@pytest.mark.parametrize("drawn_with", ["pictures", "step", "tour"])
+@pytest.mark.parametrize("drawn_with", ["pictures", "searches", "step", "tour"])
 def test_pictures_are_those_that_the_program_draws_now(drawn_with: str, tmp_path: Path) -> None:
     """Byte by byte, with the libraries that requirements/ names; ``make picture`` draws them again.
 
-    The step is drawn apart, as it traces a model, and so is the tour, which is played from frame to frame.
+    The step is drawn apart, as it traces a model, and so is the tour, which is played from frame to frame, and what
+    searches for jobs that fit, which takes as long as all others.
     """
-    names = {"step": ["step"], "tour": []}.get(drawn_with, [name for name in SHOWN if name not in {"step", "tour"}])
+    apart = {"searches": ["what-if", "fit-check"], "step": ["step"], "tour": []}
+    names = apart.get(drawn_with, [name for name in SHOWN if name not in {"what-if", "fit-check", "step", "tour"}])
     check_versions(["textual", *(["torch", "transformers"] if drawn_with == "step" else [])])
     script = SCRIPTS / ("make_recording.py" if drawn_with == "tour" else "make_pictures.py")
     command = [sys.executable, script, "--folder", tmp_path, *names]

@@ -101,8 +101,12 @@ async def attach_to_a_job(program: Program) -> None:
 async def look_at_a_step(program: Program) -> None:
     """Open the step of the job that is on budget, and wait for its trace."""
     await program.press("down", "t")
-    while not isinstance(program.app.screen, StepScreen) or program.app.screen.budget.timeline is None:
-        await program.pilot.pause(0.1)
+
+    def is_traced() -> bool:
+        screen = program.app.screen
+        return isinstance(screen, StepScreen) and screen.budget.timeline is not None
+
+    await program.until(is_traced, "the trace of the step", pause=0.1)
     await program.settled()
 
 
@@ -115,7 +119,8 @@ async def explain_a_log(program: Program) -> None:
     """Name the log of a run that ran out of memory; it is in the present folder, so that its name is short."""
     Path(LOG).write_text(OUT_OF_MEMORY, encoding="utf-8")
     await program.press("e", *LOG, "enter")
-    await program.shown("memory on the GPU")
+    await program.shown("changes that would have fit")  # they come last
+    await program.settled()
 
 
 async def look_at_the_settings(program: Program) -> None:

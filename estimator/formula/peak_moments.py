@@ -162,7 +162,7 @@ def _forward(rank: RankMemory) -> Iterator[_Moment]:
         gradients=rank.accumulated_gradients,
         activations=activations,
         logits=max(rank.loss.most_forward_bytes, rank.returned_logits),
-        temporary=rank.batch_mask + kept + rank.head_casts,
+        temporary=rank.batch_mask + kept + rank.loss_casts,
         communication=buffers.head_forward,
     )
     if rank.loss.upcast_bytes:  # the root's forward pass is over, and so is autocast
@@ -170,7 +170,7 @@ def _forward(rank: RankMemory) -> Iterator[_Moment]:
             gradients=rank.accumulated_gradients,
             activations=activations,
             logits=rank.loss.upcast_bytes,
-            temporary=rank.head_casts + (0 if recomputes else kept),
+            temporary=rank.loss_casts + (0 if recomputes else kept),
             communication=buffers.loss_backward,
         )
 
@@ -181,7 +181,7 @@ def _backward(rank: RankMemory) -> Iterator[_Moment]:
     others = (rank.stage.in_flight - 1) * (saved.all_layers_bytes + saved.outside_blocks_bytes)
     # casts of blocks that are recomputed were dropped when autocast ended
     casts = rank.casts // max(1, rank.stage.layers) if rank.job.recomputes else rank.forward_casts
-    yield from _head_backward(rank, rank.head_casts + (0 if rank.job.recomputes else casts), others)
+    yield from _head_backward(rank, rank.loss_casts + (0 if rank.job.recomputes else casts), others)
     # blocks that have run backward; between them memory changes linearly
     ends = {0, layers - 1} if saved.order is None else saved.order.ends
     if layers and (buffers.pending_blocks or buffers.first_block != buffers.block):
@@ -221,7 +221,7 @@ def _head_backward(rank: RankMemory, casts: int, others: int) -> Iterator[_Momen
         gradients=accumulated if rank.job.widths.autocast else gradients,
         activations=activations,
         logits=rank.loss.gradient_bytes,
-        temporary=casts + (rank.head_casts if rank.stage.trains_head else 0),
+        temporary=casts + (rank.loss_casts if rank.stage.trains_head else 0),
         communication=buffers.head_backward,
     )
     if rank.job.steps_in_backward and rank.stage.trains_head:  # the head's update, while all activations exist
@@ -322,7 +322,7 @@ def _evaluation(rank: RankMemory, sequences: int) -> _Moment:
         gradients=rank.step_gradients if job.gradient_buffer or job.versions.zeroes_gradients else 0,
         activations=cache + round(share * (rank.residual_bytes if at_head and stage.last else block)),
         logits=round(share * logits) if at_head else 0,
-        temporary=rank.head_casts if at_head else rank.casts // max(1, stage.layers),
+        temporary=rank.loss_casts if at_head else rank.casts // max(1, stage.layers),
         communication=max(rank.buffers.forward, rank.buffers.head_forward),
     )
 

@@ -437,6 +437,11 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
     """Shares of all gradients: those outside of the blocks without the embedding's, and those of one block."""
 
     @property
+    def loss_casts(self) -> int:
+        """Autocast's copies of weights outside of the blocks while the loss is computed: a head in tiles makes none."""
+        return 0 if self.job.tiles_head else self.head_casts
+
+    @property
     def residual_bytes(self) -> int:
         """Bytes of the residual stream between two blocks."""
         job = self.job

@@ -305,6 +305,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Tokens of one micro-batch on one rank."""
     loss_on_tokens: bool
     """The loss is made of log-probabilities or of parts of the logits: its rule counts a frozen model's logits too."""
+    tiles_head: bool
+    """The head runs in tiles of tokens and vocabulary (TRL since 1.15), and casts one of them at a time."""
     frozen_models_beside: bool
     """Frozen models may run while what the trained model's forward pass saved exists, not only before it."""
     generated_sequences: int
@@ -363,9 +365,8 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
     stage = strategy.stage(parallel.sharding)
     # context-parallel ranks share the shards, as accelerate and torchtitan build their meshes
     shards = _shards(stage, strategy, parallel)
-    on_tokens = training.loss in ("log-probs", "fused-log-probs", "divergence") or (
-        training.loss == "chunked" and framework.chunked_loss == "without-logits"
-    )
+    without_logits = training.loss == "chunked" and framework.chunked_loss == "without-logits"
+    on_tokens = without_logits or training.loss in ("log-probs", "fused-log-probs", "divergence")
     kind = quantization(job.lora) or _served_in(job)
     adapters = adapter_rules(job.lora, job.software, framework, strategy, precision)
     quantized = BYTES_PER_ELEMENT[kind] if kind else None
@@ -412,6 +413,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         and framework.transformers_models
         and (versions.checkpoints_with_gradient or job.lora is not None),
         loss_on_tokens=on_tokens,
+        tiles_head=without_logits and versions.tiles_head,
         frozen_models_beside=training.reference_pass or not on_tokens,
         fused_kernels=_fused_kernels(training, framework),
         assumes_fused_kernels=training.fused_kernels is None and bool(_fused_kernels(training, framework)),

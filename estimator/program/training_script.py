@@ -38,7 +38,7 @@ _TRAINER_OPTIMIZERS = frozenset(
 """Names of ``TrainingArguments(optim=...)`` that need no argument for the memory that the job's row counts."""
 _GENERATIONS = 8
 """Most completions of one prompt: GRPO's default."""
-_MODELS = (
+TEXT_TASKS = (
     *("causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification"),
     *("question-answering", "multiple-choice", "image-classification", "audio-classification"),
 )
@@ -118,9 +118,8 @@ def training_script(
         CannotTellError: no such script stands for the job; the sentence names the setting.
     """
     resolved = resolve_job(job)
-    for sentence in _refused(resolved):
-        raise CannotTellError(f"no program can be written for this job yet: {sentence}")
-    return _Script(resolved, model, stated, _How(file, steps, on_cpu)).text()
+    require_expressible(resolved, TEXT_TASKS)
+    return TrainerScript(resolved, model, stated, How(file, steps, on_cpu)).text()
 
 
 def start_command(job: Job, file: str) -> str:
@@ -133,7 +132,21 @@ def start_command(job: Job, file: str) -> str:
     return f"torchrun --nproc-per-node {ranks} {file}"
 
 
-def _refused(job: ResolvedJob) -> Iterator[str]:
+def require_expressible(job: ResolvedJob, tasks: Collection[str]) -> None:
+    """Refuse a job with a setting that a script cannot express yet.
+
+    Args:
+        job: the job.
+        tasks: those whose batches the script can make.
+
+    Raises:
+        CannotTellError: the sentence names the setting.
+    """
+    for sentence in _refused(job, tasks):
+        raise CannotTellError(f"no program can be written for this job yet: {sentence}")
+
+
+def _refused(job: ResolvedJob, tasks: Collection[str]) -> Iterator[str]:
     """Yield a sentence for each setting of the job that a script cannot express yet."""
     training, parallel = job.training, job.parallel
     other_rules = (
@@ -142,7 +155,7 @@ def _refused(job: ResolvedJob) -> Iterator[str]:
     trainer = _trainer(job)
     unset = {
         "training.varying_lengths": training.varying_lengths,
-        "training.loss_length": training.loss_length if trainer is not _GRPO else None,
+        "training.loss_length": training.loss_length if trainer not in (_DPO, _GRPO) else None,
         "training.keep_outputs": training.keep_outputs,
         "parallel.gradient_dtype": parallel.gradient_dtype,
         "parallel.sync_every_micro_batch": parallel.sync_every_micro_batch,
@@ -155,7 +168,7 @@ def _refused(job: ResolvedJob) -> Iterator[str]:
     reasons = {
         f"it trains with {training.framework}, whose own command is its program": not job.framework.trainer,
         "it generates text (training.mode)": not job.trains,
-        f"the task {job.model.task} needs batches of its own": job.model.task not in _MODELS,
+        f"the task {job.model.task} needs batches of its own": job.model.task not in tasks,
         **_refused_by_trl(job, trainer),
         "its modules are placed by a device map": job.job.parallel.device_map is not None,
         "it splits layers, stages, sequences or experts over GPUs": split,
@@ -209,7 +222,7 @@ def _completions(job: ResolvedJob) -> int:
     return max(number for number in range(1, _GENERATIONS + 1) if sequences % number == 0)
 
 
-class _How(NamedTuple):
+class How(NamedTuple):
     """How a script runs: the arguments of ``training_script``."""
 
     file: str
@@ -217,10 +230,10 @@ class _How(NamedTuple):
     on_cpu: bool
 
 
-class _Script:
+class TrainerScript:
     """A script, put together part by part."""
 
-    def __init__(self, job: ResolvedJob, model: ResolvedModel, stated: Collection[str] | None, how: _How) -> None:
+    def __init__(self, job: ResolvedJob, model: ResolvedModel, stated: Collection[str] | None, how: How) -> None:
         self._job = job
         self._model = model
         self._stated = stated
@@ -288,6 +301,8 @@ class _Script:
         yield f"    {_literal(self._model.config['model_type'])},"
         for key, value in fields.items():
             yield f"    {key}={_literal(value, 4)},"
+        if self._job.model.task == "seq2seq-lm" and "decoder_start_token_id" not in fields:
+            yield "    decoder_start_token_id=0,"  # labels are shifted behind it
         yield ")"
 
     def _own_code(self, code: Mapping[str, Any]) -> Iterator[str]:
@@ -324,8 +339,6 @@ class _Script:
             if self._model.code is not None:
                 yield "    trust_remote_code=True,"
             yield ")"
-        if self._job.model.task == "seq2seq-lm" and "decoder_start_token_id" not in self._model.config:
-            yield "config.decoder_start_token_id = 0"
         if self._job.model.task in ("sequence-classification", "multiple-choice"):
             yield "config.pad_token_id = config.pad_token_id or 0"
 
@@ -442,7 +455,7 @@ class _Script:
         if self._trainer is _SFT:
             yield 'item = {"input_ids": tokens}'
         elif self._trainer is _DPO:
-            at = training.sequence_length // 2
+            at = training.sequence_length - (training.loss_length or training.sequence_length - 1)
             yield f'prompt, answer = " ".join(map(str, tokens[:{at}])), " ".join(map(str, tokens[{at}:-1]))'
             yield 'item = {"prompt": prompt + " ", "chosen": answer, "rejected": answer}  # TRL adds "<end>" to both'
         else:

@@ -139,7 +139,7 @@ def test_every_name_of_a_card_finds_it_with_the_memory_that_is_stated() -> None:
 
 
 def test_every_name_of_a_built_in_model_finds_it() -> None:
-    models = rows(page("models.md").partition("## Families")[0])
+    models = rows(page("models.md").partition("## Models that are given")[0])
     assert len(models) > 30
     for identifier, billions, others in models:
         names = re.findall(r"`(.*?)`", others)

@@ -40,6 +40,8 @@ OF_METHOD = "trl."
 RANDOM = "random weights"
 SPREAD = "strategy over GPUs"
 """The flag that named a strategy, for which the number of GPUs must be known."""
+OF_INPUT = "input."
+"""Begins a key that is a size of images or audio, which only a model that is given them has."""
 SOFT = "?"
 """Begins a key whose value counts only if no other flag sets that key."""
 LENGTH = "training.sequence_length"
@@ -150,6 +152,17 @@ def argument(name: str) -> Reader:
             return {f"{OF_METHOD}{name}": float(text)}
         except ValueError:
             raise InputError(f"{text!r} is not a number") from None
+
+    return read
+
+
+def of_input(what: str) -> Reader:
+    """Return a reader of a size of images or audio: ``images``, ``resolution`` or ``seconds``."""
+
+    def read(text: str) -> Settings:
+        from vramtop.estimator.program.named_models import read_size  # not at start-up
+
+        return {f"{OF_INPUT}{name}": value for name, value in read_size(what, text).items()}
 
     return read
 
@@ -442,6 +455,12 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
           "--context-length --block-size --model-max-length --seq --seqlen --max-seqlen --length --ctx --ctx-len "
           "--ctx-size --n-ctx --num-ctx --context-len --context-size --context-window", "N", tokens,
           "Tokens per sequence, such as 4096 or 4k; the same as --sequence-length."),
+    _flag("--images", "SIZE", of_input("images"),
+          "Images of an example, of a model that reads images: 2x1024x768 (number x height x width), 1024x768 or 2."),
+    _flag("--resolution --image-size", "SIZE", of_input("resolution"),
+          "Pixels of a side of the images, or 1024x768 (height x width)."),
+    _flag("--seconds --audio-seconds", "N", of_input("seconds"),
+          "Seconds of audio of an example, of a model that reads speech."),
     _flag("--lora --use-lora --use-peft", "[RANK]", lora, "Train LoRA adapters of this rank (default: 16)."),
     _flag("--qlora", "[RANK]", qlora,
           "Train LoRA adapters of this rank (default: 16) on all linear layers of a 4-bit model (nf4-double)."),
@@ -986,6 +1005,8 @@ class FlagSettings:
     """TRL's training method; None: not given."""
     method_arguments: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
     """Arguments of its trainer by TRL's names, each with its flag."""
+    inputs: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+    """Sizes of images and audio, each with its flag."""
 
     def complete(self, job: Job) -> Job:
         """Return the job, once loaded, with the ranks, the micro-batch and the precision that flags give indirectly.
@@ -1118,11 +1139,12 @@ def settings_of_flags(
         spread_flag=None if counted else spread,
         method=values.get(METHOD),
         method_arguments=arguments,
+        inputs={key.removeprefix(OF_INPUT): each for key, each in found.items() if key.startswith(OF_INPUT)},
     )
 
 
 def _is_job_key(key: str) -> bool:
-    return key not in _MADE_OF_SEVERAL and not key.startswith(OF_METHOD)
+    return key not in _MADE_OF_SEVERAL and not key.startswith((OF_METHOD, OF_INPUT))
 
 
 def _check_arguments(arguments: Mapping[str, tuple[Any, str]], method: str | None) -> Iterator[str]:

@@ -30,6 +30,7 @@ from vramtop.estimator.job.settings import Inference, Lora, ModelSpec, Program, 
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import looks_like_hub_id, read_config, resolve_model
 from vramtop.estimator.model.read_architecture import max_positions, read_architecture, usual_task
+from vramtop.estimator.program.named_models import NamedModel, find_named_model
 
 from .flags import (
     GPU_TYPE_FLAGS,
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from vramtop.estimator.readers.source.evidence import DeviceChoice, JobReading
     from vramtop.estimator.readers.source.shell_script import ScriptLaunch
 
+_WITH_SCRIPTS = ("fit", "estimate", "program")
+"""Commands that take a model without a closed form, for which its training script stands."""
 _JOB_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 _PROGRAM_SUFFIXES = (".py", ".ipynb")
 """Files that are read as if Python ran them without arguments."""
@@ -102,6 +105,8 @@ class LoadedJob:
     """Keys that the flags of the command line set."""
     missing: tuple[str, ...] = ()
     """Required keys that were not found."""
+    script: str | None = None
+    """Training script that stands for a model without a closed form; its start is the job's program."""
 
     @property
     def stated(self) -> frozenset[str]:
@@ -161,6 +166,12 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
         if options.job and Path(options.job).suffix not in (*_JOB_SUFFIXES, *_PROGRAM_SUFFIXES):
             raise InputError(f"both {options.job} and --model {options.model_flag} name a model; give one")
         changes.setdefault("model.id", options.model_flag)
+    name = str(changes.get("model.id") or named or "")
+    if launch is None and getattr(options, "command", None) in _WITH_SCRIPTS and (model := find_named_model(name)):
+        return _of_named_model(options, model, given, changes)
+    if given.inputs:
+        flag = next(iter(given.inputs.values()))[1]
+        raise InputError(f"{flag} is for models that are given images or audio, which {name or 'this job'} is not")
     fetched = _download(str(changes.get("model.id") or named or "")) if download else None
     rehearsed = getattr(options, "rehearse", False)
     command = getattr(options, "command", None)
@@ -192,6 +203,41 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     elif given.adapts:
         loaded = _as_prepared(loaded)
     return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)), dict(options.flags))
+
+
+def _of_named_model(
+    options: argparse.Namespace, model: NamedModel, given: FlagSettings, changes: Mapping[str, Any]
+) -> LoadedJob:
+    """Return the job of a model that is given images or audio: the rehearsal of its training script.
+
+    Raises:
+        InputError: a flag means nothing for it.
+        CannotTellError: no script stands for the job, or no Python has its libraries.
+    """
+    from .script_of_model import program_of_script, refuse_meaningless, script_of_model
+
+    if given.method is not None:
+        raise InputError(f"--{given.method} means nothing for {model.label}, whose training script is rehearsed")
+    of_flags = {key: flag for flag, text in options.flags for key in settings_of_flags([(flag, text)]).changes}
+    keys = {**{key: f"--set {key}" for key in changes}, **of_flags}
+    refuse_meaningless(keys, model.label, generates=model.task == "image-text-to-text")
+    spec = ModelSpec(id=model.id, config=model.config, task=model.task)
+    changes = {key: value for key, value in changes.items() if key != "model.id"}
+    job = given.complete(with_changes(Job(model=spec), changes, where="the command line"))
+    named = {"training.precision"} if given.weights or given.mixed else set()
+    loaded = LoadedJob(job=job, typed=frozenset(changes) | named, notes=given.remarks)
+    loaded = _with_adapter_targets(loaded, changes)
+    if given.adapts:
+        loaded = _as_prepared(loaded)
+    file = getattr(options, "out", None) or f"{model.label}.py"
+    sizes = {key: value for key, (value, _) in given.inputs.items()}
+    script, command, notes = script_of_model(loaded.job, sizes, loaded.stated, file)
+    loaded = replace(loaded, script=script, notes=(*loaded.notes, *notes))
+    if options.command == "program":
+        return replace(loaded, job=Job(name=model.label, program=Program(command=command)))
+    options.rehearse = True  # the script is vramtop's own
+    python = getattr(options, "python", None)
+    return replace(loaded, job=program_of_script(loaded.job, script, command, file, python=python))
 
 
 def _program(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from .demo_fleet import ClusterSource
 from .terminal_svg import Cell, Row, Screen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from rich.segment import Segment
     from textual.pilot import Pilot
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 
 _TURNS = 4
+_LONGEST_SECONDS = 240.0
+"""Longest wait for a screen: seconds where nothing else runs, minutes on a busy machine."""
 
 
 class Player:
@@ -80,10 +83,14 @@ class Program:
         """Play until this second of the recording."""
         if self._player is None or not isinstance(self.app, VramtopApp):
             raise TypeError("a cluster stands still")
-        self._player.second = second
-        while self.app.board is None or self.app.board.snapshot.time != self._player.time:
-            self.app._sampler.read_soon()
-            await self.pilot.pause(0.02)
+        player, app = self._player, self.app
+        player.second = second
+
+        def is_played() -> bool:
+            app._sampler.read_soon()
+            return app.board is not None and app.board.snapshot.time == player.time
+
+        await self.until(is_played, f"second {second} of the recording", pause=0.02)
         await self.settled()
 
     async def press(self, *keys: str) -> None:
@@ -92,20 +99,39 @@ class Program:
         await self.settled()
 
     async def shown(self, words: str) -> None:
-        """Wait until the screen shows these words, however slow the machine is."""
-        while words not in text_of(self.screen()):
-            await self.pilot.pause(0.1)
+        """Wait until the screen shows these words."""
+        await self.until(lambda: words in text_of(self.screen()), repr(words), pause=0.3)
 
     async def settled(self, seconds: float = 0.8) -> None:
         """Wait until the screen has been the same for some time, in which the program had its turns."""
         shown, since, turns = self.screen(), time.monotonic(), 0
-        while turns < _TURNS or time.monotonic() - since < seconds:
-            await self.pilot.pause(0.1)
+
+        def is_settled() -> bool:
+            nonlocal shown, since, turns
             turns += 1
             for field in self.app.screen.query(Input):
                 field.cursor_blink = False
             if (now := self.screen()) != shown:
                 shown, since, turns = now, time.monotonic(), 0
+            return turns >= _TURNS and time.monotonic() - since >= seconds
+
+        await self.pilot.pause(0.1)
+        await self.until(is_settled, f"a screen that stays the same for {seconds:g} s", pause=0.1)
+
+    async def until(self, condition: Callable[[], bool], what: str, *, pause: float) -> None:
+        """Wait for something that the program comes to, and look at it every so many seconds.
+
+        Raises:
+            TimeoutError: it did not come; with the threads' stacks on the standard error output.
+        """
+        end = time.monotonic() + _LONGEST_SECONDS
+        while not condition():
+            if time.monotonic() > end:
+                faulthandler.dump_traceback()
+                raise TimeoutError(
+                    f"{what} has not come in {_LONGEST_SECONDS:g} s; the screen shows:\n{text_of(self.screen())}"
+                )
+            await self.pilot.pause(pause)
 
     def screen(self) -> Screen:
         """Return what the terminal shows."""

@@ -5,6 +5,7 @@ from vramtop.estimator.job.rules.optimizers.optimizer import Optimizer
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 from vramtop.estimator.model.families import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
+from vramtop.estimator.program.named_models import named_models
 from vramtop.estimator.readers.tools.tool_registry import all_tools
 
 from .markdown import code, codes, page, table
@@ -16,8 +17,12 @@ own. Of a Hugging Face id that is nowhere here, commands fetch the `config.json`
 _BUILT_IN = """\
 Their shapes are in vramtop, so no file and no network is needed. Case and punctuation do not matter, and the
 organisation may be left out: `llama-3.1-8b`, `qwen2.5-7b`. `vramtop models` lists them too, with the bytes of their
-weights. Of a model that reads images too, only the language part is built in, by a name of its own:
+weights. Of a model that reads images too, the language part is built in, by a name of its own:
 `gemma-3-4b-text`."""
+_NAMED = """\
+`vramtop fit`, `estimate` and `program` take them by these names. There is no closed form for them: the training script
+that stands for the job is rehearsed. The sizes are those of the published config.json; the tests compare the parameters
+of the model that transformers builds with the published count."""
 _FAMILIES = """\
 The parameters of these families are counted exactly from the config, tensor by tensor; tests compare them with the
 models that transformers builds. The word is `model_type` in `config.json`. Another family is read as a decoder like
@@ -48,6 +53,9 @@ def models_page() -> str:
         (code(model.id), f"{model.parameters / 1e9:.2f}", codes((*_label(model), *model.aliases)))
         for model in built_in_models()
     ]
+    named = [
+        (code(model.id), model.task, f"{model.parameters / 1e9:.2f}", codes(model.aliases)) for model in named_models()
+    ]
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for name, family in sorted(FAMILIES.items()):
         alike.setdefault((family.stack, tuple(family.tasks)), []).append(name)
@@ -58,6 +66,9 @@ def models_page() -> str:
         "## Built-in models",
         _BUILT_IN,
         table(("model", "10⁹ parameters", "other names"), models),
+        "## Models that are given images or audio",
+        _NAMED,
+        table(("model", "task", "10⁹ parameters", "other names"), named),
         "## Families that are known exactly",
         _FAMILIES,
         table(("model_type", "stack", "tasks"), families),

@@ -68,6 +68,19 @@ def change_triton(gpus: FakeGpus, card: Card) -> None:
     def change_driver(module: ModuleType) -> None:
         module.driver.set_active(_driver(card))
 
+    class Kernel:
+        def __getitem__(self, grid: Any) -> Callable[..., None]:
+            return functools.partial(launch, self)
+
+    def change_trl(module: ModuleType) -> None:
+        """Let TRL launch its kernels, as torch for CUDA comes with Triton; without it, TRL computes with torch."""
+        names = [name for name in vars(module) if name.endswith("_kernel")]
+        if not hasattr(module, "triton"):
+            vars(module).update(dict.fromkeys(names, Kernel()), triton=SimpleNamespace(cdiv=lambda a, b: -(-a // b)))
+            module._TRITON_AVAILABLE = True  # type: ignore[attr-defined]
+
+    for name in ("chunked_logprob", "chunked_divergence"):
+        after_import(f"trl.kernels.{name}", change_trl)
     after_import("triton.runtime.jit", change_kernels)
     after_import("triton.runtime.autotuner", change_tuners)
     after_import("triton.runtime.driver", change_driver)

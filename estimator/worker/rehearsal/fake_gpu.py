@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import linecache
+import math
 import operator
 import re
 import sys
@@ -384,7 +385,7 @@ class FakeGpus(StorageTracker):
         """Return the highest allocated and reserved bytes with the expected, ``low`` or ``high`` workspaces."""
         allocator = CachingAllocator(self._settings)
         allocator.private = self.allocator.private
-        emptied = iter([*self._emptied, len(self.history.events)])
+        emptied = iter([*self._emptied, math.inf])  # what is freed meanwhile is one more event
         at = next(emptied)
         for index, (record, size, stream) in allocator_events(self.history):
             while at <= index:

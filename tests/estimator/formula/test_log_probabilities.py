@@ -164,6 +164,9 @@ def test_tiles_hold_a_part_of_the_logits_and_an_fp32_gradient_of_the_head() -> N
     adapters = budget_of(training__loss="chunked", software__trl="1.16", lora={"rank": 8})
     assert logits_of(adapters) == pytest.approx(tile + cast + inputs, rel=0.01)
     assert logits_of(tiled) < logits_of(budget_of(training__loss="full")) / 5
+    at_head = adapters.phase("backward")
+    assert at_head is not None
+    assert at_head.components.temporary < 2 * head  # a tile of the head's weight is cast, not all of it
 
 
 def test_liger_holds_the_logits_of_one_example() -> None:

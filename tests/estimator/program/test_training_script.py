@@ -137,3 +137,67 @@ def test_settings_beside_the_step_are_in_the_script() -> None:
     assert "eval_dataset=[item] * 16" in text
     assert "modules_to_save=" in text
     assert "# needs transformers==5.20" in script_of(job_of(software={"transformers": "5.20"}))
+
+
+SFT, DPO = {"loss": "chunked"}, {"loss": "chunked", "sequences_per_example": 2, "reference_pass": True}
+GRPO = {"loss": "chunked", "loss_length": 8, "micro_batch": 4, "precision": "bf16-mixed"}
+REFERENCE = [{"role": "reference"}]
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"training": SFT}, ["SFTTrainer(", "bf16=False,", "gradient_checkpointing=False,", "max_length=128,"]),
+        ({"training": SFT, "lora": {"rank": 8}}, ["peft_config=adapters,", 'item = {"input_ids": tokens}']),
+        ({"training": DPO, "other_models": REFERENCE}, ["DPOTrainer(", "reference = AutoModel", "    reference,"]),
+        ({"training": DPO, "lora": {"rank": 8}}, ["peft_config=adapters,", '"chosen": answer']),
+        ({"training": {**DPO, "reference_pass": False}}, ["precompute_ref_log_probs=True,"]),
+        (
+            {"training": GRPO, "rollout": {"micro_batches": 3}},
+            ["GRPOTrainer(", "max_completion_length=8,", "bf16=True,"],
+        ),
+        ({"training": GRPO, "rollout": {"micro_batches": 3}}, ["num_generations=6,", "steps_per_generation=3,"]),
+        ({"training": GRPO, "rollout": {}, "parallel": FSDP}, ["fsdp_config=", "num_generations=8,", "tokens[:120]"]),
+    ],
+)
+def test_a_job_of_trl_s_has_its_trainer_and_arguments(tables: dict[str, Any], words: list[str]) -> None:
+    text = script_of(job_of(**tables))
+    compile(text, "train.py", "exec")
+    assert [word for word in words if word not in text] == []
+    assert "get_peft_model" not in text
+    assert "from trl import " in text
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ({"training": {**DPO, "loss": "log-probs"}}, "the loss log-probs is not DPOTrainer's"),
+        ({"training": {**SFT, "reference_pass": True}, "other_models": REFERENCE}, "other models"),
+        ({"training": DPO, "other_models": REFERENCE, "lora": {"rank": 8}}, "none with adapters"),
+        ({"training": DPO, "other_models": REFERENCE, "parallel": FSDP}, "shards its reference model"),
+        ({"training": GRPO, "rollout": {"engine": "vllm"}}, "vLLM generates"),
+        ({"training": {**GRPO, "micro_batch": 1}, "rollout": {}}, "training.micro_batch"),
+        ({"training": {**GRPO, "loss_length": None}, "rollout": {}}, "training.loss_length"),
+        ({"training": {**GRPO, "optimizer": "sgd-momentum"}, "rollout": {}}, "takes no class of an optimizer"),
+    ],
+)
+def test_a_job_that_trl_s_trainers_do_otherwise_is_refused(tables: dict[str, Any], said: str) -> None:
+    with pytest.raises(CannotTellError, match=said):
+        script_of(job_of(**tables))
+
+
+@pytest.mark.parametrize("tables", [{"training": SFT}, {"training": DPO, "lora": {"rank": 8}}])
+def test_trl_s_script_allocates_what_the_closed_form_says(tables: dict[str, Any], tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("trl")
+    monkeypatch.chdir(tmp_path)
+    job = job_of(**{**tables, "training": {**tables["training"], "precision": "bf16-mixed", "sequence_length": 512}})
+    Path("train.py").write_text(script_of(job), encoding="utf-8")
+    rehearsed = rehearse([sys.executable, "train.py"], gpu=find_gpu("h100-80gb")).budget.peak
+    formula = estimate(job, method="formula").peak
+    assert rehearsed.allocated_bytes == pytest.approx(formula.allocated_bytes, rel=0.03)
+
+
+def test_a_config_without_a_first_token_of_the_decoder_gets_one() -> None:
+    model = {"task": "seq2seq-lm", "config": {**LLAMA, "model_type": "t5", "d_model": 64}}
+    assert "    decoder_start_token_id=0," in script_of(job_of(model=model))
+    assert "decoder_start_token_id" not in script_of(job_of())

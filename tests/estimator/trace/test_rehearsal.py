@@ -458,6 +458,32 @@ for step in range(6):
     assert not found.warnings
 
 
+def test_data_that_a_thread_makes_while_buckets_are_made_stays_on_the_host(program) -> None:
+    """C++ asks for buckets without naming the GPU, as a thread asks for its data; ``Batch`` lets both meet."""
+    text = """
+import collections, threading, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+torch.cuda.set_device(0)
+dist.init_process_group("nccl")
+held, met = [], []
+class Batch(collections.namedtuple("Batch", "x")):
+    def __new__(cls, x):  # DDP makes it again in its own hook before the forward pass
+        before = torch.cuda.memory_allocated()
+        data = threading.Thread(target=lambda: held.append(torch.empty(1 << 20)))
+        data.start(), data.join()
+        assert torch.cuda.memory_allocated() == before and held[-1].device.type == "cpu"
+        met.append(x.is_cuda)
+        return super().__new__(cls, x)
+net = DistributedDataParallel(torch.nn.Linear(64, 64).cuda(), device_ids=[0])
+net.module.forward = lambda batch: torch.nn.functional.linear(batch.x, net.module.weight, net.module.bias)
+for step in range(3):
+    net(Batch(torch.randn(2, 64))).sum().backward()
+assert met == [False, True] * 3
+"""
+    found = rehearse(f"torchrun --nproc-per-node 2 {program(text)}".split(), python=sys.executable)
+    assert not found.warnings
+
+
 SHARDED = """
 import sys, torch, torch.nn as nn, torch.distributed as dist
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard

@@ -310,3 +310,36 @@ for _ in range(3):
     name = program(text)
     found = rehearse([sys.executable, name, "cuda"])
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+
+
+TILES = """
+_TRITON_AVAILABLE = False
+def _fill_kernel(tile):
+    raise AssertionError("no GPU")
+def fill(tile):
+    if _TRITON_AVAILABLE:
+        _fill_kernel[(triton.cdiv(5, 2),)](tile, BLOCK_SIZE=2)
+    else:
+        tile.copy_(tile.float() + 1)
+"""
+TILED = """
+import torch
+from trl.kernels.chunked_logprob import fill
+net = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(3):
+    tile = torch.empty(1 << 20, dtype=torch.bfloat16, device="cuda")
+    fill(tile)
+    net(torch.randn(4, 64, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_trl_s_kernels_write_into_the_tensors_that_they_are_given_where_triton_is_missing(program) -> None:
+    for folder in ("trl", "trl/kernels"):
+        Path(folder).mkdir()
+        Path(folder, "__init__.py").touch()
+    program(TILES, "trl/kernels/chunked_logprob.py")
+    found = rehearse([sys.executable, program(TILED)])
+    assert 4 << 20 <= found.allocated_bytes - found.workspace_bytes < 5 << 20  # the tile of the step before, too

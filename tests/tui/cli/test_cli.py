@@ -250,7 +250,7 @@ def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(vramt
         pytest.param(
             ("estimate", "job.toml", "--method", "traced", "--optimizer", "lion"),
             3,
-            "cannot be traced",
+            "the Trainer has no setting for lion",
             marks=needs_torch,
         ),
         (("fit", "job.toml", "--gpu-memory", "much"), 2, "size 'much'"),

@@ -138,11 +138,11 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
         (["gpt2", "--gpu-type", "mi300x"], "mi300x: AMD is not supported; vramtop predicts the memory of NVIDIA GPUs"),
         (["gpt2", "--gpus", "8xMI250"], "MI250: AMD is not supported"),
         (
-            ["vit-base"],
-            "vit-base is a vision model, but only text models are known by name; vramtop rehearse -- python",
+            ["resnet50"],
+            "resnet50 is a vision model, but only text models are known by name; vramtop rehearse -- python",
         ),
         (
-            ["fit", "openai/whisper-large-v3"],
+            ["fit", "suno/bark"],
             "is a speech model, but only text models are known by name; vramtop rehea",
         ),
         (["gpt2", "--gpu", "foo"], "or indices of GPUs here, like 0,1"),

@@ -138,6 +138,14 @@ def test_a_command_without_the_dashes_is_an_error_in_a_sentence(capsys: pytest.C
     assert "unexpected: ls; write the command after --" in capsys.readouterr().err
 
 
+def test_a_command_that_cannot_be_started_leaves_the_signals_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = (signal.SIGPIPE, signal.SIGXFSZ)
+    before = [signal.getsignal(number) for number in numbers]
+    assert main(["run", "--", "no-such-command"]) == 2
+    assert "no-such-command: cannot be started: No such file or directory" in capsys.readouterr().err
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
 @pytest.mark.slow
 def test_the_command_ends_by_a_closed_pipe_as_without_vramtop() -> None:
     start = "import sys; from vramtop.tui.cli.main import main; main(sys.argv[1:])"

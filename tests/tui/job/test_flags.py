@@ -370,7 +370,7 @@ def test_no_name_is_used_twice_and_each_says_what_it_means() -> None:
 
 def test_each_familiar_flag_sets_keys_that_exist() -> None:
     examples = {"N": "2", "RANK": "8", "STAGE": "3", "NAMES": "q_proj", "SHARE": "0.5", "FOLDER": "out"}
-    examples |= {"TYPE": "fp8", "NAME": "fp8", "NUMBER": "0.1"}
+    examples |= {"TYPE": "fp8", "NAME": "fp8", "NUMBER": "0.1", "SIZE": "64"}
     own = {"--optim": "adamw_torch", "--attn-implementation": "sdpa"}
     for flag in FAMILIAR_FLAGS:
         for text in flag.choices or (own.get(flag.names[0]) or examples.get(flag.placeholder, "adamw_torch"),):

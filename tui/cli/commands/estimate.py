@@ -46,6 +46,6 @@ def print_budget(
     )
     print("\n".join(budget_lines(budget, output, scale_bytes=scale, assumed=assumed)))
     if gpu is not None:
-        rehearsing = " --rehearse" if budget.rehearsal is not None else ""
+        rehearsing = " --rehearse" if budget.rehearsal is not None and loaded.script is None else ""
         notes = (*notes, f"Counted for {gpu.label}; vramtop fit{rehearsing} shows whether it fits.")
     print("\n".join(closing_lines(budget, notes, output, verbose=options.verbose)), flush=True)

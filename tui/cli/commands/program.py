@@ -25,12 +25,15 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         CannotTellError: no script stands for the job.
     """
     loaded = load_from_options(options, launch)
-    if loaded.job.program is not None:
+    if loaded.job.program is not None and loaded.script is None:
         raise InputError(f"{loaded.job.label} is a program already; vramtop program writes one for a described job")
-    model = resolve_model(loaded.job.model)
-    job = job_of_model(loaded.job, model)
-    file = options.out or _NAME
-    script, command = training_script(job, model, stated=loaded.stated, file=file), start_command(job, file)
+    if loaded.script is not None and loaded.job.program is not None:
+        script, command = loaded.script, loaded.job.program.command
+    else:
+        model = resolve_model(loaded.job.model)
+        job = job_of_model(loaded.job, model)
+        file = options.out or _NAME
+        script, command = training_script(job, model, stated=loaded.stated, file=file), start_command(job, file)
     if options.out:
         try:
             write_private(Path(options.out), script.encode())

@@ -32,12 +32,15 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if options.history:
         # in a process of its own, which ends where there is no driver
         start_following(os.getpid(), os.environ, settings=options.set)
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, which the command would inherit
-        signal.signal(ignored, signal.SIG_DFL)
+    ignored = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, and so by the command, which would inherit it
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in ignored}
     try:
         os.execvpe(launch[0], list(launch), environ)  # noqa: S606
     except OSError as error:
         raise InputError(f"{launch[0]}: cannot be started: {error.strerror or error}") from None
+    finally:  # vramtop goes on: a pipe that is closed must not end it without a word
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _require_no_fit_flags(options: argparse.Namespace) -> None:

@@ -142,8 +142,9 @@ def _is_job(word: str) -> bool:
     from vramtop.estimator.job.job_file.load_and_save import names_user_code
     from vramtop.estimator.job.settings import ModelSpec
     from vramtop.estimator.model.find_config import resolve_model
+    from vramtop.estimator.program.named_models import find_named_model
 
-    if names_user_code(word):
+    if names_user_code(word) or find_named_model(word) is not None:
         return True
     try:
         resolve_model(ModelSpec(id=word))

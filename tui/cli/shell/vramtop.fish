@@ -51,7 +51,7 @@ function _shtab_vramtop_using
 end
 
 set -g _shtab_vramtop_commands estimate fit program wait preflight models attach explain snapshot run rehearse measure history stream record export report serve doctor config completion
-set -g _shtab_vramtop_opts_with_value --activation-checkpointing --activation-offload --activation-offloading --adafactor --adapter --attention --attn-implementation --auth-user --batch-size --beta --bf16 --bits --bootstrap --card --client-ca --code-folder --communication-unit --compare --compile --config --context --cp --cpu-offload --data --data-replicate --data-shard --ddp --deepspeed --device --device-map --double-buffer --double-quant --dtype --engine --ep --evaluation-batch --exec --expert --export --flash-attention --fp16 --framework --from-scratch --fsdp --fsdp-backward-prefetch --fsdp-min-unit-parameters --fsdp-sharding-strategy --fsdp-units --fsdp-wrap-classes --fused-kernels --global-batch-size --gpu --gpu-memory --gpu-memory-utilization --gpu-name --gpu-type --gpus --gradient-accumulation --gradient-accumulation-steps --gradient-as-bucket-view --gradient-checkpointing --gradient-dtype --host --host-memory --host-ram --hosts --inference-cache-bytes --inference-cache-dtype --inference-cuda-graphs --inference-engine --inference-gpu-memory-utilization --inference-prefill-tokens --inference-sleep --inference-weights --interval --job --keep-outputs --kv-cache-dtype --liger --limit-all-gathers --listen --load-in-4bit --load-in-8bit --load-on-rank-zero --logging-dir --lora --lora-adapter-dtype --lora-autocast --lora-dropout --lora-kbit-preparation --lora-quantization --lora-r --lora-rank --lora-target-modules --lora-targets --loss --loss-length --main-weights --max-completion-length --max-memory --max-model-len --max-num-batched-tokens --max-num-seqs --max-prompt-length --max-running-requests --mem-fraction-static --memory --method --micro-batch --mixed-precision --mode --model --name --nnodes --num-labels --num-processes --offload-optimizer --offload-param --older-than --on-alert --on-fit --only --optim --optimizer --optimizer-in-backward --optimizer-options --original-parameters --otlp --out --outer-sharding --output-dir --param-dtype --part --password-file --per-device-eval-batch-size --pid --pipeline --plots --pp --precision --prometheus --prometheus-ca --prometheus-token-file --python --qlora --quantization --quiet-hours --rank --reduce-dtype --reference-pass --replay --reshard-after-forward --save-total-limit --search --seconds --seq-len --sequence-length --sequence-parallel --sequences-per-example --set --sharding --signal-alert --signal-fit --since --snapshot-on-oom --stage --status --steps --strategy --suite --sync-every-micro-batch --task --tensor --tensor-plan --textfile --timeout --tls-cert --tls-key --torch-compile --tp --trainable --trainable-parameters --trust-remote-code --unset --use-vllm --user --varying-lengths --vllm-gpu-memory-utilization --vllm-mode --vram --zero -m
+set -g _shtab_vramtop_opts_with_value --activation-checkpointing --activation-offload --activation-offloading --adafactor --adapter --attention --attn-implementation --auth-user --batch-size --beta --bf16 --bits --bootstrap --card --client-ca --code-folder --communication-unit --compare --compile --config --context --cp --cpu-offload --data --data-replicate --data-shard --ddp --deepspeed --device --device-map --double-buffer --double-quant --dtype --engine --ep --evaluation-batch --exec --expert --export --flash-attention --fp16 --framework --from-scratch --fsdp --fsdp-backward-prefetch --fsdp-min-unit-parameters --fsdp-sharding-strategy --fsdp-units --fsdp-wrap-classes --fused-kernels --global-batch-size --gpu --gpu-memory --gpu-memory-utilization --gpu-name --gpu-type --gpus --gradient-accumulation --gradient-accumulation-steps --gradient-as-bucket-view --gradient-checkpointing --gradient-dtype --host --host-memory --host-ram --hosts --images --inference-cache-bytes --inference-cache-dtype --inference-cuda-graphs --inference-engine --inference-gpu-memory-utilization --inference-prefill-tokens --inference-sleep --inference-weights --interval --job --keep-outputs --kv-cache-dtype --liger --limit-all-gathers --listen --load-in-4bit --load-in-8bit --load-on-rank-zero --logging-dir --lora --lora-adapter-dtype --lora-autocast --lora-dropout --lora-kbit-preparation --lora-quantization --lora-r --lora-rank --lora-target-modules --lora-targets --loss --loss-length --main-weights --max-completion-length --max-memory --max-model-len --max-num-batched-tokens --max-num-seqs --max-prompt-length --max-running-requests --mem-fraction-static --memory --method --micro-batch --mixed-precision --mode --model --name --nnodes --num-labels --num-processes --offload-optimizer --offload-param --older-than --on-alert --on-fit --only --optim --optimizer --optimizer-in-backward --optimizer-options --original-parameters --otlp --out --outer-sharding --output-dir --param-dtype --part --password-file --per-device-eval-batch-size --pid --pipeline --plots --pp --precision --prometheus --prometheus-ca --prometheus-token-file --python --qlora --quantization --quiet-hours --rank --reduce-dtype --reference-pass --replay --reshard-after-forward --resolution --save-total-limit --search --seconds --seq-len --sequence-length --sequence-parallel --sequences-per-example --set --sharding --signal-alert --signal-fit --since --snapshot-on-oom --stage --status --steps --strategy --suite --sync-every-micro-batch --task --tensor --tensor-plan --textfile --timeout --tls-cert --tls-key --torch-compile --tp --trainable --trainable-parameters --trust-remote-code --unset --use-vllm --user --varying-lengths --vllm-gpu-memory-utilization --vllm-mode --vram --zero -m
 
 complete -c vramtop -e
 complete -c vramtop -f
@@ -185,6 +185,9 @@ complete -c vramtop -n '_shtab_vramtop_using estimate' -l max-memory -x -d 'Most
 complete -c vramtop -n '_shtab_vramtop_using estimate' -l global-batch-size -x -d 'Sequences per optimizer step over all GPUs, as in DeepSpeed and Megatron'
 complete -c vramtop -n '_shtab_vramtop_using estimate' -l gradient-accumulation-steps -x -d 'The same as --gradient-accumulation'
 complete -c vramtop -n '_shtab_vramtop_using estimate' -l per-device-eval-batch-size -x -d 'The same as --evaluation-batch'
+complete -c vramtop -n '_shtab_vramtop_using estimate' -l images -x -d 'Images of an example, of a model that reads images: 2x1024x768 (number x height x width), 1024x768 or 2'
+complete -c vramtop -n '_shtab_vramtop_using estimate' -l resolution -x -d 'Pixels of a side of the images, or 1024x768 (height x width)'
+complete -c vramtop -n '_shtab_vramtop_using estimate' -l seconds -x -d 'Seconds of audio of an example, of a model that reads speech'
 complete -c vramtop -n '_shtab_vramtop_using estimate' -l adapter -xka "full lora qlora" -d 'What is trained: full, lora or qlora'
 complete -c vramtop -n '_shtab_vramtop_using estimate' -l lora-r -x -d 'The same as --lora-rank'
 complete -c vramtop -n '_shtab_vramtop_using estimate' -l lora-target-modules -x -d 'The same as --lora-targets'
@@ -361,6 +364,9 @@ complete -c vramtop -n '_shtab_vramtop_using fit' -l max-memory -x -d 'Most that
 complete -c vramtop -n '_shtab_vramtop_using fit' -l global-batch-size -x -d 'Sequences per optimizer step over all GPUs, as in DeepSpeed and Megatron'
 complete -c vramtop -n '_shtab_vramtop_using fit' -l gradient-accumulation-steps -x -d 'The same as --gradient-accumulation'
 complete -c vramtop -n '_shtab_vramtop_using fit' -l per-device-eval-batch-size -x -d 'The same as --evaluation-batch'
+complete -c vramtop -n '_shtab_vramtop_using fit' -l images -x -d 'Images of an example, of a model that reads images: 2x1024x768 (number x height x width), 1024x768 or 2'
+complete -c vramtop -n '_shtab_vramtop_using fit' -l resolution -x -d 'Pixels of a side of the images, or 1024x768 (height x width)'
+complete -c vramtop -n '_shtab_vramtop_using fit' -l seconds -x -d 'Seconds of audio of an example, of a model that reads speech'
 complete -c vramtop -n '_shtab_vramtop_using fit' -l adapter -xka "full lora qlora" -d 'What is trained: full, lora or qlora'
 complete -c vramtop -n '_shtab_vramtop_using fit' -l lora-r -x -d 'The same as --lora-rank'
 complete -c vramtop -n '_shtab_vramtop_using fit' -l lora-target-modules -x -d 'The same as --lora-targets'
@@ -551,6 +557,9 @@ complete -c vramtop -n '_shtab_vramtop_using program' -l max-memory -x -d 'Most 
 complete -c vramtop -n '_shtab_vramtop_using program' -l global-batch-size -x -d 'Sequences per optimizer step over all GPUs, as in DeepSpeed and Megatron'
 complete -c vramtop -n '_shtab_vramtop_using program' -l gradient-accumulation-steps -x -d 'The same as --gradient-accumulation'
 complete -c vramtop -n '_shtab_vramtop_using program' -l per-device-eval-batch-size -x -d 'The same as --evaluation-batch'
+complete -c vramtop -n '_shtab_vramtop_using program' -l images -x -d 'Images of an example, of a model that reads images: 2x1024x768 (number x height x width), 1024x768 or 2'
+complete -c vramtop -n '_shtab_vramtop_using program' -l resolution -x -d 'Pixels of a side of the images, or 1024x768 (height x width)'
+complete -c vramtop -n '_shtab_vramtop_using program' -l seconds -x -d 'Seconds of audio of an example, of a model that reads speech'
 complete -c vramtop -n '_shtab_vramtop_using program' -l adapter -xka "full lora qlora" -d 'What is trained: full, lora or qlora'
 complete -c vramtop -n '_shtab_vramtop_using program' -l lora-r -x -d 'The same as --lora-rank'
 complete -c vramtop -n '_shtab_vramtop_using program' -l lora-target-modules -x -d 'The same as --lora-targets'
@@ -723,6 +732,9 @@ complete -c vramtop -n '_shtab_vramtop_using wait' -l max-memory -x -d 'Most tha
 complete -c vramtop -n '_shtab_vramtop_using wait' -l global-batch-size -x -d 'Sequences per optimizer step over all GPUs, as in DeepSpeed and Megatron'
 complete -c vramtop -n '_shtab_vramtop_using wait' -l gradient-accumulation-steps -x -d 'The same as --gradient-accumulation'
 complete -c vramtop -n '_shtab_vramtop_using wait' -l per-device-eval-batch-size -x -d 'The same as --evaluation-batch'
+complete -c vramtop -n '_shtab_vramtop_using wait' -l images -x -d 'Images of an example, of a model that reads images: 2x1024x768 (number x height x width), 1024x768 or 2'
+complete -c vramtop -n '_shtab_vramtop_using wait' -l resolution -x -d 'Pixels of a side of the images, or 1024x768 (height x width)'
+complete -c vramtop -n '_shtab_vramtop_using wait' -l seconds -x -d 'Seconds of audio of an example, of a model that reads speech'
 complete -c vramtop -n '_shtab_vramtop_using wait' -l adapter -xka "full lora qlora" -d 'What is trained: full, lora or qlora'
 complete -c vramtop -n '_shtab_vramtop_using wait' -l lora-r -x -d 'The same as --lora-rank'
 complete -c vramtop -n '_shtab_vramtop_using wait' -l lora-target-modules -x -d 'The same as --lora-targets'
@@ -904,6 +916,9 @@ complete -c vramtop -n '_shtab_vramtop_using preflight' -l max-memory -x -d 'Mos
 complete -c vramtop -n '_shtab_vramtop_using preflight' -l global-batch-size -x -d 'Sequences per optimizer step over all GPUs, as in DeepSpeed and Megatron'
 complete -c vramtop -n '_shtab_vramtop_using preflight' -l gradient-accumulation-steps -x -d 'The same as --gradient-accumulation'
 complete -c vramtop -n '_shtab_vramtop_using preflight' -l per-device-eval-batch-size -x -d 'The same as --evaluation-batch'
+complete -c vramtop -n '_shtab_vramtop_using preflight' -l images -x -d 'Images of an example, of a model that reads images: 2x1024x768 (number x height x width), 1024x768 or 2'
+complete -c vramtop -n '_shtab_vramtop_using preflight' -l resolution -x -d 'Pixels of a side of the images, or 1024x768 (height x width)'
+complete -c vramtop -n '_shtab_vramtop_using preflight' -l seconds -x -d 'Seconds of audio of an example, of a model that reads speech'
 complete -c vramtop -n '_shtab_vramtop_using preflight' -l adapter -xka "full lora qlora" -d 'What is trained: full, lora or qlora'
 complete -c vramtop -n '_shtab_vramtop_using preflight' -l lora-r -x -d 'The same as --lora-rank'
 complete -c vramtop -n '_shtab_vramtop_using preflight' -l lora-target-modules -x -d 'The same as --lora-targets'
@@ -1167,6 +1182,9 @@ complete -c vramtop -n '_shtab_vramtop_using measure' -l max-memory -x -d 'Most 
 complete -c vramtop -n '_shtab_vramtop_using measure' -l global-batch-size -x -d 'Sequences per optimizer step over all GPUs, as in DeepSpeed and Megatron'
 complete -c vramtop -n '_shtab_vramtop_using measure' -l gradient-accumulation-steps -x -d 'The same as --gradient-accumulation'
 complete -c vramtop -n '_shtab_vramtop_using measure' -l per-device-eval-batch-size -x -d 'The same as --evaluation-batch'
+complete -c vramtop -n '_shtab_vramtop_using measure' -l images -x -d 'Images of an example, of a model that reads images: 2x1024x768 (number x height x width), 1024x768 or 2'
+complete -c vramtop -n '_shtab_vramtop_using measure' -l resolution -x -d 'Pixels of a side of the images, or 1024x768 (height x width)'
+complete -c vramtop -n '_shtab_vramtop_using measure' -l seconds -x -d 'Seconds of audio of an example, of a model that reads speech'
 complete -c vramtop -n '_shtab_vramtop_using measure' -l adapter -xka "full lora qlora" -d 'What is trained: full, lora or qlora'
 complete -c vramtop -n '_shtab_vramtop_using measure' -l lora-r -x -d 'The same as --lora-rank'
 complete -c vramtop -n '_shtab_vramtop_using measure' -l lora-target-modules -x -d 'The same as --lora-targets'

@@ -1,0 +1,213 @@
+"""Training script of a model that is given images or audio: transformers' Trainer on items of the processor's shapes.
+
+Shapes are those that the model's processor in transformers (5.23) makes of an image or a recording of the given size.
+"""
+
+import math
+from collections.abc import Collection, Iterator
+
+from ..common.errors import InputError
+from ..job.job import Job
+from ..job.resolved_job import ResolvedJob, resolve_job
+from ..model.find_config import ResolvedModel
+from .named_models import InputSizes
+from .training_script import How, TrainerScript, require_expressible
+
+MEDIA_TASKS = (
+    "image-classification",
+    "zero-shot-image-classification",
+    "image-text-to-text",
+    "speech-seq2seq",
+    "ctc",
+)
+_READ_IMAGES = MEDIA_TASKS[:3]
+_TAKES_ANY_SIZE = frozenset(("dinov2",))
+"""Model types that take images of another size than their config's: it interpolates its positions."""
+_PATCH = 14
+"""Pixels of a side of a patch of Qwen2.5-VL, four of which make a token."""
+_RATE = 16_000
+"""Samples in a second of audio."""
+_WHISPER_SECONDS, _SPEECH_SECONDS = 30, 15
+_USUAL_IMAGE = 1024
+"""Pixels of a side of the image where nothing states them and the model takes any size."""
+_TEXT_BESIDE_IMAGES = 512
+
+
+def media_script(
+    job: Job,
+    model: ResolvedModel,
+    *,
+    sizes: InputSizes | None = None,
+    stated: Collection[str] | None = None,
+    file: str = "train.py",
+    steps: int = 10,
+    on_cpu: bool = False,
+) -> str:
+    """Return the script.
+
+    Args:
+        job: a job that trains a model on images or audio.
+        model: its config.
+        sizes: of the images and the audio; None: those that the model was published with.
+        stated: keys of the job that somebody gave; None: all that differ from their defaults.
+        file: name under which it is started.
+        steps: optimizer steps that it takes.
+        on_cpu: run it on the CPU, even where there is a GPU.
+
+    Raises:
+        InputError: the model has no such input, or takes it in another size.
+        CannotTellError: no such script stands for the job; the sentence names the setting.
+    """
+    resolved = resolve_job(job)
+    require_expressible(resolved, MEDIA_TASKS)
+    return _MediaScript(resolved, model, stated, How(file, steps, on_cpu), sizes or InputSizes()).text()
+
+
+def input_words(job: Job, model: ResolvedModel, sizes: InputSizes, stated: Collection[str] | None) -> str:
+    """Return what an example of the job is: ``1 image of 224 x 224 pixels``; the arguments are the script's."""
+    return _MediaScript(resolve_job(job), model, stated, How("", 0, False), sizes).input_words()
+
+
+class _MediaScript(TrainerScript):
+    """The script of a text model with another batch."""
+
+    def __init__(
+        self,
+        job: ResolvedJob,
+        model: ResolvedModel,
+        stated: Collection[str] | None,
+        how: How,
+        sizes: InputSizes,
+    ) -> None:
+        super().__init__(job, model, stated, how)
+        self._sizes = sizes
+        self._collates = False
+        kind, task = model.config["model_type"], job.model.task
+        if task not in _READ_IMAGES and (sizes.images or sizes.height):
+            raise InputError(f"--images and --resolution mean nothing for {model.label}, which is given audio")
+        if task in _READ_IMAGES and sizes.seconds:
+            raise InputError(f"--seconds means nothing for {model.label}, which is given images")
+        if task != "image-text-to-text" and (sizes.images or 1) > 1:
+            raise InputError(f"{model.label} is given one image in each example; --batch N gives it N of them")
+        if kind == "whisper" and sizes.seconds not in (None, _WHISPER_SECONDS):
+            raise InputError(f"{model.label} pads or cuts audio to {_WHISPER_SECONDS} seconds; leave out --seconds")
+
+    def _image(self) -> tuple[int, int]:
+        """Return height and width of an image in pixels, as the processor leaves it."""
+        config, kind = self._model.config, self._model.config["model_type"]
+        height, width = self._sizes.height, self._sizes.width
+        if kind == "qwen2_5_vl":
+            patch = 2 * _PATCH
+            sides = (height or _USUAL_IMAGE, width or _USUAL_IMAGE)
+            rounded = [max(patch, round(side / patch) * patch) for side in sides]
+            return rounded[0], rounded[1]
+        part = config.get("vision_config", config)
+        fixed = part.get("image_size", 224)
+        wanted = (height or fixed, width or fixed)
+        if kind == "dinov2" and height is None:
+            wanted = (224, 224)  # its processor crops to 224 pixels
+        if wanted != (fixed, fixed) and kind not in _TAKES_ANY_SIZE:
+            raise InputError(
+                f"{self._model.label} takes images of {fixed} x {fixed} pixels, to which its processor scales them; "
+                "leave out the size"
+            )
+        return wanted
+
+    def _image_tokens(self) -> int:
+        """Return the tokens of one image."""
+        height, width = self._image()
+        return (height // (2 * _PATCH)) * (width // (2 * _PATCH))
+
+    def input_words(self) -> str:
+        """Return what an example is, in words."""
+        task = self._job.model.task
+        if task == "speech-seq2seq":
+            return f"{_WHISPER_SECONDS} s of audio"
+        if task == "ctc":
+            return f"{self._sizes.seconds or _SPEECH_SECONDS:g} s of audio"
+        (height, width), images = self._image(), self._sizes.images or 1
+        words = f"{images} image{'s' if images > 1 else ''} of {height} x {width} pixels"
+        return f"{words} in {self._length():,} tokens" if task == "image-text-to-text" else words
+
+    def _length(self) -> int:
+        """Return the tokens of a sequence, those of its images among them."""
+        beside = self._beside()
+        if self._stated is not None and "training.sequence_length" not in self._stated:
+            return beside + _TEXT_BESIDE_IMAGES
+        length = self._job.training.sequence_length
+        if length <= beside:
+            raise InputError(f"the images take {beside:,} tokens, which do not fit in --seq-len {length:,}")
+        return length
+
+    def _beside(self) -> int:
+        """Return the tokens of all images, with those at their ends."""
+        return (self._sizes.images or 1) * (self._image_tokens() + 2)
+
+    def _data(self) -> Iterator[str]:
+        task = self._job.model.task
+        if task == "image-classification":
+            height, width = self._image()
+            yield f'item = {{"pixel_values": torch.rand(3, {height}, {width}), "labels": 0}}'
+        elif task == "zero-shot-image-classification":
+            yield from self._pair()
+        elif task == "image-text-to-text":
+            yield from self._conversation()
+        elif task == "speech-seq2seq":
+            mels, vocab = self._model.config["num_mel_bins"], self._model.config["vocab_size"]
+            most = self._model.config.get("max_target_positions", 448)
+            yield f"# {_WHISPER_SECONDS} s of audio: 100 frames a second; the longest transcript that the model takes"
+            yield f'item = {{"input_features": torch.randn({mels}, {_WHISPER_SECONDS * 100}),'
+            yield f'        "labels": torch.randint({vocab}, ({most},))}}'
+        else:
+            seconds = self._sizes.seconds or _SPEECH_SECONDS
+            yield f"# {seconds:g} s of audio, with 15 letters a second"
+            yield f'item = {{"input_values": torch.randn({math.ceil(seconds * _RATE)}),'
+            yield f'        "labels": torch.randint(1, 32, ({math.ceil(seconds * 15)},))}}'
+
+    def _pair(self) -> Iterator[str]:
+        self._collates = True
+        height, width = self._image()
+        length = 77 if self._model.config["model_type"] == "clip" else 64
+        yield f'item = {{"pixel_values": torch.rand(3, {height}, {width}),'
+        yield f'        "input_ids": torch.randint(2, 30000, ({length},))}}'
+        yield ""
+        yield ""
+        yield "def collate(items):"
+        yield "    batch = {name: torch.stack([each[name] for each in items]) for name in items[0]}"
+        yield '    return {**batch, "return_loss": True}'
+        yield ""
+
+    def _conversation(self) -> Iterator[str]:
+        self._collates = True
+        config = self._model.config
+        images, tokens = self._sizes.images or 1, self._image_tokens()
+        height, width = self._image()
+        beside, length = self._beside(), self._length()
+        image = config["image_token_id"]
+        start, end = config["vision_start_token_id"], config["vision_end_token_id"]
+        yield f"# {images} image{'s' if images > 1 else ''} of {height} x {width} pixels: {tokens:,} tokens each"
+        yield f"image = [{start}] + [{image}] * {tokens} + [{end}]"
+        comment = self._comment("training.sequence_length", f"{_TEXT_BESIDE_IMAGES} tokens of text")
+        yield f"tokens = torch.tensor(image * {images} + [5] * {length - beside}){comment}"
+        yield "item = {"
+        yield '    "input_ids": tokens,'
+        yield '    "labels": tokens.clone(),'
+        rows, columns = height // _PATCH, width // _PATCH
+        yield f'    "mm_token_type_ids": (tokens == {image}).long(),'
+        yield f'    "pixel_values": torch.rand({images * rows * columns}, {3 * 2 * _PATCH * _PATCH}),'
+        yield f'    "image_grid_thw": torch.tensor([[1, {rows}, {columns}]] * {images}),'
+        yield "}"
+        yield ""
+        yield ""
+        yield "def collate(items):"
+        yield '    joined = ("pixel_values", "image_grid_thw")  # the images of all items one after the other'
+        yield "    return {"
+        yield "        name: (torch.cat if name in joined else torch.stack)([each[name] for each in items])"
+        yield "        for name in items[0]"
+        yield "    }"
+        yield ""
+
+    def _given(self, has_optimizer: bool) -> Iterator[str]:
+        yield from super()._given(has_optimizer)
+        if self._collates:
+            yield "data_collator=collate"

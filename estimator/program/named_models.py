@@ -1,0 +1,111 @@
+"""Models whose input is not text alone, by name, and the sizes of what they are given."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..common.errors import InputError
+from ..job.settings import Task
+
+
+class NamedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model of transformers that is trained on images or audio."""
+
+    id: str
+    """Hub id."""
+    task: Task
+    """Task that it is usually trained for."""
+    parameters: int
+    """Published parameter count with the head of that task."""
+    aliases: tuple[str, ...] = ()
+    config: dict[str, Any]
+    """The fields of its config.json that differ from the defaults of its class."""
+
+    @property
+    def label(self) -> str:
+        """The last part of its id."""
+        return self.id.rpartition("/")[2]
+
+
+class InputSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of one example's images and audio; None: those that the model was published with."""
+
+    images: int | None = None
+    """Number of images."""
+    height: int | None = None
+    """Pixels."""
+    width: int | None = None
+    """Pixels."""
+    seconds: float | None = None
+    """Seconds of audio."""
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    model: tuple[NamedModel, ...]
+
+
+@functools.cache
+def named_models() -> tuple[NamedModel, ...]:
+    """Return every such model."""
+    return msgspec.toml.decode(Path(__file__).with_name("named_models.toml").read_bytes(), type=_File).model
+
+
+def find_named_model(name: str) -> NamedModel | None:
+    """Return the model for a name: hub id, its last part, or another name of it, in upper or lower case."""
+    word = name.rstrip("/").casefold()
+    return _by_name().get(word)
+
+
+@functools.cache
+def _by_name() -> dict[str, NamedModel]:
+    return {word.casefold(): model for model in named_models() for word in (model.id, model.label, *model.aliases)}
+
+
+def _images(text: str) -> dict[str, Any]:
+    """Read the images of an example: ``2x1024x768`` (number, height, width), ``1024x768`` or ``2``.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    numbers = _numbers(text, 3, "2x1024x768 (number x height x width), 1024x768 or 2")
+    names = {1: ("images",), 2: ("height", "width"), 3: ("images", "height", "width")}[len(numbers)]
+    return dict(zip(names, numbers, strict=True))
+
+
+def _resolution(text: str) -> dict[str, Any]:
+    """Read the size of images: ``1024``, or ``1024x768`` (height, width).
+
+    Raises:
+        InputError: it is neither.
+    """
+    numbers = _numbers(text, 2, "1024, or 1024x768 (height x width)")
+    return {"height": numbers[0], "width": numbers[-1]}
+
+
+def _seconds(text: str) -> dict[str, Any]:
+    """Read a length of audio: ``12.5``.
+
+    Raises:
+        InputError: it is no number of seconds.
+    """
+    if not text.replace(".", "", 1).isdecimal() or not 0 < float(text) <= 3600:
+        raise InputError(f"{text!r} is no number of seconds, such as 12.5")
+    return {"seconds": float(text)}
+
+
+def _numbers(text: str, most: int, example: str) -> list[int]:
+    parts = text.casefold().replace("×", "x").split("x")
+    if len(parts) > most or not all(part.isdecimal() and 0 < int(part[:6]) <= 2**14 for part in parts):
+        raise InputError(f"{text!r} is no size in pixels, such as {example}")
+    return [int(part) for part in parts]
+
+
+def read_size(what: str, text: str) -> dict[str, Any]:
+    """Read a size as it is typed: of ``images``, the ``resolution``, or the ``seconds`` of audio.
+
+    Raises:
+        InputError: it is none.
+    """
+    return {"images": _images, "resolution": _resolution, "seconds": _seconds}[what](text)

@@ -1,0 +1,50 @@
+"""Models that are given images or audio, by name: their script, its rehearsal, and flags that mean nothing for them."""
+
+from importlib.util import find_spec
+
+import pytest
+from json_schemas import valid_json
+
+from vramtop.tui.cli.main import main
+
+
+def test_the_script_is_printed(capsys) -> None:
+    words = ["program", "openai/whisper-small", "--batch", "4", "--lora", "8"]
+    assert main(words) == 0
+    script = capsys.readouterr().out
+    assert "AutoModelForSpeechSeq2Seq" in script
+    assert "per_device_train_batch_size=4," in script
+    assert "r=8," in script
+    assert main([*words, "--json"]) == 0
+    found = valid_json("program", capsys.readouterr().out)
+    assert found == {"schema": 1, "command": "python whisper-small.py", "script": script}
+
+
+def test_the_answer_is_a_rehearsal(capsys) -> None:
+    assert main(["estimate", "whisper-tiny", "--json", "--gpu-type", "h100"]) == 0
+    found = valid_json("estimate", capsys.readouterr().out)
+    assert found["method"] == "rehearsed"
+    assert found["model"]["parameters"] == 37_760_640
+    assert any("1 x 30 s of audio, all parameters, fp32" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["vit-base", "--seq-len", "512"], "--seq-len means nothing for vit-base-patch16-224"),
+        (["whisper-small", "--dpo"], "--dpo means nothing for whisper-small"),
+        (["vit-base", "--resolution", "384"], "takes images of 224 x 224 pixels"),
+        (["qwen2.5-vl-7b", "--images", "2x3x4x5"], "--images: '2x3x4x5' is no size in pixels, such as 2x1024x768"),
+        (["wav2vec2", "--seconds", "long"], "--seconds: 'long' is no number of seconds"),
+        (["gpt2", "--images", "2"], "--images is for models that are given images or audio, which gpt2 is not"),
+    ],
+)
+def test_a_flag_that_means_nothing_is_refused(words: list[str], said: str, capsys) -> None:
+    assert main(["estimate", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
+def test_a_package_that_the_script_needs_is_named(capsys) -> None:
+    assert main(["estimate", "qwen2.5-vl-3b", "--qlora"]) == 3
+    assert "the training script of Qwen2.5-VL-3B-Instruct needs bitsandbytes, which " in capsys.readouterr().err
