@@ -8,7 +8,7 @@
 # make types        mypy --strict
 # make imports      import contracts between the rooms
 # make accuracy     predicted and measured memory, row by row (ARGS='--method auto': the deepest method available)
-# make figures      write the tables of docs/explanation from the code and the accuracy table (ARGS=--traced: traces too, slow)
+# make figures      write the tables of docs/explanation from the code and the accuracy table
 # make explanations how often the true cause of a divergence is found, in simulation
 # make gpu          measure on a GPU what is predicted elsewhere, part by part (PART=2: one of them; ARGS=--cpu: without a GPU)
 # make bench        cost of the command and the dashboard, beside other tools (ARGS='--only monitors': a part; --help: more)

@@ -1,17 +1,14 @@
 """Write the tables of docs/explanation/accuracy.md and accuracy-rows.md from the accuracy table (``make figures``).
 
-The closed form takes seconds, and a test compares its tables with the pages. Traces take ten minutes: ``--traced``
-makes them anew, and otherwise what the pages say of them stays, with the versions and the day of the trace.
+A test compares its tables with the pages.
 """
 
 import argparse
 import re
 import statistics
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -82,17 +79,6 @@ def tables(results: Sequence[Result]) -> dict[str, str]:
         "rows": "\n".join(_rows(results)),
         "covered": "\n".join(_covered([result.case.job for result in results])),
         "left out": f"{sum(len(each.ids) for each in read_left_out())} published figures are left out.",
-    }
-
-
-def traced_tables(results: Sequence[Result]) -> dict[str, str]:
-    """Return the tables of traced steps, with the versions that traced them."""
-    traced = [result for result in results if result.budget.method == "traced"]
-    named = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "peft", "accelerate"))
-    day = time.strftime("%Y-%m-%d", time.gmtime())
-    return {
-        "traced": "\n".join((*_by_figure(traced), "", f"Traced on {day} with {named}.")),
-        "traced rows": "\n".join(_traced_rows(traced)),
     }
 
 
@@ -189,14 +175,6 @@ def _rows(results: Iterable[Result]) -> Iterator[str]:
         yield from (_line((*_figures(result), _range(result))) for result in own)
 
 
-def _traced_rows(results: Iterable[Result]) -> Iterator[str]:
-    yield "| row | predicted GiB | error | range |"
-    yield "| --- | --- | --- | --- |"
-    for result in results:
-        row, _, _, predicted, error = _figures(result)
-        yield _line((row, predicted, error, _range(result)))
-
-
 def _range(result: Result) -> str:
     """Return what there is to say of a figure's range; empty: it holds the measured figure."""
     span = result.span
@@ -229,12 +207,8 @@ def update(found: dict[str, str], write: Callable[[Path, str], object] = Path.wr
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the tables; say which pages changed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--traced", action="store_true", help="trace the rows that can be traced, too")
-    options = parser.parse_args(arguments)
-    found = tables(predict_all("formula")[0])
-    if options.traced:
-        found |= traced_tables(predict_all("auto")[0])
-    for page in update(found):
+    parser.parse_args(arguments)
+    for page in update(tables(predict_all("formula")[0])):
         print(page.relative_to(ROOT))
     return 0
 

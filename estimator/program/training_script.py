@@ -158,6 +158,7 @@ def _refused(job: ResolvedJob, tasks: Collection[str]) -> Iterator[str]:
         "training.loss_length": training.loss_length if trainer not in (_DPO, _GRPO) else None,
         "training.keep_outputs": training.keep_outputs,
         "parallel.gradient_dtype": parallel.gradient_dtype,
+        "parallel.gradient_as_bucket_view": parallel.gradient_as_bucket_view,
         "parallel.sync_every_micro_batch": parallel.sync_every_micro_batch,
         "parallel.load_on_rank_zero": parallel.load_on_rank_zero,
         "saving": job.job.saving,
@@ -587,13 +588,10 @@ class TrainerScript:
                 yield "ds3_gather_for_generation=False,"
 
     def _parallel(self) -> Iterator[str]:
-        job, parallel = self._job, self._job.parallel
-        if job.strategy.deepspeed:
+        if self._job.strategy.deepspeed:
             yield from self._deepspeed()
-        elif job.strategy.fsdp:
+        elif self._job.strategy.fsdp:
             yield from self._fsdp()
-        elif parallel.gradient_as_bucket_view:
-            yield "ddp_gradient_as_bucket_view=True,"
 
     def _fsdp(self) -> Iterator[str]:
         job, parallel = self._job, self._job.parallel

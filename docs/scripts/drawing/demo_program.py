@@ -163,7 +163,7 @@ async def open_cluster(size: tuple[int, int]) -> AsyncIterator[Program]:
 @asynccontextmanager
 async def clean_machine() -> AsyncIterator[str]:
     """Hide the user's files, models and time zone; give an empty folder."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # what the program keeps may be written yet
         names = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "HF_HOME")
         os.environ.update({**dict.fromkeys(names, folder), "TZ": "UTC", "LANG": "C.UTF-8"})
         time.tzset()

@@ -18,7 +18,7 @@ DEPTH_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 QUICK = {"llama, mixed adapters checkpointed": 12, "mistral, bf16 fsdp2": 17}
 """Cells that every test run includes, with numbers of layers."""
 SLOW_DEPTH = 37
-TRACED_WHOLE = ("one unit", "gemma3_text", "hybrid")
+TRACED_WHOLE = ("one unit", "gemma3_text", "hybrid", "fsdp1")
 """Words of cells of which all layers may be traced: units that grow with every layer, or wait for the GPU in another
 order with every layer, and kinds of layers that repeat too seldom."""
 
@@ -66,6 +66,8 @@ def test_repeated_layers_give_the_full_trace(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CELLS)[::9])  # all of them take hours
 def test_repeated_layers_give_the_full_trace_over_the_matrix(name: str) -> None:
+    if "flash" in name:
+        pytest.importorskip("flash_attn")
     try:
         request = request_of(deep_job(name, SLOW_DEPTH))
     except CannotTellError as reason:
