@@ -64,7 +64,7 @@ def media_script(
 
 
 def input_words(job: Job, model: ResolvedModel, sizes: InputSizes, stated: Collection[str] | None) -> str:
-    """Return what an example of the job is: ``1 image of 224 x 224 pixels``; the arguments are the script's."""
+    """Return one example of the job in words, such as ``1 image of 224 x 224 pixels``."""
     return _MediaScript(resolve_job(job), model, stated, How("", 0, False), sizes).input_words()
 
 

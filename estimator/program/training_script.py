@@ -37,7 +37,7 @@ _TRAINER_OPTIMIZERS = frozenset(
 )
 """Names of ``TrainingArguments(optim=...)`` that need no argument for the memory that the job's row counts."""
 _GENERATIONS = 8
-"""Most completions of one prompt: GRPO's default."""
+"""Largest number of completions of one prompt, which is GRPO's default."""
 TEXT_TASKS = (
     *("causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification"),
     *("question-answering", "multiple-choice", "image-classification", "audio-classification"),
@@ -68,7 +68,7 @@ class _Trainer:
     """Class of its arguments."""
     loss: tuple[str, ...] = ("chunked",)
     takes_optimizers: bool = True
-    """It takes the class of an optimizer (``optimizer_cls_and_kwargs``)."""
+    """It accepts an optimizer class (``optimizer_cls_and_kwargs``)."""
 
     @property
     def is_trl(self) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .repetition import DEPTH_FIELDS, TracedSteps
 from .replaced import replaced
-from .request.protocol import UnsupportedError
+from .request.protocol import UnsupportedError, die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,7 +50,8 @@ def trace_script(script: Mapping[str, Any], configs: Sequence[dict[str, Any] | N
             if not child:
                 _run(own, script, config)  # does not return
             children[child] = own
-        return [_result(own, os.waitpid(child, 0)[1]) for child, own in children.items()]
+        ended = [(own, os.waitpid(child, 0)[1]) for child, own in children.items()]
+        return [_result(own, status) for own, status in ended]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -83,6 +84,7 @@ def import_libraries(text: str) -> None:
 def _run(folder: Path, script: Mapping[str, Any], config: dict[str, Any] | None) -> None:
     """Run the script in this process, which ends with it."""
     try:
+        die_with_parent()  # a worker that is ended has nobody who waits for the answer
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, signal.SIG_DFL)
         output = os.open(folder / "said", os.O_WRONLY | os.O_CREAT, 0o600)

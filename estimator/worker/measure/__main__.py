@@ -25,7 +25,8 @@ if not __package__:  # run by its path: import the worker's folder as a package,
     del sys.path[0]
     __package__ = f"{folder.parent.name}.{folder.name}"
 
-from .run_script import Stages, die_with_parent
+from ..request.protocol import die_with_parent
+from .run_script import Stages
 
 PLAN = "plan.json"
 

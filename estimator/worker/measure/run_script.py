@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import runpy
-import signal
 import sys
 import time
 import weakref
@@ -396,7 +394,6 @@ def _quantization_states(model: Any) -> Iterator[Any]:
 WAIT_SECONDS = 3600.0
 """Time after which a rank goes on without an answer; it waits for its turn while another job has the GPU."""
 _POLL_SECONDS = 0.01
-_PR_SET_PDEATHSIG = 1
 
 
 class Stages:
@@ -424,12 +421,3 @@ class Stages:
         until = time.monotonic() + WAIT_SECONDS
         while not (self._folder / f"{stage}.go").exists() and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
-
-
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent ends, even in the middle of a kernel launch."""
-    parent = os.getppid()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before
-        os._exit(1)

@@ -7,10 +7,12 @@ answered with ``{"id": ..., "error": "one sentence"}``.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
 import platform
+import signal
 import sys
 import threading
 import time
@@ -28,6 +30,7 @@ class UnsupportedError(Exception):
     """The trace does not cover this job; answered as ``unsupported``."""
 
 
+_PR_SET_PDEATHSIG = 1
 PARENT_CHECK_SECONDS = 0.5
 """Interval at which the worker checks that the process which started it still runs."""
 
@@ -80,6 +83,15 @@ def library_versions() -> dict[str, str]:
         "torch": str(torch.__version__),
         "transformers": str(transformers.__version__),
     }
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent ends, even in the middle of a kernel launch."""
+    parent = os.getppid()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
 
 
 def _exit_with_parent(parent: int) -> None:
