@@ -3,6 +3,7 @@
 Formulas take the resolved job, or parts of it, and never compare the job's strings again.
 """
 
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -37,7 +38,7 @@ from .rules.frameworks import (
     version_rules,
 )
 from .rules.optimizers.optimizer import Optimizer
-from .rules.optimizers.table import OPTIMIZERS, UNKNOWN
+from .rules.optimizers.table import LISTED_LIBRARIES, OPTIMIZERS, UNKNOWN
 from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training, Zero
 from .trainable import TrainableRules, trainable_rules, trained_heads
 
@@ -522,3 +523,11 @@ def _accumulates_unsharded(job: Job, framework: Framework, strategy: Strategy, s
     unsynced = framework.accumulates_unsharded if stated is None else not stated
     accumulates = job.training.gradient_accumulation > 1 and (unsynced or pipelined)
     return accumulates and strategy.fsdp and shards.weights > 1
+
+
+def own_optimizer_code(job: Job) -> dict[str, Any] | None:
+    """Return the folder of the user's code for an optimizer class of the user's own; None for a listed library's."""
+    path = job.training.optimizer_class
+    if path is None or path.partition(":")[0].partition(".")[0] in LISTED_LIBRARIES:
+        return None
+    return {"folder": str(Path(job.model.code_folder or "").resolve())}

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 from ..common.errors import CannotTellError
 from ..job.job import Job
-from ..job.resolved_job import ResolvedJob, resolve_job
+from ..job.resolved_job import ResolvedJob, own_optimizer_code, resolve_job
 from ..job.rules.optimizers.table import OPTIMIZERS
 from ..job.settings import OtherModel
 from ..model.find_config import ResolvedModel
 from ..worker.request.tasks import auto_class_name
 
 _WIDTH = 88
-_STANDARD = ("os", "re", "sys")
+_STANDARD = ("itertools", "os", "re", "sys")
 """Modules of Python's own."""
 _DTYPES = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}
 _NOT_IN_CONFIG = frozenset(
@@ -38,6 +38,10 @@ _TRAINER_OPTIMIZERS = frozenset(
 """Names of ``TrainingArguments(optim=...)`` that need no argument for the memory that the job's row counts."""
 _GENERATIONS = 8
 """Largest number of completions of one prompt, which is GRPO's default."""
+_TOKEN_TASKS = ("causal-lm", "masked-lm", "seq2seq-lm", "token-classification")
+"""Tasks whose items can be cut to any length."""
+_LENGTHS = (2, 4, 3, 1)
+"""Lengths of batches that follow each other, in quarters of the longest: the second one is in the figures."""
 TEXT_TASKS = (
     *("causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification"),
     *("question-answering", "multiple-choice", "image-classification", "audio-classification"),
@@ -154,7 +158,8 @@ def _refused(job: ResolvedJob, tasks: Collection[str]) -> Iterator[str]:
     )
     trainer = _trainer(job)
     unset = {
-        "training.varying_lengths": training.varying_lengths,
+        "training.varying_lengths": training.varying_lengths
+        and (trainer is not _TRAINER or job.model.task not in _TOKEN_TASKS),
         "training.loss_length": training.loss_length if trainer not in (_DPO, _GRPO) else None,
         "training.keep_outputs": training.keep_outputs,
         "parallel.gradient_dtype": parallel.gradient_dtype,
@@ -165,7 +170,6 @@ def _refused(job: ResolvedJob, tasks: Collection[str]) -> Iterator[str]:
     }
     split = parallel.tensor * parallel.pipeline * parallel.context * parallel.expert > 1
     own_types = parallel.param_dtype or parallel.reduce_dtype or parallel.cpu_offload == "optimizer"
-    in_backward = training.optimizer_class is not None or training.optimizer_in_backward
     reasons = {
         f"it trains with {training.framework}, whose own command is its program": not job.framework.trainer,
         "it generates text (training.mode)": not job.trains,
@@ -176,7 +180,7 @@ def _refused(job: ResolvedJob, tasks: Collection[str]) -> Iterator[str]:
         f"the loss {training.loss} is not {trainer.name}'s": training.loss not in trainer.loss,
         "an example is several sequences": training.sequences_per_example > 1 and trainer is not _DPO,
         "Megatron-FSDP has no setting in the Trainer": job.strategy.megatron_fsdp,
-        "the Trainer steps after the backward pass, with an optimizer that it knows": in_backward,
+        "the Trainer steps after the backward pass": training.optimizer_in_backward,
         "the Trainer has no setting for activations on the host": training.activation_offload,
         "the Trainer has no setting for FSDP's own types, or an optimizer on the host": job.strategy.fsdp and own_types,
         "accelerate makes units of embedding and head too": parallel.fsdp_units == "blocks",
@@ -508,15 +512,41 @@ class TrainerScript:
             yield "    return [0.0] * len(completions)"
             yield ""
             yield ""
+        if self._job.training.varying_lengths:
+            yield from self._collator()
         optimizer = self._optimizer_class()
         if optimizer is not None:
-            self._imports.add(optimizer[0].rpartition(".")[0])
+            yield from self._import_optimizer(optimizer[0])
             yield f"optimizer = {optimizer[0]}, {_literal(dict(optimizer[1]))}"
         yield f"trainer = {trainer.name}("
         for line in self._given(optimizer is not None):
             yield f"    {line},"
         yield ")"
         yield "trainer.train()"
+
+    def _collator(self) -> Iterator[str]:
+        """Yield a collator that cuts each batch to another length."""
+        self._imports.add("itertools")
+        lengths = [max(1, self._job.training.sequence_length * quarters // 4) for quarters in _LENGTHS]
+        yield f"lengths = itertools.cycle({lengths})  # of batches that follow each other"
+        yield ""
+        yield ""
+        yield "def cut(items):"
+        yield "    length = next(lengths)"
+        yield "    return {key: torch.stack([each[key][:length] for each in items]) for key in items[0]}"
+        yield ""
+        yield ""
+
+    def _import_optimizer(self, path: str) -> Iterator[str]:
+        """Import the module of an optimizer's class; yield where it is, if it is the user's own."""
+        code = own_optimizer_code(self._job.job)
+        if code is None:
+            self._imports.add(path.rpartition(".")[0])
+            return
+        self._imports.add("sys")
+        yield f"sys.path.insert(0, {_literal(code['folder'])})"
+        yield f"import {path.rpartition('.')[0]}  # your own code"
+        yield ""
 
     def _given(self, has_optimizer: bool) -> Iterator[str]:
         """Yield what the trainer is given."""
@@ -536,6 +566,8 @@ class TrainerScript:
                 yield "peft_config=adapters"
         if has_optimizer:
             yield "optimizer_cls_and_kwargs=optimizer"
+        if job.training.varying_lengths:
+            yield "data_collator=cut"
 
     def _dataset(self, items: int) -> str:
         return f"Dataset.from_list([item] * {items})" if self._trainer.is_trl else f"[item] * {items}"
@@ -649,10 +681,11 @@ class TrainerScript:
 
     def _optimizer_class(self) -> tuple[str, Mapping[str, Any]] | None:
         """Return the class and its arguments where no name of the Trainer's says them."""
-        rules = self._job.optimizer
-        if self._optimizer() is not None and not self._job.training.optimizer_options:
+        rules, training = self._job.optimizer, self._job.training
+        own = training.optimizer_class
+        if own is None and self._optimizer() is not None and not training.optimizer_options:
             return None
-        if rules.torch_class is None:
+        if own is None and rules.torch_class is None:
             raise CannotTellError(
                 f"no program can be written for this job yet: the Trainer has no setting for {rules.name}"
             )
@@ -661,6 +694,8 @@ class TrainerScript:
                 f"no program can be written for this job yet: {self._trainer.name} takes no class of an optimizer, "
                 f"and optim has no name for {rules.name}"
             )
+        if own is not None:
+            return own.replace(":", "."), training.optimizer_options or {}
         given = {name: value for name, value in rules.options.items() if value}
         return rules.torch_class.replace(":", "."), {**given, **rules.torch_options}
 

@@ -13,9 +13,8 @@ from ..budget import Budget
 from ..common.errors import CannotTellError
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
-from ..job.resolved_job import ResolvedJob, resolve_job
+from ..job.resolved_job import ResolvedJob, own_optimizer_code, resolve_job
 from ..job.rules.optimizers.optimizer import Optimizer, PerShape
-from ..job.rules.optimizers.table import LISTED_LIBRARIES
 from ..model.architecture import Architecture, Inventory
 from ..model.trained_parameters import adapter_groups
 from .interpreters import choose_interpreter
@@ -119,7 +118,7 @@ def exact_optimizer(
         "path": path,
         "options": dict(job.training.optimizer_options or {}),
         "tensors": [{"shape": list(shape), "dtype": _DTYPES[width]} for shape, width in tensors],
-        "code": own_code(job),
+        "code": own_optimizer_code(job),
     }
     key = [_CACHE_VERSION, request, interpreter.torch, str(interpreter.path)]
     file = cache_file("optimizers", key, folder=cache)
@@ -130,14 +129,6 @@ def exact_optimizer(
     except UnsupportedRequestError as error:
         raise CannotTellError(error.message) from None
     return _counted(path, tensors, answer)
-
-
-def own_code(job: Job) -> dict[str, Any] | None:
-    """Return the folder of the user's code for an optimizer class of the user's own; None for a listed library's."""
-    path = job.training.optimizer_class
-    if path is None or path.partition(":")[0].partition(".")[0] in LISTED_LIBRARIES:
-        return None
-    return {"folder": str(Path(job.model.code_folder or "").resolve())}
 
 
 def _tensors(job: ResolvedJob, inventory: Inventory) -> list[tuple[tuple[int, ...], int]]:

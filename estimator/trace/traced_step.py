@@ -10,7 +10,7 @@ import msgspec
 from ..budget import LargeTensor, PhaseName
 from ..common.errors import CannotTellError
 from ..job.job import Job
-from ..job.resolved_job import resolve_job
+from ..job.resolved_job import own_optimizer_code, resolve_job
 from ..job.rules.frameworks import steps_take_same_memory
 from ..model.find_config import ResolvedModel
 from ..program.training_script import start_command, training_script
@@ -112,6 +112,7 @@ def trace_request(job: Job, model: ResolvedModel, allocator_conf: str | None = N
     gpus = job.parallel.data_shard if job.parallel.sharding in ("hybrid", "hybrid_grad_op") else ranks  # of a node
     *launcher, file = shlex.split(start_command(job, "train.py"))
     start = ["-m", "torch.distributed.run", *launcher[1:], file] if ranks > 1 else [file]
+    code = model.code or own_optimizer_code(job)
     text = training_script(msgspec.structs.replace(job, name="the job"), model, steps=_STEPS)
     return {
         "op": "trace",
@@ -120,7 +121,7 @@ def trace_request(job: Job, model: ResolvedModel, allocator_conf: str | None = N
         "task": job.model.task,
         "least_rounds": _least_rounds(job, model),
         "allocator": {"conf": allocator_conf},
-        **({} if model.code is None else {"code": dict(model.code)}),
+        **({} if code is None else {"code": dict(code)}),
     }
 
 

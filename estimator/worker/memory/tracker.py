@@ -657,8 +657,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         if key not in self._finalized:
             self._finalized.add(key)
             weakref.finalize(storage, self._finalize, key).atexit = False
-        # in a backward pass, gradients are enabled only while a checkpointed forward pass is repeated
-        if self._phase in ("forward", "evaluation") or (self._phase == "backward" and torch.is_grad_enabled()):
+        # elsewhere, gradients are enabled while a checkpointed forward pass is repeated, and before the next one
+        may_stay = self._phase in ("backward", "optimizer step") and torch.is_grad_enabled()
+        if may_stay or self._phase in ("forward", "evaluation"):
             self._unlabelled.append(record)
         elif self._unlabelled:
             self._label_activations()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import linecache
 import math
+import mmap
 import operator
 import re
 import sys
@@ -59,6 +60,9 @@ _CPU = torch.device("cpu")
 _ATEN = torch.ops.aten
 _STATES = {"weights", "other_models", "gradients", "optimizer"}
 _COPIES = {_ATEN._to_copy.default, _ATEN.clone.default}
+_UNTOUCHED = {_ATEN.empty.memory_format, _ATEN.zeros.default}
+"""Operations whose result on the host can do without memory for as long as nothing is written there."""
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's number; not every Python names it
 _UNINITIALIZED = {_ATEN.empty_like.default, _ATEN.new_empty.default, _ATEN.new_empty_strided.default,
                   _ATEN.resize_.default}  # fmt: skip
 """Operations whose results have no values, whatever those of their arguments are."""
@@ -205,7 +209,12 @@ class FakeGpus(StorageTracker):
         if not is_placed and FakeTensor not in types:
             if kwargs.get("pin_memory"):
                 kwargs = {**kwargs, "pin_memory": False}
-            return func(*args, **kwargs)
+            try:
+                return func(*args, **kwargs)
+            except RuntimeError:
+                if func not in _UNTOUCHED or "allocate memory" not in str(sys.exc_info()[1]):
+                    raise
+                return _unreserved(args[0], kwargs.get("dtype") or torch.get_default_dtype())
         with self.lock:
             return self._dispatched(func, types, args, kwargs, is_placed=is_placed)
 
@@ -702,6 +711,16 @@ class FakeGpus(StorageTracker):
     def _tracked(self, tensor: Any) -> Any:
         self._track(tensor, None)
         return tensor
+
+
+def _unreserved(shape: Any, dtype: Any) -> Any:
+    """Return zeros on the host that take no memory until they are written, however many they are.
+
+    A weight is one for the moment in which it becomes a parameter, and may be larger than the host's memory.
+    """
+    count = math.prod(shape)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize, flags), dtype=dtype).view(tuple(shape))
 
 
 def _dense_stride(tensor: Any) -> tuple[int, ...]:

@@ -95,6 +95,8 @@ class Rehearsal:
         self._told = 0.0
         self._progress = os.open(plan["progress"], os.O_WRONLY | os.O_CREAT) if "progress" in plan else -1
         self._failed_threads: list[BaseException] = []
+        self._awaits_forward = False
+        """A backward pass or an optimizer's step is over: the next module that is called begins a forward pass."""
         self._begin("loading")
 
     def note_loaded(self) -> None:
@@ -223,7 +225,17 @@ class Rehearsal:
     def _begin(self, phase: str) -> None:
         self.gpus.begin_phase(self._step, phase)
         self._phase = phase
+        self._awaits_forward = False
         self._tell()
+
+    def _await_forward(self) -> None:
+        """Begin a forward pass with the next module: clipping and zeroing gradients belong to what was before.
+
+        One that calls no module begins here.
+        """
+        self._awaits_forward = bool(self._called)
+        if not self._awaits_forward:
+            self._begin("forward")
 
     def _tell(self) -> None:
         """Write where the program is, not more often than somebody reads it."""
@@ -276,7 +288,7 @@ class Rehearsal:
         if self._after.is_evaluation(module, self._step):
             if self._phase != "evaluation":
                 self._begin("evaluation")
-        elif self._phase in ("evaluation", "saving"):
+        elif self._awaits_forward or self._phase in ("evaluation", "saving"):
             self._begin("forward")
 
     def _optimized(self) -> list[Any]:
@@ -296,7 +308,8 @@ class Rehearsal:
             self.gpus.label((parameter.grad,), "gradients", (self._names.get(id(parameter), ""),))
 
     def _after_backward(self) -> None:
-        self._begin("forward")
+        self.gpus.enter_backward("")
+        self._await_forward()
         self._after.backward_passes += 1
         if not self._optimizers and self._after.backward_passes >= MANY_STEPS * self.plan["steps"]:
             self._finish("steps")  # the program changes its parameters itself
@@ -321,7 +334,7 @@ class Rehearsal:
             self._begin_next_step()
         elif self._after.is_over:
             self._finish("steps")
-        self._begin("forward")
+        self._await_forward()
 
     def _begin_next_step(self) -> None:
         wanted = self.plan["steps"]

@@ -21,25 +21,9 @@ _WORKER = str(Path(__file__).parents[1])
 class Steps(Rehearsal):
     """Ends after the steps, with the history of all allocations."""
 
-    _is_over = False
-    """The backward pass of this phase has ended; clipping, which follows, is counted with it."""
-
     def __init__(self, plan: dict[str, Any]) -> None:
         super().__init__(plan)
         self.gpus.notes_lines = False  # those of a script that nobody has looked at
-
-    def _before_backward(self) -> None:
-        super()._before_backward()
-        self._is_over = False
-
-    def _after_backward(self) -> None:
-        self._is_over = True
-        self.gpus.enter_backward("")
-
-    def _before_forward(self, module: Any, args: Any) -> None:
-        if self._phase == "backward" and self._is_over:
-            self._begin("forward")
-        super()._before_forward(module, args)
 
     def _begin_next_step(self) -> None:
         if max(self._steps.values()) >= self.plan["steps"]:

@@ -46,6 +46,7 @@ JOBS = {
     "autocast and checkpoints": job_of(training={"precision": "bf16-mixed", **CHECKPOINTED}),
     "adapters": job_of(training={"precision": "bf16"}, lora={"rank": 8, "targets": "all-linear", "dropout": 0.1}),
     "a class of torch's": job_of(training={"precision": "fp32", "optimizer": "sgd-momentum"}),
+    "batches of other lengths": job_of(training={"precision": "bf16", "varying_lengths": True}),
     "classes of sequences": job_of(training={"precision": "fp32"}, model={"task": "sequence-classification"}),
     "FSDP1 over four GPUs": job_of(training={"precision": "bf16-mixed"}, parallel={**FSDP, "strategy": "fsdp1"}),
     "FSDP2 over four GPUs": job_of(training={"precision": "bf16-mixed"}, parallel=FSDP),
@@ -108,7 +109,7 @@ def test_what_was_left_open_has_a_comment() -> None:
         ({"training": {"mode": "inference"}}, "generates text"),
         ({"parallel": {"tensor": 2}}, "over GPUs"),
         ({"training": {"optimizer": "muon"}}, "muon"),
-        ({"training": {"varying_lengths": True}}, "training.varying_lengths"),
+        ({"training": {"varying_lengths": True}, "model": {"task": "question-answering"}}, "training.varying_lengths"),
         ({"training": {"trainable": ["!norm"]}, "lora": {"rank": 8}}, "frozen beside adapters"),
     ],
 )
@@ -137,6 +138,33 @@ def test_settings_beside_the_step_are_in_the_script() -> None:
     assert "eval_dataset=[item] * 16" in text
     assert "modules_to_save=" in text
     assert "# needs transformers==5.20" in script_of(job_of(software={"transformers": "5.20"}))
+
+
+OWN_OPTIMIZER = """
+import torch
+class Copies(torch.optim.Optimizer):
+    def __init__(self, params, lr=1e-3, copies=2):
+        super().__init__(params, {"lr": lr, "copies": copies})
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for each in group["params"]:
+                for number in range(group["copies"]):
+                    self.state[each].setdefault(number, torch.zeros_like(each)).add_(each.grad)
+"""
+
+
+def test_an_optimizer_of_the_user_s_own_is_in_the_script_and_stepped(tmp_path: Path) -> None:
+    (tmp_path / "own_optimizer.py").write_text(OWN_OPTIMIZER, encoding="utf-8")
+    own = {"optimizer": "own_optimizer:Copies", "optimizer_options": {"copies": 5}, "precision": "fp32"}
+    job = job_of(model={"code_folder": str(tmp_path)}, training=own)
+    text = script_of(job)
+    assert f'sys.path.insert(0, "{tmp_path}")' in text
+    assert 'optimizer = own_optimizer.Copies, {"copies": 5}' in text
+    traced = estimate(job, method="traced")
+    weights = 4 * traced.model.parameters
+    assert traced.peak.components.optimizer == pytest.approx(5 * weights, rel=0.001)
+    assert traced.peak.allocated_bytes == pytest.approx(estimate(job, method="exact").peak.allocated_bytes, rel=0.005)
 
 
 SFT, DPO = {"loss": "chunked"}, {"loss": "chunked", "sequences_per_example": 2, "reference_pass": True}

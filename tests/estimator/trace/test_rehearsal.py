@@ -906,6 +906,45 @@ for _ in range(3):
     assert {("layers.py:2", "train.py:8"), ("train.py:8", ""), ("train.py:5", "")} <= places
 
 
+def test_gradients_that_are_zeroed_after_a_step_are_not_in_the_forward_pass(program) -> None:
+    text = """
+import torch, torch.nn as nn
+net = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(4))).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    net(torch.randn(32, 256).cuda()).square().mean().backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    phases = rehearse([sys.executable, program(text)]).answer.phases
+    assert not phases["forward"].components["gradients"]
+    assert phases["forward"].components["activations"] >= 4 * 32 * 256 * 4
+    assert phases["backward"].components["gradients"] >= 4 * 256 * 256 * 4
+    assert not phases["optimizer step"].components["activations"]
+
+
+def test_a_weight_may_be_larger_than_the_memory_of_the_host(program) -> None:
+    text = """
+import torch
+class Experts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stacked = torch.nn.Parameter(torch.empty(256, 2**15, 2**16))
+        self.zeros = torch.nn.Parameter(torch.zeros(2**39, dtype=torch.bfloat16))
+    def forward(self, x):
+        return x * self.stacked[0, 0, 0] * self.zeros[0]
+net = Experts().to(torch.bfloat16).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    net(torch.randn(8, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    found = rehearse([sys.executable, program(text)])
+    assert found.answer.trained == 2**39 * 2
+    assert found.answer.host_bytes < 2 * 2**30
+
+
 def test_the_range_of_a_small_program_is_narrow(program) -> None:
     text = """
 import torch
