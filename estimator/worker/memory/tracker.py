@@ -171,7 +171,7 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     kind = _KINDS.get(func)
     if kind is None:
         kind = _KINDS[func] = _kind(func)
-    if kind == _UNKNOWN:
+    if kind == _UNKNOWN or (kind == _VIEW and torch.is_inference_mode_enabled()):  # whose views follow their sources
         return func(*args, **kwargs)
     if kind == _UNTOUCHED:
         with torch._C._DisableTorchDispatch():

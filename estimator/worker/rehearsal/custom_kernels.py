@@ -111,7 +111,20 @@ def _driver(card: Card) -> Any:
     )
 
 
-_KERNELS: dict[str, Callable[..., Any]] = {}
+def _suppressed(boxes: Any, scores: Any, _most_overlap: float) -> Any:
+    """Return the boxes that remain, with the overlaps of all in bits.
+
+    Source: torchvision 0.28, ``csrc/ops/cuda/nms_kernel.cu``.
+    """
+    order = scores.sort(descending=True)[1]
+    count = boxes.shape[0]
+    made = boxes.index_select(0, order), boxes.new_empty((count * -(-count // 64),), dtype=torch.int64)
+    kept = order.masked_select(torch.empty_like(order, dtype=torch.bool))
+    del made
+    return kept
+
+
+_KERNELS: dict[str, Callable[..., Any]] = {"torchvision::nms": _suppressed}
 """Functions that are registered as kernels for CUDA, or for all devices without their own, by the operator's name."""
 
 

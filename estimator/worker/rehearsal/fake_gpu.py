@@ -201,12 +201,15 @@ class FakeGpus(StorageTracker):
             with as_fake_tensors((args, kwargs)):
                 return self.__torch_dispatch__(func, (FakeTensor,), args, kwargs)
         kwargs = kwargs or {}
-        if torch.is_inference_mode_enabled() and any(isinstance(each, torch.device) for each in args):
-            with self:  # ``to(device)``, which inference mode does not take apart
-                return func.decompose(*args, **kwargs)
+        if torch.is_inference_mode_enabled() and _is_composite(func):
+            if FakeTensor in types or any(isinstance(each, torch.device) for each in args):
+                with self:  # inference mode does not take apart what consists of other operations
+                    return func.decompose(*args, **kwargs)
         device = kwargs.get("device")
         is_placed = device is not None and (device.type == "cuda" or self._is_bucket(func, kwargs))
         if not is_placed and FakeTensor not in types:
+            if func is _ATEN._efficientzerotensor.default:  # in double backward passes: C++ sees values in fake ones
+                return torch.zeros((), dtype=kwargs.get("dtype")).expand(args[0])
             if kwargs.get("pin_memory"):
                 kwargs = {**kwargs, "pin_memory": False}
             try:
@@ -261,8 +264,7 @@ class FakeGpus(StorageTracker):
         self.gpu = self._placed
         kernel = kernel_of(func)
         if kernel is not None:
-            with self.mode:
-                return self._tracked(kernel(*args, **kwargs))
+            return self._by_python(func, kernel, args, kwargs)
         bounds = bounds_of_result(func, args, kwargs, self.bounds_of)
         try:
             result = super().__torch_dispatch__(func, types, args, kwargs)
@@ -740,6 +742,12 @@ def _most_known(dtype: Any) -> int:
 @functools.lru_cache(maxsize=4096)
 def _is_mutable(func: Any) -> bool:
     return bool(func._schema.is_mutable)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_composite(func: Any) -> bool:
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return func.namespace != "prim" and bool(has_kernel(func.name(), "CompositeImplicitAutograd"))
 
 
 @functools.lru_cache(maxsize=4096)

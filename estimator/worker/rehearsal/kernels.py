@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _ATEN = torch.ops.aten
 _GROUPED = getattr(getattr(_ATEN, "_grouped_mm", None), "default", _ATEN)
 """The product of groups; torch before 2.8 has none."""
+_ALIGNED = {getattr(_ATEN._ctc_loss_backward, name) for name in _ATEN._ctc_loss_backward.overloads()}
 _PADDED_BYTES = 16
 _LOSSES = {
     _ATEN.binary_cross_entropy.default: 3,
@@ -33,6 +34,8 @@ def kernel_of(func: Any) -> Any:
         return lambda tensor, bins=100, *_, **__: tensor.new_empty((bins,))
     if func is _GROUPED:
         return _grouped_product
+    if func in _ALIGNED:
+        return _aligned_backward
     at = _LOSSES.get(func)
     return None if at is None else lambda *args, **_: _loss(args[0], args[1], args[at] if len(args) > at else 1)
 
@@ -49,6 +52,16 @@ def _grouped_product(a: Any, b: Any, offs: Any = None, _bias: Any = None, out_dt
     aligned = _PADDED_BYTES // dtype.itemsize
     padded = -(-b.shape[-1] // aligned) * aligned
     return a.new_empty((*groups, *rows, padded), dtype=dtype)[..., : b.shape[-1]]
+
+
+def _aligned_backward(_gradient: Any, scores: Any, *others: Any, **_: Any) -> Any:
+    """Return the gradient of CTC's scores, for which CUDA goes through all alignments backwards, too.
+
+    Source: torch, ``ATen/native/cuda/LossCTC.cu`` (``ctc_loss_backward_gpu_template``, ``log_beta``).
+    """
+    forward = next(each for each in others if isinstance(each, torch.Tensor) and each.dim() == scores.dim())
+    made = torch.empty_like(forward), torch.empty_like(scores)
+    return made[1]
 
 
 def _loss(tensor: Any, target: Any, reduction: int) -> Any:

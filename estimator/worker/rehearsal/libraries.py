@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ def build_without_weights() -> None:
         "diffusers.models.modeling_utils": _change_diffusers,
         "timm.models._builder": _change_timm,
         "torchvision.extension": _define_torchvision,
+        "torchvision.io.image": _read_images,
         "peft.peft_model": _change_peft,
         "deepspeed.ops.op_builder.builder": _change_deepspeed,
     }
@@ -142,6 +144,9 @@ _TORCHVISION = (
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 """Operators of torchvision 0.28 (``torchvision/csrc/ops``), whose library for CUDA needs one."""
+_DECODED = "(Tensor data, int mode=0, bool apply_exif_orientation=False) -> Tensor"
+_MODES = ("", "L", "LA", "RGB", "RGBA")
+"""Pillow's names for ``torchvision.io.ImageReadMode``."""
 
 
 def _define_torchvision(module: ModuleType) -> None:
@@ -160,6 +165,33 @@ def _define_torchvision(module: ModuleType) -> None:
     module._has_ops = lambda: True  # type: ignore[attr-defined]
     module._check_cuda_version = lambda: -1  # type: ignore[attr-defined] # it is built without CUDA
     module._library = library  # type: ignore[attr-defined] # its operators live as long
+
+
+def _read_images(module: ModuleType) -> None:
+    """Read images with Pillow, which torchvision needs too, where its own library cannot be loaded."""
+    if module._has_image_ops():
+        return
+    library = torch.library.Library("image", "FRAGMENT")
+
+    def read_file(filename: str) -> Any:
+        return torch.frombuffer(bytearray(Path(filename).read_bytes()), dtype=torch.uint8)
+
+    def decode(data: Any, mode: int = 0, apply_exif_orientation: bool = False) -> Any:
+        from PIL import Image, ImageOps
+
+        picture = Image.open(io.BytesIO(data.numpy().tobytes()))
+        picture = ImageOps.exif_transpose(picture) if apply_exif_orientation else picture
+        picture = picture.convert(_MODES[mode] or (picture.mode if picture.mode in _MODES else "RGB"))
+        channels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
+        return channels.view(picture.height, picture.width, -1).permute(2, 0, 1).contiguous()
+
+    decoders = [f"decode_{kind}{_DECODED}" for kind in ("image", "jpeg", "png", "webp")]
+    for schema in ("read_file(str filename) -> Tensor", *decoders):
+        library.define(schema)
+        name = schema.partition("(")[0]
+        library.impl(name, read_file if name == "read_file" else decode, "CompositeExplicitAutograd")
+    module._has_image_ops = lambda: True  # type: ignore[attr-defined]
+    module._library = library  # type: ignore[attr-defined]
 
 
 def _save_inputs(context: Any, inputs: tuple[Any, ...], output: Any) -> None:

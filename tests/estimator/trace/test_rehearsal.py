@@ -1521,10 +1521,37 @@ for _ in range(3):
 """
 
 
+INFERRED = """
+import sys, torch, torch.nn as nn
+dev = sys.argv[1]
+attention = nn.MultiheadAttention(64, 4).to(dev)
+head = nn.Linear(64, 64).to(dev)
+optimizer = torch.optim.AdamW([*attention.parameters(), *head.parameters()])
+for _ in range(3):
+    x = torch.randn(32, 8, 64).to(dev)
+    with torch.inference_mode():
+        for _ in range(2):  # a parameter and its parts, and what depends on values
+            y = attention(x, x, value=x + 1)[0]
+            rows, columns = torch.where(y[0] > -1e9)
+    x = x.mean(1).requires_grad_()
+    scores = head(x)
+    scaled = scores / scores.norm(float("inf"), dim=1, keepdim=True)
+    slope, = torch.autograd.grad((scaled * scores.detach()).sum(), [x], create_graph=True)
+    (slope.square().sum() + attention(x, x, x)[0].sum()).backward()
+    optimizer.step()
+"""
+
+
 @pytest.mark.parametrize(
     "text",
-    [MOVED_DATA, SCRIPTED, LISTED, ALIGNED],
-    ids=["data that is set to what is on a GPU", "TorchScript", "a list of tensors", "a loss over alignments"],
+    [MOVED_DATA, SCRIPTED, LISTED, ALIGNED, INFERRED],
+    ids=[
+        "data that is set to what is on a GPU",
+        "TorchScript",
+        "a list of tensors",
+        "a loss over alignments",
+        "inference mode, and a backward pass through another",
+    ],
 )
 def test_less_usual_code_takes_what_it_takes_on_the_cpu(program, text: str) -> None:
     name = program(text)

@@ -1,6 +1,7 @@
 """Rehearsals of programs with kernels of other libraries, and with CUDA graphs."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -343,3 +344,66 @@ def test_trl_s_kernels_write_into_the_tensors_that_they_are_given_where_triton_i
     program(TILES, "trl/kernels/chunked_logprob.py")
     found = rehearse([sys.executable, program(TILED)])
     assert 4 << 20 <= found.allocated_bytes - found.workspace_bytes < 5 << 20  # the tile of the step before, too
+
+
+ALIGNED = """
+import torch, torch.nn.functional as F
+net = torch.nn.Linear(8, 32).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+labels = torch.randint(1, 32, (16, 400))
+steps = torch.full((16,), 1000)
+for _ in range(3):
+    scores = net(torch.randn(1000, 16, 8).cuda()).log_softmax(-1)
+    F.ctc_loss(scores, labels.cuda(), steps, torch.full((16,), 400)).backward()
+    optimizer.step()
+"""
+
+
+def test_the_backward_pass_of_a_loss_over_alignments_takes_as_much_as_the_forward_pass_keeps(program) -> None:
+    phases = rehearse([sys.executable, program(ALIGNED)]).answer.phases
+    kept = 16 * 1000 * (2 * 400 + 1) * 4
+    gradient = 1000 * 16 * 32 * 4
+    assert phases["backward"].allocated - phases["forward"].allocated == pytest.approx(kept + gradient, rel=0.001)
+
+
+BOXES = """
+import torch
+torch.library.define("torchvision::nms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+net = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    boxes = net(torch.randn(6400, 4).cuda())
+    kept = torch.ops.torchvision.nms(boxes.detach(), boxes[:, 0].detach(), 0.5)
+    boxes[kept].sum().backward()
+    optimizer.step()
+"""
+
+
+def test_overlapping_boxes_take_the_overlaps_of_all_pairs(program) -> None:
+    found = rehearse([sys.executable, program(BOXES)])
+    overlaps, boxes, order = 6400 * 100 * 8, 6400 * 4 * 4, 6400 * 8
+    expected = overlaps + 3 * boxes + 3 * order  # input, result, sorted boxes; order, positions, what is kept
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(expected, rel=0.01)
+    assert any("train.py:8 makes a tensor whose size depends on values" in each for each in found.warnings)
+
+
+IMAGES = """
+import sys, torch
+from torchvision.io import ImageReadMode, decode_image, read_file, read_image
+image = read_image("red.png", mode=ImageReadMode.RGB)
+assert image.shape == (3, 20, 30) and image[:, 0, 0].tolist() == [255, 0, 0]
+assert decode_image(read_file("red.png")).shape == (4, 20, 30)
+net = torch.nn.Conv2d(3, 8, 3).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    net(image[None].cuda() / 255).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_images_are_read_on_the_host(program) -> None:
+    image = pytest.importorskip("PIL.Image")
+    if find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    image.new("RGBA", (30, 20), "red").save("red.png")
+    assert rehearse([sys.executable, program(IMAGES)]).answer.steps[0].steps == 3
