@@ -65,7 +65,7 @@ def instead_of_other_kind(name: str) -> str | None:
     if kind is None:
         return None
     return (
-        f"{name} is a {kind} model, but only text models are known by name; vramtop rehearse -- python train.py runs "
+        f"{name} is a {kind} model that is not known by name; vramtop rehearse -- python train.py runs "
         "your own script without a GPU and predicts its memory"
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ..common.errors import InputError
-from ..job.settings import Task
+from ..job.settings import ModelSpec, Task
 
 
 class NamedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,6 +28,11 @@ class NamedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """The last part of its id."""
         return self.id.rpartition("/")[2]
 
+    @property
+    def spec(self) -> ModelSpec:
+        """The model of its job."""
+        return ModelSpec(id=self.id, config=self.config, task=self.task)
+
 
 class InputSizes(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes of one example's images and audio; None: those that the model was published with."""
@@ -40,6 +45,10 @@ class InputSizes(msgspec.Struct, frozen=True, kw_only=True):
     """Pixels."""
     seconds: float | None = None
     """Seconds of audio."""
+    frames: int | None = None
+    """Frames of a video."""
+    channels_last: bool = False
+    """The channels of a pixel lie side by side in memory (``torch.channels_last``)."""
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -95,6 +104,17 @@ def _seconds(text: str) -> dict[str, Any]:
     return {"seconds": float(text)}
 
 
+def _frames(text: str) -> dict[str, Any]:
+    """Read a number of frames: ``16``.
+
+    Raises:
+        InputError: it is no number of frames.
+    """
+    if not text.isdecimal() or not 0 < int(text[:6]) <= 2**12:
+        raise InputError(f"{text!r} is no number of frames, such as 16")
+    return {"frames": int(text)}
+
+
 def _numbers(text: str, most: int, example: str) -> list[int]:
     parts = text.casefold().replace("×", "x").split("x")
     if len(parts) > most or not all(part.isdecimal() and 0 < int(part[:6]) <= 2**14 for part in parts):
@@ -103,9 +123,10 @@ def _numbers(text: str, most: int, example: str) -> list[int]:
 
 
 def read_size(what: str, text: str) -> dict[str, Any]:
-    """Read a size as it is typed: of ``images``, the ``resolution``, or the ``seconds`` of audio.
+    """Read a size as it is typed: of ``images``, the ``resolution``, ``seconds`` of audio, ``frames``.
 
     Raises:
         InputError: it is none.
     """
-    return {"images": _images, "resolution": _resolution, "seconds": _seconds}[what](text)
+    readers = {"images": _images, "resolution": _resolution, "seconds": _seconds, "frames": _frames}
+    return readers[what](text)

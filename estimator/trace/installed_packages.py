@@ -1,11 +1,15 @@
 """Library versions of the Python that runs a job, and the build of its torch; a worker reads both."""
 
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from .worker_process import Worker, convert_answer
+
+_BUILT_BY_NAME = re.compile(r"((torchvision|timm)/)?[a-z][a-z0-9_]*(\.[a-z0-9_]+)?")
 
 
 class InstalledPackages(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +71,38 @@ def installed_packages(
     }
     with Worker(python, environ=environ) as worker:
         return convert_answer(worker.request(request, timeout), InstalledPackages)
+
+
+def is_built_by_name(name: str) -> bool:
+    """Return True for a name as torchvision and timm have them: ``resnet50``, ``timm/resnet50.a1_in1k``."""
+    return _BUILT_BY_NAME.fullmatch(name) is not None
+
+
+@functools.cache
+def image_model(name: str, pythons: tuple[Path, ...], *, timeout: float = 30) -> tuple[str, str, Path] | None:
+    """Return the name and the module with which torchvision or timm builds a model, and the Python that has it.
+
+    Args:
+        name: ``resnet50``, ``vit_base_patch16_224``, ``timm/vit_base_patch16_224.augreg_in21k``.
+        pythons: those in which it is searched for; the first one is taken that knows it.
+        timeout: seconds for each of them.
+
+    Raises:
+        CannotTellError: none of them runs.
+    """
+    for python in pythons:
+        with Worker(python) as worker:
+            found = convert_answer(worker.request({"op": "builder", "name": name}, timeout), _Builder)
+        if found.module is not None:
+            return found.name, found.module, python
+    return None
+
+
+class _Builder(msgspec.Struct, frozen=True):
+    """A worker's answer to the request ``builder``."""
+
+    name: str
+    module: str | None
 
 
 def torch_build(python: Path, *, environ: Mapping[str, str] | None = None, timeout: float = 60) -> TorchBuild:

@@ -3,6 +3,7 @@
     {"op": "ping"}
         -> {"versions": {"python", "torch", "transformers"}, "transformers_has_torch": false if torch is too old for it}
     {"op": "frameworks"} -> {"versions": {"torch": ..., "transformers": ..., "peft": ...}}, those that are installed
+    {"op": "builder", "name": "resnet50"} -> {"name": as the library takes it, "module": that defines it, or null}
     {"op": "packages", "distributions": [name, ...], "modules": [name, ...], "requirements_of": [name, ...]}
         -> {"python": ..., "executable": ..., "versions": {distribution: version},
             "modules": [those that can be found], "requirements": [those of the distributions in requirements_of, ...]}
@@ -82,6 +83,24 @@ def packages(request: dict[str, Any]) -> dict[str, Any]:
         "modules": [name for name in request.get("modules") or () if _is_importable(name)],
         "requirements": [each for name in request.get("requirements_of") or () for each in _requirements(name)],
     }
+
+
+def builder(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the module of torchvision or timm that builds a model of a name, as their sources say; imports neither."""
+    import re
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    library, _, name = request["name"].rpartition("/")
+    function = name.partition(".")[0]  # timm's names have a tag of their weights behind a point
+    defined = re.compile(rf"^@register_model(?:\(\))?\n(?:[@ )].*\n)*def {re.escape(function)}\(", re.MULTILINE)
+    for package in [library] if library else ["torchvision", "timm"]:
+        spec = find_spec(package)
+        folder = Path(spec.origin or "").parent if spec is not None else None
+        for file in sorted(folder.glob("models/**/*.py")) if folder is not None else ():
+            if defined.search(file.read_text(encoding="utf-8", errors="replace")):
+                return {"module": ".".join((package, *file.relative_to(folder).with_suffix("").parts)), "name": name}
+    return {"module": None, "name": name}
 
 
 def torch_build(_request: dict[str, Any]) -> dict[str, Any]:
@@ -308,6 +327,7 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
 OPERATIONS = {
     "ping": ping,
     "frameworks": frameworks,
+    "builder": builder,
     "packages": packages,
     "torch": torch_build,
     "inventory": inventory,

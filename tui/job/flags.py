@@ -157,7 +157,7 @@ def argument(name: str) -> Reader:
 
 
 def of_input(what: str) -> Reader:
-    """Return a reader of a size of images or audio: ``images``, ``resolution`` or ``seconds``."""
+    """Return a reader of a size of images or audio: ``images``, ``resolution``, ``seconds`` or ``frames``."""
 
     def read(text: str) -> Settings:
         from vramtop.estimator.program.named_models import read_size  # not at start-up
@@ -461,6 +461,9 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
           "Pixels of a side of the images, or 1024x768 (height x width)."),
     _flag("--seconds --audio-seconds", "N", of_input("seconds"),
           "Seconds of audio of an example, of a model that reads speech."),
+    _flag("--frames --num-frames", "N", of_input("frames"), "Frames of a video of an example."),
+    _switch("--channels-last", "Keep the channels of a pixel side by side in memory, in a model of images.",
+            {f"{OF_INPUT}channels_last": True}),
     _flag("--lora --use-lora --use-peft", "[RANK]", lora, "Train LoRA adapters of this rank (default: 16)."),
     _flag("--qlora", "[RANK]", qlora,
           "Train LoRA adapters of this rank (default: 16) on all linear layers of a 4-bit model (nf4-double)."),
@@ -485,7 +488,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
             "Also quantize the constants of 4-bit weights (nf4-double).",
             {**_4_BIT, "lora.quantization": "nf4-double"}),
     *(
-        _switch(f"--{name}",
+        _switch(f"--{name}" if name == "bf16" else f"--{name} --amp",
                 f"The Trainer's {name}: autocast, weights as stored; in inference: {name} weights.",
                 {AMP: name}, {f"{SOFT}{AMP}": "no"})
         for name in ("bf16", "fp16")

@@ -49,6 +49,7 @@ from .flags import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from vramtop.estimator.program.image_script import LibraryModel
     from vramtop.estimator.readers.source.evidence import DeviceChoice, JobReading
     from vramtop.estimator.readers.source.shell_script import ScriptLaunch
 
@@ -167,7 +168,7 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
             raise InputError(f"both {options.job} and --model {options.model_flag} name a model; give one")
         changes.setdefault("model.id", options.model_flag)
     name = str(changes.get("model.id") or named or "")
-    if launch is None and getattr(options, "command", None) in _WITH_SCRIPTS and (model := find_named_model(name)):
+    if launch is None and getattr(options, "command", None) in _WITH_SCRIPTS and (model := _find_named(name, options)):
         return _of_named_model(options, model, given, changes)
     if given.inputs:
         flag = next(iter(given.inputs.values()))[1]
@@ -205,25 +206,41 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)), dict(options.flags))
 
 
+def _find_named(name: str, options: argparse.Namespace) -> NamedModel | LibraryModel | None:
+    """Return the model of a name that has no closed form; None: it is another model, a file, or nothing.
+
+    Raises:
+        CannotTellError: it is one of torchvision or timm, and no Python has the library.
+    """
+    if (model := find_named_model(name)) is not None or not name or _is_read(name):
+        return model
+    try:
+        resolve_model(ModelSpec(id=name))
+    except InputError:
+        from .script_of_model import library_model
+
+        return library_model(name, getattr(options, "python", None))
+    return None
+
+
 def _of_named_model(
-    options: argparse.Namespace, model: NamedModel, given: FlagSettings, changes: Mapping[str, Any]
+    options: argparse.Namespace, model: NamedModel | LibraryModel, given: FlagSettings, changes: Mapping[str, Any]
 ) -> LoadedJob:
-    """Return the job of a model that is given images or audio: the rehearsal of its training script.
+    """Return the job of a model without a closed form: the rehearsal of its training script.
 
     Raises:
         InputError: a flag means nothing for it.
         CannotTellError: no script stands for the job, or no Python has its libraries.
     """
-    from .script_of_model import program_of_script, refuse_meaningless, script_of_model
+    from .script_of_model import chosen_python, program_of_script, refuse_meaningless, script_of_model
 
     if given.method is not None:
         raise InputError(f"--{given.method} means nothing for {model.label}, whose training script is rehearsed")
     of_flags = {key: flag for flag, text in options.flags for key in settings_of_flags([(flag, text)]).changes}
     keys = {**{key: f"--set {key}" for key in changes}, **of_flags}
-    refuse_meaningless(keys, model.label, generates=model.task == "image-text-to-text")
-    spec = ModelSpec(id=model.id, config=model.config, task=model.task)
+    refuse_meaningless(keys, model.label, generates=model.spec.task == "image-text-to-text")
     changes = {key: value for key, value in changes.items() if key != "model.id"}
-    job = given.complete(with_changes(Job(model=spec), changes, where="the command line"))
+    job = given.complete(with_changes(Job(model=model.spec), changes, where="the command line"))
     named = {"training.precision"} if given.weights or given.mixed else set()
     loaded = LoadedJob(job=job, typed=frozenset(changes) | named, notes=given.remarks)
     loaded = _with_adapter_targets(loaded, changes)
@@ -231,12 +248,12 @@ def _of_named_model(
         loaded = _as_prepared(loaded)
     file = getattr(options, "out", None) or f"{model.label}.py"
     sizes = {key: value for key, (value, _) in given.inputs.items()}
-    script, command, notes = script_of_model(loaded.job, sizes, loaded.stated, file)
+    script, command, notes = script_of_model(loaded.job, model, sizes, loaded.stated, file)
     loaded = replace(loaded, script=script, notes=(*loaded.notes, *notes))
     if options.command == "program":
         return replace(loaded, job=Job(name=model.label, program=Program(command=command)))
     options.rehearse = True  # the script is vramtop's own
-    python = getattr(options, "python", None)
+    python = chosen_python(model, getattr(options, "python", None))
     return replace(loaded, job=program_of_script(loaded.job, script, command, file, python=python))
 
 

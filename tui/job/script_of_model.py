@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
@@ -12,16 +11,18 @@ from vramtop.estimator.common.private_files import make_own_folder, write_privat
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Program
 from vramtop.estimator.model.checkpoint import job_of_model
-from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.model.find_config import other_kind, resolve_model
+from vramtop.estimator.program.image_script import LibraryModel, image_script, image_words
 from vramtop.estimator.program.media_script import input_words, media_script
-from vramtop.estimator.program.named_models import InputSizes
+from vramtop.estimator.program.named_models import InputSizes, NamedModel
 from vramtop.estimator.program.training_script import start_command
-from vramtop.estimator.trace.installed_packages import installed_packages
-from vramtop.estimator.trace.interpreters import choose_interpreter
+from vramtop.estimator.trace.installed_packages import image_model, installed_packages, is_built_by_name
+from vramtop.estimator.trace.interpreters import choose_interpreter, find_interpreters
 from vramtop.estimator.trace.worker_pool import cache_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from pathlib import Path
 
 _STEPS = 2
 """Optimizer steps that are rehearsed: the first makes the optimizer's states, the second is like all others."""
@@ -46,13 +47,59 @@ def refuse_meaningless(keys: Mapping[str, str], label: str, *, generates: bool) 
         raise InputError(f"{flag} means nothing for {label}, whose training script is rehearsed; leave it out")
 
 
+def library_model(name: str, python: str | None) -> LibraryModel | None:
+    """Return the model that torchvision or timm builds by a name; None: neither does.
+
+    Args:
+        name: of the model.
+        python: interpreter that the user named; None: those that are active are searched.
+
+    Raises:
+        CannotTellError: it is called like a vision model, and no Python has a library that builds it.
+    """
+    if not is_built_by_name(name):
+        return None
+    pythons = tuple(find_interpreters(python, os.environ))
+    if (found := image_model(name, pythons)) is not None:
+        return LibraryModel(name=found[0], module=found[1], python=found[2])
+    if other_kind(name) != "vision" or not pythons:
+        return None
+    raise CannotTellError(
+        f"{name} is called like a vision model, which torchvision and timm build by name, but in {pythons[0]} neither "
+        f"has that name; {pythons[0]} -m pip install torchvision timm installs them, and vramtop rehearse -- python "
+        "train.py answers for your own script"
+    )
+
+
+def is_library_model(name: str) -> bool:
+    """Return True for a name of a model that torchvision or timm builds, and for one that looks like theirs."""
+    try:
+        return library_model(name, None) is not None
+    except CannotTellError:
+        return True
+
+
+def chosen_python(model: NamedModel | LibraryModel, python: str | None) -> Path:
+    """Return the Python that runs a model's script.
+
+    Args:
+        model: the model.
+        python: interpreter that the user named; None: one that has the model's libraries is searched for.
+
+    Raises:
+        CannotTellError: no Python has them.
+    """
+    return model.python if isinstance(model, LibraryModel) else choose_interpreter(python, os.environ).path
+
+
 def script_of_model(
-    job: Job, sizes: Mapping[str, Any], stated: Collection[str], file: str
+    job: Job, named: NamedModel | LibraryModel, sizes: Mapping[str, Any], stated: Collection[str], file: str
 ) -> tuple[str, str, tuple[str, ...]]:
     """Return the training script of a described job, the command that starts it, and notes on what it assumes.
 
     Args:
-        job: of a model that is given images or audio.
+        job: of a model without a closed form.
+        named: the model.
         sizes: of these, as the command line gives them.
         stated: keys of the job that somebody gave.
         file: name under which it is started.
@@ -63,18 +110,25 @@ def script_of_model(
     """
     model, inputs = resolve_model(job.model), InputSizes(**sizes)
     job = job_of_model(job, model)
-    text = media_script(job, model, sizes=inputs, stated=stated, file=file)
+    if isinstance(named, LibraryModel):
+        text = image_script(job, named, sizes=inputs, stated=stated, file=file)
+        words, library = image_words(named, inputs), f" as {named.module.partition('.')[0]}'s training script does"
+    else:
+        text = media_script(job, model, sizes=inputs, stated=stated, file=file)
+        words, library = input_words(job, model, inputs, stated), ""
     training = job.training
     tuning = "all parameters" if job.lora is None else f"LoRA rank {job.lora.rank}"
-    assumed = f"{training.micro_batch} x {input_words(job, model, inputs, stated)}, {tuning}, {training.precision}"
+    given = "training.optimizer" in stated or not library
+    optimizer = training.optimizer if given else "SGD with momentum"
+    assumed = f"{training.micro_batch} x {words}, {tuning}, {training.precision}"
     note = (
         f"There is no closed form for {job.label}: its training script was rehearsed ({assumed}, "
-        f"{training.optimizer}); vramtop program prints it."
+        f"{optimizer}{library}); vramtop program prints it."
     )
     return text, start_command(job, file), (note,)
 
 
-def program_of_script(job: Job, script: str, command: str, file: str, *, python: str | None) -> Job:
+def program_of_script(job: Job, script: str, command: str, file: str, *, python: Path) -> Job:
     """Return the job of the script, which is written into the user's cache.
 
     Args:
@@ -82,18 +136,17 @@ def program_of_script(job: Job, script: str, command: str, file: str, *, python:
         script: its text.
         command: that starts it.
         file: its name.
-        python: interpreter that the user named; None: one that has torch and transformers is searched for.
+        python: interpreter that runs it.
 
     Raises:
-        CannotTellError: no Python has torch and transformers, or this one lacks what the script imports.
+        CannotTellError: it lacks what the script imports.
     """
-    interpreter = str(choose_interpreter(python, os.environ).path)
-    _require_packages(script, job.label, Path(interpreter))
+    _require_packages(script, job.label, python)
     place = cache_file("scripts", [file, script]).with_suffix("") / file
     make_own_folder(place)
     write_private(place, script.encode())
     launcher, *rest = shlex.split(command)
-    words = [interpreter, *(["-m", "torch.distributed.run"] if launcher == "torchrun" else []), *rest]
+    words = [str(python), *(["-m", "torch.distributed.run"] if launcher == "torchrun" else []), *rest]
     program = Program(command=shlex.join(words), folder=str(place.parent), steps=_STEPS)
     return Job(name=job.label, program=program, target=job.target)
 

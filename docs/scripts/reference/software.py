@@ -22,7 +22,8 @@ weights. Of a model that reads images too, the language part is built in, by a n
 _NAMED = """\
 `vramtop fit`, `estimate` and `program` take them by these names. There is no closed form for them: the training script
 that stands for the job is rehearsed. The sizes are those of the published config.json; the tests compare the parameters
-of the model that transformers builds with the published count."""
+of the model that transformers builds with the published count. Models of torchvision and timm have the names of these
+libraries ([before launch](../how-to/before-launch.md#models-that-are-given-images-or-audio))."""
 _FAMILIES = """\
 The parameters of these families are counted exactly from the config, tensor by tensor; tests compare them with the
 models that transformers builds. The word is `model_type` in `config.json`. Another family is read as a decoder like

@@ -1,6 +1,7 @@
 """Models that are given images or audio, by name: their script, its rehearsal, and flags that mean nothing for them."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from json_schemas import valid_json
@@ -48,3 +49,24 @@ def test_a_flag_that_means_nothing_is_refused(words: list[str], said: str, capsy
 def test_a_package_that_the_script_needs_is_named(capsys) -> None:
     assert main(["estimate", "qwen2.5-vl-3b", "--qlora"]) == 3
     assert "the training script of Qwen2.5-VL-3B-Instruct needs bitsandbytes, which " in capsys.readouterr().err
+
+
+@pytest.mark.skipif(find_spec("torchvision") is not None, reason="torchvision is installed")
+def test_a_model_of_torchvision_says_what_it_needs(capsys) -> None:
+    assert main(["resnet50", "--batch", "128"]) == 3
+    said = capsys.readouterr().err
+    assert "resnet50 is called like a vision model, which torchvision and timm build by name, but in " in said
+    assert "-m pip install torchvision timm installs them" in said
+
+
+def test_a_model_of_torchvision_is_known_where_it_is_installed(tmp_path: Path, monkeypatch, capsys) -> None:
+    module = tmp_path / "torchvision" / "models" / "vgg.py"
+    module.parent.mkdir(parents=True)
+    (tmp_path / "torchvision" / "__init__.py").touch()
+    module.write_text("@register_model()\ndef vgg_of_ours():\n    pass\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert main(["program", "vgg_of_ours", "--batch", "128", "--resolution", "64", "--amp"]) == 0
+    script = capsys.readouterr().out
+    assert 'torchvision.models.get_model("vgg_of_ours", weights=None, num_classes=1000)' in script
+    assert "batch = 128\nimages = torch.rand(batch, 3, 64, 64)" in script
+    assert "dtype=torch.float16" in script

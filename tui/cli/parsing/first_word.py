@@ -149,7 +149,9 @@ def _is_job(word: str) -> bool:
     try:
         resolve_model(ModelSpec(id=word))
     except InputError:
-        return False
+        from vramtop.tui.job.script_of_model import is_library_model
+
+        return is_library_model(word)
     return True
 
 

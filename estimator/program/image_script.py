@@ -1,0 +1,235 @@
+"""Training scripts of torchvision's and timm's models, in the order of the libraries' own training scripts.
+
+Sources: references/classification/train.py, references/segmentation/train.py and references/video_classification/
+train.py of torchvision 0.29, and train.py of timm 1.0.31, with their defaults.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..common.errors import CannotTellError, InputError
+from ..job.job import Job
+from ..job.settings import ModelSpec
+from ..model.find_config import resolve_model
+from .loop_script import LoopScript
+from .named_models import InputSizes
+from .training_script import How
+
+_SEGMENTATION, _VIDEO = "torchvision.models.segmentation", "torchvision.models.video"
+_UNREHEARSED = {
+    "torchvision.models.detection": "the number of boxes that it keeps depends on the images",
+    "torchvision.models.optical_flow": "its loop has no script yet",
+    "torchvision.models.quantization": "its weights are quantized after the training",
+}
+_CROPS = {"inception_v3": 299}
+"""Pixels of a side of torchvision's training images where they are not 224: as its README says."""
+_CLIPS = {"mvit": (16, 224), "swin3d": (32, 224)}
+"""Frames and pixels of clips, by the beginning of a name; of all others 16 and 112, the script's defaults."""
+_SIZED = {"vit_": "image_size={height}", "maxvit": "input_size=({height}, {width})"}
+"""Arguments of torchvision's models that are built for a size, by the beginning of their name."""
+_SEVERAL_OUTPUTS = ("googlenet", "inception_v3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryModel:
+    """A model that torchvision or timm builds by name."""
+
+    name: str
+    """As its library takes it."""
+    module: str
+    """Module that defines it: ``torchvision.models.resnet``, ``timm.models.vision_transformer``."""
+    python: Path
+    """Interpreter that has it."""
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        return self.name
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model of its job."""
+        config = {"model_type": self.module.partition(".")[0], "torch_dtype": "float32"}
+        return ModelSpec(id=self.name, task="image-classification", config=config)
+
+
+def image_script(
+    job: Job,
+    model: LibraryModel,
+    *,
+    sizes: InputSizes | None = None,
+    stated: Collection[str] | None = None,
+    file: str = "train.py",
+    steps: int = 10,
+    on_cpu: bool = False,
+) -> str:
+    """Return the script.
+
+    Args:
+        job: a job that trains the model.
+        model: the model.
+        sizes: of its images; None: those of the library's training script.
+        stated: keys of the job that somebody gave; None: all that differ from their defaults.
+        file: name under which it is started.
+        steps: optimizer steps that it takes.
+        on_cpu: run it on the CPU, even where there is a GPU.
+
+    Raises:
+        InputError: the model has no such input.
+        CannotTellError: no such script stands for the job; the sentence names the setting.
+    """
+    return _ImageScript(job, model, sizes or InputSizes(), stated, How(file, steps, on_cpu)).text()
+
+
+def image_words(model: LibraryModel, sizes: InputSizes) -> str:
+    """Return one example in words, such as ``1 image of 224 x 224 pixels``."""
+    if model.module.startswith("timm") and sizes.height is None:
+        return "1 image of the size that timm has for it"
+    frames, height, width = _shape(model, sizes)
+    clip = f"{frames} frames" if frames else "1 image"
+    return f"{clip} of {height} x {width} pixels"
+
+
+def _shape(model: LibraryModel, sizes: InputSizes) -> tuple[int | None, int, int]:
+    """Return frames, height and width of an example of torchvision's."""
+    frames, side = None, _CROPS.get(model.name, 480 if model.module.startswith(_SEGMENTATION) else 224)
+    if model.module.startswith(_VIDEO):
+        frames, side = next((size for start, size in _CLIPS.items() if model.name.startswith(start)), (16, 112))
+        frames = sizes.frames or frames
+    return frames, sizes.height or side, sizes.width or side
+
+
+class _ImageScript(LoopScript):
+    def __init__(
+        self, job: Job, model: LibraryModel, sizes: InputSizes, stated: Collection[str] | None, how: How
+    ) -> None:
+        self._named, self._sizes = model, sizes
+        self._is_timm = model.module.startswith("timm")
+        if self._is_timm:
+            self.places = frozenset(("training.activation_checkpointing",))
+        super().__init__(job, resolve_model(job.model), stated, how)
+        for start, why in _UNREHEARSED.items():
+            if model.module.startswith(start):
+                raise CannotTellError(f"no program can be written for {model.name}: {why}")
+        if (sizes.images or 1) > 1 or sizes.seconds:
+            raise InputError(f"{model.name} is given one image in each example; --batch N gives it N of them")
+        if sizes.frames and not model.module.startswith(_VIDEO):
+            raise InputError(f"--frames means nothing for {model.name}, which is given images")
+        if self._job.training.activation_checkpointing == "selective":
+            raise CannotTellError("no program can be written for this job yet: timm checkpoints whole blocks")
+
+    def text(self) -> str:
+        """Return the whole script."""
+        parts = [
+            [*self._device_lines(), "torch.backends.cudnn.benchmark = True"],
+            self._made(),
+            self._loader(),
+            self._loop(),
+        ]
+        body = "\n\n".join("\n".join(each) for each in parts)
+        return f"{self._head()}\n\n{self._import_lines()}\n\n{body}\n"
+
+    def _made(self) -> Iterator[str]:
+        job = self._job
+        yield from self._of_timm() if self._is_timm else self._of_torchvision()
+        layout = ", memory_format=torch.channels_last" if self._sizes.channels_last else ""
+        dtype = f", dtype=torch.{job.precision.dtype}" if job.precision.half_weights else ""
+        yield f"model.to(device{dtype}{layout})"
+        if job.training.activation_checkpointing == "full":
+            yield "model.set_grad_checkpointing()"
+        if self._is_timm:
+            if not self._has_optimizer:
+                self._imports.add("timm.optim.create_optimizer_v2")
+            usual = 'create_optimizer_v2(model, opt="sgd", lr=0.1, momentum=0.9, weight_decay=2e-5)'
+        else:
+            usual = "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)"
+        comment = "" if self._has_optimizer else "  # not set: the default of its training script"
+        yield f"optimizer = {self._optimizer_of('model.parameters()', usual)}{comment}"
+        if job.parallel.world_size > 1:
+            yield "model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])"
+        if job.training.compile:
+            yield "model = torch.compile(model)"
+        if self._is_mixed and job.precision.dtype == "float16":
+            yield "scaler = torch.amp.GradScaler(device.type)"
+        yield f"criterion = {'LabelSmoothingCrossEntropy(0.1)' if self._is_timm else 'torch.nn.CrossEntropyLoss()'}"
+
+    def _of_torchvision(self) -> Iterator[str]:
+        self._imports.add("torchvision")
+        name = self._named.name
+        classes, height, width = self._classes(), *_shape(self._named, self._sizes)[1:]
+        backbone = ", weights_backbone=None" if self._named.module.startswith(_SEGMENTATION) else ""
+        sized = next((text for start, text in _SIZED.items() if name.startswith(start)), "")
+        size = f", {sized.format(height=height, width=width)}" if sized and self._sizes.height else ""
+        if "image_size" in size and height != width:
+            raise InputError(f"{name} takes square images only; leave out the size or give one side")
+        yield f'model = torchvision.models.get_model("{name}", weights=None{backbone}, num_classes={classes}{size})'
+
+    def _of_timm(self) -> Iterator[str]:
+        self._imports |= {"timm", "timm.data.loader.PrefetchLoader", "timm.loss.LabelSmoothingCrossEntropy"}
+        labels = self._job.model.num_labels
+        yield f'model = timm.create_model("{self._named.name}"{f", num_classes={labels}" if labels else ""})'
+        if self._sizes.height:
+            yield f"size = {self._sizes.height}, {self._sizes.width}"
+            yield 'if hasattr(model, "set_input_size"):'
+            yield "    model.set_input_size(img_size=size)"
+
+    def _classes(self) -> int:
+        usual = 21 if self._named.module.startswith(_SEGMENTATION) else 400 if self._is_video else 1000
+        return self._job.model.num_labels or usual
+
+    @property
+    def _is_video(self) -> bool:
+        return self._named.module.startswith(_VIDEO)
+
+    def _loader(self) -> Iterator[str]:
+        batch = self._job.training.micro_batch
+        comment = self._comment("training.micro_batch")
+        yield f"batch = {batch}{comment}"
+        if self._is_timm:
+            if not self._sizes.height:
+                self._imports.add("timm.data.resolve_data_config")
+            shape = "3, *size" if self._sizes.height else '*resolve_data_config({}, model=model)["input_size"]'
+            yield f"images = torch.randint(256, (batch, {shape}), dtype=torch.uint8)"
+            yield "loader = [(images, torch.zeros(batch, dtype=torch.long))] * " + str(self._steps)
+            dtype = f", img_dtype=torch.{self._job.precision.dtype}" if self._job.precision.half_weights else ""
+            yield f"loader = PrefetchLoader(loader, device=device{dtype})  # has the next batch on the GPU already"
+            return
+        frames, height, width = _shape(self._named, self._sizes)
+        clip = f"{frames}, " if frames else ""
+        labels = f"batch, {height}, {width}" if self._named.module.startswith(_SEGMENTATION) else "batch"
+        yield f"images = torch.rand(batch, 3, {clip}{height}, {width})"
+        yield f"loader = [(images, torch.zeros({labels}, dtype=torch.long))] * {self._steps}"
+
+    def _loop(self) -> Iterator[str]:
+        accumulated, scaled = self._job.training.gradient_accumulation, self._job.precision.dtype == "float16"
+        scaled = scaled and self._is_mixed
+        yield "model.train()"
+        yield "for step, (image, target) in enumerate(loader):" if accumulated > 1 else "for image, target in loader:"
+        if not self._is_timm:
+            dtype = f".to(torch.{self._job.precision.dtype})" if self._job.precision.half_weights else ""
+            yield f"    image, target = image.to(device){dtype}, target.to(device)"
+        if self._sizes.channels_last:
+            yield "    image = image.contiguous(memory_format=torch.channels_last)"
+        inner = "    "
+        if self._is_mixed:
+            yield f"    with torch.autocast(device.type, dtype=torch.{self._job.precision.dtype}):"
+            inner = "        "
+        yield f"{inner}output = model(image)"
+        loss = "criterion(output, target)"
+        if self._named.module.startswith(_SEGMENTATION):
+            loss = 'torch.nn.functional.cross_entropy(output["out"], target, ignore_index=255)'
+        elif not self._is_timm and self._named.name in _SEVERAL_OUTPUTS:
+            loss = "sum(criterion(each, target) for each in output)"
+        yield f"{inner}loss = {loss}{f' / {accumulated}' if accumulated > 1 else ''}"
+        if not self._is_timm and accumulated == 1:
+            yield "    optimizer.zero_grad()"
+        yield f"    {'scaler.scale(loss)' if scaled else 'loss'}.backward()"
+        if accumulated > 1:
+            yield f"    if (step + 1) % {accumulated} == 0:"
+        inner = "        " if accumulated > 1 else "    "
+        yield f"{inner}{'scaler.step(optimizer)' if scaled else 'optimizer.step()'}"
+        if scaled:
+            yield f"{inner}scaler.update()"
+        if self._is_timm or accumulated > 1:
+            yield f"{inner}optimizer.zero_grad()"

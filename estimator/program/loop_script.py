@@ -1,0 +1,74 @@
+"""Training scripts with a loop of their own, as the examples of torchvision, timm and diffusers have one."""
+
+from collections.abc import Collection, Iterator
+
+from ..common.errors import CannotTellError
+from ..job.job import Job
+from ..job.job_file.changes import job_differences
+from ..job.resolved_job import resolve_job
+from ..model.checkpoint import job_of_model
+from ..model.find_config import ResolvedModel
+from .training_script import How, TrainerScript
+
+_PLACES = frozenset(
+    (
+        *("training.micro_batch", "training.gradient_accumulation", "training.precision", "training.compile"),
+        *("training.optimizer", "training.optimizer_options", "parallel.strategy", "parallel.data_replicate"),
+    )
+)
+"""Keys of a job for which every loop has a place."""
+_NOT_IN_SCRIPTS = ("model.", "name", "target", "software", "run", "unsure")
+"""Beginnings of keys that say nothing of the loop."""
+
+
+class LoopScript(TrainerScript):
+    """A script whose loop is written out."""
+
+    places: frozenset[str] = frozenset()
+    """Further keys for which it has a place."""
+
+    def __init__(self, job: Job, model: ResolvedModel, stated: Collection[str] | None, how: How) -> None:
+        given = job_differences(Job(model=job.model), job).keys()
+        others = [key for key in given if key not in _PLACES | self.places and not key.startswith(_NOT_IN_SCRIPTS)]
+        if others or job.parallel.strategy not in ("none", "ddp"):
+            key = others[0] if others else f"parallel.strategy = {job.parallel.strategy}"
+            raise CannotTellError(f"no program can be written for {model.label} yet: its loop has no place for {key}")
+        chosen = job.training.optimizer != "auto" if stated is None else "training.optimizer" in stated
+        self._has_optimizer = chosen or job.training.optimizer_options is not None
+        super().__init__(resolve_job(job_of_model(job, model)), model, stated, how)
+        self._imports = {"torch"}
+
+    @property
+    def _steps(self) -> int:
+        """Batches that it takes."""
+        return self._how.steps * self._job.training.gradient_accumulation
+
+    @property
+    def _is_mixed(self) -> bool:
+        return self._job.precision.name.endswith("-mixed")
+
+    def _optimizer_of(self, parameters: str, usual: str) -> str:
+        """Return the call that makes the optimizer; the usual one where the job names none."""
+        rules = self._job.optimizer
+        if not self._has_optimizer:
+            return usual
+        if rules.torch_class is None:
+            raise CannotTellError(f"no program can be written for this job yet: torch has no class for {rules.name}")
+        module, _, name = rules.torch_class.partition(":")
+        if module == "torch.optim":
+            name = f"torch.optim.{name}"
+        else:
+            self._imports.add(f"{module}.{name}")
+        options = {**{key: value for key, value in rules.options.items() if value}, **rules.torch_options}
+        return f"{name}({parameters}, {', '.join(f'{key}={value!r}' for key, value in options.items())})"
+
+    def _device_lines(self) -> Iterator[str]:
+        if self._job.parallel.world_size > 1:
+            self._imports.add("os")
+            yield 'torch.distributed.init_process_group("nccl")'
+            yield "device = torch.device(\"cuda\", int(os.environ['LOCAL_RANK']))"
+            yield "torch.cuda.set_device(device)"
+        elif self._how.on_cpu:
+            yield 'device = torch.device("cpu")'
+        else:
+            yield 'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")'
