@@ -289,6 +289,11 @@ def _warnings(
         )
     if training.gradient_accumulation > 1 and job.steps_in_backward:
         yield "An optimizer step in the backward pass does not work with gradient accumulation."
+    if job.loads_whole:
+        yield (
+            "Each rank has the whole quantized model on its GPU before FSDP shards it, as transformers 5 loads it; "
+            'that memory stays reserved. device_map={"": "cpu"} loads it on the host.'
+        )
     if job.accumulates_unsharded:
         yield "Gradient accumulation under FSDP keeps unsharded gradients between micro-batches (no_sync)."
     if parallel.expert > 1:

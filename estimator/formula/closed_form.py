@@ -213,7 +213,8 @@ def peak_with_range(
     allocated = phase.allocated_bytes
     slack = _slack_bytes(rank, phase, reserved=reserved, conf=conf)
     segments = -(-(allocated + slack) // _SEGMENT_BYTES) * _SEGMENT_BYTES
-    device = segments + phase.outside_bytes
+    outside = max(phase.outside_bytes, rank.outside)  # what was loaded stays reserved
+    device = segments + outside
     states, counted = rank.states, phase.components.optimizer
     fewer, more = (
         (states.optimizer - states.optimizer_low, states.optimizer_high - states.optimizer) if counted else (0, 0)
@@ -223,6 +224,8 @@ def peak_with_range(
         kept_less = max(0, slack - _slack_with(rank, phase, -fewer, reserved=reserved, conf=conf)) if fewer else 0
         kept_more = max(0, _slack_with(rank, phase, more, reserved=reserved, conf=conf) - slack) if more else 0
         kept_more += _second_reduction(rank)
+    if phase.name == "loading" and reserved != "least":
+        kept_less = slack
     fewer, more = fewer + rank.preparation_doubt[0], more + rank.preparation_doubt[1]
     fewer += longest_first_doubt(rank.job, phase.components)
     outgrown = rank.generation_cache if phase.name == "generation" else 0
@@ -234,7 +237,7 @@ def peak_with_range(
         parts = [each.components for each in (phase, *phases)]
         more += round(max(0.0, beyond) * max(each.weights + each.gradients + each.optimizer for each in parts))
     ranges = figure_ranges(
-        DoubtfulBytes.of(phase.components, allocated=allocated, reserved=segments, outside=phase.outside_bytes),
+        DoubtfulBytes.of(phase.components, allocated=allocated, reserved=segments, outside=outside),
         doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.arch.recurrent),
         FORMULA,
         allocated=allocated + beside,
@@ -282,7 +285,12 @@ def _spans_of_others(
 
 
 def _slack_bytes(rank: RankMemory, phase: Phase, *, reserved: ReservedMemory, conf: str | None) -> int:
-    """Return the bytes that the allocator holds beyond what is allocated: fragmentation, and other streams' pools."""
+    """Return the bytes that the allocator holds beyond what is allocated: fragmentation, and other streams' pools.
+
+    Whole weights that were sharded leave blocks of their sizes, into which few of a step's tensors fit.
+    """
+    if phase.name == "loading" and reserved != "least":
+        return highest_phase(phase_peaks(rank)[1:]).allocated_bytes - rank.states.weights
     if not rank.job.trains and reserved == "guessed":
         return round(_DEFAULT_SLACK * phase.allocated_bytes)
     if reserved == "guessed" or phase.allocated_bytes > REPLAYED_BYTES:

@@ -26,6 +26,8 @@ class ModelStates(Struct, frozen=True, kw_only=True):
     """Bytes on one rank."""
 
     weights: int
+    loaded: int
+    """Weights on the GPU at most while they are loaded."""
     scales: int
     """Scales of quantized weights, part of ``weights``: bitsandbytes keeps them beside its parameters."""
     gradients: int
@@ -107,8 +109,10 @@ def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
     # FSDP1 shards parameters, and no other attributes of theirs
     apart = whole.scales if job.strategy.flat_parameters else 0
     weights = round((whole.weights - apart) / shards.weights) + apart
+    held = 0 if job.offloads_weights else weights + stage.buffer_bytes
     return ModelStates(
-        weights=0 if job.offloads_weights else weights + stage.buffer_bytes,
+        weights=held,
+        loaded=whole.loaded + stage.buffer_bytes if job.loads_whole else held,
         scales=whole.scales,
         gradients=0 if job.offloads_weights and not job.flattens else gradients,
         unsharded_gradients=whole.unsharded_gradients,
@@ -146,6 +150,7 @@ def _unsharded(stage: Stage, rules: StateRules, flattens_frozen: bool, shards: S
         master + on_gpu * round(sum(rules.states(h, bound) * of_optimizer[id(h)] for h in trained)) for bound in _BOUNDS
     )
     return ModelStates(
+        loaded=round(sum(_stored_bytes(h, widths) for h in stage.parameters)),
         weights=round(sum(_stored_bytes(h, widths) * of_weights[id(h)] for h in stage.parameters)),
         scales=round(sum(_scale_bytes(h) for h in stage.parameters)),
         gradients=round(sum(h.elements * of_gradients[id(h)] * _gradient_width(h, widths) for h in trained)),

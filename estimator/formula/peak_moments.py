@@ -22,7 +22,7 @@ def phase_peaks(rank: RankMemory) -> tuple[Phase, ...]:
 def highest_phase_of(rank: RankMemory) -> Phase:
     """Return the phase with the most bytes of a rank: ``highest_phase(phase_peaks(rank))``, without the others."""
     always = rank.states.weights + rank.states.optimizer + rank.workspace + rank.nccl + rank.context
-    most, found = rank.states.weights + rank.bare_context, None
+    most, found = rank.states.loaded + rank.bare_context, None
     for name, moment in _highest_moments(rank):
         total = always + sum(moment) + (rank.vllm.total_bytes if rank.vllm_is_awake(name) else 0)
         if total > most:
@@ -69,7 +69,7 @@ def _highest_moments(rank: RankMemory) -> list[tuple[PhaseName, _Moment]]:
 
 
 def _loading(rank: RankMemory) -> Phase:
-    components = Components(weights=rank.states.weights, context=rank.bare_context)
+    components = Components(weights=rank.states.loaded, context=rank.bare_context)
     return Phase(name="loading", components=components, outside_bytes=rank.bare_context)
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from .job import Job
 from .rules.dtype_widths import (
+    BITSANDBYTES,
     BYTES_PER_ELEMENT,
     AdapterRules,
     Widths,
@@ -260,6 +261,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """An engine serves it, with as much cache as the GPU has room for."""
     quantization: str | None
     """Storage format of frozen linear weights; None: not quantized."""
+    loads_whole: bool
+    """Each rank has the whole model on its GPU before FSDP shards it."""
     deepspeed: bool
     """DeepSpeed's engine runs the job."""
     megatron_precision: bool
@@ -395,6 +398,11 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         trains=training.mode == "train",
         is_served=job.is_served,
         quantization=kind,
+        loads_whole=kind in BITSANDBYTES
+        and strategy.fsdp
+        and framework.trainer
+        and training.mode == "train"
+        and versions.keeps_quantized_on_gpu,
         deepspeed=uses_deepspeed(framework, strategy),
         megatron_precision=uses_megatron_precision(framework, strategy),
         partitions_weights=strategy.deepspeed and strategy.zero_stage == 3,

@@ -489,7 +489,9 @@ def _t5_stack(arch: Architecture, prefix: str, layers: int, *, cross: bool) -> I
     yield NamedShape(f"{part}SelfAttention.relative_attention_bias.weight", bias_shape, 1, "embedding")
     for name in ("wi_0", "wi_1") if arch.gated else ("wi",):
         yield from linear(f"{part}DenseReluDense.{name}", arch.mlp_size, arch.hidden, layers)
-    yield from linear(f"{part}DenseReluDense.wo", arch.hidden, arch.mlp_size, layers)
+    # transformers keeps it in its own type (``_keep_in_fp32_modules``)
+    out = f"{part}DenseReluDense.wo.weight"
+    yield NamedShape(out, (arch.hidden, arch.mlp_size), layers, "linear", quantized=False)
     yield from norm(f"{part}layer_norm", arch.hidden, (3 if cross else 2) * layers)
     yield from norm(f"{prefix}final_layer_norm", arch.hidden, 1)
 

@@ -36,7 +36,7 @@ class LibraryModel:
     """A model that torchvision or timm builds by name."""
 
     name: str
-    """As its library takes it."""
+    """The name as its library takes it."""
     module: str
     """Module that defines it: ``torchvision.models.resnet``, ``timm.models.vision_transformer``."""
     python: Path

@@ -384,7 +384,11 @@ class TrainerScript:
         yield "        made.bias = layer.bias"
         yield "        model.set_submodule(name, made)"
         yield f"model.is_loaded_in_{'4' if four else '8'}bit = True"
-        yield f"model = model.to({self._device()})"
+        if job.strategy.fsdp and not job.loads_whole:
+            yield 'model = model.to("cpu")  # quantizes there'
+        else:
+            comment = "  # as from_pretrained does, under FSDP too" if job.strategy.fsdp else ""
+            yield f"model = model.to({self._device()}){comment}"
         if job.adapters.prepared == "all":
             self._imports.add("peft.prepare_model_for_kbit_training")
             comment = self._comment("lora.kbit_preparation", "peft's documentation does so")
@@ -685,7 +689,8 @@ class TrainerScript:
         own = training.optimizer_class
         if own is None and self._optimizer() is not None and not training.optimizer_options:
             return None
-        if own is None and rules.torch_class is None:
+        path = own or rules.torch_class
+        if path is None:
             raise CannotTellError(
                 f"no program can be written for this job yet: the Trainer has no setting for {rules.name}"
             )
@@ -695,9 +700,10 @@ class TrainerScript:
                 f"and optim has no name for {rules.name}"
             )
         if own is not None:
-            return own.replace(":", "."), training.optimizer_options or {}
-        given = {name: value for name, value in rules.options.items() if value}
-        return rules.torch_class.replace(":", "."), {**given, **rules.torch_options}
+            options: Mapping[str, Any] = training.optimizer_options or {}
+        else:
+            options = {**{name: value for name, value in rules.options.items() if value}, **rules.torch_options}
+        return path.replace(":", "."), options
 
 
 def _keywords(options: Mapping[str, Any]) -> list[str]:

@@ -215,7 +215,7 @@ def peak_of(
         calibration: the shares by which the figures may be wrong.
         workspaces: how far those of convolutions may lie from what is expected.
     """
-    allocated, outside = highest.allocated_bytes, highest.outside_bytes
+    allocated, outside = highest.allocated_bytes, max(phase.outside_bytes for phase in phases)
     reserved = max(reserved, allocated)
     device = reserved + outside
     ranges = figure_ranges(

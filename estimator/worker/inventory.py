@@ -254,7 +254,7 @@ def config_fields(model: Any) -> dict[str, Any] | None:
 
 
 def modules_kept_by_bitsandbytes(model: Any) -> list[str]:
-    """Return the modules that transformers does not quantize: the output head, tied modules, the last module."""
+    """Return the modules that transformers does not quantize: head, tied modules, the last one, and T5's ``wo``."""
     if not hasattr(model, "get_output_embeddings"):
         return []
     try:
@@ -264,8 +264,7 @@ def modules_kept_by_bitsandbytes(model: Any) -> list[str]:
             from transformers.integrations.bitsandbytes import get_keys_to_not_convert
         except ImportError:
             return []
-    names: list[str] = get_keys_to_not_convert(model)
-    return names
+    return [*get_keys_to_not_convert(model), *(getattr(model, "_keep_in_fp32_modules", None) or ())]
 
 
 def is_quantizable(path: str, module: Any, kept: list[str]) -> bool:

@@ -96,8 +96,10 @@ def builder(request: dict[str, Any]) -> dict[str, Any]:
     defined = re.compile(rf"^@register_model(?:\(\))?\n(?:[@ )].*\n)*def {re.escape(function)}\(", re.MULTILINE)
     for package in [library] if library else ["torchvision", "timm"]:
         spec = find_spec(package)
-        folder = Path(spec.origin or "").parent if spec is not None else None
-        for file in sorted(folder.glob("models/**/*.py")) if folder is not None else ():
+        if spec is None:
+            continue
+        folder = Path(spec.origin or "").parent
+        for file in sorted(folder.glob("models/**/*.py")):
             if defined.search(file.read_text(encoding="utf-8", errors="replace")):
                 return {"module": ".".join((package, *file.relative_to(folder).with_suffix("").parts)), "name": name}
     return {"module": None, "name": name}

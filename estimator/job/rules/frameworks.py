@@ -439,6 +439,11 @@ class VersionRules:
     """The model returns fp32 logits, so that the 16-bit ones are freed before the loss (transformers before 4.46)."""
     checkpoints_with_gradient = _since("transformers", 5, 0)
     """Gradient checkpointing makes the embedding's output need a gradient, trained or not (transformers since 5.0)."""
+    keeps_quantized_on_gpu = _since("transformers", 5, 0)
+    """Each rank keeps the quantized model whole on its GPU until FSDP shards it (transformers since 5.0).
+
+    Before, a weight went to the host as soon as it was quantized (``_load_state_dict_into_meta_model``, 4.57).
+    """
     separates_experts = _before("transformers", 5)
     """Experts are linear layers of their own, not two tensors (transformers before 5.0).
 

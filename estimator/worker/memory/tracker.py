@@ -777,21 +777,31 @@ MEASURED_STEP = 2
 def summarize(history: AllocationHistory, step: int = MEASURED_STEP) -> dict[str, Any]:
     """Return phases, timeline and largest tensors of a step.
 
-    Every figure is in bytes; the components of a phase sum to its ``allocated``.
+    Every figure is in bytes; the components of a phase sum to its ``allocated``. Loading is its end, but for a program
+    whose peak is before that.
     """
     all_spans = phase_spans(history)
     spans = [span for span in all_spans if span.step == step]
     loading_end = next(span.start for span in all_spans if span.step > 0)
     present = {record.component for record in history.records}
     allocated = dict.fromkeys((*COMPONENTS, *(each for each in REHEARSED if each in present)), 0)
-    for event in history.events[:loading_end]:
-        _apply_event(allocated, history.records, event)
-    phases: dict[str, dict[str, Any]] = {
-        "loading": {"allocated": sum(allocated.values()), "components": dict(allocated)}
-    }
+    total = most = most_at = 0
+    for index, event in enumerate(history.events[:loading_end]):
+        total += _apply_event(allocated, history.records, event)
+        if total > most:
+            most, most_at = total, index
+    phases: dict[str, dict[str, Any]] = {"loading": {"allocated": total, "components": dict(allocated)}}
     for event in history.events[loading_end : spans[0].start]:
         _apply_event(allocated, history.records, event)
     points, peak_event = _measure_phases(history, spans, allocated, phases)
+    if most > max(phase["allocated"] for phase in phases.values()):
+        peak_event = most_at
+        parts = dict.fromkeys(allocated, 0)
+        for event in history.events[: most_at + 1]:
+            _apply_event(parts, history.records, event)
+        parts["weights"] += parts["temporary"]  # those that are gone before a step have no other name
+        parts["temporary"] = 0
+        phases["loading"] = {"allocated": most, "components": parts}
     return {
         "phases": phases,
         "peak_tensors": [_described(record) for record in _held_at(history, peak_event)[:MAX_PEAK_TENSORS]],

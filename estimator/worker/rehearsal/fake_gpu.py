@@ -201,10 +201,13 @@ class FakeGpus(StorageTracker):
             with as_fake_tensors((args, kwargs)):
                 return self.__torch_dispatch__(func, (FakeTensor,), args, kwargs)
         kwargs = kwargs or {}
-        if torch.is_inference_mode_enabled() and _is_composite(func):
-            if FakeTensor in types or any(isinstance(each, torch.device) for each in args):
-                with self:  # inference mode does not take apart what consists of other operations
-                    return func.decompose(*args, **kwargs)
+        if (
+            torch.is_inference_mode_enabled()
+            and _is_composite(func)
+            and (FakeTensor in types or any(isinstance(each, torch.device) for each in args))
+        ):
+            with self:  # inference mode does not take apart what consists of other operations
+                return func.decompose(*args, **kwargs)
         device = kwargs.get("device")
         is_placed = device is not None and (device.type == "cuda" or self._is_bucket(func, kwargs))
         if not is_placed and FakeTensor not in types:

@@ -443,7 +443,7 @@ class Rehearsal:
 
 
 def _peak(summary: dict[str, Any]) -> int:
-    return max(int(phase["allocated"]) for phase in summary["phases"].values())
+    return max(int(phase["allocated"]) for name, phase in summary["phases"].items() if name != "loading")
 
 
 def _is_end_of_epoch(error: BaseException | None) -> bool:

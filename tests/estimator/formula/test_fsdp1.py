@@ -115,3 +115,27 @@ def test_a_class_to_wrap_that_is_not_known_is_a_warning() -> None:
     for name, warned in (("LlamaDecoderLayer", False), ("Zebra", True)):
         warnings = budget({"fsdp_wrap_classes": [name]}).warnings
         assert any(f"the contents of {name} are" in warning for warning in warnings) == warned
+
+
+def test_a_quantized_model_is_whole_on_each_gpu_before_it_is_sharded() -> None:
+    """transformers 4.57 puts each weight on the host once it is quantized, 5 does not."""
+    now, before = (
+        budget(
+            {"data_shard": 8},
+            model={"id": "llama-3.1-70b"},
+            training={"activation_checkpointing": "full"},
+            lora={"rank": 8, "targets": "all-linear", "quantization": "nf4"},
+            software={"transformers": version},
+        )
+        for version in ("5.23", "4.57")
+    )
+    embedding_and_head = 2 * 128_256 * 8192
+    whole = 0.5 * (70_553_706_496 - embedding_and_head) + 2 * embedding_and_head
+    assert 1.15 * whole > now.phases[0].components.weights > whole
+    assert 0.25 * whole > before.phases[0].components.weights > whole / 8
+    assert now.peak.phase == "loading"
+    assert before.peak.phase == "backward"
+    assert now.peak.reserved_bytes > now.peak.allocated_bytes == now.phases[0].allocated_bytes
+    assert now.peak.device_bytes - now.peak.reserved_bytes == before.peak.device_bytes - before.peak.reserved_bytes
+    told = ["whole quantized model on its GPU" in " ".join(each.warnings) for each in (now, before)]
+    assert told == [True, False]

@@ -110,8 +110,13 @@ def count(ask_worker: Callable[[dict[str, Any]], dict[str, Any]]) -> Count:
 
 def same(shape: Inventory, exact: Inventory) -> bool:
     """Return True if both have the same parameters, whatever else the built model states."""
-    groups = tuple(dataclasses.replace(group, quantized=None) for group in exact.groups)
-    return dataclasses.replace(exact, groups=groups, buffers=(), source=shape.source) == shape
+    of_shape, groups = (
+        tuple(dataclasses.replace(group, quantized=None) for group in each.groups) for each in (shape, exact)
+    )
+    same_rest = dataclasses.replace(exact, groups=(), buffers=(), source=shape.source) == dataclasses.replace(
+        shape, groups=()
+    )
+    return same_rest and groups == of_shape
 
 
 @pytest.mark.parametrize("model", quick_every(3, built_in_models()), ids=lambda model: model.label)
@@ -169,6 +174,13 @@ def test_missing_config_fields_have_transformers_defaults(family: str, count: Co
     task = FAMILIES[family].tasks[0]
 
     assert same(count_parameters(read_architecture(config, task)), count(config, task))
+
+
+def test_t5_keeps_the_last_layer_of_its_mlp_unquantized(count: Count) -> None:
+    config = {"model_type": "t5", **T5}
+    for counted in (count_parameters(read_architecture(config, "seq2seq-lm")), count(config, "seq2seq-lm")):
+        kept = {each.name for each in counted.groups if each.linear and each.quantized is False}
+        assert {name.rpartition(".layer.")[2] for name in kept if "block" in name} == {"*.DenseReluDense.wo.weight"}
 
 
 @pytest.mark.parametrize(

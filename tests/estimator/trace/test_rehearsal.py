@@ -924,6 +924,29 @@ for _ in range(3):
     assert not phases["optimizer step"].components["activations"]
 
 
+def test_what_is_held_while_loading_only_may_be_the_peak(program) -> None:
+    text = """
+import torch
+whole = torch.nn.Linear(8192, 8192).cuda()
+net = torch.nn.Linear(64, 64)
+with torch.no_grad():
+    net.weight.copy_(whole.weight[:64, :64])
+net.cuda()
+{}
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    net(torch.randn(8, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    freed, kept = (rehearse([sys.executable, program(text.format(line))]).budget for line in ("del whole", ""))
+    assert freed.peak.phase == "loading"
+    assert freed.peak.components.weights >= 8192 * 8192 * 4
+    assert freed.peak.reserved_bytes >= freed.peak.allocated_bytes >= 8192 * 8192 * 4
+    assert kept.peak.phase != "loading"
+    assert freed.phase("backward").components.total_bytes < freed.phase("loading").components.total_bytes
+
+
 def test_a_weight_may_be_larger_than_the_memory_of_the_host(program) -> None:
     text = """
 import torch
