@@ -1,4 +1,4 @@
-"""Finds the program behind ``uv run``, ``srun``, ``mpirun`` and variables, and what they give its rank 0."""
+"""Finds the program behind ``uv run``, ``conda run``, ``srun`` and ``mpirun``, and what they give its rank 0."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _PROJECTS = ("uv", "poetry", "pdm", "rye")
 """Tools whose ``run`` takes the Python of the project's own environment."""
+_CONDA = ("conda", "mamba", "micromamba")
 _MPI = ("mpirun", "mpiexec", "orterun")
 
 
@@ -38,9 +39,12 @@ def without_wrappers(
             del words[0]
         elif _is_assignment(words[0]):
             given.update([_assigned(words.pop(0))])
-        elif name in _PROJECTS and words[1:2] == ["run"]:
-            given.update(_project(environ, Path(folder or "").absolute()))
-            words = ["python", *words[2:]] if words[2:3] == ["-m"] else words[_program(words, 2) :]
+        elif name in (*_PROJECTS, *_CONDA, "pixi") and words[1:2] == ["run"]:
+            at = 2 if words[2:3] == ["-m"] else _program(words, 2)
+            options, here = _options(words[2:at]), Path(folder or "").absolute()
+            find = _of_conda if name in _CONDA else _of_pixi if name == "pixi" else _of_project
+            given.update(_activated(find(options, environ, here), environ))
+            words = ["python", *words[at:]] if words[at : at + 1] == ["-m"] else words[at:]
         elif name == "srun" or name in _MPI:
             at = _program(words, 1)
             before = words[1:at]
@@ -124,11 +128,43 @@ def _mpi(options: Mapping[str, str], _environ: Mapping[str, str]) -> tuple[dict[
     }, each
 
 
-def _project(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the variables that activate a project's own environment, as ``uv run`` does; empty: it has none."""
-    for each in (folder, *folder.parents):
-        found = each / environ.get("UV_PROJECT_ENVIRONMENT", ".venv")
-        if (found / "bin").is_dir():
-            path = environ.get("PATH", os.defpath)
-            return {"PATH": f"{found / 'bin'}{os.pathsep}{path}", "VIRTUAL_ENV": str(found)}
-    return {}
+def _activated(prefix: Path | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that activate an environment of Python, as ``uv run`` does; empty: there is none."""
+    if prefix is None:
+        return {}
+    variable = "CONDA_PREFIX" if (prefix / "conda-meta").is_dir() else "VIRTUAL_ENV"
+    return {"PATH": f"{prefix / 'bin'}{os.pathsep}{environ.get('PATH', os.defpath)}", variable: str(prefix)}
+
+
+def _of_project(_options: Mapping[str, str], environ: Mapping[str, str], folder: Path) -> Path | None:
+    return _above(folder, environ.get("UV_PROJECT_ENVIRONMENT", ".venv"))
+
+
+def _of_pixi(options: Mapping[str, str], _environ: Mapping[str, str], folder: Path) -> Path | None:
+    start = folder / options.get("manifest_path", options.get("m", ""))
+    return _above(start, f".pixi/envs/{options.get('environment', options.get('e', 'default'))}")
+
+
+def _above(folder: Path, path: str) -> Path | None:
+    """Return an environment in a folder or one that it is in."""
+    return next((each / path for each in (folder, *folder.parents) if (each / path / "bin").is_dir()), None)
+
+
+def _of_conda(options: Mapping[str, str], environ: Mapping[str, str], folder: Path) -> Path | None:
+    """Return the environment that ``conda run`` takes (conda's manual, managing environments)."""
+    prefix, name = options.get("prefix", options.get("p")), options.get("name", options.get("n"))
+    if prefix is not None:
+        return folder / prefix
+    if name is None:
+        return Path(environ["CONDA_PREFIX"]) if "CONDA_PREFIX" in environ else None
+    roots = [Path(environ[each]) for each in ("MAMBA_ROOT_PREFIX", "CONDA_ROOT") if each in environ]
+    roots += [Path(environ[each]).parent.parent for each in ("CONDA_EXE", "MAMBA_EXE") if each in environ]
+    homes = [*environ.get("CONDA_ENVS_PATH", "").split(os.pathsep), *(str(each / "envs") for each in roots)]
+    listed = Path(environ.get("HOME", "/"), ".conda", "environments.txt")
+    known = listed.read_text(encoding="utf-8").split() if listed.is_file() else []
+    found = [Path(each, name) for each in homes if each] + [Path(each) for each in known if Path(each).name == name]
+    found = roots if name == "base" else found
+    for each in found:
+        if (each / "bin").is_dir():
+            return each
+    raise InputError(f"no environment {name} of conda's is found: write its folder with -p instead of -n {name}")

@@ -168,9 +168,7 @@ _ENTRIES: dict[tuple[Any, ...], Any] = {}
 
 def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation on fake tensors, whose mode is active, below a dispatch mode."""
-    kind = _KINDS.get(func)
-    if kind is None:
-        kind = _KINDS[func] = _kind(func)
+    kind = _kind_of(func)
     if kind == _UNKNOWN or (kind == _VIEW and torch.is_inference_mode_enabled()):  # whose views follow their sources
         return func(*args, **kwargs)
     if kind == _UNTOUCHED:
@@ -201,6 +199,18 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 _SELF, _NOTHING = object(), object()
+
+
+def shares_storage(func: Any) -> bool:
+    """Return True for an operation whose results are views of its first argument, or that argument, written into."""
+    return _kind_of(func) in (_VIEW, _WRITTEN)
+
+
+def _kind_of(func: Any) -> int:
+    kind = _KINDS.get(func)
+    if kind is None:
+        kind = _KINDS[func] = _kind(func)
+    return kind
 
 
 def _kind(func: Any) -> int:

@@ -25,11 +25,11 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSettings, CachingAllocator, OutOfMemoryError
 from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Convolutions
-from ..memory.tracker import StorageTracker, allocator_events, parts_of, storage_of
+from ..memory.tracker import StorageTracker, allocator_events, parts_of, shares_storage, storage_of
 from ..replaced import replaced
 from .bounds import bounds_of_result, is_bounded, most_true, number_of_values
 from .custom_kernels import python_of
@@ -270,7 +270,7 @@ class FakeGpus(StorageTracker):
             return self._by_python(func, kernel, args, kwargs)
         bounds = bounds_of_result(func, args, kwargs, self.bounds_of)
         try:
-            result = super().__torch_dispatch__(func, types, args, kwargs)
+            result = self._shaped(func, types, args, kwargs)
         except (fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException):
             return self._largest(func, args)
         if is_sparse(result):
@@ -290,6 +290,27 @@ class FakeGpus(StorageTracker):
         if func in _COMPARE and result.constant is None and args[0].is_floating_point() and args[1] > 0:
             result.assumed = _COMPARE[func](self._plausible, args[1])
         return result
+
+    def _shaped(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation; of known values, views and what is written are no new tensors, as FakeTensorMode has it."""
+        known = dict.fromkeys(_tensors((*args, *kwargs.values()))) if shares_storage(func) else {}
+        if not known or func in _UNINITIALIZED or any(each.constant is None for each in known):
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        known = {each: each.constant for each in known}
+        for each in known:
+            each.constant = None
+        try:
+            made = super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            for each, values in known.items():
+                each.constant = values
+        args, kwargs = tree_map_only(FakeTensor, lambda each: each.constant, (args, kwargs))
+        with torch._C._DisableTorchDispatch():
+            values = func(*args, **kwargs)
+        for each, value in zip(tree_leaves(made), tree_leaves(values)):  # noqa: B905 - not in Python 3.9
+            if each is not None and each not in known and each.numel() <= _most_known(each.dtype):
+                self.know(each, value)
+        return made
 
     def _by_python(self, func: Any, function: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator's own code, whose operations are seen like the program's."""
@@ -546,12 +567,31 @@ class FakeGpus(StorageTracker):
             )
             raise torch.OutOfMemoryError(message) from None
 
-    def start_again(self) -> None:
-        """Let the peak and the steps so far not count: they were tries, which ended for want of memory."""
-        for phase in self.history.phases:
+    def start_again(self, step: int) -> Callable[[], None]:
+        """Let the peak and the steps so far not count: they were tries, which ended for want of memory.
+
+        Args:
+            step: number of the step in which that was.
+
+        Returns:
+            A function that lets the steps before it count after all: the program has only left out a batch.
+        """
+        phases = [(each, each.step, each.name) for each in self.history.phases]
+        refused = next((each.start for each, number, _ in phases if number == step), len(self.reserved))
+        reserved, counted_from = self.reserved, self._counted_from
+        for phase, _, _ in phases:
             phase.step, phase.name = 0, "loading"
-        self.reserved = array("q", bytes(8 * len(self.reserved)))
+        self.reserved = array("q", bytes(8 * len(reserved)))
         self._counted_from = len(self.history.events)
+
+        def go_on() -> None:
+            for phase, number, name in phases:
+                if phase.start < refused:
+                    phase.step, phase.name = number, name
+            self.reserved[:refused] = reserved[:refused]
+            self._counted_from = counted_from
+
+        return go_on
 
     def _free(self, key: int) -> None:
         record = self._live[key]

@@ -72,6 +72,8 @@ class Rehearsal:
         self.gpus.refused = self._start_again
         self._refused: list[tuple[int, str]] = []
         """Bytes that were needed where an allocation was refused, and the line."""
+        self._left_out: tuple[Any, Callable[[], None]] | None = None
+        """The steps before an allocation was refused, by optimizer, and what lets them count."""
         self._steps: dict[Any, int] = {}
         self._names: dict[int, str] = {}
         self._highest_step = 0
@@ -201,10 +203,11 @@ class Rehearsal:
             self.gpus.refused = None
         self._refused.append((needed, program_line()))
         if not self._after.has_begun:
+            go_on = self.gpus.start_again(self._step)
+            self._left_out = self._left_out or (weakref.WeakKeyDictionary(self._steps), go_on)
             self._steps.clear()
             self._step = self._highest_step = 0
             self._after.start_again()
-            self.gpus.start_again()
             self._begin("loading")
 
     def _refusals(self) -> Iterator[str]:
@@ -326,6 +329,11 @@ class Rehearsal:
         for parameter, state in optimizer.state.items():
             made = [leaf for leaf in tree_leaves(state) if isinstance(getattr(leaf, "_local_tensor", leaf), FakeTensor)]
             self.gpus.label(made, "optimizer", [self._names.get(id(parameter), "")] * len(made))
+        if self._left_out is not None:
+            (before, go_on), self._left_out = self._left_out, None
+            if optimizer in before:
+                go_on()
+                self._steps = dict(before)
         if not self._after.has_begun:
             self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         self._tell_models_apart()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import runpy
 import sys
 from importlib import import_module
@@ -78,10 +79,15 @@ def _launch_with_deepspeed(words: Sequence[str], gpus: FakeGpus) -> None:
     """Start rank 0 of the launcher ``deepspeed``, as ``launcher/launch.py`` does on each node (0.19)."""
     runner = import_module(_DEEPSPEED)
     args = runner.parse_args(list(words))
-    named = [each for each in args.include.partition("@")[0].partition(":")[2].split(",") if each]
-    ranks = args.num_gpus if args.num_gpus > 0 else len(named) or gpus.count
-    gpus.count = max(gpus.count, ranks)
-    os.environ.update(_environment_of_rank_0(ranks, max(1, args.num_nodes)))
+    named = [int(each) for each in re.findall(r"[:,](\d+)", f"{args.include}{args.exclude}")]
+    pool = runner.fetch_hostfile(args.hostfile) or {"localhost": max([gpus.count, *(each + 1 for each in named)])}
+    nodes = list(map(len, runner.parse_inclusion_exclusion(pool, args.include, args.exclude).values()))
+    if args.num_nodes > 0:
+        nodes = nodes[: args.num_nodes] if len(nodes) > 1 else nodes * args.num_nodes
+    if args.num_gpus > 0:
+        nodes = [args.num_gpus] * len(nodes)
+    gpus.count = max(gpus.count, nodes[0])
+    os.environ.update(_environment_of_rank_0(nodes[0], len(nodes)), WORLD_SIZE=str(sum(nodes)))
     own = [] if args.no_local_rank else ["--local_rank=0"]
     _start_rank([*["-m"] * args.module, args.user_script, *own, *args.user_args], gpus)
 

@@ -636,6 +636,8 @@ def test_zero_holds_its_shards(program, stage: int, offload: bool) -> None:
             ("--num_gpus 4", 4, ["--local_rank=0", "x"]),
             ("--include localhost:1,3 --no_local_rank", 2, ["x"]),
             ("--num_nodes 2 --num_gpus 4", 8, ["--local_rank=0", "x"]),
+            ("--exclude localhost:0@b:1,2 --hostfile hosts", 5, ["--local_rank=0", "x"]),
+            ("--hostfile hosts", 8, ["--local_rank=0", "x"]),
         ],
     ),
 )
@@ -649,12 +651,20 @@ def parse_args(args):
     parser = argparse.ArgumentParser()
     for name in ("num_gpus", "num_nodes"):
         parser.add_argument("--" + name, type=int, default=-1)
-    parser.add_argument("--include", default="")
+    for name in ("include", "exclude", "hostfile"):
+        parser.add_argument("--" + name, default="")
     for name in ("module", "no_local_rank"):
         parser.add_argument("--" + name, action="store_true")
     parser.add_argument("user_script")
     parser.add_argument("user_args", nargs=argparse.REMAINDER)
     return parser.parse_args(args)
+def fetch_hostfile(path):
+    return {"localhost": 4, "b": 4} if path else None
+def parse_inclusion_exclusion(pool, include, exclude):
+    named = [each.partition(":")[::2] for each in (include + exclude).split("@") if each]
+    slots = {host: set(map(int, numbers.split(","))) for host, numbers in named}
+    every = {host: set(range(count)) for host, count in pool.items()}
+    return slots if include else {host: numbers - slots.get(host, set()) for host, numbers in every.items()}
 """
     program(text, "deepspeed/launcher/runner.py")
     name = program(f"""
@@ -742,8 +752,41 @@ def test_the_python_of_a_project_or_launcher_runs_the_program(tmp_path: Path, mo
         (".venv/bin/torchrun train.py", "python3"),
         ("uv run --no-sync torchrun train.py", "python3"),
         (f"{folder}/accelerate launch train.py", "python"),
+        (f"conda run -p {tmp_path / '.venv'} --no-capture-output python train.py", "python"),
+        ("mamba run -p .venv torchrun train.py", "python3"),
     ):
         assert python_command(line.split(), dict(os.environ))[0] == folder / python
+
+
+def test_environments_of_conda_and_pixi_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environments = {
+        "conda run -n own python": "conda/envs/own",
+        "conda run --name=base python": "conda",
+        "conda run -n elsewhere python": "other/elsewhere",
+        "conda run python": "active",
+        "pixi run python": ".pixi/envs/default",
+        "pixi run -e cuda python": ".pixi/envs/cuda",
+    }
+    for each in environments.values():
+        python = tmp_path / each / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.touch(0o755)
+    (tmp_path / ".conda").mkdir()
+    (tmp_path / ".conda/environments.txt").write_text(f"{tmp_path}/other/elsewhere\n")
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside/train.py").touch()
+    monkeypatch.chdir(tmp_path / "inside")
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "CONDA_EXE": f"{tmp_path}/conda/bin/conda",
+        "CONDA_PREFIX": f"{tmp_path}/active",
+    }
+    for line, folder in environments.items():
+        python, words, _ = python_command([*line.split(), "train.py"], environ)
+        assert (python, words) == (tmp_path / folder / "bin" / "python", ["train.py"])
+    with pytest.raises(InputError, match="no environment gone of conda's is found"):
+        python_command(["conda", "run", "-n", "gone", "python", "train.py"], environ)
 
 
 RANKS = """
@@ -1565,15 +1608,37 @@ for _ in range(3):
 """
 
 
+VIEWED = """
+import sys, torch
+dev = sys.argv[1]
+net = torch.nn.Linear(4, 4).to(dev)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    ids = torch.ones(1024, 64, dtype=torch.int64).to(dev)
+    flat = ids.reshape(-1, 4)
+    ids[0] = 0
+    ids[1].add_(5)
+    flat[-1].fill_(9)
+    assert ids[0].sum().item() == 0 and ids[1, 0].item() == 6 and ids[-1, -4:].tolist() == [9] * 4
+    ids.chunk(2)[0].mul_(2)
+    part = ids.t()[3:5]
+    part.zero_()
+    assert flat[16, 0].item() == 12 and ids[5, 3].item() == 0 and ids[5, 5].item() == 2
+    net(ids[:, :4].float()).sum().backward()
+    optimizer.step()
+"""
+
+
 @pytest.mark.parametrize(
     "text",
-    [MOVED_DATA, SCRIPTED, LISTED, ALIGNED, INFERRED],
+    [MOVED_DATA, SCRIPTED, LISTED, ALIGNED, INFERRED, VIEWED],
     ids=[
         "data that is set to what is on a GPU",
         "TorchScript",
         "a list of tensors",
         "a loss over alignments",
         "inference mode, and a backward pass through another",
+        "views of known values",
     ],
 )
 def test_less_usual_code_takes_what_it_takes_on_the_cpu(program, text: str) -> None:

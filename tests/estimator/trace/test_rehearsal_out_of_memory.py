@@ -153,3 +153,27 @@ def test_lightnings_search_ends_where_it_would(program, mode: str) -> None:
     found = rehearse([sys.executable, program(LIGHTNING.format(mode))], gpu=find_gpu("rtx-4090"))
     assert 12 << 30 < found.allocated_bytes < 24 << 30
     assert "refused" in found.warnings[0]
+
+
+SKIPS = """
+import sys, torch, torch.nn as nn
+net = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for size in {}:
+    try:
+        net(torch.randn(size, 1024, device="cuda")).square().mean().backward()
+        optimizer.step()
+    except torch.OutOfMemoryError:
+        pass
+    optimizer.zero_grad()
+"""
+
+
+def test_a_program_that_leaves_out_batches_keeps_what_it_took_before(program) -> None:
+    large, small = FITS // 8, 64
+    skips = program(SKIPS.format([large, FITS, FITS, small, small]))
+    found = rehearse([sys.executable, skips], gpu=find_gpu("rtx-4090"))
+    assert [each.steps for each in found.answer.steps] == [3]
+    assert "refused 2 allocations" in found.warnings[0]
+    right = rehearse([sys.executable, program(SKIPS.format([large, small, small]))], gpu=find_gpu("rtx-4090"))
+    assert found.allocated_bytes == right.allocated_bytes
