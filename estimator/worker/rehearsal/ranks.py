@@ -20,10 +20,12 @@ import torch
 
 from ..replaced import replaced
 from .fake_gpu import program_line
+from .imports import after_import
 from .sharding import labels_of_fsdp1, labels_of_fsdp2, streams_of_fsdp1
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from types import ModuleType
 
     from .fake_gpu import FakeGpus
 
@@ -169,6 +171,41 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         kwargs.pop("backend_options", None)
         return make_group(group_size, group_rank, ranks, "fake", store, *args, **kwargs)
 
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    after_import("torch.distributed.pipelining.stage", _change_stages)
+    from_rank_to_rank = list(_from_rank_to_rank(gpus))
+    yield elastic_launch, "__call__", launched
+    for module in (multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+        yield module, "start_processes", start_processes
+    yield c10d, "rendezvous", rendezvous
+    yield c10d, "_new_process_group_helper", group
+    yield device_mesh, "init_process_group", opened
+    for module in (dist, c10d):
+        yield module, "init_process_group", opened
+        yield module, "broadcast_object_list", nothing
+        for name, stand_in in from_rank_to_rank:
+            yield module, name, stand_in
+        yield module, "monitored_barrier", nothing
+    yield from _replicas(gpus)
+    yield from _shards(gpus)
+
+
+class _Sent:
+    """Work of a send, which keeps what is sent as long as the program keeps it (``ProcessGroupNCCL``, ``outputs_``)."""
+
+    def __init__(self, work: Any, tensor: Any) -> None:
+        self._work, self._tensor = work, tensor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+
+def _from_rank_to_rank(gpus: FakeGpus) -> Iterator[tuple[str, Any]]:
+    """Yield stand-ins for objects, and tensors, that one rank sends to others."""
+    from torch.distributed import distributed_c10d as c10d
+
     def all_gather_object(object_list: list[Any] | None, obj: Any, *_: Any, **__: Any) -> None:
         if object_list is not None:
             object_list[:] = [obj] * len(object_list)
@@ -184,24 +221,44 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     ) -> None:
         scatter_object_output_list[0] = scatter_object_input_list[0] if scatter_object_input_list else None
 
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
+    sent: list[Any] = []
+    send = c10d.isend
 
-    yield elastic_launch, "__call__", launched
-    for module in (multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
-        yield module, "start_processes", start_processes
-    yield c10d, "rendezvous", rendezvous
-    yield c10d, "_new_process_group_helper", group
-    yield device_mesh, "init_process_group", opened
-    for module in (dist, c10d):
-        yield module, "init_process_group", opened
-        yield module, "all_gather_object", all_gather_object
-        yield module, "gather_object", gather_object
-        yield module, "scatter_object_list", scatter_object_list
-        yield module, "broadcast_object_list", nothing
-        yield module, "monitored_barrier", nothing
-    yield from _replicas(gpus)
-    yield from _shards(gpus)
+    def send_object_list(object_list: list[Any], *_: Any, **__: Any) -> None:
+        sent[:] = object_list
+
+    def recv_object_list(object_list: list[Any], *_: Any, **__: Any) -> int:
+        sentence = f"{program_line()} receives from another rank what only that knows: what this one sent is assumed"
+        gpus.doubts.add(sentence, "sizes")
+        object_list[:] = sent or object_list
+        return 0
+
+    def isend(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        work = send(tensor, *args, **kwargs)
+        return None if work is None else _Sent(work, tensor)
+
+    yield "all_gather_object", all_gather_object
+    yield "gather_object", gather_object
+    yield "scatter_object_list", scatter_object_list
+    yield "send_object_list", send_object_list
+    yield "recv_object_list", recv_object_list
+    yield "isend", isend
+
+
+def _change_stages(module: ModuleType) -> None:
+    """Let a stage of a pipeline know the gradients of its outputs, which the next rank tells it (torch 2.13)."""
+    receive = getattr(module._PipelineStageBase, "_recv_meta", None) or getattr(
+        module.PipelineStage, "_recv_meta", None
+    )
+    if receive is None:
+        return
+
+    def recv_meta(self: Any, src_stage: int) -> Any:
+        if src_stage < self.stage_index:
+            return receive(self, src_stage)
+        return module._StageBackwardMeta(module._derive_grad_metas(self._stage_meta.outputs))
+
+    module.PipelineStage._recv_meta = recv_meta
 
 
 def _replicas(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:

@@ -580,6 +580,42 @@ def test_fsdp1_takes_what_two_real_ranks_take(program, line: str) -> None:
     assert not found.warnings
 
 
+PIPELINE = """
+import os, sys, torch, torch.nn as nn, torch.distributed as dist
+from torch.distributed import pipelining
+dev, kind = sys.argv[1:]
+rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("nccl" if dev == "cuda" else "gloo")
+many = 2 if "Interleaved" in kind else 1
+stages = []
+for at in range(many):
+    layers = (nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)) for _ in range(2))
+    stages.append(pipelining.PipelineStage(nn.Sequential(*layers).to(dev), rank + ranks * at, ranks * many,
+                                           torch.device(dev)))
+kind = getattr(pipelining, kind)
+schedule = kind(stages if many > 1 else stages[0], n_microbatches=4, loss_fn=nn.functional.mse_loss)
+optimizer = torch.optim.SGD([each for stage in stages for each in stage.submod.parameters()], 0.1)
+for _ in range(3):
+    x = torch.randn(2048, 256, device=dev)
+    if rank:
+        schedule.step(target=x)
+    else:
+        schedule.step(x)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("kind", quick_every(2, ["ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B"], start=0))
+def test_a_stage_of_a_pipeline_takes_what_the_first_of_two_real_ranks_takes(program, kind: str) -> None:
+    pytest.importorskip("torch.distributed.pipelining")
+    name = program(PIPELINE)
+    found = rehearse(["torchrun", "--nproc-per-node=2", name, "cuda", kind], python=sys.executable)
+    expected = real_peak(name, kind, ranks=2)
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(expected, rel=0.01)
+    assert found.allocated_bytes > 16 * 2**20  # activations, of which the weights are a tenth
+
+
 def test_fsdp1_keeps_offloaded_shards_on_the_host(program) -> None:
     line = f"torchrun --nproc-per-node=2 {program(FLAT)} cuda FULL_SHARD offload"
     found = rehearse(line.split(), python=sys.executable)
