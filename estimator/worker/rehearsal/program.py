@@ -30,6 +30,7 @@ from .libraries import build_without_weights
 from .missing_data import MissingData
 from .quantized import elements, keep_libraries_python, tensors_behind
 from .ranks import parallel_of
+from .sharding import whole_sizes
 from .stand_ins import Card, cuda_without_gpu
 from .uploads import keep_here
 
@@ -267,6 +268,7 @@ class Rehearsal:
         named = [(name, each) for name, each in module.named_parameters() if not is_lazy(each)]
         self._names.update((id(each), name) for name, each in named)
         self._sizes.update((id(each), elements(each)) for _, each in named)
+        self._sizes.update((id(each), size) for each, size in whole_sizes(module))
         self.gpus.label((each for _, each in named), "weights", (name for name, _ in named))
         for name, each in named:
             behind = list(tensors_behind(each))
@@ -294,6 +296,11 @@ class Rehearsal:
         elif self._awaits_forward or self._phase in ("evaluation", "saving"):
             self._begin("forward")
 
+    def _in_partitions(self) -> dict[int, int]:
+        """Return the elements of trained parameters whose optimizer has the partitions of DeepSpeed's ZeRO."""
+        parameters = (each for module in self._called for each in module.parameters())
+        return {id(each): elements(each) for each in parameters if each.requires_grad and _is_zero(each)}
+
     def _optimized(self) -> list[Any]:
         """Return the parameters that the optimizers have."""
         return [each for one in self._optimizers for group in one.param_groups for each in group["params"]]
@@ -320,7 +327,8 @@ class Rehearsal:
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._begin_steps()
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        self._trained.update((id(each), elements(each)) for each in parameters if each.requires_grad)
+        trained = [each for each in parameters if each.requires_grad]
+        self._trained.update((id(each), self._sizes.get(id(each)) or elements(each)) for each in trained)
         self.gpus.label((each.grad for each in parameters if each.grad is not None), "gradients")
         self.gpus.label(parameters, "weights")  # ZeRO's master weights are in no module
         self._begin("optimizer step")
@@ -375,7 +383,7 @@ class Rehearsal:
             if any(each.requires_grad and (id(each) in trained or _is_zero(each)) for each in parameters):
                 behind = (tensor for each in parameters for tensor in tensors_behind(each))
                 own += [*parameters, *module.buffers(), *behind]
-        self._own_sizes = {id(each): elements(each) for each in own if id(each) in self._sizes}
+        self._own_sizes = {id(each): self._sizes[id(each)] for each in own if id(each) in self._sizes}
         self.gpus.keep_component("weights", own, "other_models")
         self.gpus.count_copies_of_weights()
 
@@ -412,7 +420,7 @@ class Rehearsal:
                 {"optimizer": type(optimizer).__name__, "steps": count} for optimizer, count in self._steps.items()
             ],
             "parameters": sum((self._own_sizes or self._sizes).values()),
-            "trained": sum(self._trained.values()),
+            "trained": sum((self._in_partitions() or self._trained).values()),
             "doubts": [*self._refusals(), *gpus.doubts.sentences],
             "doubt_kinds": sorted(gpus.doubts.kinds),
             "seconds": time.monotonic() - self._start,

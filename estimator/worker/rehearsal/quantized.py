@@ -59,7 +59,11 @@ def subclasses() -> Iterator[tuple[Any, str, Any]]:
 
 
 def elements(parameter: Any) -> int:
-    """Return the elements of the weight that a parameter stores, packed or not."""
+    """Return the elements of the weight that a parameter stores, packed or not, or of which it holds a shard."""
+    if hasattr(parameter, "ds_numel"):  # DeepSpeed's ZeRO 3
+        return int(parameter.ds_numel)
+    if hasattr(parameter, "_unpadded_unsharded_size"):  # FSDP1
+        return int(parameter._unpadded_unsharded_size.numel())
     shape = getattr(getattr(parameter, "quant_state", None), "shape", None)
     return math.prod(shape) if shape is not None else int(parameter.numel())
 

@@ -43,6 +43,14 @@ def _unsharded_gradients(group: Any) -> Iterator[Any]:
             yield whole.grad
 
 
+def whole_sizes(module: Any) -> Iterator[tuple[Any, int]]:
+    """Yield the original parameters that FSDP1 has sharded, with the elements of the whole."""
+    for each in module.modules():
+        flat = getattr(getattr(each, "_handle", None), "flat_param", None)
+        if flat is not None and flat._params is not None:
+            yield from ((parameter, shape.numel()) for parameter, shape in zip(flat._params, flat._shapes))  # noqa: B905
+
+
 # FSDP1's tensors under the tracker: gathered parameters and unsharded gradients as communication.
 
 

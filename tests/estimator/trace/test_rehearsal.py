@@ -563,6 +563,9 @@ for _ in range(3):
 """
 
 
+FLAT_COUNT = 5 * (2 * 256 * 1024 + 256) + 256 * 32 + 32
+
+
 @pytest.mark.parametrize(
     "line",
     quick_every(
@@ -577,6 +580,7 @@ def test_fsdp1_takes_what_two_real_ranks_take(program, line: str) -> None:
     found = rehearse(["torchrun", "--nproc-per-node=2", name, "cuda", *words], python=sys.executable)
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name, *words, ranks=2), rel=0.01)
     assert found.budget.job.parallel == Parallel(strategy="fsdp1", data_shard=2)
+    assert found.answer.trained == found.answer.parameters == FLAT_COUNT
     assert not found.warnings
 
 
@@ -662,6 +666,7 @@ def test_zero_holds_its_shards(program, stage: int, offload: bool) -> None:
     assert (step.weights, step.gradients, step.optimizer) == (weights + shard, shard, 2 * shard)
     assert step.temporary - found.workspace_bytes <= 2 * count // 4 + 2 * 500_000 + 1024  # a partition, a bucket
     assert found.answer.world_size == 4
+    assert found.answer.trained == count
 
 
 @pytest.mark.parametrize(
