@@ -559,8 +559,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         Args:
             model: names its modules; None: each module that is called by no other one names its own.
         """
-        names: dict[Any, str] = {}
-        leaves: set[Any] = set()
+        names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # a program may delete its modules
+        leaves: weakref.WeakSet[Any] = weakref.WeakSet()
 
         def name_modules(root: Any) -> None:
             for name, module in root.named_modules():

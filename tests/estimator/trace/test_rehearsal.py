@@ -118,12 +118,31 @@ for step, (ids,) in enumerate(DataLoader(data, 8, pin_memory=True, num_workers=1
         optimizer.step()
         optimizer.zero_grad()
 """
+ENCODED = """
+import gc, sys, torch
+dev = sys.argv[1]
+encoder = torch.nn.Sequential(torch.nn.Linear(256, 4096), torch.nn.Linear(4096, 256)).to(dev)
+with torch.no_grad():
+    embedding = encoder(torch.ones(1, 256, device=dev))
+del encoder
+gc.collect()
+model = torch.nn.Linear(256, 512).to(dev)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(embedding.repeat(16384, 1)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+"""A text encoder that is deleted once the prompt is encoded."""
 
 
 @pytest.mark.parametrize(
     "text",
-    [GAN, UNET, LISTS.format("Adam"), LISTS.format("Adadelta"), LOSS],
-    ids=["gan", "unet", "lists of tensors on CUDA", "averaged lists", "a loss that keeps its elements"],
+    [GAN, UNET, LISTS.format("Adam"), LISTS.format("Adadelta"), LOSS, ENCODED],
+    ids=[
+        *("gan", "unet", "lists of tensors on CUDA", "averaged lists", "a loss that keeps its elements"),
+        "a module that is deleted",
+    ],
 )
 def test_what_is_allocated_is_what_the_same_program_takes_on_the_cpu(program, text: str) -> None:
     name = program(text)
