@@ -796,10 +796,11 @@ def summarize(history: AllocationHistory, step: int = MEASURED_STEP) -> dict[str
     present = {record.component for record in history.records}
     allocated = dict.fromkeys((*COMPONENTS, *(each for each in REHEARSED if each in present)), 0)
     total = most = most_at = 0
-    for index, event in enumerate(history.events[:loading_end]):
-        total += _apply_event(allocated, history.records, event)
-        if total > most:
-            most, most_at = total, index
+    for span in all_spans:
+        for index in range(span.start, min(span.end, loading_end)):
+            total += _apply_event(allocated, history.records, history.events[index])
+            if total > most and span.name == "loading":
+                most, most_at = total, index
     phases: dict[str, dict[str, Any]] = {"loading": {"allocated": total, "components": dict(allocated)}}
     for event in history.events[loading_end : spans[0].start]:
         _apply_event(allocated, history.records, event)

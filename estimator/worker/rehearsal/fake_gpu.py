@@ -580,7 +580,7 @@ class FakeGpus(StorageTracker):
         refused = next((each.start for each, number, _ in phases if number == step), len(self.reserved))
         reserved, counted_from = self.reserved, self._counted_from
         for phase, _, _ in phases:
-            phase.step, phase.name = 0, "loading"
+            phase.step, phase.name = 0, "tries"
         self.reserved = array("q", bytes(8 * len(reserved)))
         self._counted_from = len(self.history.events)
 
@@ -680,7 +680,7 @@ class FakeGpus(StorageTracker):
 
     def _is_told(self, tensor: Any) -> bool:
         """Return True unless a parameter is being initialized."""
-        return self._phase != "loading" or self._gpu_of(tensor) != HOST
+        return self._phase not in ("loading", "tries") or self._gpu_of(tensor) != HOST
 
     def _largest(self, func: Any, args: Any) -> Any:
         """Return what an operation gives at most where its values decide the shape."""

@@ -209,7 +209,7 @@ class Rehearsal:
             self._steps.clear()
             self._step = self._highest_step = 0
             self._after.start_again()
-            self._begin("loading")
+            self._begin("tries")
 
     def _refusals(self) -> Iterator[str]:
         """Yield what was refused, as a doubt."""
