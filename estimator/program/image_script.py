@@ -4,9 +4,10 @@ Sources: references/classification/train.py, references/segmentation/train.py an
 train.py of torchvision 0.29, and train.py of timm 1.0.31, with their defaults.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..common.errors import CannotTellError, InputError
 from ..job.job import Job
@@ -36,7 +37,7 @@ class LibraryModel:
     """A model that torchvision or timm builds by name."""
 
     name: str
-    """The name as its library takes it."""
+    """Name that its library takes."""
     module: str
     """Module that defines it: ``torchvision.models.resnet``, ``timm.models.vision_transformer``."""
     python: Path
@@ -47,11 +48,20 @@ class LibraryModel:
         """Its name."""
         return self.name
 
+    def loop(self, *, adapts: bool) -> str:  # noqa: ARG002 - no such model has adapters
+        """Return the script whose loop it is trained with, in words."""
+        return f"{self.module.partition('.')[0]}'s training script"
+
     @property
     def spec(self) -> ModelSpec:
         """The model of its job."""
         config = {"model_type": self.module.partition(".")[0], "torch_dtype": "float32"}
         return ModelSpec(id=self.name, task="image-classification", config=config)
+
+    @property
+    def usual(self) -> Mapping[str, Any]:
+        """Settings of its job where nothing states them, by dotted key."""
+        return {}
 
 
 def image_script(

@@ -1,11 +1,14 @@
 """Training scripts with a loop of their own, as the examples of torchvision, timm and diffusers have one."""
 
+import json
 from collections.abc import Collection, Iterator
+from typing import Any
 
 from ..common.errors import CannotTellError
 from ..job.job import Job
 from ..job.job_file.changes import job_differences
 from ..job.resolved_job import resolve_job
+from ..job.settings import Lora
 from ..model.checkpoint import job_of_model
 from ..model.find_config import ResolvedModel
 from .training_script import How, TrainerScript
@@ -21,6 +24,11 @@ _NOT_IN_SCRIPTS = ("model.", "name", "target", "software", "run", "unsure")
 """Beginnings of keys that say nothing of the loop."""
 
 
+def literal(value: Any) -> str:
+    """Return a number, a text or a list of them as it is written in Python."""
+    return repr(value) if isinstance(value, (bool, int, float)) else json.dumps(value)
+
+
 class LoopScript(TrainerScript):
     """A script whose loop is written out."""
 
@@ -28,7 +36,8 @@ class LoopScript(TrainerScript):
     """Further keys for which it has a place."""
 
     def __init__(self, job: Job, model: ResolvedModel, stated: Collection[str] | None, how: How) -> None:
-        given = job_differences(Job(model=job.model), job).keys()
+        usual = Job(model=job.model, lora=Lora() if job.lora is not None else None)
+        given = [*job_differences(usual, job), *(["lora"] if job.lora is not None else [])]
         others = [key for key in given if key not in _PLACES | self.places and not key.startswith(_NOT_IN_SCRIPTS)]
         if others or job.parallel.strategy not in ("none", "ddp"):
             key = others[0] if others else f"parallel.strategy = {job.parallel.strategy}"
@@ -52,14 +61,18 @@ class LoopScript(TrainerScript):
         rules = self._job.optimizer
         if not self._has_optimizer:
             return usual
-        if rules.torch_class is None:
-            raise CannotTellError(f"no program can be written for this job yet: torch has no class for {rules.name}")
-        module, _, name = rules.torch_class.partition(":")
+        if rules.torch_class is not None:
+            module, _, name = rules.torch_class.partition(":")
+            options = {**{key: value for key, value in rules.options.items() if value}, **rules.torch_options}
+        elif rules.class_names:
+            module, _, name = rules.class_names[0].rpartition(".")
+            options = {"lr": 1e-5, **(self._job.training.optimizer_options or {})}
+        else:
+            raise CannotTellError(f"no program can be written for this job yet: no library has {rules.name}")
         if module == "torch.optim":
             name = f"torch.optim.{name}"
         else:
             self._imports.add(f"{module}.{name}")
-        options = {**{key: value for key, value in rules.options.items() if value}, **rules.torch_options}
         return f"{name}({parameters}, {', '.join(f'{key}={value!r}' for key, value in options.items())})"
 
     def _device_lines(self) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Models whose input is not text alone, by name, and the sizes of what they are given."""
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,11 @@ class NamedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def spec(self) -> ModelSpec:
         """The model of its job."""
         return ModelSpec(id=self.id, config=self.config, task=self.task)
+
+    @property
+    def usual(self) -> Mapping[str, Any]:
+        """Settings of its job where nothing states them, by dotted key."""
+        return {}
 
 
 class InputSizes(msgspec.Struct, frozen=True, kw_only=True):

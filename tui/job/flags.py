@@ -1010,6 +1010,8 @@ class FlagSettings:
     """Arguments of its trainer by TRL's names, each with its flag."""
     inputs: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
     """Sizes of images and audio, each with its flag."""
+    whole: bool = False
+    """A flag asks for the training of all parameters."""
 
     def complete(self, job: Job) -> Job:
         """Return the job, once loaded, with the ranks, the micro-batch and the precision that flags give indirectly.
@@ -1142,6 +1144,7 @@ def settings_of_flags(
         spread_flag=None if counted else spread,
         method=values.get(METHOD),
         method_arguments=arguments,
+        whole=values.get(TUNING) == "full",
         inputs={key.removeprefix(OF_INPUT): each for key, each in found.items() if key.startswith(OF_INPUT)},
     )
 

@@ -30,7 +30,6 @@ from vramtop.estimator.job.settings import Inference, Lora, ModelSpec, Program, 
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import looks_like_hub_id, read_config, resolve_model
 from vramtop.estimator.model.read_architecture import max_positions, read_architecture, usual_task
-from vramtop.estimator.program.named_models import NamedModel, find_named_model
 
 from .flags import (
     GPU_TYPE_FLAGS,
@@ -49,9 +48,10 @@ from .flags import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from vramtop.estimator.program.image_script import LibraryModel
     from vramtop.estimator.readers.source.evidence import DeviceChoice, JobReading
     from vramtop.estimator.readers.source.shell_script import ScriptLaunch
+
+    from .script_of_model import ScriptedModel
 
 _WITH_SCRIPTS = ("fit", "estimate", "program")
 """Commands that take a model without a closed form, for which its training script stands."""
@@ -168,8 +168,12 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
             raise InputError(f"both {options.job} and --model {options.model_flag} name a model; give one")
         changes.setdefault("model.id", options.model_flag)
     name = str(changes.get("model.id") or named or "")
-    if launch is None and getattr(options, "command", None) in _WITH_SCRIPTS and (model := _find_named(name, options)):
-        return _of_named_model(options, model, given, changes)
+    scripted = launch is None and name and getattr(options, "command", None) in _WITH_SCRIPTS and not _is_read(name)
+    if scripted:
+        from .script_of_model import find_scripted  # with msgspec's records of every such model
+
+        if (model := find_scripted(name, getattr(options, "python", None))) is not None:
+            return _of_scripted_model(options, model, given, changes)
     if given.inputs:
         flag = next(iter(given.inputs.values()))[1]
         raise InputError(f"{flag} is for models that are given images or audio, which {name or 'this job'} is not")
@@ -206,25 +210,8 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)), dict(options.flags))
 
 
-def _find_named(name: str, options: argparse.Namespace) -> NamedModel | LibraryModel | None:
-    """Return the model of a name that has no closed form; None: it is another model, a file, or nothing.
-
-    Raises:
-        CannotTellError: it is one of torchvision or timm, and no Python has the library.
-    """
-    if (model := find_named_model(name)) is not None or not name or _is_read(name):
-        return model
-    try:
-        resolve_model(ModelSpec(id=name))
-    except InputError:
-        from .script_of_model import library_model
-
-        return library_model(name, getattr(options, "python", None))
-    return None
-
-
-def _of_named_model(
-    options: argparse.Namespace, model: NamedModel | LibraryModel, given: FlagSettings, changes: Mapping[str, Any]
+def _of_scripted_model(
+    options: argparse.Namespace, model: ScriptedModel, given: FlagSettings, changes: Mapping[str, Any]
 ) -> LoadedJob:
     """Return the job of a model without a closed form: the rehearsal of its training script.
 
@@ -240,9 +227,12 @@ def _of_named_model(
     keys = {**{key: f"--set {key}" for key in changes}, **of_flags}
     refuse_meaningless(keys, model.label, generates=model.spec.task == "image-text-to-text")
     changes = {key: value for key, value in changes.items() if key != "model.id"}
-    job = given.complete(with_changes(Job(model=model.spec), changes, where="the command line"))
     named = {"training.precision"} if given.weights or given.mixed else set()
-    loaded = LoadedJob(job=job, typed=frozenset(changes) | named, notes=given.remarks)
+    typed = frozenset(changes) | named
+    usual = {key: value for key, value in model.usual.items() if not (given.whole and key.startswith("lora."))}
+    changes = {**{key: value for key, value in usual.items() if key not in named}, **changes}
+    job = given.complete(with_changes(Job(model=model.spec), changes, where="the command line"))
+    loaded = LoadedJob(job=job, typed=typed, notes=given.remarks)
     loaded = _with_adapter_targets(loaded, changes)
     if given.adapts:
         loaded = _as_prepared(loaded)

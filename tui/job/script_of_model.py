@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.private_files import make_own_folder, write_private
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.settings import Program
+from vramtop.estimator.job.settings import ModelSpec, Program
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import other_kind, resolve_model
+from vramtop.estimator.program.diffusion_models import DiffusionModel, find_diffusion_model
+from vramtop.estimator.program.diffusion_script import diffusion_script, diffusion_words
 from vramtop.estimator.program.image_script import LibraryModel, image_script, image_words
 from vramtop.estimator.program.media_script import input_words, media_script
-from vramtop.estimator.program.named_models import InputSizes, NamedModel
+from vramtop.estimator.program.named_models import InputSizes, NamedModel, find_named_model
 from vramtop.estimator.program.training_script import start_command
 from vramtop.estimator.trace.installed_packages import image_model, installed_packages, is_built_by_name
 from vramtop.estimator.trace.interpreters import choose_interpreter, find_interpreters
 from vramtop.estimator.trace.worker_pool import cache_file
+
+ScriptedModel: TypeAlias = NamedModel | LibraryModel | DiffusionModel
+"""A model without a closed form, for which its training script stands."""
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -47,7 +52,7 @@ def refuse_meaningless(keys: Mapping[str, str], label: str, *, generates: bool) 
         raise InputError(f"{flag} means nothing for {label}, whose training script is rehearsed; leave it out")
 
 
-def library_model(name: str, python: str | None) -> LibraryModel | None:
+def _library_model(name: str, python: str | None) -> LibraryModel | None:
     """Return the model that torchvision or timm builds by a name; None: neither does.
 
     Args:
@@ -71,15 +76,34 @@ def library_model(name: str, python: str | None) -> LibraryModel | None:
     )
 
 
-def is_library_model(name: str) -> bool:
-    """Return True for a name of a model that torchvision or timm builds, and for one that looks like theirs."""
+def find_scripted(name: str, python: str | None) -> ScriptedModel | None:
+    """Return the model of a name that has no closed form; None: it is another model, or nothing.
+
+    Args:
+        name: of the model.
+        python: interpreter that the user named; None: those that are active are searched.
+
+    Raises:
+        CannotTellError: it is called like a vision model, and no Python has a library that builds it.
+    """
+    if (found := find_named_model(name) or find_diffusion_model(name)) is not None:
+        return found
     try:
-        return library_model(name, None) is not None
+        resolve_model(ModelSpec(id=name))
+    except InputError:
+        return _library_model(name, python)
+    return None
+
+
+def is_scripted(name: str) -> bool:
+    """Return True for a name of a model without a closed form, and for one that looks like torchvision's and timm's."""
+    try:
+        return find_scripted(name, None) is not None
     except CannotTellError:
         return True
 
 
-def chosen_python(model: NamedModel | LibraryModel, python: str | None) -> Path:
+def chosen_python(model: ScriptedModel, python: str | None) -> Path:
     """Return the Python that runs a model's script.
 
     Args:
@@ -93,7 +117,7 @@ def chosen_python(model: NamedModel | LibraryModel, python: str | None) -> Path:
 
 
 def script_of_model(
-    job: Job, named: NamedModel | LibraryModel, sizes: Mapping[str, Any], stated: Collection[str], file: str
+    job: Job, named: ScriptedModel, sizes: Mapping[str, Any], stated: Collection[str], file: str
 ) -> tuple[str, str, tuple[str, ...]]:
     """Return the training script of a described job, the command that starts it, and notes on what it assumes.
 
@@ -108,22 +132,25 @@ def script_of_model(
         InputError: the model takes no such input.
         CannotTellError: no script stands for the job.
     """
-    model, inputs = resolve_model(job.model), InputSizes(**sizes)
-    job = job_of_model(job, model)
-    if isinstance(named, LibraryModel):
-        text = image_script(job, named, sizes=inputs, stated=stated, file=file)
-        words, library = image_words(named, inputs), f" as {named.module.partition('.')[0]}'s training script does"
-    else:
+    inputs, training = InputSizes(**sizes), job.training
+    if isinstance(named, NamedModel):
+        model = resolve_model(job.model)
+        job = job_of_model(job, model)
         text = media_script(job, model, sizes=inputs, stated=stated, file=file)
-        words, library = input_words(job, model, inputs, stated), ""
-    training = job.training
+        words, how = input_words(job, model, inputs, stated), job.training.optimizer
+    else:
+        if isinstance(named, LibraryModel):
+            text, words = image_script(job, named, sizes=inputs, stated=stated, file=file), image_words(named, inputs)
+        else:
+            text = diffusion_script(job, named, sizes=inputs, stated=stated, file=file)
+            words = diffusion_words(named, inputs)
+        optimizer = f"{training.optimizer}, " if "training.optimizer" in stated else ""
+        how = f"{optimizer}as {named.loop(adapts=job.lora is not None)} does"
+        job = job_of_model(job, resolve_model(job.model))
     tuning = "all parameters" if job.lora is None else f"LoRA rank {job.lora.rank}"
-    given = "training.optimizer" in stated or not library
-    optimizer = training.optimizer if given else "SGD with momentum"
-    assumed = f"{training.micro_batch} x {words}, {tuning}, {training.precision}"
     note = (
-        f"There is no closed form for {job.label}: its training script was rehearsed ({assumed}, "
-        f"{optimizer}{library}); vramtop program prints it."
+        f"There is no closed form for {job.label}: its training script was rehearsed ({training.micro_batch} x "
+        f"{words}, {tuning}, {job.training.precision}, {how}); vramtop program prints it."
     )
     return text, start_command(job, file), (note,)
 

@@ -5,6 +5,7 @@ from vramtop.estimator.job.rules.optimizers.optimizer import Optimizer
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 from vramtop.estimator.model.families import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
+from vramtop.estimator.program.diffusion_models import diffusion_models
 from vramtop.estimator.program.named_models import named_models
 from vramtop.estimator.readers.tools.tool_registry import all_tools
 
@@ -24,6 +25,10 @@ _NAMED = """\
 that stands for the job is rehearsed. The sizes are those of the published config.json; the tests compare the parameters
 of the model that transformers builds with the published count. Models of torchvision and timm have the names of these
 libraries ([before launch](../how-to/before-launch.md#models-that-are-given-images-or-audio))."""
+_DIFFUSED = """\
+`vramtop fit`, `estimate` and `program` take them too: adapters by default (`--full` trains all parameters), in the loop
+of the example of diffusers that the script names, with random weights and prompts. Checked are the parameters of the
+part that is trained; the other parts have the configs of their published repositories."""
 _FAMILIES = """\
 The parameters of these families are counted exactly from the config, tensor by tensor; tests compare them with the
 models that transformers builds. The word is `model_type` in `config.json`. Another family is read as a decoder like
@@ -57,6 +62,10 @@ def models_page() -> str:
     named = [
         (code(model.id), model.task, f"{model.parameters / 1e9:.2f}", codes(model.aliases)) for model in named_models()
     ]
+    diffused = [
+        (code(model.id), f"{model.parameters / 1e9:.2f}", f"{model.size[0]} x {model.size[1]}", codes(model.aliases))
+        for model in diffusion_models()
+    ]
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for name, family in sorted(FAMILIES.items()):
         alike.setdefault((family.stack, tuple(family.tasks)), []).append(name)
@@ -70,6 +79,9 @@ def models_page() -> str:
         "## Models that are given images or audio",
         _NAMED,
         table(("model", "task", "10⁹ parameters", "other names"), named),
+        "## Diffusion models",
+        _DIFFUSED,
+        table(("model", "10⁹ parameters that are trained", "pixels", "other names"), diffused),
         "## Families that are known exactly",
         _FAMILIES,
         table(("model_type", "stack", "tasks"), families),

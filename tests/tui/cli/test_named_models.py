@@ -70,3 +70,16 @@ def test_a_model_of_torchvision_is_known_where_it_is_installed(tmp_path: Path, m
     assert 'torchvision.models.get_model("vgg_of_ours", weights=None, num_classes=1000)' in script
     assert "batch = 128\nimages = torch.rand(batch, 3, 64, 64)" in script
     assert "dtype=torch.float16" in script
+
+
+def test_a_diffusion_model_trains_adapters_unless_all_of_it_is_asked_for(capsys) -> None:
+    assert main(["program", "flux", "--resolution", "1024", "--batch", "2"]) == 0
+    script = capsys.readouterr().out
+    assert "r=4,  # not set" in script
+    assert "torch.rand(3, 1024, 1024)" in script
+    assert main(["program", "sdxl", "--full", "--bf16", "--optim", "adamw_bnb_8bit"]) == 0
+    script = capsys.readouterr().out
+    assert "LoraConfig" not in script
+    assert 'Accelerator(mixed_precision="bf16")' in script
+    assert "optimizer = AdamW8bit(trained, " in script
+    assert "from bitsandbytes.optim import AdamW8bit" in script

@@ -142,16 +142,15 @@ def _is_job(word: str) -> bool:
     from vramtop.estimator.job.job_file.load_and_save import names_user_code
     from vramtop.estimator.job.settings import ModelSpec
     from vramtop.estimator.model.find_config import resolve_model
-    from vramtop.estimator.program.named_models import find_named_model
 
-    if names_user_code(word) or find_named_model(word) is not None:
+    if names_user_code(word):
         return True
     try:
         resolve_model(ModelSpec(id=word))
     except InputError:
-        from vramtop.tui.job.script_of_model import is_library_model
+        from ...job.script_of_model import is_scripted  # not at start-up
 
-        return is_library_model(word)
+        return is_scripted(word)
     return True
 
 

@@ -1,0 +1,254 @@
+"""Diffusion models by name, and how their families are trained."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..job.settings import ModelSpec
+
+_RANK = 4
+"""Rank of the adapters of every example of diffusers."""
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A network of a diffusion model."""
+
+    kind: str = msgspec.field(name="class")
+    """Its class in diffusers or transformers."""
+    config: dict[str, Any] = {}
+    """The fields of its config that differ from the defaults of the class."""
+
+
+class DiffusionModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A diffusion model, by name."""
+
+    id: str
+    """Hub id."""
+    aliases: tuple[str, ...] = ()
+    family: str
+    """Key of ``FAMILIES``."""
+    parameters: int
+    """Published parameter count of the part that is trained."""
+    size: tuple[int, int]
+    """Height and width of its training images, in pixels, unless others are given."""
+    vae: str | None = None
+    """Name of the part that makes latents of images; None: latents are made before the training."""
+    encoders: tuple[str, ...] = ()
+    """Names of the parts that read the prompt."""
+    trained: Part
+    """The network that is trained."""
+
+    @property
+    def label(self) -> str:
+        """The last part of its id."""
+        return self.id.rpartition("/")[2]
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model of its job."""
+        config = {"model_type": self.trained.kind, "torch_dtype": "float32"}
+        return ModelSpec(id=self.id, task="image-to-image", config=config)
+
+    def loop(self, *, adapts: bool) -> str:
+        """Return the script whose loop it is trained with, in words."""
+        family = FAMILIES[self.family]
+        return f"diffusers' {family.adapters if adapts else family.whole}"
+
+    @property
+    def usual(self) -> Mapping[str, Any]:
+        """Settings of its job where nothing states them, by dotted key."""
+        family = FAMILIES[self.family]
+        return {
+            "training.precision": f"{family.precision}-mixed",
+            "lora.rank": _RANK,
+            "lora.targets": list(family.targets),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Training scripts of diffusion models that are trained alike."""
+
+    adapters: str
+    """Script that trains adapters."""
+    whole: str
+    """Script that trains all parameters."""
+    precision: str
+    """Mixed precision of its documented command."""
+    targets: tuple[str, ...]
+    """Layers that get adapters."""
+    lengths: tuple[int, ...] = ()
+    """Tokens of a prompt, for each text encoder."""
+    encode: tuple[str, ...]
+    """Lines that make embeddings of the prompt."""
+    predict: tuple[str, ...]
+    """Lines that make the prediction, of noisy latents."""
+    flows: bool = True
+    """It is trained to match a flow, rather than to tell the noise."""
+    held: bool = False
+    """The text encoders stay on the GPU where adapters are trained: each example has a prompt of its own."""
+    held_whole: bool = False
+    """Latents and embeddings are made in each step where all parameters are trained."""
+    wide_vae: bool = True
+    """The VAE computes in fp32."""
+    latents: str = 'vae.encode(step["images"].to(vae.dtype)).latent_dist.sample()'
+    """Expression of the latents."""
+    wraps: bool = False
+    """Its class takes no adapters (``add_adapter``): peft's model wraps it."""
+    multiple: int = 16
+    """Pixels of which a side is a multiple."""
+
+
+_ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
+_JOINT = tuple(f"attn.{name}" for name in (*_ATTENTION, "add_k_proj", "add_q_proj", "add_v_proj", "to_add_out"))
+_SDXL = (
+    "states = text_encoder(tokens, output_hidden_states=True).hidden_states[-2]",
+    "found = text_encoder_2(tokens_2, output_hidden_states=True)",
+    "embeds, pooled = torch.cat([states, found.hidden_states[-2]], dim=-1), found[0]",
+)
+FAMILIES: Mapping[str, Family] = {
+    "sd": Family(
+        adapters="train_text_to_image_lora.py",
+        whole="train_text_to_image.py",
+        precision="fp16",
+        targets=_ATTENTION,
+        lengths=(77,),
+        encode=("embeds = text_encoder(tokens)[0]",),
+        predict=("prediction = model(noisy, timesteps, embeds, return_dict=False)[0]",),
+        flows=False,
+        held=True,
+        held_whole=True,
+        wide_vae=False,
+    ),
+    "sdxl": Family(
+        adapters="train_text_to_image_lora_sdxl.py",
+        whole="train_text_to_image_sdxl.py",
+        precision="fp16",
+        targets=_ATTENTION,
+        lengths=(77, 77),
+        encode=_SDXL,
+        predict=(
+            "sizes = torch.tensor([[{height}, {width}, 0, 0, {height}, {width}]] * batch, device=device)",
+            'given = {{"text_embeds": pooled, "time_ids": sizes.to(weight_dtype)}}',
+            "prediction = model(noisy, timesteps, embeds, added_cond_kwargs=given, return_dict=False)[0]",
+        ),
+        flows=False,
+        held=True,
+    ),
+    "sd3": Family(
+        adapters="train_dreambooth_lora_sd3.py",
+        whole="train_dreambooth_sd3.py",
+        precision="fp16",
+        targets=_JOINT,
+        lengths=(77, 77, 77),
+        encode=(
+            "first = text_encoder(tokens, output_hidden_states=True)",
+            "second = text_encoder_2(tokens_2, output_hidden_states=True)",
+            "embeds = torch.cat([first.hidden_states[-2], second.hidden_states[-2]], dim=-1)",
+            "embeds_3 = text_encoder_3(tokens_3)[0]",
+            "embeds = torch.nn.functional.pad(embeds, (0, embeds_3.shape[-1] - embeds.shape[-1]))",
+            "embeds, pooled = torch.cat([embeds, embeds_3], dim=-2), torch.cat([first[0], second[0]], dim=-1)",
+        ),
+        predict=(
+            "prediction = model(",
+            "    noisy, embeds.repeat(batch, 1, 1), pooled.repeat(batch, 1), timesteps, return_dict=False",
+            ")[0]",
+        ),
+    ),
+    "flux": Family(
+        adapters="train_dreambooth_lora_flux.py",
+        whole="train_dreambooth_flux.py",
+        precision="bf16",
+        targets=(*_JOINT, *(f"{part}.{name}" for part in ("ff", "ff_context") for name in ("net.0.proj", "net.2"))),
+        lengths=(77, 512),
+        encode=(
+            "pooled, embeds = text_encoder(tokens).pooler_output, text_encoder_2(tokens_2)[0]",
+            "text_ids = torch.zeros(embeds.shape[1], 3, device=device, dtype=weight_dtype)",
+        ),
+        predict=(
+            "_, channels, rows, columns = noisy.shape",
+            "ids = FluxPipeline._prepare_latent_image_ids(batch, rows // 2, columns // 2, device, weight_dtype)",
+            "prediction = model(",
+            "    FluxPipeline._pack_latents(noisy, batch, channels, rows, columns),",
+            "    timestep=timesteps / 1000,",
+            "    guidance={guidance},",
+            "    pooled_projections=pooled.repeat(batch, 1),",
+            "    encoder_hidden_states=embeds.repeat(batch, 1, 1),",
+            "    txt_ids=text_ids,",
+            "    img_ids=ids,",
+            "    return_dict=False,",
+            ")[0]",
+            "prediction = FluxPipeline._unpack_latents(prediction, {height}, {width}, 8)",
+        ),
+        wide_vae=False,
+    ),
+    "pixart": Family(
+        adapters="train_dreambooth_lora_sd3.py, as diffusers has none for PixArt",
+        whole="train_dreambooth_sd3.py, as diffusers has none for PixArt",
+        precision="fp16",
+        targets=_ATTENTION,
+        lengths=(300,),
+        encode=("embeds = text_encoder(tokens)[0]",),
+        predict=(
+            'given = {{"resolution": None, "aspect_ratio": None}}',
+            "prediction = model(",
+            "    noisy, embeds.repeat(batch, 1, 1), timesteps, added_cond_kwargs=given, return_dict=False",
+            ")[0].chunk(2, dim=1)[0]",
+        ),
+        flows=False,
+        wraps=True,
+    ),
+    "sana": Family(
+        adapters="train_dreambooth_lora_sana.py",
+        whole="train_dreambooth_lora_sana.py, which trains adapters only",
+        precision="bf16",
+        targets=_ATTENTION[:3],
+        lengths=(300,),
+        encode=("embeds = text_encoder(tokens)[0]",),
+        predict=("prediction = model(noisy, embeds.repeat(batch, 1, 1), timesteps, return_dict=False)[0]",),
+        latents='vae.encode(step["images"].to(vae.dtype)).latent',
+        multiple=32,
+    ),
+    "wan": Family(
+        adapters="train_dreambooth_lora_flux.py with cached latents, as diffusers has none for Wan",
+        whole="train_dreambooth_flux.py with cached latents, as diffusers has none for Wan",
+        precision="bf16",
+        targets=_ATTENTION,
+        encode=("embeds = torch.randn(1, 512, model.config.text_dim, device=device, dtype=weight_dtype)",),
+        predict=("prediction = model(noisy, timesteps, embeds.repeat(batch, 1, 1), return_dict=False)[0]",),
+    ),
+}
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    part: dict[str, Part]
+    model: tuple[DiffusionModel, ...]
+
+
+@functools.cache
+def _file() -> _File:
+    return msgspec.toml.decode(Path(__file__).with_name("diffusion_models.toml").read_bytes(), type=_File)
+
+
+def diffusion_models() -> tuple[DiffusionModel, ...]:
+    """Return every diffusion model that is known by name."""
+    return _file().model
+
+
+def diffusion_part(name: str) -> Part:
+    """Return a part that several models have, by its name in the file."""
+    return _file().part[name]
+
+
+def find_diffusion_model(name: str) -> DiffusionModel | None:
+    """Return the model for a name: hub id, its last part, or another name of it, in upper or lower case."""
+    return _by_name().get(name.rstrip("/").casefold())
+
+
+@functools.cache
+def _by_name() -> dict[str, DiffusionModel]:
+    return {word.casefold(): model for model in diffusion_models() for word in (model.id, model.label, *model.aliases)}

@@ -1,0 +1,212 @@
+"""Scripts of diffusion models: they take on the CPU what their rehearsal says."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from real_run import real_peak
+
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import with_changes
+from vramtop.estimator.program import diffusion_script as written
+from vramtop.estimator.program.diffusion_models import (
+    DiffusionModel,
+    Part,
+    diffusion_models,
+    diffusion_part,
+    find_diffusion_model,
+)
+from vramtop.estimator.program.diffusion_script import diffusion_script, diffusion_words
+from vramtop.estimator.program.named_models import InputSizes
+from vramtop.estimator.trace.rehearsal import rehearse
+
+BATCH = 2
+BLOCKS = {"layers_per_block": 1, "norm_num_groups": 4}
+UNET = {
+    **BLOCKS,
+    "block_out_channels": [32, 64],
+    "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
+    "attention_head_dim": 4,
+}
+SDXL = {
+    "addition_embed_type": "text_time",
+    "addition_time_embed_dim": 8,
+    "projection_class_embeddings_input_dim": 56,
+}
+HEADS = {"num_attention_heads": 2, "attention_head_dim": 16, "num_layers": 2}
+SHRUNKEN: dict[str, dict[str, Any]] = {
+    "sd1.5": {**UNET, "cross_attention_dim": 8},
+    "sdxl": {**UNET, **SDXL, "cross_attention_dim": 16},
+    "sd3": {
+        **HEADS,
+        "joint_attention_dim": 16,
+        "caption_projection_dim": 32,
+        "pooled_projection_dim": 16,
+        "pos_embed_max_size": 32,
+    },
+    "flux": {
+        **HEADS,
+        "num_single_layers": 2,
+        "joint_attention_dim": 16,
+        "pooled_projection_dim": 8,
+        "guidance_embeds": True,
+        "axes_dims_rope": [4, 6, 6],
+    },
+    "pixart": {
+        **HEADS,
+        "cross_attention_dim": 32,
+        "caption_channels": 16,
+        "sample_size": 32,
+        "interpolation_scale": 2,
+        "use_additional_conditions": False,
+    },
+    "sana": {
+        **HEADS,
+        "num_cross_attention_heads": 2,
+        "cross_attention_head_dim": 16,
+        "cross_attention_dim": 32,
+        "caption_channels": 8,
+        "in_channels": 4,
+        "out_channels": 4,
+    },
+    "wan-1.3b": {**HEADS, "ffn_dim": 64, "text_dim": 32},
+}
+CLIP = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+VAE = {**BLOCKS, "block_out_channels": [8, 8, 8, 8]}
+EFFICIENT = {
+    "attention_head_dim": 4,
+    "latent_channels": 4,
+    "encoder_block_out_channels": [8, 8, 8, 8, 8, 8],
+    "decoder_block_out_channels": [8, 8, 8, 8, 8, 8],
+    "encoder_layers_per_block": [1, 1, 1, 1, 1, 1],
+    "decoder_layers_per_block": [1, 1, 1, 1, 1, 1],
+}
+GEMMA = {**CLIP, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 32000}
+PARTS: dict[str, dict[str, Any]] = {
+    **{name: {**CLIP, "projection_dim": 8} for name in ("clip-l", "clip-l-projected", "clip-g-projected")},
+    "t5-xxl": {"d_model": 16, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 2},
+    "gemma-2-2b": GEMMA,
+    "vae-sd": VAE,
+    "vae-16": VAE,
+    "vae-dc": EFFICIENT,
+}
+SIDE = 256
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path: Path) -> None:
+    def shrunk(name: str) -> Part:
+        part = diffusion_part(name)
+        return Part(kind=part.kind, config={**part.config, **PARTS[name]})
+
+    monkeypatch.setattr(written, "diffusion_part", shrunk)
+    monkeypatch.chdir(tmp_path)
+
+
+def known(name: str) -> DiffusionModel:
+    model = find_diffusion_model(name)
+    assert model is not None
+    return model
+
+
+def script_of(model: DiffusionModel, changes: dict[str, Any] | None = None, *, whole: bool = False, **options) -> str:
+    usual = {key: value for key, value in model.usual.items() if not (whole and key.startswith("lora."))}
+    job = with_changes(Job(model=model.spec), {**usual, "training.micro_batch": BATCH, **(changes or {})})
+    return diffusion_script(job, model, stated=set(), steps=3, **options)
+
+
+def slow(name: str, *, whole: bool) -> Any:
+    return pytest.param(name, whole, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("sd1.5", False),
+        *(slow(name, whole=False) for name in SHRUNKEN if name != "sd1.5"),
+        *(slow(name, whole=True) for name in ("sd1.5", "sdxl", "flux")),
+    ],
+)
+def test_its_rehearsal_takes_what_a_real_run_takes(name: str, whole: bool, small: None) -> None:
+    pytest.importorskip("diffusers")
+    model = known(name)
+    trained = Part(kind=model.trained.kind, config={**SHRUNKEN[name]})
+    model = msgspec.structs.replace(model, trained=trained)
+    sizes = InputSizes(height=SIDE, width=SIDE, frames=9 if name == "wan-1.3b" else None)
+    script = script_of(model, {"training.precision": "fp32"}, whole=whole, sizes=sizes)
+    Path("train.py").write_text(script, encoding="utf-8")
+    found = rehearse([sys.executable, "train.py"])
+    taken = real_peak("train.py", ranks=None) - host_bytes(script)
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(taken, rel=0.005)
+
+
+def host_bytes(script: str) -> int:
+    """Return the bytes of an item and of the next batch, which accelerate has made on the host already."""
+    import torch
+
+    names: dict[str, Any] = {"torch": torch}
+    lines = [line for line in script.splitlines() if line.startswith("item")]
+    exec("\n".join(lines), names)  # noqa: S102 - the script that is tested
+    sizes = [each.nbytes for each in names["item"].values()]
+    return sum(-(-size * count // 512) * 512 for size in sizes for count in (1, BATCH))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", diffusion_models(), ids=lambda model: model.label)
+def test_every_model_has_the_parameters_that_are_published(model: DiffusionModel) -> None:
+    diffusers = pytest.importorskip("diffusers")
+    import torch
+
+    with torch.device("meta"):
+        built = getattr(diffusers, model.trained.kind)(**model.trained.config)
+    assert sum(each.numel() for each in built.parameters()) == model.parameters
+
+
+def test_the_parts_are_where_the_example_has_them() -> None:
+    text = script_of(known("sdxl"))
+    assert "# what is where, and in which type, is as in diffusers' train_text_to_image_lora_sdxl.py" in text
+    assert "vae.to(device, dtype=torch.float32)" in text
+    assert "text_encoder_2.to(device, dtype=weight_dtype)" in text
+    assert "cast_training_params(model, dtype=torch.float32)" in text
+    assert "del text_encoder" not in text
+    whole = script_of(known("sdxl"), whole=True)
+    assert "del text_encoder, text_encoder_2, vae" in whole
+    assert "model.to(device" not in whole  # accelerate moves it, in fp32
+    assert "torch.randn(4, 128, 128)" in whole
+    flux = script_of(known("flux"), {"training.activation_checkpointing": "full", "lora.rank": 16})
+    assert "del text_encoder, text_encoder_2" in flux
+    assert "vae.to(device, dtype=weight_dtype)" in flux
+    assert "model.enable_gradient_checkpointing()" in flux
+    assert "r=16," in flux
+    assert 'Accelerator(mixed_precision="bf16")' in flux
+
+
+def test_an_example_in_words() -> None:
+    assert diffusion_words(known("sd1.5"), InputSizes()) == "1 image of 512 x 512 pixels"
+    assert diffusion_words(known("wan-14b"), InputSizes(frames=49)) == "49 frames of 480 x 832 pixels"
+    assert "torch.randn(16, 13, 60, 104)" in script_of(known("wan-14b"), sizes=InputSizes(frames=49))
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "changes", "error", "said"),
+    [
+        ("sd1.5", {"height": 500, "width": 512}, {}, InputError, "multiples of 16 pixels"),
+        ("sd1.5", {"frames": 9}, {}, InputError, "--frames means nothing"),
+        ("sdxl", {"images": 2}, {}, InputError, "one image or video in each example"),
+        ("wan-1.3b", {"frames": 80}, {}, InputError, "one frame and multiples of four more, such as 81"),
+        ("flux", {}, {"lora.quantization": "nf4"}, CannotTellError, "no place for lora.quantization"),
+        ("flux", {}, {"parallel.strategy": "fsdp2"}, CannotTellError, "no place for parallel.strategy = fsdp2"),
+    ],
+)
+def test_what_it_does_not_take_is_refused(name: str, sizes, changes, error, said: str) -> None:
+    with pytest.raises(error, match=said):
+        script_of(known(name), changes, sizes=InputSizes(**sizes))
+
+
+def test_weights_that_are_trained_are_fp32() -> None:
+    with pytest.raises(CannotTellError, match="keep weights that are trained in fp32"):
+        script_of(known("sd1.5"), {"training.precision": "bf16"}, whole=True)
