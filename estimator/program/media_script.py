@@ -17,14 +17,21 @@ MEDIA_TASKS = (
     "image-classification",
     "zero-shot-image-classification",
     "image-text-to-text",
+    "semantic-segmentation",
     "speech-seq2seq",
     "ctc",
 )
-_READ_IMAGES = MEDIA_TASKS[:3]
-_TAKES_ANY_SIZE = frozenset(("dinov2",))
-"""Model types that take images of another size than their config's: it interpolates its positions."""
-_PATCH = 14
-"""Pixels of a side of a patch of Qwen2.5-VL, four of which make a token."""
+_READ_IMAGES = MEDIA_TASKS[:4]
+_TAKES_ANY_SIZE = frozenset(("dinov2", "convnext", "segformer"))
+"""Model types that take images of another size than their config's: DINOv2 interpolates its positions."""
+_CROPPED = {"dinov2": 224}
+"""Pixels to which a processor scales images, where the config has another size."""
+_PATCHES = {"qwen2_vl": 14, "qwen2_5_vl": 14, "qwen3_vl": 16}
+"""Pixels of a side of a patch of a model that takes images of any size; four patches make a token."""
+_MOST_TOKENS = 16_384
+"""Tokens of the largest image: the processors' ``max_pixels`` (``longest_edge``), to which they scale larger ones."""
+_IMAGES = {"internvl": 448, "segformer": 512}
+"""Pixels of a side of an image where the config does not say it, unless it is 224."""
 _RATE = 16_000
 """Samples in a second of audio."""
 _WHISPER_SECONDS, _SPEECH_SECONDS = 30, 15
@@ -96,16 +103,13 @@ class _MediaScript(TrainerScript):
         """Return height and width of an image in pixels, as the processor leaves it."""
         config, kind = self._model.config, self._model.config["model_type"]
         height, width = self._sizes.height, self._sizes.width
-        if kind == "qwen2_5_vl":
-            patch = 2 * _PATCH
-            sides = (height or _USUAL_IMAGE, width or _USUAL_IMAGE)
-            rounded = [max(patch, round(side / patch) * patch) for side in sides]
-            return rounded[0], rounded[1]
+        if kind in _PATCHES:
+            return _scaled(height or _USUAL_IMAGE, width or _USUAL_IMAGE, 2 * _PATCHES[kind])
         part = config.get("vision_config", config)
-        fixed = part.get("image_size", 224)
+        fixed = part.get("image_size", _IMAGES.get(kind, 224))
         wanted = (height or fixed, width or fixed)
-        if kind == "dinov2" and height is None:
-            wanted = (224, 224)  # its processor crops to 224 pixels
+        if kind in _CROPPED and height is None:
+            wanted = (_CROPPED[kind], _CROPPED[kind])
         if wanted != (fixed, fixed) and kind not in _TAKES_ANY_SIZE:
             raise InputError(
                 f"{self._model.label} takes images of {fixed} x {fixed} pixels, to which its processor scales them; "
@@ -115,8 +119,13 @@ class _MediaScript(TrainerScript):
 
     def _image_tokens(self) -> int:
         """Return the tokens of one image."""
-        height, width = self._image()
-        return (height // (2 * _PATCH)) * (width // (2 * _PATCH))
+        (height, width), config = self._image(), self._model.config
+        if (patch := _PATCHES.get(config["model_type"])) is not None:
+            return (height // (2 * patch)) * (width // (2 * patch))
+        if config["model_type"] == "internvl":
+            return 256  # 448 pixels in patches of 14, four of which make a token
+        stated: int | None = config.get("mm_tokens_per_image")
+        return stated or (height // int(config["vision_config"]["patch_size"])) ** 2
 
     def input_words(self) -> str:
         """Return what an example is, in words."""
@@ -141,13 +150,22 @@ class _MediaScript(TrainerScript):
 
     def _beside(self) -> int:
         """Return the tokens of all images, with those at their ends."""
-        return (self._sizes.images or 1) * (self._image_tokens() + 2)
+        return (self._sizes.images or 1) * (self._image_tokens() + len(self._ends()))
+
+    def _ends(self) -> list[int]:
+        """Return the tokens before and after an image."""
+        keys = ("vision_start_token_id", "vision_end_token_id", "boi_token_index", "eoi_token_index")
+        return [self._model.config[key] for key in keys if key in self._model.config]
 
     def _data(self) -> Iterator[str]:
         task = self._job.model.task
         if task == "image-classification":
             height, width = self._image()
             yield f'item = {{"pixel_values": torch.rand(3, {height}, {width}), "labels": 0}}'
+        elif task == "semantic-segmentation":
+            height, width = self._image()
+            yield f'item = {{"pixel_values": torch.rand(3, {height}, {width}),'
+            yield f'        "labels": torch.zeros({height}, {width}, dtype=torch.long)}}'
         elif task == "zero-shot-image-classification":
             yield from self._pair()
         elif task == "image-text-to-text":
@@ -183,19 +201,25 @@ class _MediaScript(TrainerScript):
         images, tokens = self._sizes.images or 1, self._image_tokens()
         height, width = self._image()
         beside, length = self._beside(), self._length()
-        image = config["image_token_id"]
-        start, end = config["vision_start_token_id"], config["vision_end_token_id"]
+        kind, image = config["model_type"], config.get("image_token_id", config.get("image_token_index"))
+        ends = [f"[{each}]" for each in self._ends()]
         yield f"# {images} image{'s' if images > 1 else ''} of {height} x {width} pixels: {tokens:,} tokens each"
-        yield f"image = [{start}] + [{image}] * {tokens} + [{end}]"
+        yield f"image = {' + '.join([*ends[:1], f'[{image}] * {tokens}', *ends[1:]])}"
         comment = self._comment("training.sequence_length", f"{_TEXT_BESIDE_IMAGES} tokens of text")
         yield f"tokens = torch.tensor(image * {images} + [5] * {length - beside}){comment}"
         yield "item = {"
         yield '    "input_ids": tokens,'
         yield '    "labels": tokens.clone(),'
-        rows, columns = height // _PATCH, width // _PATCH
-        yield f'    "mm_token_type_ids": (tokens == {image}).long(),'
-        yield f'    "pixel_values": torch.rand({images * rows * columns}, {3 * 2 * _PATCH * _PATCH}),'
-        yield f'    "image_grid_thw": torch.tensor([[1, {rows}, {columns}]] * {images}),'
+        if (patch := _PATCHES.get(kind)) is not None:
+            rows, columns = height // patch, width // patch
+            yield f'    "mm_token_type_ids": (tokens == {image}).long(),'
+            yield f'    "pixel_values": torch.rand({images * rows * columns}, {3 * 2 * patch * patch}),'
+            yield f'    "image_grid_thw": torch.tensor([[1, {rows}, {columns}]] * {images}),'
+        else:
+            of_images = {"gemma3": f"(tokens == {image}).long()", "paligemma": "torch.ones_like(tokens)"}
+            if kind in of_images:
+                yield f'    "token_type_ids": {of_images[kind]},'
+            yield f'    "pixel_values": torch.rand({images}, 3, {height}, {width}),'
         yield "}"
         yield ""
         yield ""
@@ -211,3 +235,13 @@ class _MediaScript(TrainerScript):
         yield from super()._given(has_optimizer)
         if self._collates:
             yield "data_collator=collate"
+
+
+def _scaled(height: int, width: int, multiple: int) -> tuple[int, int]:
+    """Return the size to which a processor of Qwen's scales an image (``smart_resize``)."""
+    sides, most = (height, width), _MOST_TOKENS * multiple**2
+    rounded = [max(multiple, round(side / multiple) * multiple) for side in sides]
+    if rounded[0] * rounded[1] > most:
+        smaller = math.sqrt(height * width / most)
+        rounded = [max(multiple, math.floor(side / smaller / multiple) * multiple) for side in sides]
+    return rounded[0], rounded[1]
