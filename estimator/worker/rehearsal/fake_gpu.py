@@ -240,7 +240,9 @@ class FakeGpus(StorageTracker):
             elif self._copies_to is not None and not depth and func in _COPIES:
                 self._placed = self._copies_to
             else:
-                self._placed = max((self._gpu_of(each) for each in _tensors(args)), default=HOST)
+                given = list(_tensors(args))
+                stored = [each for each in given if each.numel()] or given  # where an empty one is says less
+                self._placed = max(map(self._gpu_of, stored), default=HOST)
             if func is _ATEN._to_copy.default:
                 return self._copy(func, args, kwargs)
             function = None if func.namespace in _TORCHS else python_of(func)
@@ -293,10 +295,15 @@ class FakeGpus(StorageTracker):
 
     def _shaped(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation; of known values, views and what is written are no new tensors, as FakeTensorMode has it."""
-        known = dict.fromkeys(_tensors((*args, *kwargs.values()))) if shares_storage(func) else {}
-        if not known or func in _UNINITIALIZED or any(each.constant is None for each in known):
-            return super().__torch_dispatch__(func, types, args, kwargs)
-        known = {each: each.constant for each in known}
+        given = dict.fromkeys(_tensors((*args, *kwargs.values())))
+        is_known = all(each.constant is not None for each in given)
+        is_decided = shares_storage(func) and torch.Tag.nondeterministic_seeded not in func.tags
+        if not given or not is_known or not is_decided or func in _UNINITIALIZED:
+            made = super().__torch_dispatch__(func, types, args, kwargs)
+            for each in () if is_known else _tensors(made if isinstance(made, (list, tuple)) else (made,)):
+                each.constant = None  # which has what was in memory where torch's own rule makes an empty tensor
+            return made
+        known = {each: each.constant for each in given}
         for each in known:
             each.constant = None
         try:

@@ -31,8 +31,8 @@ _TEXTS = (
     "code", "prompt", "completion", "chosen", "rejected", "title", "review", "caption", "transcription", "problem",
     "solution", "abstract", "passage",
 )  # fmt: skip
-_OTHERS = ("messages", "conversations", "answers", "label", "fine_label", "tokens", "ner_tags", "image", "images",
-           "img", "audio")  # fmt: skip
+_OTHERS = ("messages", "conversations", "answers", "label", "fine_label", "score", "tokens", "ner_tags", "image",
+           "images", "img", "audio")  # fmt: skip
 _PREFERENCES = ("prompt", "chosen", "rejected")
 _OF_TRAINERS = {
     **dict.fromkeys(("DPOTrainer", "ORPOTrainer", "CPOTrainer", "RewardTrainer"), _PREFERENCES),
@@ -274,6 +274,8 @@ def _column(name: str, sizes: dict[str, Any]) -> tuple[Any, Any]:
         return [{who: user, what: " ".join(words[:half])}, {who: model, what: " ".join(words[half:])}], None
     if name in ("label", "fine_label"):
         return 0, label
+    if name == "score":
+        return 0.5, None
     if name == "tokens":
         return words, None
     if name == "ner_tags":

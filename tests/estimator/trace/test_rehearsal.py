@@ -330,8 +330,8 @@ def test_what_a_program_writes_is_thrown_away(program) -> None:
             ("raise ValueError('no data')", r"failed during the rehearsal, at train\.py:1: ValueError: no data"),
             ("import torch", "ended without a backward pass"),
             (
-                "import torch\nw = torch.nn.Parameter(torch.ones(3))\nopt = torch.optim.SGD([w], 0.1)\n"
-                "for _ in range(3): w.sum().backward(); opt.step()",
+                "import torch\nnet = torch.nn.LSTM(4, 4)\nopt = torch.optim.SGD(net.parameters(), 0.1)\n"
+                "for _ in range(3): net(torch.ones(2, 3, 4))[0].sum().backward(); opt.step()",
                 "trained without putting anything on the GPU",
             ),
             ("raise SystemExit('usage: train.py')", "ended with exit code 1 before an optimizer stepped"),
@@ -1683,6 +1683,9 @@ for _ in range(3):
     ids.chunk(2)[0].mul_(2)
     part = ids.t()[3:5]
     part.zero_()
+    order = torch.randperm(1024, device=dev)
+    mixed = ids[order][:, :4]  # unknown values of known ones
+    chosen = ids[mixed[:, 0].clamp(0, 5)]
     assert flat[16, 0].item() == 12 and ids[5, 3].item() == 0 and ids[5, 5].item() == 2
     net(ids[:, :4].float()).sum().backward()
     optimizer.step()
