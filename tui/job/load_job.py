@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from .script_of_model import ScriptedModel
 
-_WITH_SCRIPTS = ("fit", "estimate", "program")
+_WITH_SCRIPTS = ("fit", "estimate", "program", "wait", "preflight")
 """Commands that take a model without a closed form, for which its training script stands."""
 _JOB_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 _PROGRAM_SUFFIXES = (".py", ".ipynb")
@@ -167,13 +167,14 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
         if options.job and Path(options.job).suffix not in (*_JOB_SUFFIXES, *_PROGRAM_SUFFIXES):
             raise InputError(f"both {options.job} and --model {options.model_flag} name a model; give one")
         changes.setdefault("model.id", options.model_flag)
-    name = str(changes.get("model.id") or named or "")
+    stated = _named_in_file(named) if launch is None and named else {}
+    name = str(changes.get("model.id") or stated.get("model.id") or named or "")
     scripted = launch is None and name and getattr(options, "command", None) in _WITH_SCRIPTS and not _is_read(name)
     if scripted:
         from .script_of_model import find_scripted  # with msgspec's records of every such model
 
         if (model := find_scripted(name, getattr(options, "python", None))) is not None:
-            return _of_scripted_model(options, model, given, changes)
+            return _of_scripted_model(options, model, given, {**stated, **changes}, file=named if stated else None)
     if given.inputs:
         flag = next(iter(given.inputs.values()))[1]
         raise InputError(f"{flag} is for models that are given images or audio, which {name or 'this job'} is not")
@@ -210,10 +211,36 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)), dict(options.flags))
 
 
+def _named_in_file(named: str) -> dict[str, Any]:
+    """Return what a job file states whose model has a name; empty: it is another file, or none."""
+    path = Path(named)
+    if path.suffix != _JOB_SUFFIXES[0] or not path.is_file():
+        return {}
+    with contextlib.suppress(InputError):
+        written = _written_job(path)
+        if written is not None and written.program is None and written.model.config is None:
+            model = written.model.id or "."
+            is_folder = model.startswith((".", "/", "~")) or (path.parent / model).exists()
+            return {} if is_folder else job_differences(Job(), written)
+    return {}
+
+
 def _of_scripted_model(
-    options: argparse.Namespace, model: ScriptedModel, given: FlagSettings, changes: Mapping[str, Any]
+    options: argparse.Namespace,
+    model: ScriptedModel,
+    given: FlagSettings,
+    changes: Mapping[str, Any],
+    *,
+    file: str | None = None,
 ) -> LoadedJob:
     """Return the job of a model without a closed form: the rehearsal of its training script.
+
+    Args:
+        options: parsed.
+        model: the model.
+        given: what the flags say.
+        changes: settings of the job file and of the command line.
+        file: the job file.
 
     Raises:
         InputError: a flag means nothing for it.
@@ -224,7 +251,9 @@ def _of_scripted_model(
     if given.method is not None:
         raise InputError(f"--{given.method} means nothing for {model.label}, whose training script is rehearsed")
     of_flags = {key: flag for flag, text in options.flags for key in settings_of_flags([(flag, text)]).changes}
-    keys = {**{key: f"--set {key}" for key in changes}, **of_flags}
+    set_there = {text.partition("=")[0] for text in options.set}
+    keys = {key: f"{file}: {key}" if file and key not in set_there else f"--set {key}" for key in changes}
+    keys |= of_flags
     refuse_meaningless(keys, model.label, generates=model.spec.task == "image-text-to-text")
     changes = {key: value for key, value in changes.items() if key != "model.id"}
     named = {"training.precision"} if given.weights or given.mixed else set()
@@ -236,15 +265,15 @@ def _of_scripted_model(
     loaded = _with_adapter_targets(loaded, changes)
     if given.adapts:
         loaded = _as_prepared(loaded)
-    file = getattr(options, "out", None) or f"{model.label}.py"
+    written = getattr(options, "out", None) or f"{model.label}.py"
     sizes = {key: value for key, (value, _) in given.inputs.items()}
-    script, command, notes = script_of_model(loaded.job, model, sizes, loaded.stated, file)
+    script, command, notes = script_of_model(loaded.job, model, sizes, loaded.stated, written)
     loaded = replace(loaded, script=script, notes=(*loaded.notes, *notes))
     if options.command == "program":
         return replace(loaded, job=Job(name=model.label, program=Program(command=command)))
     options.rehearse = True  # the script is vramtop's own
     python = chosen_python(model, getattr(options, "python", None))
-    return replace(loaded, job=program_of_script(loaded.job, script, command, file, python=python))
+    return replace(loaded, job=program_of_script(loaded.job, script, command, written, python=python))
 
 
 def _program(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob:

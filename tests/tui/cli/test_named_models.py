@@ -27,6 +27,21 @@ def test_the_answer_is_a_rehearsal(capsys) -> None:
     assert found["method"] == "rehearsed"
     assert found["model"]["parameters"] == 37_760_640
     assert any("1 x 30 s of audio, all parameters, fp32" in note for note in found["notes"])
+    assert main(["preflight", "whisper-tiny", "--gpu-type", "h100"]) == 0
+    assert "and fits on GPU 0 (rehearsed)" in capsys.readouterr().out
+
+
+def test_a_job_file_may_have_such_a_model(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = '[model]\nid = "openai/whisper-small"\n[training]\nmicro_batch = 6\n'
+    Path("job.toml").write_text(text, encoding="utf-8")
+    assert main(["program", "job.toml", "--lora", "8"]) == 0
+    script = capsys.readouterr().out
+    assert "AutoModelForSpeechSeq2Seq" in script
+    assert "per_device_train_batch_size=6," in script
+    Path("job.toml").write_text(f"{text}sequence_length = 77\n", encoding="utf-8")
+    assert main(["fit", "job.toml"]) == 2
+    assert "job.toml: training.sequence_length means nothing for whisper-small" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
