@@ -1,10 +1,11 @@
-"""Training script of a model that is given images or audio: transformers' Trainer on items of the processor's shapes.
+"""Training script of a model that is given images, audio or pairs of texts: transformers' Trainer on such items.
 
 Shapes are those that the model's processor in transformers (5.23) makes of an image or a recording of the given size.
 """
 
 import math
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from ..common.errors import InputError
 from ..job.job import Job
@@ -20,6 +21,7 @@ MEDIA_TASKS = (
     "semantic-segmentation",
     "speech-seq2seq",
     "ctc",
+    "feature-extraction",
 )
 _READ_IMAGES = MEDIA_TASKS[:4]
 _TAKES_ANY_SIZE = frozenset(("dinov2", "convnext", "segformer"))
@@ -38,6 +40,26 @@ _WHISPER_SECONDS, _SPEECH_SECONDS = 30, 15
 _USUAL_IMAGE = 1024
 """Pixels of a side of the image where nothing states them and the model takes any size."""
 _TEXT_BESIDE_IMAGES = 512
+_SENTENCES = {"all-MiniLM-L6-v2": 256, "all-MiniLM-L12-v2": 128, "all-mpnet-base-v2": 384}
+"""Tokens to which a model's ``sentence_bert_config.json`` cuts a text, where it takes longer ones."""
+_LONGEST_SENTENCE = 512
+_CONTRASTIVE = """\
+class SentenceTrainer(Trainer):
+    \"\"\"With the loss that sentence-transformers calls MultipleNegativesRankingLoss.\"\"\"
+
+    def embed(self, model, ids):
+        mask = torch.ones_like(ids)
+        states = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        mask = mask.unsqueeze(-1).expand(states.shape).to(states.dtype)
+        means = (states * mask).sum(1) / mask.sum(1).clamp(min=1e-9)
+        return torch.nn.functional.normalize(means)
+
+    def compute_loss(self, model, inputs, return_outputs=False, **_):
+        anchors, positives = (self.embed(model, inputs[name]) for name in ("anchor", "positive"))
+        scores = 20 * anchors @ positives.T
+        loss = torch.nn.functional.cross_entropy(scores, torch.arange(len(scores), device=scores.device))
+        return (loss, {"scores": scores}) if return_outputs else loss
+"""
 
 
 def media_script(
@@ -90,7 +112,11 @@ class _MediaScript(TrainerScript):
         self._sizes = sizes
         self._collates = False
         kind, task = model.config["model_type"], job.model.task
-        if task not in _READ_IMAGES and (sizes.images or sizes.height):
+        if task == "feature-extraction":
+            self._trainer = replace(self._trainer, name="SentenceTrainer")
+            if sizes != InputSizes():
+                raise InputError(f"{model.label} is given texts; leave out the size of images or audio")
+        elif task not in _READ_IMAGES and (sizes.images or sizes.height):
             raise InputError(f"--images and --resolution mean nothing for {model.label}, which is given audio")
         if task in _READ_IMAGES and sizes.seconds:
             raise InputError(f"--seconds means nothing for {model.label}, which is given images")
@@ -134,9 +160,17 @@ class _MediaScript(TrainerScript):
             return f"{_WHISPER_SECONDS} s of audio"
         if task == "ctc":
             return f"{self._sizes.seconds or _SPEECH_SECONDS:g} s of audio"
+        if task == "feature-extraction":
+            return f"2 texts of {self._sentence()} tokens"
         (height, width), images = self._image(), self._sizes.images or 1
         words = f"{images} image{'s' if images > 1 else ''} of {height} x {width} pixels"
         return f"{words} in {self._length():,} tokens" if task == "image-text-to-text" else words
+
+    def _sentence(self) -> int:
+        """Return the tokens of a text: as many as the model takes, where nobody said it."""
+        if self._stated is None or "training.sequence_length" in self._stated:
+            return self._job.training.sequence_length
+        return _SENTENCES.get((self._job.model.id or "").rpartition("/")[2], _LONGEST_SENTENCE)
 
     def _length(self) -> int:
         """Return the tokens of a sequence, those of its images among them."""
@@ -166,6 +200,13 @@ class _MediaScript(TrainerScript):
             height, width = self._image()
             yield f'item = {{"pixel_values": torch.rand(3, {height}, {width}),'
             yield f'        "labels": torch.zeros({height}, {width}, dtype=torch.long)}}'
+        elif task == "feature-extraction":
+            comment = self._comment("training.sequence_length", "as many as the model takes")
+            yield f"text = torch.randint(1000, 30000, ({self._sentence()},)){comment}"
+            yield 'item = {"anchor": text, "positive": text}'
+            yield ""
+            yield ""
+            yield _CONTRASTIVE
         elif task == "zero-shot-image-classification":
             yield from self._pair()
         elif task == "image-text-to-text":
@@ -230,6 +271,11 @@ class _MediaScript(TrainerScript):
         yield "        for name in items[0]"
         yield "    }"
         yield ""
+
+    def _arguments(self) -> Iterator[str]:
+        yield from super()._arguments()
+        if self._job.model.task == "feature-extraction":
+            yield "remove_unused_columns=False,  # which the model itself does not take"
 
     def _given(self, has_optimizer: bool) -> Iterator[str]:
         yield from super()._given(has_optimizer)

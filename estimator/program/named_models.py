@@ -1,4 +1,4 @@
-"""Models whose input is not text alone, by name, and the sizes of what they are given."""
+"""Models whose input is not one text, by name, and the sizes of what they are given."""
 
 import functools
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from ..job.settings import ModelSpec, Task
 
 
 class NamedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model of transformers that is trained on images or audio."""
+    """A model of transformers that is trained on images, audio or pairs of texts."""
 
     id: str
     """Hub id."""

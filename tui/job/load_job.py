@@ -167,14 +167,14 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
         if options.job and Path(options.job).suffix not in (*_JOB_SUFFIXES, *_PROGRAM_SUFFIXES):
             raise InputError(f"both {options.job} and --model {options.model_flag} name a model; give one")
         changes.setdefault("model.id", options.model_flag)
-    stated = _named_in_file(named) if launch is None and named else {}
-    name = str(changes.get("model.id") or stated.get("model.id") or named or "")
+    in_file = _named_in_file(named) if launch is None and named else {}
+    name = str(changes.get("model.id") or in_file.get("model.id") or named or "")
     scripted = launch is None and name and getattr(options, "command", None) in _WITH_SCRIPTS and not _is_read(name)
     if scripted:
         from .script_of_model import find_scripted  # with msgspec's records of every such model
 
         if (model := find_scripted(name, getattr(options, "python", None))) is not None:
-            return _of_scripted_model(options, model, given, {**stated, **changes}, file=named if stated else None)
+            return _of_scripted_model(options, model, given, {**in_file, **changes}, file=named if in_file else None)
     if given.inputs:
         flag = next(iter(given.inputs.values()))[1]
         raise InputError(f"{flag} is for models that are given images or audio, which {name or 'this job'} is not")
@@ -254,7 +254,7 @@ def _of_scripted_model(
     set_there = {text.partition("=")[0] for text in options.set}
     keys = {key: f"{file}: {key}" if file and key not in set_there else f"--set {key}" for key in changes}
     keys |= of_flags
-    refuse_meaningless(keys, model.label, generates=model.spec.task == "image-text-to-text")
+    refuse_meaningless(keys, model.label, has_length=model.spec.task in ("image-text-to-text", "feature-extraction"))
     changes = {key: value for key, value in changes.items() if key != "model.id"}
     named = {"training.precision"} if given.weights or given.mixed else set()
     typed = frozenset(changes) | named

@@ -35,18 +35,18 @@ _MEANINGLESS = ("inference.", "model.task", "rollout.", "training.mode", "traini
 """Beginnings of keys that no script of such a model has a place for."""
 
 
-def refuse_meaningless(keys: Mapping[str, str], label: str, *, generates: bool) -> None:
+def refuse_meaningless(keys: Mapping[str, str], label: str, *, has_length: bool) -> None:
     """Refuse a setting that means nothing for a model.
 
     Args:
         keys: the job keys that were set, each with its flag.
         label: name of the model.
-        generates: it generates text, so that its sequences have a length.
+        has_length: its sequences of tokens have a length.
 
     Raises:
         InputError: there is one.
     """
-    no_length = () if generates else ("training.sequence_length",)
+    no_length = () if has_length else ("training.sequence_length",)
     flag = next((flag for key, flag in keys.items() if key.startswith((*_MEANINGLESS, *no_length))), None)
     if flag is not None:
         raise InputError(f"{flag} means nothing for {label}, whose training script is rehearsed; leave it out")

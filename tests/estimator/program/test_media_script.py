@@ -1,4 +1,4 @@
-"""Scripts of models that are given images or audio: they take on the CPU what their rehearsal says."""
+"""Scripts of models that are given images, audio or pairs of texts: they take on the CPU what their rehearsal says."""
 
 import sys
 from pathlib import Path
@@ -39,6 +39,7 @@ SHRUNKEN: dict[str, dict[str, Any]] = {
     "dinov2-small": {**SMALL, "image_size": 56, "patch_size": 14},
     "siglip": {"text_config": SMALL, "vision_config": {**SMALL, "image_size": 64}},
     "whisper-tiny": WHISPER,
+    "all-minilm": SMALL,
     "wav2vec2": SPEECH,
     "beit-base": {**SMALL, "image_size": 64},
     "swin-tiny": {"embed_dim": 32, "depths": [2, 2], "num_heads": [2, 2], "image_size": 56},

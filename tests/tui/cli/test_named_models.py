@@ -51,6 +51,7 @@ def test_a_job_file_may_have_such_a_model(tmp_path: Path, monkeypatch, capsys) -
         (["whisper-small", "--dpo"], "--dpo means nothing for whisper-small"),
         (["vit-base", "--resolution", "384"], "takes images of 224 x 224 pixels"),
         (["qwen2.5-vl-7b", "--images", "2x3x4x5"], "--images: '2x3x4x5' is no size in pixels, such as 2x1024x768"),
+        (["all-minilm", "--images", "2"], "all-MiniLM-L6-v2 is given texts"),
         (["wav2vec2", "--seconds", "long"], "--seconds: 'long' is no number of seconds"),
         (["gpt2", "--images", "2"], "--images is for models that are given images or audio, which gpt2 is not"),
     ],
