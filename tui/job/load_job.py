@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.readers.source.evidence import DeviceChoice, JobReading
     from vramtop.estimator.readers.source.shell_script import ScriptLaunch
 
-    from .script_of_model import ScriptedModel
+    from .scripted_models import ScriptedModel
 
 _WITH_SCRIPTS = ("fit", "estimate", "program", "wait", "preflight")
 """Commands that take a model without a closed form, for which its training script stands."""
@@ -171,7 +171,7 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     name = str(changes.get("model.id") or in_file.get("model.id") or named or "")
     scripted = launch is None and name and getattr(options, "command", None) in _WITH_SCRIPTS and not _is_read(name)
     if scripted:
-        from .script_of_model import find_scripted  # with msgspec's records of every such model
+        from .scripted_models import find_scripted  # with msgspec's records of every such model
 
         if (model := find_scripted(name, getattr(options, "python", None))) is not None:
             return _of_scripted_model(options, model, given, {**in_file, **changes}, file=named if in_file else None)

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.private_files import make_own_folder, write_private
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.settings import ModelSpec, Program
+from vramtop.estimator.job.settings import Program
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import other_kind, resolve_model
-from vramtop.estimator.program.diffusion_models import DiffusionModel, find_diffusion_model
 from vramtop.estimator.program.diffusion_script import diffusion_script, diffusion_words
 from vramtop.estimator.program.image_script import LibraryModel, image_script, image_words
 from vramtop.estimator.program.media_script import input_words, media_script
-from vramtop.estimator.program.named_models import InputSizes, NamedModel, find_named_model
+from vramtop.estimator.program.named_models import InputSizes, NamedModel
 from vramtop.estimator.program.training_script import start_command
 from vramtop.estimator.trace.installed_packages import image_model, installed_packages, is_built_by_name
 from vramtop.estimator.trace.interpreters import choose_interpreter, find_interpreters
 from vramtop.estimator.trace.worker_pool import cache_file
 
-ScriptedModel: TypeAlias = NamedModel | LibraryModel | DiffusionModel
-"""A model without a closed form, for which its training script stands."""
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
+
+    from .scripted_models import ScriptedModel
 
 _STEPS = 2
 """Optimizer steps that are rehearsed: the first makes the optimizer's states, the second is like all others."""
@@ -52,7 +50,7 @@ def refuse_meaningless(keys: Mapping[str, str], label: str, *, has_length: bool)
         raise InputError(f"{flag} means nothing for {label}, whose training script is rehearsed; leave it out")
 
 
-def _library_model(name: str, python: str | None) -> LibraryModel | None:
+def library_model(name: str, python: str | None) -> LibraryModel | None:
     """Return the model that torchvision or timm builds by a name; None: neither does.
 
     Args:
@@ -74,33 +72,6 @@ def _library_model(name: str, python: str | None) -> LibraryModel | None:
         f"has that name; {pythons[0]} -m pip install torchvision timm installs them, and vramtop rehearse -- python "
         "train.py answers for your own script"
     )
-
-
-def find_scripted(name: str, python: str | None) -> ScriptedModel | None:
-    """Return the model of a name that has no closed form; None: it is another model, or nothing.
-
-    Args:
-        name: of the model.
-        python: interpreter that the user named; None: those that are active are searched.
-
-    Raises:
-        CannotTellError: it is called like a vision model, and no Python has a library that builds it.
-    """
-    if (found := find_named_model(name) or find_diffusion_model(name)) is not None:
-        return found
-    try:
-        resolve_model(ModelSpec(id=name))
-    except InputError:
-        return _library_model(name, python)
-    return None
-
-
-def is_scripted(name: str) -> bool:
-    """Return True for a name of a model without a closed form, and for one that looks like torchvision's and timm's."""
-    try:
-        return find_scripted(name, None) is not None
-    except CannotTellError:
-        return True
 
 
 def chosen_python(model: ScriptedModel, python: str | None) -> Path:

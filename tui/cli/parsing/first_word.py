@@ -148,7 +148,7 @@ def _is_job(word: str) -> bool:
     try:
         resolve_model(ModelSpec(id=word))
     except InputError:
-        from ...job.script_of_model import is_scripted  # not at start-up
+        from ...job.scripted_models import is_scripted  # not at start-up
 
         return is_scripted(word)
     return True

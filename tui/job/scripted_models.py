@@ -1,0 +1,46 @@
+"""Models that have no closed form, by name: their training script stands for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.job.settings import ModelSpec
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.program.diffusion_models import DiffusionModel, find_diffusion_model
+from vramtop.estimator.program.named_models import NamedModel, find_named_model
+
+if TYPE_CHECKING:
+    from vramtop.estimator.program.image_script import LibraryModel
+
+ScriptedModel: TypeAlias = Union[NamedModel, "LibraryModel", DiffusionModel]
+"""A model without a closed form."""
+
+
+def find_scripted(name: str, python: str | None) -> ScriptedModel | None:
+    """Return the model of a name that has no closed form; None: it is another model, or nothing.
+
+    Args:
+        name: of the model.
+        python: interpreter that the user named; None: those that are active are searched.
+
+    Raises:
+        CannotTellError: it is called like a vision model, and no Python has a library that builds it.
+    """
+    if (found := find_named_model(name) or find_diffusion_model(name)) is not None:
+        return found
+    try:
+        resolve_model(ModelSpec(id=name))
+    except InputError:
+        from .script_of_model import library_model  # asks Pythons
+
+        return library_model(name, python)
+    return None
+
+
+def is_scripted(name: str) -> bool:
+    """Return True for a name of a model without a closed form, and for one that looks like torchvision's and timm's."""
+    try:
+        return find_scripted(name, None) is not None
+    except CannotTellError:
+        return True
