@@ -86,9 +86,14 @@ def test_a_library_is_found_by_its_sources(package: Path) -> None:
 
 CHANGES = [
     {},
-    {"training.gradient_accumulation": 2, "training.optimizer": "adamw"},
-    {"training.precision": "bf16-mixed"},
-    {"training.precision": "bf16"},
+    *(
+        pytest.param(changes, marks=pytest.mark.slow)
+        for changes in (
+            {"training.gradient_accumulation": 2, "training.optimizer": "adamw"},
+            {"training.precision": "bf16-mixed"},
+            {"training.precision": "bf16"},
+        )
+    ),
 ]
 
 

@@ -38,7 +38,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "t5": {"model": {"config": T5, "task": "seq2seq-lm"}},
     "vit": {"model": {"config": VIT, "task": "image-classification"}},
 }
-QUICK = ("llama, bf16, checkpointed", "bert")
+QUICK = ("bert",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in JOBS])
