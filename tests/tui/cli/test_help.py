@@ -138,10 +138,6 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
         (["gpt2", "--gpu-type", "mi300x"], "mi300x: AMD is not supported; vramtop predicts the memory of NVIDIA GPUs"),
         (["gpt2", "--gpus", "8xMI250"], "MI250: AMD is not supported"),
         (
-            ["wait", "resnet50"],
-            "resnet50 is a vision model that is not known by name; vramtop rehearse -- python",
-        ),
-        (
             ["fit", "suno/bark"],
             "is a speech model that is not known by name; vramtop rehearse -- python",
         ),
