@@ -479,7 +479,7 @@ def _own_part(frames: Any) -> Any:
 
 def _last_line(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    here = [frame for frame in frames if "/rehearsal/" not in frame.filename and not frame.filename.startswith("<")]
+    here = [frame for frame in frames if not frame.filename.startswith((_FOLDER, "<"))]
     return f"{here[-1].filename}:{here[-1].lineno}" if here else ""
 
 

@@ -96,6 +96,14 @@ def test_a_program_that_fails_is_told_with_its_output(end: str, said: str, envir
     assert not list(Path(environ["TMPDIR"]).iterdir())
 
 
+def test_the_line_of_a_failure_is_named_in_a_folder_of_any_name(environ: dict[str, str]) -> None:
+    Path("rehearsal").mkdir()
+    Path("rehearsal/train.py").write_text("import torch\n[][1]\n")
+    command = [*REHEARSE, "--", sys.executable, "rehearsal/train.py"]
+    found = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    assert "at rehearsal/train.py:2: IndexError" in found.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("words", [[], pytest.param(["--no-landlock"], marks=pytest.mark.slow)])
 def test_a_program_is_rehearsed_in_a_container_and_changes_nothing(words: list[str], environ: dict[str, str]) -> None:
     if not words and not landlock.version():
