@@ -97,11 +97,11 @@ def test_a_program_that_fails_is_told_with_its_output(end: str, said: str, envir
 
 
 def test_the_line_of_a_failure_is_named_in_a_folder_of_any_name(environ: dict[str, str]) -> None:
-    Path("rehearsal").mkdir()
-    Path("rehearsal/train.py").write_text("import torch\n[][1]\n")
-    command = [*REHEARSE, "--", sys.executable, "rehearsal/train.py"]
+    Path("own/rehearsal").mkdir(parents=True)
+    Path("own/rehearsal/train.py").write_text("import torch\n[][1]\n")
+    command = [*REHEARSE, "--", sys.executable, "own/rehearsal/train.py"]
     found = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
-    assert "at rehearsal/train.py:2: IndexError" in found.stderr.splitlines()[-1]
+    assert "at own/rehearsal/train.py:2: IndexError" in found.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("words", [[], pytest.param(["--no-landlock"], marks=pytest.mark.slow)])
