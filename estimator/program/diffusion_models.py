@@ -18,13 +18,13 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A network of a diffusion model."""
 
     kind: str = msgspec.field(name="class")
-    """Its class in diffusers or transformers."""
+    """Class in diffusers or transformers that builds the part."""
     config: dict[str, Any] = {}
     """The fields of its config that differ from the defaults of the class."""
 
 
 class DiffusionModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A diffusion model, by name."""
+    """A diffusion model that is known by name."""
 
     id: str
     """Hub id."""
@@ -54,7 +54,7 @@ class DiffusionModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return ModelSpec(id=self.id, task="image-to-image", config=config)
 
     def loop(self, *, adapts: bool) -> str:
-        """Return the script whose loop it is trained with, in words."""
+        """Return the name of the script whose loop trains it, as diffusers calls it."""
         family = FAMILIES[self.family]
         return f"diffusers' {family.adapters if adapts else family.whole}"
 
@@ -86,7 +86,7 @@ class Family:
     encode: tuple[str, ...]
     """Lines that make embeddings of the prompt."""
     predict: tuple[str, ...]
-    """Lines that make the prediction, of noisy latents."""
+    """Lines of the script that run the model on noisy latents."""
     flows: bool = True
     """It is trained to match a flow, rather than to tell the noise."""
     held: bool = False

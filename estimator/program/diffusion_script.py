@@ -16,7 +16,7 @@ from .named_models import InputSizes
 from .training_script import How
 
 _FRAMES = 81
-"""Frames of Wan's videos."""
+"""Frames of a video of Wan, where nobody says how many."""
 
 
 def diffusion_script(
@@ -24,10 +24,7 @@ def diffusion_script(
     model: DiffusionModel,
     *,
     sizes: InputSizes | None = None,
-    stated: Collection[str] | None = None,
-    file: str = "train.py",
-    steps: int = 10,
-    on_cpu: bool = False,
+    how: How = How(),  # noqa: B008 - frozen
 ) -> str:
     """Return the script.
 
@@ -35,16 +32,13 @@ def diffusion_script(
         job: a job that trains the model.
         model: the model.
         sizes: of its images or videos; None: those of the model.
-        stated: keys of the job that somebody gave; None: all that differ from their defaults.
-        file: name under which it is started.
-        steps: optimizer steps that it takes.
-        on_cpu: run it on the CPU, even where there is a GPU.
+        how: choices of how it is written and run.
 
     Raises:
         InputError: the model has no such input.
         CannotTellError: no such script stands for the job; the sentence names the setting.
     """
-    return _DiffusionScript(job, model, sizes or InputSizes(), stated, How(file, steps, on_cpu)).text()
+    return _DiffusionScript(job, model, sizes or InputSizes(), how.stated, how).text()
 
 
 def diffusion_words(model: DiffusionModel, sizes: InputSizes) -> str:

@@ -49,7 +49,7 @@ class LibraryModel:
         return self.name
 
     def loop(self, *, adapts: bool) -> str:  # noqa: ARG002 - no such model has adapters
-        """Return the script whose loop it is trained with, in words."""
+        """Return the name of the script whose loop trains it, in words."""
         return f"{self.module.partition('.')[0]}'s training script"
 
     @property
@@ -69,10 +69,7 @@ def image_script(
     model: LibraryModel,
     *,
     sizes: InputSizes | None = None,
-    stated: Collection[str] | None = None,
-    file: str = "train.py",
-    steps: int = 10,
-    on_cpu: bool = False,
+    how: How = How(),  # noqa: B008 - frozen
 ) -> str:
     """Return the script.
 
@@ -80,16 +77,13 @@ def image_script(
         job: a job that trains the model.
         model: the model.
         sizes: of its images; None: those of the library's training script.
-        stated: keys of the job that somebody gave; None: all that differ from their defaults.
-        file: name under which it is started.
-        steps: optimizer steps that it takes.
-        on_cpu: run it on the CPU, even where there is a GPU.
+        how: choices of how it is written and run.
 
     Raises:
         InputError: the model has no such input.
         CannotTellError: no such script stands for the job; the sentence names the setting.
     """
-    return _ImageScript(job, model, sizes or InputSizes(), stated, How(file, steps, on_cpu)).text()
+    return _ImageScript(job, model, sizes or InputSizes(), how.stated, how).text()
 
 
 def image_words(model: LibraryModel, sizes: InputSizes) -> str:

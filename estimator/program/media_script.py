@@ -67,10 +67,7 @@ def media_script(
     model: ResolvedModel,
     *,
     sizes: InputSizes | None = None,
-    stated: Collection[str] | None = None,
-    file: str = "train.py",
-    steps: int = 10,
-    on_cpu: bool = False,
+    how: How = How(),  # noqa: B008 - frozen
 ) -> str:
     """Return the script.
 
@@ -78,10 +75,7 @@ def media_script(
         job: a job that trains a model on images or audio.
         model: its config.
         sizes: of the images and the audio; None: those that the model was published with.
-        stated: keys of the job that somebody gave; None: all that differ from their defaults.
-        file: name under which it is started.
-        steps: optimizer steps that it takes.
-        on_cpu: run it on the CPU, even where there is a GPU.
+        how: choices of how it is written and run.
 
     Raises:
         InputError: the model has no such input, or takes it in another size.
@@ -89,12 +83,12 @@ def media_script(
     """
     resolved = resolve_job(job)
     require_expressible(resolved, MEDIA_TASKS)
-    return _MediaScript(resolved, model, stated, How(file, steps, on_cpu), sizes or InputSizes()).text()
+    return _MediaScript(resolved, model, how.stated, how, sizes or InputSizes()).text()
 
 
 def input_words(job: Job, model: ResolvedModel, sizes: InputSizes, stated: Collection[str] | None) -> str:
     """Return one example of the job in words, such as ``1 image of 224 x 224 pixels``."""
-    return _MediaScript(resolve_job(job), model, stated, How("", 0, False), sizes).input_words()
+    return _MediaScript(resolve_job(job), model, stated, How(), sizes).input_words()
 
 
 class _MediaScript(TrainerScript):

@@ -63,7 +63,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 @functools.cache
 def named_models() -> tuple[NamedModel, ...]:
-    """Return every such model."""
+    """Return all models of transformers that are known by name and have no closed form."""
     return msgspec.toml.decode(Path(__file__).with_name("named_models.toml").read_bytes(), type=_File).model
 
 

@@ -98,32 +98,38 @@ def _trainer(job: ResolvedJob) -> _Trainer:
     return _SFT if job.training.loss == "chunked" else _TRAINER
 
 
+class How(NamedTuple):
+    """Choices of how a script is written and run."""
+
+    stated: Collection[str] | None = None
+    """Keys of the job that somebody gave; None: all that differ from their defaults. The others get a comment."""
+    file: str = "train.py"
+    """Name under which it is started."""
+    steps: int = 10
+    """Optimizer steps that it takes."""
+    on_cpu: bool = False
+    """It runs on the CPU, even where there is a GPU."""
+
+
 def training_script(
     job: Job,
     model: ResolvedModel,
     *,
-    stated: Collection[str] | None = None,
-    file: str = "train.py",
-    steps: int = 10,
-    on_cpu: bool = False,
+    how: How = How(),  # noqa: B008 - frozen
 ) -> str:
     """Return the script.
 
     Args:
         job: a job that trains, with what it leaves to its framework.
         model: its config.
-        file: name under which it is started.
-        steps: optimizer steps that it takes.
-        on_cpu: run it on the CPU, even where there is a GPU.
-        stated: keys of the job that somebody gave; None: all that differ from their defaults. What was left out gets a
-            comment.
+        how: choices of how it is written and run.
 
     Raises:
         CannotTellError: no such script stands for the job; the sentence names the setting.
     """
     resolved = resolve_job(job)
     require_expressible(resolved, TEXT_TASKS)
-    return TrainerScript(resolved, model, stated, How(file, steps, on_cpu)).text()
+    return TrainerScript(resolved, model, how.stated, how).text()
 
 
 def start_command(job: Job, file: str) -> str:
@@ -225,14 +231,6 @@ def _completions(job: ResolvedJob) -> int:
     assert job.rollout is not None  # noqa: S101 - asked for GRPO only
     sequences = job.training.micro_batch * job.rollout.micro_batches * job.job.parallel.data_ranks
     return max(number for number in range(1, _GENERATIONS + 1) if sequences % number == 0)
-
-
-class How(NamedTuple):
-    """How a script runs: the arguments of ``training_script``."""
-
-    file: str
-    steps: int
-    on_cpu: bool
 
 
 class TrainerScript:

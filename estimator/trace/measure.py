@@ -19,7 +19,7 @@ from ..common.cancellation import current_token
 from ..common.errors import CannotTellError
 from ..job.job import Job
 from ..model.find_config import ResolvedModel
-from ..program.training_script import training_script
+from ..program.training_script import How, training_script
 from .allocator_report import VARIABLES
 from .interpreters import Interpreter, choose_interpreter
 from .start_python import start_python
@@ -346,7 +346,9 @@ def _script(job: Job, model: ResolvedModel, steps: int, device: Device) -> str:
     if copies > 1 and job.parallel.sharding in ("hybrid", "hybrid_grad_op"):
         raise CannotTellError("FSDP1's hybrid sharding has a copy on each node, and this is one")
     parallel = msgspec.structs.replace(job.parallel, data_replicate=copies)
-    return training_script(msgspec.structs.replace(job, parallel=parallel), model, steps=steps, on_cpu=device == "cpu")
+    return training_script(
+        msgspec.structs.replace(job, parallel=parallel), model, how=How(steps=steps, on_cpu=device == "cpu")
+    )
 
 
 def rank_count(job: Job) -> int:

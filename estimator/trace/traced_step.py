@@ -13,7 +13,7 @@ from ..job.job import Job
 from ..job.resolved_job import own_optimizer_code, resolve_job
 from ..job.rules.frameworks import steps_take_same_memory
 from ..model.find_config import ResolvedModel
-from ..program.training_script import start_command, training_script
+from ..program.training_script import How, start_command, training_script
 from .allocator_report import ReservedMemory
 from .interpreters import Interpreter, choose_interpreter
 from .worker_pool import cache_file, cached_request
@@ -113,7 +113,7 @@ def trace_request(job: Job, model: ResolvedModel, allocator_conf: str | None = N
     *launcher, file = shlex.split(start_command(job, "train.py"))
     start = ["-m", "torch.distributed.run", *launcher[1:], file] if ranks > 1 else [file]
     code = model.code or own_optimizer_code(job)
-    text = training_script(msgspec.structs.replace(job, name="the job"), model, steps=_STEPS)
+    text = training_script(msgspec.structs.replace(job, name="the job"), model, how=How(steps=_STEPS))
     return {
         "op": "trace",
         "script": {"text": text, "start": start, "gpus": gpus, "card": _CARD},

@@ -16,7 +16,7 @@ from vramtop.estimator.program.diffusion_script import diffusion_script, diffusi
 from vramtop.estimator.program.image_script import LibraryModel, image_script, image_words
 from vramtop.estimator.program.media_script import input_words, media_script
 from vramtop.estimator.program.named_models import InputSizes, NamedModel
-from vramtop.estimator.program.training_script import start_command
+from vramtop.estimator.program.training_script import How, start_command
 from vramtop.estimator.trace.installed_packages import image_model, installed_packages, is_built_by_name
 from vramtop.estimator.trace.interpreters import choose_interpreter, find_interpreters
 from vramtop.estimator.trace.worker_pool import cache_file
@@ -103,17 +103,17 @@ def script_of_model(
         InputError: the model takes no such input.
         CannotTellError: no script stands for the job.
     """
-    inputs, training = InputSizes(**sizes), job.training
+    inputs, training, written = InputSizes(**sizes), job.training, How(stated, file)
     if isinstance(named, NamedModel):
         model = resolve_model(job.model)
         job = job_of_model(job, model)
-        text = media_script(job, model, sizes=inputs, stated=stated, file=file)
+        text = media_script(job, model, sizes=inputs, how=written)
         words, how = input_words(job, model, inputs, stated), job.training.optimizer
     else:
         if isinstance(named, LibraryModel):
-            text, words = image_script(job, named, sizes=inputs, stated=stated, file=file), image_words(named, inputs)
+            text, words = image_script(job, named, sizes=inputs, how=written), image_words(named, inputs)
         else:
-            text = diffusion_script(job, named, sizes=inputs, stated=stated, file=file)
+            text = diffusion_script(job, named, sizes=inputs, how=written)
             words = diffusion_words(named, inputs)
         optimizer = f"{training.optimizer}, " if "training.optimizer" in stated else ""
         how = f"{optimizer}as {named.loop(adapts=job.lora is not None)} does"

@@ -21,6 +21,7 @@ from vramtop.estimator.program.diffusion_models import (
 )
 from vramtop.estimator.program.diffusion_script import diffusion_script, diffusion_words
 from vramtop.estimator.program.named_models import InputSizes
+from vramtop.estimator.program.training_script import How
 from vramtop.estimator.trace.rehearsal import rehearse
 
 BATCH = 2
@@ -116,7 +117,7 @@ def known(name: str) -> DiffusionModel:
 def script_of(model: DiffusionModel, changes: dict[str, Any] | None = None, *, whole: bool = False, **options) -> str:
     usual = {key: value for key, value in model.usual.items() if not (whole and key.startswith("lora."))}
     job = with_changes(Job(model=model.spec), {**usual, "training.micro_batch": BATCH, **(changes or {})})
-    return diffusion_script(job, model, stated=set(), steps=3, **options)
+    return diffusion_script(job, model, sizes=options.pop("sizes", None), how=How(stated=set(), steps=3, **options))
 
 
 def slow(name: str, *, whole: bool) -> Any:

@@ -13,6 +13,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.program.image_script import LibraryModel, image_script, image_words
 from vramtop.estimator.program.named_models import InputSizes
+from vramtop.estimator.program.training_script import How
 from vramtop.estimator.trace.installed_packages import image_model
 from vramtop.estimator.trace.rehearsal import rehearse
 
@@ -63,7 +64,7 @@ def resnet(name: str = "resnet7", module: str = "torchvision.models.resnet") -> 
 
 def script_of(model: LibraryModel, changes: dict[str, Any] | None = None, **options: Any) -> str:
     job = with_changes(Job(model=model.spec), {"training.micro_batch": 4, **(changes or {})})
-    return image_script(job, model, steps=3, **options)
+    return image_script(job, model, sizes=options.pop("sizes", None), how=How(steps=3, **options))
 
 
 @pytest.fixture

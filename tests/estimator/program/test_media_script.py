@@ -14,6 +14,7 @@ from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.program.media_script import media_script
 from vramtop.estimator.program.named_models import InputSizes, NamedModel, find_named_model, named_models
+from vramtop.estimator.program.training_script import How
 from vramtop.estimator.trace.rehearsal import rehearse
 from vramtop.estimator.worker.request.tasks import auto_class_name
 
@@ -88,7 +89,7 @@ def shrunken(name: str) -> Job:
 
 
 def script_of(job: Job, **options: Any) -> str:
-    return media_script(job, resolve_model(job.model), **options)
+    return media_script(job, resolve_model(job.model), sizes=options.pop("sizes", None), how=How(**options))
 
 
 @pytest.mark.parametrize(

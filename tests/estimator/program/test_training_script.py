@@ -14,7 +14,7 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.program.training_script import start_command, training_script
+from vramtop.estimator.program.training_script import How, start_command, training_script
 from vramtop.estimator.trace.rehearsal import rehearse
 
 LLAMA = {
@@ -38,7 +38,7 @@ def job_of(**tables: Any) -> Job:
 
 
 def script_of(job: Job, **options: Any) -> str:
-    return training_script(job, resolve_model(job.model), **options)
+    return training_script(job, resolve_model(job.model), how=How(**options))
 
 
 JOBS = {

@@ -11,7 +11,7 @@ from vramtop.estimator.formula.rank_memory import workspace_bytes
 from vramtop.estimator.job.gpu_catalogue import generation_of
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.program.training_script import training_script
+from vramtop.estimator.program.training_script import How, training_script
 
 pytest.importorskip("torch")
 SIZES: dict[str, Any] = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
@@ -47,7 +47,9 @@ def test_a_traced_step_takes_what_real_steps_take(name: str, tmp_path: Path, mon
     training = {"precision": "fp32", "optimizer": "adamw", "micro_batch": 4, "sequence_length": 256}
     tables = JOBS[name]
     job = job_from_mapping({**tables, "training": training | tables.get("training", {})}, where="test")
-    Path("train.py").write_text(training_script(job, resolve_model(job.model), steps=3, on_cpu=True), encoding="utf-8")
+    Path("train.py").write_text(
+        training_script(job, resolve_model(job.model), how=How(steps=3, on_cpu=True)), encoding="utf-8"
+    )
     for variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(variable, raising=False)
     peak = estimate(job, method="traced").peak

@@ -8,7 +8,7 @@ from vramtop.estimator.common.errors import ExitCode, InputError
 from vramtop.estimator.common.private_files import write_private
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.program.training_script import start_command, training_script
+from vramtop.estimator.program.training_script import How, start_command, training_script
 
 from ...draw.text_output import detect_output
 from ...job.load_job import load_from_options
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         model = resolve_model(loaded.job.model)
         job = job_of_model(loaded.job, model)
         file = options.out or _NAME
-        script, command = training_script(job, model, stated=loaded.stated, file=file), start_command(job, file)
+        script, command = training_script(job, model, how=How(loaded.stated, file)), start_command(job, file)
     if options.out:
         try:
             write_private(Path(options.out), script.encode())
