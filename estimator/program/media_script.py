@@ -11,6 +11,7 @@ from ..common.errors import InputError
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..model.find_config import ResolvedModel
+from .image_layouts import ImageLayout, image_layout
 from .named_models import InputSizes
 from .training_script import How, TrainerScript, require_expressible
 
@@ -28,18 +29,15 @@ _TAKES_ANY_SIZE = frozenset(("dinov2", "convnext", "segformer"))
 """Model types that take images of another size than their config's: DINOv2 interpolates its positions."""
 _CROPPED = {"dinov2": 224}
 """Pixels to which a processor scales images, where the config has another size."""
-_PATCHES = {"qwen2_vl": 14, "qwen2_5_vl": 14, "qwen3_vl": 16}
-"""Pixels of a side of a patch of a model that takes images of any size; four patches make a token."""
-_MOST_TOKENS = 16_384
-"""Tokens of the largest image: the processors' ``max_pixels`` (``longest_edge``), to which they scale larger ones."""
-_IMAGES = {"internvl": 448, "segformer": 512}
+_IMAGES = {"segformer": 512}
 """Pixels of a side of an image where the config does not say it, unless it is 224."""
 _RATE = 16_000
 """Samples in a second of audio."""
 _WHISPER_SECONDS, _SPEECH_SECONDS = 30, 15
-_USUAL_IMAGE = 1024
-"""Pixels of a side of the image where nothing states them and the model takes any size."""
 _TEXT_BESIDE_IMAGES = 512
+_IMAGE_TOKENS = {"mllama": 128_256, "llava_onevision": 151_646, "idefics3": 128_257, "smolvlm": 128_257}
+"""Placeholders of an image where the config does not say them: the defaults of the class."""
+_JOINED = ("pixel_values", "image_grid_thw", "image_sizes", "batch_num_images")
 _SENTENCES = {"all-MiniLM-L6-v2": 256, "all-MiniLM-L12-v2": 128, "all-mpnet-base-v2": 384}
 """Tokens to which a model's ``sentence_bert_config.json`` cuts a text, where it takes longer ones."""
 _LONGEST_SENTENCE = 512
@@ -123,8 +121,6 @@ class _MediaScript(TrainerScript):
         """Return height and width of an image in pixels, as the processor leaves it."""
         config, kind = self._model.config, self._model.config["model_type"]
         height, width = self._sizes.height, self._sizes.width
-        if kind in _PATCHES:
-            return _scaled(height or _USUAL_IMAGE, width or _USUAL_IMAGE, 2 * _PATCHES[kind])
         part = config.get("vision_config", config)
         fixed = part.get("image_size", _IMAGES.get(kind, 224))
         wanted = (height or fixed, width or fixed)
@@ -137,15 +133,10 @@ class _MediaScript(TrainerScript):
             )
         return wanted
 
-    def _image_tokens(self) -> int:
-        """Return the tokens of one image."""
-        (height, width), config = self._image(), self._model.config
-        if (patch := _PATCHES.get(config["model_type"])) is not None:
-            return (height // (2 * patch)) * (width // (2 * patch))
-        if config["model_type"] == "internvl":
-            return 256  # 448 pixels in patches of 14, four of which make a token
-        stated: int | None = config.get("mm_tokens_per_image")
-        return stated or (height // int(config["vision_config"]["patch_size"])) ** 2
+    def _layout(self) -> ImageLayout:
+        """Return what the processor makes of one image beside a text."""
+        sizes = self._sizes
+        return image_layout(self._model.label, self._model.config, sizes.height, sizes.width, sizes.images or 1)
 
     def input_words(self) -> str:
         """Return what an example is, in words."""
@@ -156,9 +147,15 @@ class _MediaScript(TrainerScript):
             return f"{self._sizes.seconds or _SPEECH_SECONDS:g} s of audio"
         if task == "feature-extraction":
             return f"2 texts of {self._sentence()} tokens"
-        (height, width), images = self._image(), self._sizes.images or 1
-        words = f"{images} image{'s' if images > 1 else ''} of {height} x {width} pixels"
-        return f"{words} in {self._length():,} tokens" if task == "image-text-to-text" else words
+        if task == "image-text-to-text":
+            return f"{self._images_in_words()} in {self._length():,} tokens"
+        height, width = self._image()
+        return f"1 image of {height} x {width} pixels"
+
+    def _images_in_words(self) -> str:
+        images, layout = self._sizes.images or 1, self._layout()
+        tiles = f"in {layout.tiles} tiles of" if layout.tiles > 1 else "of"
+        return f"{images} image{'s' if images > 1 else ''} {tiles} {layout.height} x {layout.width} pixels"
 
     def _sentence(self) -> int:
         """Return the tokens of a text: as many as the model takes, where nobody said it."""
@@ -178,7 +175,8 @@ class _MediaScript(TrainerScript):
 
     def _beside(self) -> int:
         """Return the tokens of all images, with those at their ends."""
-        return (self._sizes.images or 1) * (self._image_tokens() + len(self._ends()))
+        layout = self._layout()
+        return (self._sizes.images or 1) * (layout.tokens + layout.marks + len(self._ends()))
 
     def _ends(self) -> list[int]:
         """Return the tokens before and after an image."""
@@ -232,38 +230,33 @@ class _MediaScript(TrainerScript):
 
     def _conversation(self) -> Iterator[str]:
         self._collates = True
-        config = self._model.config
-        images, tokens = self._sizes.images or 1, self._image_tokens()
-        height, width = self._image()
+        config, layout, images = self._model.config, self._layout(), self._sizes.images or 1
         beside, length = self._beside(), self._length()
-        kind, image = config["model_type"], config.get("image_token_id", config.get("image_token_index"))
+        image = config.get("image_token_id", config.get("image_token_index", _IMAGE_TOKENS.get(config["model_type"])))
         ends = [f"[{each}]" for each in self._ends()]
-        yield f"# {images} image{'s' if images > 1 else ''} of {height} x {width} pixels: {tokens:,} tokens each"
-        yield f"image = {' + '.join([*ends[:1], f'[{image}] * {tokens}', *ends[1:]])}"
+        marks = [f"[5] * {layout.marks}"] if layout.marks else []
+        yield f"image_token = {image}  # {self._images_in_words()}: {layout.tokens:,} token{'s' if layout.tokens > 1 else ''} each"
+        yield f"image = {' + '.join([*ends[:1], f'[image_token] * {layout.tokens}', *marks, *ends[1:]])}"
         comment = self._comment("training.sequence_length", f"{_TEXT_BESIDE_IMAGES} tokens of text")
         yield f"tokens = torch.tensor(image * {images} + [5] * {length - beside}){comment}"
         yield "item = {"
         yield '    "input_ids": tokens,'
-        yield '    "labels": tokens.clone(),'
-        if (patch := _PATCHES.get(kind)) is not None:
-            rows, columns = height // patch, width // patch
-            yield f'    "mm_token_type_ids": (tokens == {image}).long(),'
-            yield f'    "pixel_values": torch.rand({images * rows * columns}, {3 * 2 * patch * patch}),'
-            yield f'    "image_grid_thw": torch.tensor([[1, {rows}, {columns}]] * {images}),'
-        else:
-            of_images = {"gemma3": f"(tokens == {image}).long()", "paligemma": "torch.ones_like(tokens)"}
-            if kind in of_images:
-                yield f'    "token_type_ids": {of_images[kind]},'
-            yield f'    "pixel_values": torch.rand({images}, 3, {height}, {width}),'
+        yield '    "labels": tokens.masked_fill(tokens == image_token, -100),'
+        for name, tensor in layout.values.items():
+            yield f'    "{name}": {tensor.format(images=images)},'
         yield "}"
         yield ""
         yield ""
         yield "def collate(items):"
-        yield '    joined = ("pixel_values", "image_grid_thw")  # the images of all items one after the other'
-        yield "    return {"
-        yield "        name: (torch.cat if name in joined else torch.stack)([each[name] for each in items])"
-        yield "        for name in items[0]"
-        yield "    }"
+        if layout.joined:
+            joined = ", ".join(f'"{name}"' for name in layout.values if name in _JOINED)
+            yield f"    joined = [{joined}]  # the images of all items one after the other"
+            yield "    return {"
+            yield "        name: (torch.cat if name in joined else torch.stack)([each[name] for each in items])"
+            yield "        for name in items[0]"
+            yield "    }"
+        else:
+            yield "    return {name: torch.stack([each[name] for each in items]) for name in items[0]}"
         yield ""
 
     def _arguments(self) -> Iterator[str]:
@@ -275,13 +268,3 @@ class _MediaScript(TrainerScript):
         yield from super()._given(has_optimizer)
         if self._collates:
             yield "data_collator=collate"
-
-
-def _scaled(height: int, width: int, multiple: int) -> tuple[int, int]:
-    """Return the size to which a processor of Qwen's scales an image (``smart_resize``)."""
-    sides, most = (height, width), _MOST_TOKENS * multiple**2
-    rounded = [max(multiple, round(side / multiple) * multiple) for side in sides]
-    if rounded[0] * rounded[1] > most:
-        smaller = math.sqrt(height * width / most)
-        rounded = [max(multiple, math.floor(side / smaller / multiple) * multiple) for side in sides]
-    return rounded[0], rounded[1]

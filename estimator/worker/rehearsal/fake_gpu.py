@@ -635,11 +635,16 @@ class FakeGpus(StorageTracker):
         return replaced((self, "_copies_to", gpu))
 
     def values_of(self, fake: Any) -> Any:
-        """Return a real tensor with a tensor's values if they are known, else ones."""
+        """Return a real tensor with a tensor's values if they are known; else the highest, else ones.
+
+        A mask of unknown values takes every element; the number of elements that it takes is the highest, then.
+        """
         if fake.constant is not None:
             return fake.constant
         if not fake.dtype.is_floating_point:
             self.doubts.add(f"{program_line()} reads values that are only known in a real run")
+        if (bounds := self.bounds_of(fake)) is not None:
+            return bounds[1].clone()
         return torch.ones(tuple(fake.shape), dtype=fake.dtype, device=_CPU)
 
     def _value(self, func: Any, args: Any) -> Any:

@@ -74,6 +74,44 @@ SHRUNKEN: dict[str, dict[str, Any]] = {
         "text_config": {"model_type": "qwen2", **PLAIN},
         "vision_config": {"model_type": "internvl_vision", **SMALL},
     },
+    "smolvlm-256m": {
+        "image_token_id": 500,
+        "scale_factor": 2,
+        "text_config": {"model_type": "llama", **PLAIN},
+        "vision_config": {**SMALL, "image_size": 56, "patch_size": 14},
+    },
+    "smolvlm2-256m": {
+        "image_token_id": 500,
+        "scale_factor": 2,
+        "text_config": {"model_type": "llama", **PLAIN},
+        "vision_config": {**SMALL, "image_size": 56, "patch_size": 14},
+    },
+    "llava-onevision": {
+        "image_token_index": 500,
+        "image_grid_pinpoints": [[56 * rows, 56 * columns] for rows in range(1, 7) for columns in range(1, 7)],
+        "text_config": {"model_type": "qwen2", **PLAIN},
+        "vision_config": {**CLIP_EYES, "model_type": "siglip_vision_model", "image_size": 56},
+    },
+    "llama-3.2-vision": {
+        "image_token_index": 500,
+        "text_config": {**PLAIN, "cross_attention_layers": [1], "pad_token_id": 0},
+        "vision_config": {
+            **{"hidden_size": 64, "num_hidden_layers": 2, "num_global_layers": 1, "attention_heads": 2},
+            **{
+                "intermediate_size": 128,
+                "image_size": 56,
+                "vision_output_dim": 128,
+                "intermediate_layers_indices": [1],
+            },
+        },
+    },
+    "pixtral": {
+        "image_token_index": 500,
+        "vision_feature_layer": -1,
+        "vision_feature_select_strategy": "full",
+        "text_config": {"model_type": "mistral", **PLAIN},
+        "vision_config": {"model_type": "pixtral", **SMALL, "head_dim": 32},
+    },
     "qwen2.5-vl-3b": {**TOKENS, "text_config": TEXT, "vision_config": {**EYES, "fullatt_block_indexes": [1]}},
 }
 BATCH = 2
@@ -146,7 +184,8 @@ def test_a_conversation_has_the_tokens_that_its_images_take() -> None:
     sizes = InputSizes(images=2, height=1024, width=512)
     text = script_of(shrunken("qwen2.5-vl-3b"), sizes=sizes, stated=set())
     # 1024 and 512 pixels are scaled to whole windows of 28: 37 x 28 and 18 x 28, four patches for each token
-    assert "image = [502] + [500] * 666 + [503]" in text
+    assert "image_token = 500  # 2 images of 1036 x 504 pixels: 666 tokens each" in text
+    assert "image = [502] + [image_token] * 666 + [503]" in text
     assert '"pixel_values": torch.rand(5328, 1176),' in text
     assert '"image_grid_thw": torch.tensor([[1, 74, 36]] * 2),' in text
     assert "[5] * 512)" in text
