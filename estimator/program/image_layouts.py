@@ -39,7 +39,7 @@ class ImageLayout:
     tokens: int
     """Placeholders of one image in the text."""
     values: Mapping[str, str]
-    """Expressions of the tensors that go with the text, by argument of the model; ``{images}`` stands for their number."""
+    """Expressions of the tensors beside the text, by argument of the model; ``{images}`` stands for their number."""
     tiles: int = 1
     """Parts of the image that the model is given."""
     marks: int = 0
@@ -54,8 +54,17 @@ def image_layout(
     """Return the layout of an image of a size in pixels; None: of the usual size.
 
     Raises:
-        InputError: the model takes images of another size.
+        InputError: the model takes images of another size, or its config lacks what decides how many tokens one takes.
     """
+    try:
+        return _layout(label, config, height, width, images)
+    except KeyError as error:
+        raise InputError(
+            f"the config.json of {label} does not state {error.args[0]}, which decides how many tokens an image takes"
+        ) from None
+
+
+def _layout(label: str, config: Mapping[str, Any], height: int | None, width: int | None, images: int) -> ImageLayout:
     kind = config["model_type"]
     if kind == "llava" and config["vision_config"].get("model_type") == "pixtral":
         kind = "pixtral"
@@ -77,15 +86,15 @@ def _fixed(config: Mapping[str, Any]) -> ImageLayout:
         side = eyes["image_size"]
         values = {
             "pixel_values": f"torch.rand({{images}}, {_MLLAMA_TILES}, 3, {side}, {side})",
-            "aspect_ratio_ids": f"torch.full(({{images}},), {6})",
+            "aspect_ratio_ids": "torch.full(({images},), 6)",
             "aspect_ratio_mask": f"torch.ones({{images}}, {_MLLAMA_TILES}, dtype=torch.long)",
             "cross_attention_mask": f"torch.ones(len(tokens), {{images}}, {_MLLAMA_TILES}, dtype=torch.long)",
         }
         return ImageLayout(height=side, width=side, tokens=1, values=values, tiles=_MLLAMA_TILES, joined=False)
     side = eyes.get("image_size", 448 if kind == "internvl" else 224)
-    stated = (
-        256 if kind == "internvl" else config.get("mm_tokens_per_image")
-    )  # patches of 14, four of which make a token
+    side = side[0] if isinstance(side, list) else side
+    # InternVL: patches of 14, four of which make a token
+    stated = 256 if kind == "internvl" else config.get("mm_tokens_per_image")
     types = {"gemma3": "(tokens == image_token).long()", "paligemma": "torch.ones_like(tokens)"}
     values = {"token_type_ids": types[kind]} if kind in types else {}
     values["pixel_values"] = f"torch.rand({{images}}, 3, {side}, {side})"
@@ -159,7 +168,7 @@ def _of_onevision(config: Mapping[str, Any], height: int, width: int, images: in
 
 
 def _best_grid(height: int, width: int, side: int) -> tuple[int, int]:
-    """Return rows and columns of tiles that keep most pixels of an image, and waste fewest (``select_best_resolution``)."""
+    """Return the rows and columns of tiles that keep most pixels, and waste fewest (``select_best_resolution``)."""
 
     def fitness(grid: tuple[int, int]) -> tuple[int, int]:
         room = grid[0] * side, grid[1] * side

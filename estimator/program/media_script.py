@@ -35,8 +35,6 @@ _RATE = 16_000
 """Samples in a second of audio."""
 _WHISPER_SECONDS, _SPEECH_SECONDS = 30, 15
 _TEXT_BESIDE_IMAGES = 512
-_IMAGE_TOKENS = {"mllama": 128_256, "llava_onevision": 151_646, "idefics3": 128_257, "smolvlm": 128_257}
-"""Placeholders of an image where the config does not say them: the defaults of the class."""
 _JOINED = ("pixel_values", "image_grid_thw", "image_sizes", "batch_num_images")
 _SENTENCES = {"all-MiniLM-L6-v2": 256, "all-MiniLM-L12-v2": 128, "all-mpnet-base-v2": 384}
 """Tokens to which a model's ``sentence_bert_config.json`` cuts a text, where it takes longer ones."""
@@ -232,10 +230,13 @@ class _MediaScript(TrainerScript):
         self._collates = True
         config, layout, images = self._model.config, self._layout(), self._sizes.images or 1
         beside, length = self._beside(), self._length()
-        image = config.get("image_token_id", config.get("image_token_index", _IMAGE_TOKENS.get(config["model_type"])))
+        image = config.get("image_token_id", config.get("image_token_index"))
+        if image is None:
+            raise InputError(f"the config.json of {self._model.label} does not state image_token_id")
         ends = [f"[{each}]" for each in self._ends()]
         marks = [f"[5] * {layout.marks}"] if layout.marks else []
-        yield f"image_token = {image}  # {self._images_in_words()}: {layout.tokens:,} token{'s' if layout.tokens > 1 else ''} each"
+        words = f"{layout.tokens:,} tokens" if layout.tokens > 1 else "one token"
+        yield f"image_token = {image}  # {self._images_in_words()}: {words} each"
         yield f"image = {' + '.join([*ends[:1], f'[image_token] * {layout.tokens}', *marks, *ends[1:]])}"
         comment = self._comment("training.sequence_length", f"{_TEXT_BESIDE_IMAGES} tokens of text")
         yield f"tokens = torch.tensor(image * {images} + [5] * {length - beside}){comment}"

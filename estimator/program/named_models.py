@@ -9,6 +9,17 @@ import msgspec
 
 from ..common.errors import InputError
 from ..job.settings import ModelSpec, Task
+from ..model.find_config import ResolvedModel
+
+_HEADS: Mapping[Task, str] = {
+    "image-classification": "ForImageClassification",
+    "semantic-segmentation": "ForSemanticSegmentation",
+    "zero-shot-image-classification": "Model",
+    "image-text-to-text": "ForConditionalGeneration",
+    "speech-seq2seq": "ForConditionalGeneration",
+    "ctc": "ForCTC",
+}
+"""Ends of the names of the classes that have a task's head."""
 
 
 class NamedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,8 +29,8 @@ class NamedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Hub id."""
     task: Task
     """Task that it is usually trained for."""
-    parameters: int
-    """Published parameter count with the head of that task."""
+    parameters: int | None
+    """Published parameter count with the head of that task; None: it is a checkpoint of somebody's own."""
     aliases: tuple[str, ...] = ()
     config: dict[str, Any]
     """The fields of its config.json that differ from the defaults of its class."""
@@ -71,6 +82,18 @@ def find_named_model(name: str) -> NamedModel | None:
     """Return the model for a name: hub id, its last part, or another name of it, in upper or lower case."""
     word = name.rstrip("/").casefold()
     return _by_name().get(word)
+
+
+def named_by_config(model: ResolvedModel) -> NamedModel | None:
+    """Return the model of a checkpoint on disk whose class is that of a named model; None: it is of another class."""
+    if model.source not in ("folder", "cache"):
+        return None
+    kind = model.config.get("model_type")
+    task = next((each.task for each in named_models() if each.config["model_type"] == kind), None)
+    name = next(iter(model.config.get("architectures") or ()), "Model")
+    if task is None or task not in _HEADS or not name.endswith(("Model", _HEADS[task])):
+        return None
+    return NamedModel(id=model.label, task=task, parameters=None, config=dict(model.config))
 
 
 @functools.cache

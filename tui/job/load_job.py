@@ -171,10 +171,11 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     name = str(changes.get("model.id") or in_file.get("model.id") or named or "")
     scripted = launch is None and name and getattr(options, "command", None) in _WITH_SCRIPTS and not _is_read(name)
     if scripted:
+        settled = {**in_file, **changes}
         from .scripted_models import find_scripted  # with msgspec's records of every such model
 
-        if (model := find_scripted(name, getattr(options, "python", None))) is not None:
-            return _of_scripted_model(options, model, given, {**in_file, **changes}, file=named if in_file else None)
+        if (model := find_scripted(name, getattr(options, "python", None), stated=settled)) is not None:
+            return _of_scripted_model(options, model, given, settled, file=named if in_file else None)
     if given.inputs:
         flag = next(iter(given.inputs.values()))[1]
         raise InputError(f"{flag} is for models that are given images or audio, which {name or 'this job'} is not")

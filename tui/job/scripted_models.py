@@ -8,21 +8,28 @@ from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.program.diffusion_models import DiffusionModel, find_diffusion_model
-from vramtop.estimator.program.named_models import NamedModel, find_named_model
+from vramtop.estimator.program.named_models import NamedModel, find_named_model, named_by_config
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from vramtop.estimator.program.image_script import LibraryModel
 
 ScriptedModel: TypeAlias = Union[NamedModel, "LibraryModel", DiffusionModel]
 """A model without a closed form."""
 
+_OTHERWISE = ("inference.", "model.task", "rollout.", "training.mode")
+"""Beginnings of keys of jobs whose checkpoint on disk the closed form answers for."""
 
-def find_scripted(name: str, python: str | None) -> ScriptedModel | None:
+
+def find_scripted(name: str, python: str | None, *, stated: Collection[str] = ()) -> ScriptedModel | None:
     """Return the model of a name that has no closed form; None: it is another model, or nothing.
 
     Args:
-        name: of the model.
+        name: of the model, or of a folder with its config.json.
         python: interpreter that the user named; None: those that are active are searched.
+
+        stated: keys of its job; a checkpoint on disk that serves, or has another task, has no such script.
 
     Raises:
         CannotTellError: it is called like a vision model, and no Python has a library that builds it.
@@ -30,12 +37,12 @@ def find_scripted(name: str, python: str | None) -> ScriptedModel | None:
     if (found := find_named_model(name) or find_diffusion_model(name)) is not None:
         return found
     try:
-        resolve_model(ModelSpec(id=name))
+        model = resolve_model(ModelSpec(id=name))
     except InputError:
         from .script_of_model import library_model  # asks Pythons
 
         return library_model(name, python)
-    return None
+    return None if any(key.startswith(_OTHERWISE) for key in stated) else named_by_config(model)
 
 
 def is_scripted(name: str) -> bool:

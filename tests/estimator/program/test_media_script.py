@@ -96,13 +96,12 @@ SHRUNKEN: dict[str, dict[str, Any]] = {
         "image_token_index": 500,
         "text_config": {**PLAIN, "cross_attention_layers": [1], "pad_token_id": 0},
         "vision_config": {
-            **{"hidden_size": 64, "num_hidden_layers": 2, "num_global_layers": 1, "attention_heads": 2},
-            **{
-                "intermediate_size": 128,
-                "image_size": 56,
-                "vision_output_dim": 128,
-                "intermediate_layers_indices": [1],
-            },
+            **SMALL,
+            "num_global_layers": 1,
+            "attention_heads": 2,
+            "image_size": 56,
+            "vision_output_dim": 128,
+            "intermediate_layers_indices": [1],
         },
     },
     "pixtral": {
@@ -211,3 +210,11 @@ def test_images_do_not_fit_in_a_shorter_sequence() -> None:
     short = msgspec.structs.replace(job, training=msgspec.structs.replace(job.training, sequence_length=1024))
     with pytest.raises(InputError, match="the images take 1,371 tokens, which do not fit in --seq-len 1,024"):
         script_of(short)
+
+
+def test_a_config_that_leaves_the_tokens_of_an_image_open_is_refused() -> None:
+    job = shrunken("llava")
+    config = {**SHRUNKEN["llava"], "model_type": "llava", "vision_config": {"model_type": "clip_vision_model"}}
+    unknown = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, config=config))
+    with pytest.raises(InputError, match="does not state patch_size"):
+        script_of(unknown)

@@ -156,3 +156,20 @@ def test_a_loop_that_only_values_end_is_ended(program, condition: str) -> None:
     found = rehearse([sys.executable, program(LOOP.format(condition)), "cuda"])
     assert {each.steps for each in found.answer.steps} == {3}
     assert any("train.py:8 reads values in a loop" in each for each in found.answer.doubts)
+
+
+COUNTED = """
+import torch, torch.nn as nn
+net = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(3):
+    mask = torch.rand(2, 8, device="cuda") > 0.5
+    kept = torch.randn(2, 8, 64, device="cuda")[mask]
+    sum(net(each).square().sum() for each in kept.split(mask.sum(1).tolist())).backward()
+    optimizer.step()
+"""
+
+
+def test_a_mask_takes_as_many_elements_as_its_sum_says(program) -> None:
+    found = rehearse([sys.executable, program(COUNTED), "cuda"])
+    assert {each.steps for each in found.answer.steps} == {3}

@@ -1,12 +1,17 @@
 """Models that are given images or audio, by name: their script, its rehearsal, and flags that mean nothing for them."""
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from json_schemas import valid_json
 
+from vramtop.estimator.job.settings import ModelSpec
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.program.named_models import named_by_config
 from vramtop.tui.cli.main import main
+from vramtop.tui.job.scripted_models import find_scripted
 
 
 def test_the_script_is_printed(capsys) -> None:
@@ -42,6 +47,30 @@ def test_a_job_file_may_have_such_a_model(tmp_path: Path, monkeypatch, capsys) -
     Path("job.toml").write_text(f"{text}sequence_length = 77\n", encoding="utf-8")
     assert main(["fit", "job.toml"]) == 2
     assert "job.toml: training.sequence_length means nothing for whisper-small" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "vit", "architectures": ["ViTForImageClassification"]}, "AutoModelForImageClassification"),
+        ({"model_type": "wav2vec2", "architectures": ["Wav2Vec2Model"]}, "AutoModelForCTC"),
+        ({"model_type": "vit", "architectures": ["ViTForMaskedImageModeling"]}, None),
+        ({"model_type": "bert", "architectures": ["BertModel"]}, None),
+    ],
+)
+def test_a_checkpoint_of_such_a_class_has_the_same_script(config, said: str | None, tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert named_by_config(resolve_model(ModelSpec(id=str(folder)))) is None or said
+    if said is None:
+        return
+    assert main(["program", str(folder), "--batch", "64"]) == 0
+    script = capsys.readouterr().out
+    assert said in script
+    assert "per_device_train_batch_size=64," in script
+    assert "python mine.py" in script
+    assert find_scripted(str(folder), None, stated={"training.mode"}) is None
 
 
 @pytest.mark.parametrize(
