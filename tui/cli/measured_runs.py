@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.errors import CannotTellError, VramtopError
 from vramtop.estimator.estimation import UNTRACED, estimate
 
 from ..draw.text_output import printable
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from vramtop.monitor.history.history import Corrections
     from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
 
+    from ..job.load_job import LoadedJob
+
 Correct = Callable[[Budget], Budget]
 
 
 def estimate_job(
     options: argparse.Namespace,
-    job: Job,
+    loaded: LoadedJob,
     gpu: Gpu | None,
     memory_bytes: int | None,
     *,
@@ -39,33 +41,41 @@ def estimate_job(
 ) -> Budget:
     """Estimate a job by the method of the command line, with a line about what takes long; corrected by measured runs.
 
-    A program runs with ``--rehearse`` alone.
+    A program runs only if the user agrees, also one that was read and has no estimate.
 
     Args:
         options: of the command line.
-        job: the job.
+        loaded: the job.
         gpu: the GPU that it is estimated for.
         memory_bytes: its memory.
         here: the GPU is one of this machine.
         kept: a kept rehearsal may be taken, if the job is a program.
     """
-    with Progress(quiet=options.json) as progress:
-        if job.program is not None:
-            from vramtop.estimator.trace.rehearsal import rehearse_job
+    job = loaded.job
+    if job.program is None:
+        try:
+            with Progress(quiet=options.json) as progress:
+                budget = estimate(
+                    job,
+                    method=options.method,
+                    gpu=gpu,
+                    memory_bytes=memory_bytes,
+                    python=options.python,
+                    progress=progress,
+                )
+        except VramtopError as error:
+            if loaded.program is None or loaded.typed:
+                raise
+            unread = replace(loaded, job=loaded.program, unread=error.message)
+            return estimate_job(options, unread, gpu, memory_bytes, here=here, kept=kept)
+    else:
+        from .rehearsing import not_rehearsed, rehearsal_of
 
-            asked = getattr(options, "rehearse", False)
-            budget = rehearse_job(
-                job, gpu=gpu, memory_bytes=memory_bytes, progress=progress, may_run=asked, kept=kept
-            ).budget
-        else:
-            budget = estimate(
-                job,
-                method=options.method,
-                gpu=gpu,
-                memory_bytes=memory_bytes,
-                python=options.python,
-                progress=progress,
-            )
+        known = () if loaded.unread is None else (f"vramtop could not read this job: {loaded.unread.rstrip('.')}.",)
+        found = rehearsal_of(options, job, gpu, memory_bytes, known=known, kept=kept)
+        if found is None:
+            raise not_rehearsed(options, loaded, gpu, memory_bytes)
+        budget = found
     return correction(options, job, gpu, here=here)(_with_reason(budget) if options.names_python else budget)
 
 

@@ -72,6 +72,7 @@ _ROWS = (
     _Row("attach", "attach.automatic"),
     _Row("method", "estimates.method"),
     _Row("python", "estimates.python", (), lambda path: path or None),
+    _Row("rehearse", "estimates.rehearse", (), {"never": False}.get, lambda on: "always" if on else "never"),
     _Row("history", "history.enabled"),
     _Row("signal_fit", "pending.signal", (DASHBOARD,)),
     _Row("on_fit", "pending.command", (DASHBOARD,), lambda command: command or None),

@@ -208,7 +208,7 @@ def report_elsewhere(options: argparse.Namespace, loaded: LoadedJob) -> int:
         ranks = loaded.job.parallel.world_size
         raise InputError(f"--gpus {options.gpus}: the job has {ranks} rank{'s' * (ranks > 1)}, one on each GPU")
     gpu, memory_bytes = described_gpu(options, loaded.job)
-    budget = estimate_job(options, loaded.job, gpu, memory_bytes, here=False)
+    budget = estimate_job(options, loaded, gpu, memory_bytes, here=False)
     judge = CardJudge(job=loaded.job, budget=budget, gpu=gpu, memory_bytes=memory_bytes)
     answer = (slurm_answer if options.slurm else kubernetes_answer)(judge)
     emulating = judge.emulating_cards(answer.verdict)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.errors import CannotTellError, InputError, VramtopError
 from vramtop.estimator.common.paths import current_folder, expand_user, is_file, is_folder, working_folder
 from vramtop.estimator.common.secrets import displayed
 from vramtop.estimator.job.job import Job
@@ -58,6 +58,8 @@ _WITH_SCRIPTS = ("fit", "estimate", "program", "wait", "preflight")
 _JOB_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 _PROGRAM_SUFFIXES = (".py", ".ipynb")
 """Files that are read as if Python ran them without arguments."""
+_OF_PROGRAMS = ("program.", "software.")
+"""Settings that ``--set`` gives a rehearsal; others describe a job."""
 _REHEARSAL = re.compile(r"(?:vramtop )?(?:rehearse|(?:fit|wait|run --fit) --rehearse) (?:-- )?")
 """The beginning of a line that rehearses a program."""
 _MODEL_CONFIG_KEYS = {"model_type", "hidden_size", "n_embd", "d_model"}
@@ -108,6 +110,10 @@ class LoadedJob:
     """Required keys that were not found."""
     script: str | None = None
     """Training script that stands for a model without a closed form; its start is the job's program."""
+    program: Job | None = None
+    """The launch line as a program that a rehearsal could run; None: it is none, or that was declined."""
+    unread: str | None = None
+    """Why the launch line could not be read, so that the job is a program; None: it was read, or not to be."""
 
     @property
     def stated(self) -> frozenset[str]:
@@ -148,7 +154,7 @@ def job_from_options(options: argparse.Namespace, launch: Sequence[str] | None) 
 
 
 def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob:
-    """Load the job of the command line.
+    """Load the job of the command line; of a launch line that cannot be read, the program that could be rehearsed.
 
     Args:
         options: parsed by a parser with ``add_job_arguments``, from ``normal_words``.
@@ -157,6 +163,39 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     Raises:
         InputError: no job is given, it cannot be read, or a required setting is missing.
     """
+    if getattr(options, "rehearse", False) is not None:
+        return _load_as_asked(options, launch)
+    of_job = [text for text in options.set if not text.startswith(_OF_PROGRAMS)]
+    try:
+        loaded = _load_as_asked(options, launch)
+    except VramtopError as error:
+        program = None if of_job or options.flags else _as_program(options, launch)
+        if program is None:
+            raise
+        return replace(program, unread=error.message)
+    if not loaded.is_launch_line or loaded.job.program is not None or loaded.job.is_served:
+        return loaded
+    program = _as_program(options, launch)
+    return loaded if program is None else replace(loaded, program=program.job)
+
+
+def _as_program(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob | None:
+    """Return what ``--rehearse`` would run, without the flags that describe a job; None: nothing of Python's."""
+    from vramtop.estimator.trace.rehearsal import python_command
+
+    again = copy(options)
+    again.rehearse, again.flags = True, []
+    again.set = [text for text in options.set if text.startswith(_OF_PROGRAMS)]
+    with contextlib.suppress(InputError, CannotTellError):
+        loaded = _load_as_asked(again, launch)
+        if (program := loaded.job.program) is not None:
+            python_command(program.words, os.environ, program.python, folder=program.folder)
+            return loaded
+    return None
+
+
+def _load_as_asked(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob:
+    """Load the job of the command line: its program with ``--rehearse``, otherwise what is read."""
     settings = getattr(options, "settings", None)
     download = settings is not None and bool(settings.values["estimates.download"])
     gpus = getattr(options, "gpus", None)
@@ -181,8 +220,7 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
         raise InputError(f"{flag} is for models that are given images or audio, which {name or 'this job'} is not")
     fetched = _download(str(changes.get("model.id") or named or "")) if download else None
     rehearsed = getattr(options, "rehearse", False)
-    command = getattr(options, "command", None)
-    loaded = _program(options, launch) if rehearsed else _load(named, launch, changes, given, gpus, command=command)
+    loaded = _program(options, launch) if rehearsed else _load(named, launch, changes, given, gpus)
     if loaded.job.program is not None:
         if options.flags:
             raise InputError(f"{options.flags[0][0]} describes a job; give a program's own flags after --")
@@ -298,7 +336,7 @@ def _program(options: argparse.Namespace, launch: Sequence[str] | None) -> Loade
         traced = f"vramtop estimate {options.job} --method traced"
         raise InputError(f"{options.job} is not a program; {traced} traces a step of a model")
     if not words or (launch and options.job):
-        raise InputError(f"no command given; write: vramtop {_rehearsing(options.command)} -- python train.py ...")
+        raise InputError(f"no command given; write: vramtop {rehearsing(options.command)} -- python train.py ...")
     return program_job(words)
 
 
@@ -320,10 +358,11 @@ def program_job(words: Sequence[str], *, folder: str | None = None) -> LoadedJob
     return LoadedJob(job=Job(program=program), place=_COMMAND_LINE, origins={"program.command": "as you gave it"})
 
 
-def _rehearsing(command: str | None) -> str:
+def rehearsing(command: str | None) -> str:
     """Return the command with which a program is rehearsed, instead of being read."""
-    flag = {"fit": " --rehearse", "wait": " --rehearse", "run": " --fit --rehearse"}.get(command or "")
-    return f"{command}{flag}" if flag else "rehearse"
+    if command == "run":
+        return "run --fit --rehearse"
+    return f"{command} --rehearse" if command in ("fit", "wait", "estimate", "preflight") else "rehearse"
 
 
 def load_changed(options: argparse.Namespace, loaded: LoadedJob, changes: Mapping[str, Any]) -> Job:
@@ -347,10 +386,8 @@ def _load(
     changes: Mapping[str, Any],
     given: FlagSettings,
     gpus: int | None,
-    *,
-    command: str | None,
 ) -> LoadedJob:
-    """Load the file, the model or the launch line with these changes, for a command of vramtop.
+    """Load the file, the model or the launch line with these changes.
 
     Raises:
         InputError: there is none, it cannot be read, or a required setting is missing.
@@ -358,7 +395,7 @@ def _load(
     if launch is not None:
         if named:
             raise InputError(f"both a job ({named}) and a launch line after -- were given; give one")
-        loaded = _spread(_from_launch_line(launch, changes, command), changes, given, gpus)
+        loaded = _spread(_from_launch_line(launch, changes), changes, given, gpus)
         return _require_complete(loaded, "the launch line", "before the --, with")
     if not named:
         raise InputError("no job given: give a job file, a model, or a launch line after --")
@@ -367,7 +404,7 @@ def _load(
         return _require_complete(_spread(_from_file(path, changes), changes, given, gpus), str(path), "with")
     if _is_read(named):
         line = [named] if is_shell_script(path) else ["python", named]
-        loaded = _spread(_from_launch_line(line, changes, command), changes, given, gpus)
+        loaded = _spread(_from_launch_line(line, changes), changes, given, gpus)
         return _require_complete(loaded, str(path), "with")
     try:
         return LoadedJob(job=with_changes(_from_model(named, changes), changes, where="the command line"))
@@ -682,7 +719,7 @@ def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
     return Job(model=spec)
 
 
-def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any], command: str | None = None) -> LoadedJob:
+def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> LoadedJob:
     from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 
     if (script := _in_shell_script(launch)) is not None:
@@ -692,8 +729,7 @@ def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any], command
             raise InputError(f"{script.place}: {error.message}") from None
         loaded = _from_reading(reading, changes, tool=tool_of_line(script.words), place=_COMMAND_LINE)
         return replace(loaded, notes=(script.note, *loaded.notes))
-    loaded = _from_reading(read_launch(launch, given=changes), changes, tool=tool_of_line(launch), place=_COMMAND_LINE)
-    return replace(loaded, notes=(*loaded.notes, *_offer_of_rehearsal(launch, command))) if loaded.notes else loaded
+    return _from_reading(read_launch(launch, given=changes), changes, tool=tool_of_line(launch), place=_COMMAND_LINE)
 
 
 def _in_shell_script(line: Sequence[str]) -> ScriptLaunch | None:
@@ -705,19 +741,6 @@ def _in_shell_script(line: Sequence[str]) -> ScriptLaunch | None:
     from vramtop.estimator.readers.launch_line import launch_of_shell_script
 
     return launch_of_shell_script(line, environ=os.environ, cwd=working_folder())
-
-
-def _offer_of_rehearsal(launch: Sequence[str], command: str | None) -> Iterator[str]:
-    """Yield how a program that was not wholly understood can be run without a GPU, if it can be."""
-    from vramtop.estimator.trace.rehearsal import python_command
-
-    with contextlib.suppress(InputError):
-        python_command(launch, os.environ)
-        line = displayed(shlex.join(launch))
-        yield (
-            f"vramtop read the program but did not run it; vramtop {_rehearsing(command)} -- {line} runs it without a "
-            "GPU."
-        )
 
 
 def _from_reading(reading: JobReading, changes: Mapping[str, Any], *, tool: str | None, place: str) -> LoadedJob:

@@ -280,6 +280,11 @@ SETTINGS: tuple[Setting, ...] = (
         about="Python interpreter with torch and transformers, for exact counts and traces; empty: searched for",
     ),
     Setting(
+        name="estimates.rehearse", kind="choice", default="ask", choices=("ask", "always", "never"), is_program=True,
+        flag="--rehearse, --read-only",
+        about="Rehearse a program that was not wholly read, where that decides; without a terminal only --rehearse does",
+    ),
+    Setting(
         name="estimates.download", kind="switch", default=True,
         about="Fetch the config.json of a model that is nowhere here from the Hugging Face hub, that file alone",
     ),

@@ -12,13 +12,14 @@ from ...reports.budget_text import assumed_lines, budget_lines, closing_lines
 from ..json_text import json_text
 from ..measured_runs import estimate_job
 from ..option_values import described_gpu
+from ..rehearsing import offer_of
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the budget; exit code 0."""
     loaded = load_from_options(options, launch)
     gpu, memory_bytes = described_gpu(options, loaded.job)
-    budget = estimate_job(options, loaded.job, gpu, memory_bytes, here=not memory_bytes)
+    budget = estimate_job(options, loaded, gpu, memory_bytes, here=not memory_bytes)
     print_budget(options, loaded, budget, gpu, memory_bytes)
     return 0
 
@@ -36,6 +37,8 @@ def print_budget(
         memory_bytes: its memory.
     """
     notes = loaded.notes
+    if (offer := offer_of(options, loaded, budget)) is not None:
+        notes = (*notes, offer)
     if options.json:
         print(json_text({**budget.to_json(), "notes": list(notes)}), flush=True)
         return

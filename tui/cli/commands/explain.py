@@ -243,7 +243,7 @@ def _estimate(
     if loaded is None:
         return None, lambda budget: budget
     gpu, here = gpu_of_failure(options, loaded.job, memory_bytes)
-    budget = estimate_job(options, loaded.job, gpu, memory_bytes, here=here)
+    budget = estimate_job(options, loaded, gpu, memory_bytes, here=here)
     return budget, correction(options, loaded.job, gpu, here=here)
 
 

@@ -23,16 +23,15 @@ from vramtop.monitor.preflight.facts import (
 from vramtop.monitor.preflight.run_checks import ESTIMATE_TIMEOUT_SECONDS, exit_code, prepare, run_checks, validate_job
 
 from ...draw.text_output import detect_output
-from ...job.load_job import load_from_options
+from ...job.load_job import LoadedJob, load_from_options
 from ...reports.preflight_text import preflight_lines
 from ..json_text import json_text
 from ..measured_runs import correction
 from ..option_values import described_gpu, described_host, gpu_indices
 from ..progress import Progress
+from ..rehearsing import may_run, rehearsal_is_kept, rehearsing_line
 
 if TYPE_CHECKING:
-    from vramtop.estimator.readers.source.evidence import DeviceChoice
-
     from ..json_types import PreflightJson
 
 _BUDGET_SHARE = 0.75
@@ -48,7 +47,11 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the outcome of each check; exit code 0: nothing fails, 1: a check fails, 3: cannot tell."""
     loaded = load_from_options(options, launch)
     job, notes = loaded.job, loaded.notes
-    context = _context(options, job, launch, loaded.devices)
+    context = _context(options, loaded, launch)
+    if loaded.unread is not None:
+        unread = f"vramtop could not read this job: {loaded.unread.rstrip('.')}."
+        line = "" if options.rehearse else f" {rehearsing_line(options, job)} rehearses it."
+        notes = (*notes, f"{unread}{line}")
     outcomes = _run_checks(context, options)
     if options.json:
         print(json_text(_to_json(context, outcomes, notes)))
@@ -61,9 +64,14 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
 
 def _context(
-    options: argparse.Namespace, job: Job, launch: Sequence[str] | None, choice: "DeviceChoice | None"
+    options: argparse.Namespace, loaded: LoadedJob, launch: Sequence[str] | None
 ) -> CheckContext:
+    job = loaded.job
     machine = _machine(options, job)
+    if job.program is not None and options.rehearse is None:
+        known = () if loaded.unread is None else (f"vramtop could not read this job: {loaded.unread.rstrip('.')}.",)
+        is_kept = rehearsal_is_kept(job, machine.gpu_type, machine.memory_bytes)
+        options.rehearse = is_kept or may_run(options, job, known)
     context = prepare(
         job,
         machine,
@@ -73,7 +81,7 @@ def _context(
         environ=os.environ,
         folder=working_folder(),
         launch=launch,
-        choice=choice,
+        choice=loaded.devices,
         method=options.method,
         worker_python=options.python,
         seconds=min(ESTIMATE_TIMEOUT_SECONDS, (options.timeout or ESTIMATE_TIMEOUT_SECONDS) * _BUDGET_SHARE),

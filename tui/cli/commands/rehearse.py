@@ -36,7 +36,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     pythons = getattr(options, "pythons", ())
     if options.compare is not None or len(pythons) > 1:
         return _compare(options, loaded, gpu, pythons)
-    budget = estimate_job(options, loaded.job, gpu, memory_bytes, here=False, kept=False)
+    budget = estimate_job(options, loaded, gpu, memory_bytes, here=False, kept=False)
     _write(options, budget.to_json())
     print_budget(options, loaded, budget, gpu, memory_bytes)
     return ExitCode.DONE

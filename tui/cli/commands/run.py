@@ -54,6 +54,7 @@ def _require_no_fit_flags(options: argparse.Namespace) -> None:
         "--gpu": options.gpu is not None,
         "--set": options.set,
         "--rehearse": options.rehearse,
+        "--read-only": options.settings.origins["estimates.rehearse"] == "--no-rehearse",
     }
     flag = next((name for name, value in given.items() if value), None)
     if flag is not None:

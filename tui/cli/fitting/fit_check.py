@@ -34,11 +34,12 @@ from ...draw.palette import VERDICTS
 from ...draw.text_output import TextOutput, detect_output
 from ...job.flags import flags_by_key
 from ...job.load_job import LoadedJob, load_changed
-from ...reports.budget_text import assumed_lines, budget_lines, closing_lines, fit_lines
+from ...reports.budget_text import assumed_lines, budget_lines, closing_lines, fit_lines, need_text
 from ..json_text import json_text
 from ..measured_runs import correction, estimate_job
 from ..option_values import described_host
 from ..progress import Progress
+from ..rehearsing import is_open, offer_of, rehearsal_of, what_is_known
 from .machine_gpus import gpus_here
 
 if TYPE_CHECKING:
@@ -245,6 +246,11 @@ class FitCheck:
     here: bool = True
     """The GPUs are those of this machine."""
 
+    def is_open(self, *, waits: bool = False) -> bool:
+        """Whether what was not read of a program could change the verdict, of today or of a job that waits."""
+        verdict = "unknown" if waits else self.judge(self.budget).verdict
+        return is_open(self.loaded, self.budget, verdict)
+
 
 def check_here(options: argparse.Namespace, loaded: LoadedJob) -> FitCheck:
     """Estimate a job for the GPUs of this machine, and read what they have available.
@@ -277,14 +283,34 @@ def check_on(
     """
     gpu, memory_bytes = described or gpu_and_memory(devices)
     here = described is None
-    return FitCheck(
+    check = FitCheck(
         loaded=loaded,
-        budget=budget or estimate_job(options, loaded.job, gpu, memory_bytes, here=here),
+        budget=budget or estimate_job(options, loaded, gpu, memory_bytes, here=here),
         judge=judge_on(devices, options, here=here),
         devices=devices,
         machine=Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=count_devices(devices)),
         here=here,
     )
+    if not check.is_open(waits=getattr(options, "wait", False)):
+        return check
+    try:
+        return _rehearsed(options, check)
+    except CannotTellError as error:
+        failed = f"The rehearsal has no result: {error.message.rstrip('.')}."
+        return replace(check, loaded=replace(loaded, notes=(*loaded.notes, failed)))
+
+
+def _rehearsed(options: argparse.Namespace, check: FitCheck) -> FitCheck:
+    """Return the check of the program's rehearsal, if one is kept or the user agrees to make it."""
+    loaded, budget, machine = check.loaded, check.budget, check.machine
+    assert loaded.program is not None
+    known = what_is_known(loaded, budget, need_text(budget, budget.job.parallel.world_size))
+    found = rehearsal_of(options, loaded.program, machine.gpu, machine.memory_bytes, known=known)
+    if found is None:
+        return check
+    budget = correction(options, loaded.program, machine.gpu, here=check.here)(found)
+    kept = tuple(each for each in loaded.notes if each not in (loaded.reading.warnings if loaded.reading else ()))
+    return replace(check, budget=budget, loaded=replace(loaded, job=loaded.program, notes=kept))
 
 
 def gpu_and_memory(devices: Sequence[DeviceCapacity]) -> tuple[Gpu | None, int | None]:
@@ -300,7 +326,9 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
     notes = (*check.loaded.notes, *_cuda_visible_devices_note(verdict))
     if budget.rehearsal is not None and verdict.verdict != "fits":
         notes = (*notes, f"No changes are suggested: {budget.job.label} {REHEARSED}.")
-    loaded = replace(check.loaded, job=budget.job, notes=notes)
+    offer = offer_of(options, check.loaded, budget)
+    in_json = notes if offer is None else (*notes, offer)
+    loaded = replace(check.loaded, job=budget.job, notes=in_json if options.json else notes)
     with Progress(quiet=options.json) as progress:
         advice = advise(
             loaded.job,
@@ -328,7 +356,9 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
         scale = _scale_bytes([each.device for each in verdict.gpus], budget)
         print("\n".join(budget_lines(budget, output, scale_bytes=scale)))
         print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
-    return EXIT_CODES[verdict.verdict]
+        if offer is not None:
+            print("\n".join(output.wrapped(offer, further="  ")))
+    return ExitCode.CANNOT_TELL if is_open(loaded, budget, verdict.verdict) else EXIT_CODES[verdict.verdict]
 
 
 def _cuda_visible_devices_note(verdict: FitResult) -> tuple[str, ...]:

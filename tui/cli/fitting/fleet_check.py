@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
@@ -37,7 +38,7 @@ def check_on_fleet(options: argparse.Namespace, loaded: LoadedJob, fleet: Fleet)
     job = loaded.job
     budgets = BudgetsByCard(
         job,
-        lambda job, gpu, memory_bytes: estimate_job(options, job, gpu, memory_bytes, here=False),
+        lambda job, gpu, memory_bytes: estimate_job(options, replace(loaded, job=job), gpu, memory_bytes, here=False),
         lambda budget, gpu: correction(options, job, gpu, here=False)(budget),
         gpu_type=options.gpu_type,
     )

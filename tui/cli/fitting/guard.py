@@ -11,7 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError, VramtopError
+from vramtop.estimator.common.errors import NOT_REHEARSED, CannotTellError, VramtopError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import parse_assignment, with_changes
 from vramtop.estimator.job.settings import ModelSpec, Parallel
@@ -19,7 +19,8 @@ from vramtop.monitor.board.fit import DeviceVerdict, FitResult, count_devices
 
 from ...draw.text_output import printable
 from ...job.load_job import load_from_options
-from .fit_check import EXIT_CODES, FitCheck, check_here, report_fit
+from ..rehearsing import offer_of
+from .fit_check import FitCheck, check_here, report_fit
 from .machine_gpus import gpus_here
 
 _MACHINES = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)(?:\d+:)?(\d+)")
@@ -53,17 +54,20 @@ def guarded(options: argparse.Namespace, launch: Sequence[str], environ: Mapping
         check = _of_this_machine(check_here(options, loaded), launch)
         verdict = check.judge(check.budget)
     except VramtopError as error:
-        reason = f"cannot tell whether the job fits: {error.message.rstrip('.')}"
+        unread = f"{error.output.rstrip('.')}; " if error.output and error.message.startswith(NOT_REHEARSED) else ""
+        reason = f"cannot tell whether the job fits: {unread}{error.message.rstrip('.')}"
         if options.strict:
             raise CannotTellError(f"{reason}; it was not started (--strict)") from None
         _say(f"{reason}; starting it anyway")
         return dict(environ)
     starts = verdict.verdict == "fits" if options.strict else _starts(verdict, check.budget)
     if not starts:
-        report_fit(options, check)
+        code = report_fit(options, check)
         _say(f"the command was not started{' (--strict)' if _starts(verdict, check.budget) else ''}")
-        return EXIT_CODES[verdict.verdict]
+        return code
     _say(verdict.sentence)
+    if check.is_open() and (offer := offer_of(options, check.loaded, check.budget)) is not None:
+        _say(offer)
     return {**environ, **_visible(verdict, check.budget)}
 
 

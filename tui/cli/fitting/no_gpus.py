@@ -19,6 +19,7 @@ from ...job.budgets_by_card import beyond_formula, estimator_on_card
 from ...job.load_job import LoadedJob
 from ...reports.budget_text import assumed_lines, budget_lines, closing_lines, need_text
 from ..json_text import json_text
+from ..rehearsing import offer_of
 
 if TYPE_CHECKING:
     from ..json_types import CardJson, FitJson
@@ -161,7 +162,7 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
         budget: of the job.
         reason: why the GPUs of this machine cannot be read, and what to do.
     """
-    job = budget.job
+    job, offer = budget.job, offer_of(options, loaded, budget)
     # a card decides what is left open of weights that are not trained
     cards = find_cards(job if job.training.mode == "train" else loaded.job, budget)
     if options.json:
@@ -177,7 +178,7 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
             "suggestions": [],
             "largest": None,
             "cards": [card.to_json() for card in cards],
-            "notes": list(loaded.notes),
+            "notes": [*loaded.notes, *([offer] if offer else [])],
         }
         print(json_text(found))
         return ExitCode.CANNOT_TELL
@@ -194,4 +195,6 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
         print("\n".join([*card_lines(cards, job, output), ""]))
     print("\n".join(budget_lines(budget, output)))
     print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
+    if offer is not None:
+        print("\n".join(output.wrapped(offer, further="  ")))
     return ExitCode.CANNOT_TELL

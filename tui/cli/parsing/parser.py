@@ -214,9 +214,12 @@ def add_estimate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_rehearse_argument(parser: argparse.ArgumentParser, when: str = "") -> None:
-    """Add ``--rehearse``, ``--offline`` and ``--data``."""
-    text = "Run the program without a GPU (-- or [program])."
-    parser.add_argument("--rehearse", action="store_true", help=f"{when}{text}")
+    """Add ``--rehearse``, ``--read-only``, ``--offline`` and ``--data``."""
+    group = parser.add_mutually_exclusive_group()
+    text = "Run the program without a GPU (-- or [program]); the default asks where reading it does not suffice."
+    group.add_argument("--rehearse", action="store_true", default=None, help=f"{when}{text}")
+    text = "Read the program and do not offer to run it."
+    group.add_argument("--read-only", action="store_false", dest="rehearse", default=None, help=f"{when}{text}")
     add_run_arguments(rare_group(parser, "rehearsal"), "With --rehearse: run the program")
 
 

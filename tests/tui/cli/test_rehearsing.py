@@ -1,0 +1,191 @@
+"""A program that was not wholly read is rehearsed where the user agrees, on a terminal or beforehand."""
+
+import io
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from counted_python import counted_python
+
+from vramtop.tui.cli.main import main
+
+OPEN = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
+from mylib import data, optimizer
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+rows = data().map(lambda row: tokenizer(row["text"], truncation=True, padding="max_length", max_length=512))
+args = TrainingArguments(output_dir="out", per_device_train_batch_size=4)
+Trainer(model=model, args=args, train_dataset=rows, optimizers=(optimizer(model), None)).train()
+"""
+"""A program that is read, but for its optimizer."""
+UNREAD = """\
+import torch
+net = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(5):
+    net(torch.randn(8, 1024).cuda()).sum().backward()
+    optimizer.step()
+"""
+"""A program whose model cannot be read."""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with both programs."""
+    (tmp_path / "train.py").write_text(UNREAD)
+    (tmp_path / "open.py").write_text(OPEN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def runs(folder: Path) -> Iterator[Callable[[], int]]:
+    """How often a program has been started."""
+    with counted_python(folder / "python") as count:
+        yield count
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Makes this a terminal, on which the user types these lines."""
+
+    def typed(lines: str) -> None:
+        monkeypatch.setattr(sys, "stdin", Terminal(lines))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    return typed
+
+
+def line(folder: Path, *flags: str, script: str = "train.py") -> list[str]:
+    memory = "8" if script == "open.py" else "24"
+    return ["fit", "--method", "formula", "--gpu-memory", memory, *flags, "--", str(folder / "python"), script]
+
+
+@pytest.mark.parametrize("script", ["train.py", "open.py"])
+@pytest.mark.parametrize("setting", ["ask", "always"])
+def test_without_a_terminal_nothing_runs_and_the_last_line_is_the_command(
+    script: str,
+    setting: str,
+    folder: Path,
+    runs: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("VRAMTOP_ESTIMATES_REHEARSE", setting)
+    assert main(line(folder, script=script)) == 3
+    said = capsys.readouterr()
+    command = f"vramtop fit --rehearse --gpu-memory 8GiB -- {folder}/python {script} "
+    assert command.replace("8GiB", "24GiB" if script == "train.py" else "8GiB") in " ".join(
+        (said.out + said.err).split()[-16:] + [""]
+    )
+    assert runs() == 0
+
+
+def test_a_read_program_whose_verdict_stays_open_shows_its_figure_and_asks(
+    folder: Path, runs: Callable[[], int], answer: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer("what\nn\n")
+    assert main(line(folder, script="open.py")) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("Needs about 5.6 GiB (0.7 - 10.6), read from the command line. Not known: - open.py line 7")
+    assert said.count("Rehearse it for the exact figure") == 2
+    assert "TIGHT" in said
+    assert runs() == 0
+
+
+@pytest.mark.parametrize("lines", ["n\n", ""])
+def test_a_no_and_no_answer_run_nothing(
+    lines: str,
+    folder: Path,
+    runs: Callable[[], int],
+    answer: Callable[[str], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answer(lines)
+    assert main(line(folder)) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    for what in ("vramtop could not read this job: ", f"command {folder}/python train.py", f"folder {folder}", ", of "):
+        assert what in said
+    assert runs() == 0
+
+
+def test_a_yes_runs_it_once_and_its_rehearsal_answers_from_then_on(
+    folder: Path, runs: Callable[[], int], answer: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    answer("\n")
+    assert main(line(folder)) == 0
+    assert runs() == 1
+    answer("")
+    assert main(line(folder)) == 0
+    assert runs() == 1
+    assert capsys.readouterr().out.count("Rehearse it") == 1
+
+
+def test_the_setting_always_runs_it_on_a_terminal(
+    folder: Path, runs: Callable[[], int], answer: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("VRAMTOP_ESTIMATES_REHEARSE", "always")
+    answer("")
+    assert main(line(folder)) == 0
+    assert runs() == 1
+
+
+@pytest.mark.parametrize("how", ["--read-only", "the setting"])
+def test_what_is_only_to_be_read_is_not_asked_about(
+    how: str,
+    folder: Path,
+    runs: Callable[[], int],
+    answer: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = [how] if how.startswith("--") else []
+    if not flags:
+        monkeypatch.setenv("VRAMTOP_ESTIMATES_REHEARSE", "never")
+    answer("y\n")
+    assert main(line(folder, *flags)) == 2
+    assert main(line(folder, *flags, script="open.py")) == 4
+    said = capsys.readouterr()
+    assert "rehearse" not in (said.out + said.err).lower()
+    assert runs() == 0
+
+
+def test_a_setting_that_others_may_write_runs_nothing(
+    folder: Path, runs: Callable[[], int], answer: Callable[[str], None]
+) -> None:
+    settings = folder / "settings.toml"
+    settings.write_text('[estimates]\nrehearse = "always"\n')
+    settings.chmod(0o666)
+    answer("")
+    assert main([*line(folder)[:1], "--config", str(settings), *line(folder)[1:]]) == 3
+    assert runs() == 0
+
+
+def test_settings_that_the_user_fills_in_are_no_reason_to_ask(
+    folder: Path, answer: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer("y\n")
+    assert main(line(folder, "--set", "training.micro_batch=4")) == 2
+    assert main(line(folder, "--set", "training.micro_batch=4", script="open.py")) == 4
+    assert "[Y/n]" not in capsys.readouterr().out
+
+
+def test_preflight_and_the_guard_of_run_name_the_command(
+    folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = ["--", str(folder / "python"), "train.py"]
+    main(["preflight", "--gpu-memory", "24", *program])
+    assert f"vramtop preflight --rehearse --gpu-memory 24GiB -- {folder}/python train.py rehearses it" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert runs() == 0

@@ -1,0 +1,176 @@
+"""Whether a program that was not wholly read is run without a GPU: asked on a terminal, or answered beforehand."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.errors import NOT_REHEARSED, CannotTellError
+from vramtop.estimator.common.secrets import displayed
+from vramtop.estimator.trace.own_program import what_runs
+from vramtop.estimator.trace.rehearsal import rehearse_job
+
+from ..draw.text_output import detect_output, printable
+from ..job.load_job import LoadedJob, rehearsing
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vramtop.estimator.common.errors import Verdict
+    from vramtop.estimator.job.gpu_catalogue import Gpu
+    from vramtop.estimator.job.job import Job
+
+_YES, _NO = ("", "y", "yes"), ("n", "no")
+_MOST_UNKNOWN = 4
+_DISCARDED = "it runs without a GPU, and what it writes is discarded"
+_MACHINE_FLAGS = ("gpu_type", "gpu_memory", "gpu", "gpus", "host_memory")
+
+
+def rehearsal_of(
+    options: argparse.Namespace,
+    job: Job,
+    gpu: Gpu | None,
+    memory_bytes: int | None,
+    *,
+    known: Sequence[str] = (),
+    kept: bool = True,
+) -> Budget | None:
+    """Return the rehearsal of a program: one that is kept, or a new one if the user agrees; None: neither.
+
+    Args:
+        options: of the command line.
+        job: with a program.
+        gpu: that the program finds.
+        memory_bytes: its memory.
+        known: sentences for the user to decide by: what is known without a rehearsal.
+        kept: a kept rehearsal may be taken.
+
+    Raises:
+        InputError: it is no command of Python's, or others decide what it runs.
+        CannotTellError: the program ended before an optimizer had stepped.
+    """
+
+    def rehearse(*, may_run: bool) -> Budget:
+        with Progress(quiet=options.json) as progress:
+            return rehearse_job(
+                job, gpu=gpu, memory_bytes=memory_bytes, progress=progress, may_run=may_run, kept=kept
+            ).budget
+
+    if getattr(options, "rehearse", False):
+        return rehearse(may_run=True)
+    try:
+        return rehearse(may_run=False)
+    except CannotTellError as error:
+        if not error.message.startswith(NOT_REHEARSED):
+            raise
+    return rehearse(may_run=True) if may_run(options, job, known) else None
+
+
+def rehearsal_is_kept(job: Job, gpu: Gpu | None, memory_bytes: int | None) -> bool:
+    """Return True if a rehearsal of a program is kept that still holds."""
+    try:
+        rehearse_job(job, gpu=gpu, memory_bytes=memory_bytes)
+    except CannotTellError:
+        return False
+    return True
+
+
+def may_run(options: argparse.Namespace, job: Job, known: Sequence[str] = ()) -> bool:
+    """Return True if the user lets the program of a job run: by a flag, or on a terminal by setting or answer.
+
+    The answer counts for the rest of the command.
+
+    Raises:
+        InputError: others decide what it runs.
+    """
+    if (asked := getattr(options, "rehearse", False)) is not None:
+        return bool(asked)
+    if options.json or not (sys.stdin.isatty() and sys.stdout.isatty()) or job.program is None:
+        return False
+    what = what_runs(job.program)
+    if options.settings.values["estimates.rehearse"] != "always":
+        options.rehearse = _ask(options, known, [
+            ("command", what.command),
+            ("folder", what.folder),
+            ("Python", what.interpreter),
+            ("script", f"{what.script}, of {what.owner}"),
+        ])  # fmt: skip
+        return bool(options.rehearse)
+    return True
+
+
+def _ask(options: argparse.Namespace, known: Sequence[str], rows: Sequence[tuple[str, str]]) -> bool:
+    """Ask until the answer is yes or no; the end of the input is a no."""
+    output = detect_output(ascii_only=options.ascii)
+    for sentence in known:
+        print("\n".join(output.wrapped(printable(sentence), further="  ")))
+    print("\n".join(output.text(f"  {name:<9}{printable(text)}") for name, text in rows))
+    while True:
+        print(f"Rehearse it for the exact figure ({_DISCARDED})? [Y/n] ", end="", flush=True)
+        line = sys.stdin.readline()
+        answer = line.strip().lower()
+        if not line or answer in _NO:
+            print(flush=True)
+            return False
+        if answer in _YES:
+            return True
+
+
+def is_open(loaded: LoadedJob, budget: Budget, verdict: Verdict) -> bool:
+    """Return True if what was not read of a program could change its verdict, and a rehearsal would tell it."""
+    if loaded.program is None or budget.rehearsal is not None or loaded.typed:
+        return False
+    return verdict in ("tight", "unknown") and bool(_unknown(loaded, budget))
+
+
+def what_is_known(loaded: LoadedJob, budget: Budget, need: str) -> tuple[str, ...]:
+    """Return what a program needs as far as it was read, and what is not known of it."""
+    unknown = _unknown(loaded, budget)
+    more = [f"and {len(unknown) - _MOST_UNKNOWN} more"] if len(unknown) > _MOST_UNKNOWN else []
+    listed = [f"- {each}" for each in (*unknown[:_MOST_UNKNOWN], *more)]
+    return f"Needs about {need}, read from the {loaded.place or 'command line'}. Not known:", *listed
+
+
+def _unknown(loaded: LoadedJob, budget: Budget) -> tuple[str, ...]:
+    warnings = loaded.reading.warnings if loaded.reading is not None else ()
+    return tuple(warnings) or ((budget.doubt,) if budget.doubt else ())
+
+
+def offer_of(options: argparse.Namespace, loaded: LoadedJob, budget: Budget) -> str | None:
+    """Return the command that rehearses a program of which something is not known; None: all is, or it cannot be."""
+    if loaded.program is None or budget.rehearsal is not None or not _unknown(loaded, budget):
+        return None
+    line = rehearsing_line(options, loaded.program)
+    return f"vramtop read the program but did not run it; {line} runs it without a GPU."
+
+
+def not_rehearsed(
+    options: argparse.Namespace, loaded: LoadedJob, gpu: Gpu | None, memory_bytes: int | None
+) -> CannotTellError:
+    """Return the error of a program that was not rehearsed; its last line has the command that rehearses it."""
+    if loaded.unread is None:
+        try:
+            rehearse_job(loaded.job, gpu=gpu, memory_bytes=memory_bytes)
+        except CannotTellError as error:
+            return error
+    error = CannotTellError(f"{NOT_REHEARSED}{rehearsing_line(options, loaded.job)} runs the program without a GPU")
+    error.output = loaded.unread or ""
+    return error
+
+
+def rehearsing_line(options: argparse.Namespace, job: Job) -> str:
+    """Return the command of vramtop that rehearses a program, for the machine of the command line."""
+    words = ["vramtop", *rehearsing(options.command).split()]
+    for name in _MACHINE_FLAGS:
+        if value := getattr(options, name, None):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    if options.names_python:
+        words += ["--python", options.python]
+    if getattr(options, "exec", None) == []:
+        words.append("--exec")
+    command = job.program.command if job.program is not None else ""
+    return displayed(f"{shlex.join(words)} -- {command}")
