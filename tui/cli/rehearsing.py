@@ -1,25 +1,23 @@
-"""Whether a program that was not wholly read is run without a GPU: asked on a terminal, or answered beforehand."""
+"""Rehearses programs that were not wholly read, where the user agrees: on a terminal, or by a flag or setting."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import NOT_REHEARSED, CannotTellError
 from vramtop.estimator.common.secrets import displayed
-from vramtop.estimator.trace.own_program import what_runs
-from vramtop.estimator.trace.rehearsal import rehearse_job
 
 from ..draw.text_output import detect_output, printable
 from ..job.load_job import LoadedJob, rehearsing
 from .progress import Progress
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
+    from vramtop.estimator.budget import Budget
     from vramtop.estimator.common.errors import Verdict
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
@@ -53,6 +51,7 @@ def rehearsal_of(
         InputError: it is no command of Python's, or others decide what it runs.
         CannotTellError: the program ended before an optimizer had stepped.
     """
+    from vramtop.estimator.trace.rehearsal import rehearse_job  # only where a program is rehearsed
 
     def rehearse(*, may_run: bool) -> Budget:
         with Progress(quiet=options.json) as progress:
@@ -72,6 +71,8 @@ def rehearsal_of(
 
 def rehearsal_is_kept(job: Job, gpu: Gpu | None, memory_bytes: int | None) -> bool:
     """Return True if a rehearsal of a program is kept that still holds."""
+    from vramtop.estimator.trace.rehearsal import rehearse_job
+
     try:
         rehearse_job(job, gpu=gpu, memory_bytes=memory_bytes)
     except CannotTellError:
@@ -91,6 +92,8 @@ def may_run(options: argparse.Namespace, job: Job, known: Sequence[str] = ()) ->
         return bool(asked)
     if options.json or not (sys.stdin.isatty() and sys.stdout.isatty()) or job.program is None:
         return False
+    from vramtop.estimator.trace.own_program import what_runs
+
     what = what_runs(job.program)
     if options.settings.values["estimates.rehearse"] != "always":
         options.rehearse = _ask(options, known, [
@@ -153,10 +156,12 @@ def not_rehearsed(
 ) -> CannotTellError:
     """Return the error of a program that was not rehearsed; its last line has the command that rehearses it."""
     if loaded.unread is None:
+        from vramtop.estimator.trace.rehearsal import rehearse_job
+
         try:
             rehearse_job(loaded.job, gpu=gpu, memory_bytes=memory_bytes)
-        except CannotTellError as error:
-            return error
+        except CannotTellError as not_kept:
+            return not_kept
     error = CannotTellError(f"{NOT_REHEARSED}{rehearsing_line(options, loaded.job)} runs the program without a GPU")
     error.output = loaded.unread or ""
     return error

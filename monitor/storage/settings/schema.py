@@ -282,7 +282,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="estimates.rehearse", kind="choice", default="ask", choices=("ask", "always", "never"), is_program=True,
         flag="--rehearse, --read-only",
-        about="Rehearse a program that was not wholly read, where that decides; without a terminal only --rehearse does",
+        about="Rehearse a program where reading it does not suffice; without a terminal only --rehearse does",
     ),
     Setting(
         name="estimates.download", kind="switch", default=True,

@@ -101,6 +101,14 @@ def test_a_tight_job_starts_unless_strict(run: Answer) -> None:
     assert "was not started (--strict)" in err
 
 
+def test_a_job_that_cannot_be_read_names_the_rehearsal(run: Answer) -> None:
+    visible, _, err = run("--fit")
+    assert visible == "all"
+    assert "does not set training.sequence_length" in err
+    assert f"not rehearsed: vramtop run --fit --rehearse -- {sys.executable} " in err
+    assert run("--fit", "--strict")[0] == 3
+
+
 def test_a_job_that_may_fit_but_is_expected_not_to_is_not_started(run: Answer) -> None:
     _, out, _ = run("--fit", *SETTINGS, "--json", free=(1,))
     peak = valid_json("fit", out)["budget"]["peak"]

@@ -63,9 +63,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     return exit_code(outcomes)
 
 
-def _context(
-    options: argparse.Namespace, loaded: LoadedJob, launch: Sequence[str] | None
-) -> CheckContext:
+def _context(options: argparse.Namespace, loaded: LoadedJob, launch: Sequence[str] | None) -> CheckContext:
     job = loaded.job
     machine = _machine(options, job)
     if job.program is not None and options.rehearse is None:

@@ -291,26 +291,25 @@ def check_on(
         machine=Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=count_devices(devices)),
         here=here,
     )
-    if not check.is_open(waits=getattr(options, "wait", False)):
+    if loaded.program is None or not check.is_open(waits=getattr(options, "wait", False)):
         return check
     try:
-        return _rehearsed(options, check)
+        return _rehearsed(options, check, loaded.program)
     except CannotTellError as error:
         failed = f"The rehearsal has no result: {error.message.rstrip('.')}."
         return replace(check, loaded=replace(loaded, notes=(*loaded.notes, failed)))
 
 
-def _rehearsed(options: argparse.Namespace, check: FitCheck) -> FitCheck:
+def _rehearsed(options: argparse.Namespace, check: FitCheck, program: Job) -> FitCheck:
     """Return the check of the program's rehearsal, if one is kept or the user agrees to make it."""
     loaded, budget, machine = check.loaded, check.budget, check.machine
-    assert loaded.program is not None
     known = what_is_known(loaded, budget, need_text(budget, budget.job.parallel.world_size))
-    found = rehearsal_of(options, loaded.program, machine.gpu, machine.memory_bytes, known=known)
+    found = rehearsal_of(options, program, machine.gpu, machine.memory_bytes, known=known)
     if found is None:
         return check
-    budget = correction(options, loaded.program, machine.gpu, here=check.here)(found)
+    budget = correction(options, program, machine.gpu, here=check.here)(found)
     kept = tuple(each for each in loaded.notes if each not in (loaded.reading.warnings if loaded.reading else ()))
-    return replace(check, budget=budget, loaded=replace(loaded, job=loaded.program, notes=kept))
+    return replace(check, budget=budget, loaded=replace(loaded, job=program, notes=kept))
 
 
 def gpu_and_memory(devices: Sequence[DeviceCapacity]) -> tuple[Gpu | None, int | None]:
