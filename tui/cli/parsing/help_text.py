@@ -172,7 +172,7 @@ def _groups(parser: argparse.ArgumentParser) -> Iterator[FlagGroup]:
 _FIT = {
     ExitCode.DONE: "it fits",
     ExitCode.NO: "it does not fit",
-    ExitCode.CANNOT_TELL: "it is unknown whether it fits, or a rehearsal would decide it",
+    ExitCode.CANNOT_TELL: "unknown, also where a rehearsal would tell",
     ExitCode.TIGHT: "tight: the expected peak fits, the upper bound does not",
 }
 _UNTIL_INTERRUPTED = {ExitCode.DONE: "interrupted"}

@@ -216,9 +216,9 @@ def add_estimate_arguments(parser: argparse.ArgumentParser) -> None:
 def add_rehearse_argument(parser: argparse.ArgumentParser, when: str = "") -> None:
     """Add ``--rehearse``, ``--read-only``, ``--offline`` and ``--data``."""
     group = parser.add_mutually_exclusive_group()
-    text = "Run the program without a GPU (-- or [program]); the default asks where reading it does not suffice."
+    text = "Run the program without a GPU (-- or [program])."
     group.add_argument("--rehearse", action="store_true", default=None, help=f"{when}{text}")
-    text = "Read the program and do not offer to run it."
+    text = "Only read the program; do not ask to run it."
     group.add_argument("--read-only", action="store_false", dest="rehearse", default=None, help=f"{when}{text}")
     add_run_arguments(rare_group(parser, "rehearsal"), "With --rehearse: run the program")
 
