@@ -111,9 +111,9 @@ def test_a_more_accurate_estimate_of_one_card_moves_the_others(fit: Fit, monkeyp
     plain = {each["name"]: each["device_bytes"] for each in fit(hosts, "--json")[1]["hosts"]}
     asked = []
 
-    def higher(options: Any, job: Any, gpu: Any, *_: Any, **__: Any) -> Any:
+    def higher(options: Any, loaded: Any, gpu: Any, *_: Any, **__: Any) -> Any:
         asked.append(gpu.name)
-        return replace(shifted(quick_estimator(job, gpu=gpu)(job), 5 * GIB), method="traced")
+        return replace(shifted(quick_estimator(loaded.job, gpu=gpu)(loaded.job), 5 * GIB), method="traced")
 
     monkeypatch.setattr("vramtop.tui.cli.fitting.fleet_check.estimate_job", higher)
     found = {each["name"]: each["device_bytes"] for each in fit(hosts, "--json")[1]["hosts"]}
