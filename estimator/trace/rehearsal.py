@@ -54,6 +54,7 @@ _LAUNCHING_MODULES = {
     "deepspeed": "deepspeed.launcher.runner",
 }
 _LAUNCHERS = ("horovodrun", "ray")
+_MAX_ERROR = 300
 _MAX_ANSWER_BYTES, _MAX_PROGRESS_BYTES = 2**27, 200
 """The program may write anything where its answer is looked for."""
 _KEPT_BY = {
@@ -325,7 +326,7 @@ def _warnings(answer: RehearsalAnswer) -> Iterator[str]:
     if answer.ended == "time":
         yield f"The time limit was reached after {_steps(answer)}, at {answer.line}: later steps may need more memory."
     if answer.ended == "failed":
-        yield f"The program failed after {_steps(answer)}, at {answer.line}: {answer.error or 'it exited'}."
+        yield f"The program failed after {_steps(answer)}, at {answer.line}: {_error(answer) or 'it exited'}."
     if answer.ended == "end" and answer.steps and all(each.steps < 2 for each in answer.steps):
         yield "The program ended after its first optimizer step: later steps may need more memory."
 
@@ -386,6 +387,13 @@ def _read(file: Path) -> RehearsalAnswer | None:
         return None
 
 
+def _error(answer: RehearsalAnswer) -> str:
+    """Return the program's error in one line: its first, and the last of a traceback that it quotes."""
+    lines = [line.strip() for line in (answer.error or "").splitlines() if line.strip()]
+    told = [*lines[:1], *(lines[-1:] if any("Traceback (" in line for line in lines) else ())]
+    return " ".join(line if len(line) <= _MAX_ERROR else f"{line[:_MAX_ERROR]}..." for line in told)
+
+
 def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -> str:
     """Return why there is no budget."""
     if run.stopped is not None:
@@ -396,11 +404,11 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
         return f"the program ended without a result ({_ending(run)}): {run.last_line}"
     if answer.missing_data is not None:
         return (
-            f"the program did not find its data ({answer.missing_data}): {answer.error}; download it first, or let "
+            f"the program did not find its data ({answer.missing_data}): {_error(answer)}; download it first, or let "
             "synthetic items stand in for it: --data synthetic"
         )
     if answer.ended == "error":
-        return f"the program failed during the rehearsal, at {answer.line}: {answer.error}"
+        return f"the program failed during the rehearsal, at {answer.line}: {_error(answer)}"
     if answer.ended == "exit":
         return f"the program ended with {_ending(run)} before an optimizer stepped; its last output is above"
     if answer.phases:

@@ -273,6 +273,9 @@ class Rehearsal:
         for name, each in named:
             behind = list(tensors_behind(each))
             self.gpus.label(behind, "weights", [name] * len(behind))
+        for name, each in module.named_buffers():  # GPTQ and AWQ keep their packed weights in buffers
+            if isinstance(each, FakeTensor):
+                self.gpus.label((each,), "weights", (name,))
 
     def _add_vocabularies(self, module: Any) -> None:
         """Take as vocabularies the largest tables of embeddings; those of positions are smaller."""
