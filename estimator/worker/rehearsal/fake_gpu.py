@@ -181,7 +181,7 @@ class FakeGpus(StorageTracker):
         self._copies_to: int | None = None
         self._plausible = 1.5
         """A loss or a norm: between 1 and 2 as those of trained models are, and each that is read a little lower."""
-        self._read_alike: dict[str, tuple[Any, int]] = {}
+        self._read_alike: dict[str, tuple[Any, int, int]] = {}
         """By line, the phase and the allocated bytes when it last read an unknown value, and how often alike."""
         self._counted_from = 0
         """Number of events before those that count."""
@@ -684,11 +684,16 @@ class FakeGpus(StorageTracker):
         return assumed
 
     def _count_alike(self, line: str) -> int:
-        """Return by how many a line has read more unknown values than a loop may, with nothing else changing."""
+        """Return by how many a line has read more unknown values than a loop may, with nothing else changing.
+
+        A loop that was ended once may turn a tenth as often the next time.
+        """
         state = len(self.history.phases), self.held.allocated
-        before, count = self._read_alike.get(line, (None, 0))
-        self._read_alike[line] = state, count + 1 if before == state else 1
-        return max(0, self._read_alike[line][1] - MOST_ALIKE)
+        before, count, most = self._read_alike.get(line, (state, 0, MOST_ALIKE))
+        if before != state:
+            count, most = 0, MOST_ALIKE // 10 if count > most else most
+        self._read_alike[line] = state, count + 1, most
+        return max(0, count + 1 - most)
 
     def _is_told(self, tensor: Any) -> bool:
         """Return True unless a parameter is being initialized."""

@@ -138,7 +138,7 @@ for _ in range(3):
 
 @pytest.mark.parametrize(
     "text",
-    [GAN, UNET, LISTS.format("Adam"), LISTS.format("Adadelta"), LOSS, ENCODED],
+    quick_every(3, [GAN, UNET, LISTS.format("Adam"), LISTS.format("Adadelta"), LOSS, ENCODED]),
     ids=[
         *("gan", "unet", "lists of tensors on CUDA", "averaged lists", "a loss that keeps its elements"),
         "a module that is deleted",
@@ -881,7 +881,11 @@ if __name__ == "__main__":
         [
             ("srun -N 2 --ntasks-per-node=4 --job-name x", "SLURM_PROCID SLURM_NTASKS SLURM_LOCALID 4", 8),
             ("srun -n8 -u", "SLURM_PROCID SLURM_NTASKS SLURM_LOCALID 8", 8),
-            ("mpirun -np 4 -npernode 2", "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK 2", 4),
+            (
+                "mpirun -np 4 -npernode 2",
+                "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK 2",
+                4,
+            ),
             ("mpiexec -n 2", "PMI_RANK PMI_SIZE MPI_LOCALRANKID 2", 2),
             ("", "spawn 4 join 4", 4),
             ("", "spawn 4 no 4", 4),
@@ -960,7 +964,7 @@ for step in range(3):
     assert parts["other_models"] == parts["weights"] == 4 * 512 * 513
 
 
-@pytest.mark.parametrize("made", ["torch.empty_like(ids)", "ids.new_empty(3)", "ids.resize_(4)"])
+@pytest.mark.parametrize("made", quick_every(3, ["torch.empty_like(ids)", "ids.new_empty(3)", "ids.resize_(4)"]))
 def test_uninitialized_memory_has_no_known_value(program, made: str) -> None:
     text = f"""
 import torch
@@ -977,7 +981,10 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize(
-    "write", ["x.fill_(3)", "x.copy_(torch.tensor([1, 2, 3]))", "x.scatter_(0, order, order)", "x[order] = order"]
+    "write",
+    quick_every(
+        4, ["x.fill_(3)", "x.copy_(torch.tensor([1, 2, 3]))", "x.scatter_(0, order, order)", "x[order] = order"]
+    ),
 )
 def test_memory_that_is_written_as_a_whole_has_known_values(program, write: str) -> None:
     text = f"""
@@ -1423,14 +1430,17 @@ net(x)
 
 @pytest.mark.parametrize(
     "made",
-    [
-        "torch.ones(512, 512, device=0)",
-        "torch.ones_like(torch.empty(512, 512), device=0)",
-        "torch.asarray(torch.ones(512, 512), device=torch.device(0))",
-        "torch.cuda.FloatTensor(512, 512)",
-        "torch.ones(512, 512).type(torch.cuda.FloatTensor)",
-        "torch.ones(512, 512).type('torch.cuda.FloatTensor')",
-    ],
+    quick_every(
+        3,
+        [
+            "torch.ones(512, 512, device=0)",
+            "torch.ones_like(torch.empty(512, 512), device=0)",
+            "torch.asarray(torch.ones(512, 512), device=torch.device(0))",
+            "torch.cuda.FloatTensor(512, 512)",
+            "torch.ones(512, 512).type(torch.cuda.FloatTensor)",
+            "torch.ones(512, 512).type('torch.cuda.FloatTensor')",
+        ],
+    ),
 )
 def test_gpus_named_by_number_or_type_are_gpus(program, made: str) -> None:
     name = program(OLD_AND_ODD.format(made=ON_GPU.format(made)))
@@ -1474,7 +1484,7 @@ for _ in range(3):
     assert not found.warnings
 
 
-@pytest.mark.parametrize("shape", ["512, 64", "2, 512, 64", "2, 2, 4, 512, 64"])
+@pytest.mark.parametrize("shape", quick_every(3, ["512, 64", "2, 512, 64", "2, 2, 4, 512, 64"]))
 def test_attention_takes_tensors_of_other_ranks(program, shape: str) -> None:
     """Only the kernel that writes the scores takes them on CUDA."""
     text = f"""
@@ -1697,7 +1707,7 @@ for _ in range(3):
 
 @pytest.mark.parametrize(
     "text",
-    [MOVED_DATA, SCRIPTED, LISTED, ALIGNED, INFERRED, VIEWED],
+    quick_every(3, [MOVED_DATA, SCRIPTED, LISTED, ALIGNED, INFERRED, VIEWED]),
     ids=[
         "data that is set to what is on a GPU",
         "TorchScript",

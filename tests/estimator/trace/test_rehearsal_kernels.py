@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from real_run import real_peak
+from slow_cases import quick_every
 
 from vramtop.estimator.trace.rehearsal import rehearse
 
@@ -191,14 +192,17 @@ TORCHS = "nn.functional.scaled_dot_product_attention(*heads((q, k, v)), is_causa
 
 @pytest.mark.parametrize(
     ("imports", "attention"),
-    [
-        ("from flash_attn import flash_attn_func", "flash_attn_func(q, k, v, causal=True)"),
-        ("import flash_attn.flash_attn_interface as f", "f.flash_attn_func(q, k, v, 0.0, softmax_scale=0.1)"),
-        (
-            "from flash_attn import flash_attn_func as f",
-            "f(q, k, v, return_attn_probs=True)[0]",
-        ),
-    ],
+    quick_every(
+        3,
+        [
+            ("from flash_attn import flash_attn_func", "flash_attn_func(q, k, v, causal=True)"),
+            ("import flash_attn.flash_attn_interface as f", "f.flash_attn_func(q, k, v, 0.0, softmax_scale=0.1)"),
+            (
+                "from flash_attn import flash_attn_func as f",
+                "f(q, k, v, return_attn_probs=True)[0]",
+            ),
+        ],
+    ),
 )
 def test_flash_attention_takes_what_torchs_own_takes(program, imports: str, attention: str) -> None:
     found = rehearse([sys.executable, program(ATTENTION.format(imports=imports, attention=attention))])
@@ -237,11 +241,17 @@ def memory_efficient_attention(*args, **kwargs):
 
 @pytest.mark.parametrize(
     ("attention", "mask"),
-    [
-        ("f(q, k, v, attn_bias=None, p=0.0)", "None"),
-        ("f(q, k, v, attn_bias=torch.zeros(4, 8, 1024, 1024, device='cuda', dtype=q.dtype))", "m"),
-        ("f(*(each.transpose(1, 2).flatten(0, 1) for each in (q, k, v))).view(4, 8, 1024, 64).transpose(1, 2)", "-"),
-    ],
+    quick_every(
+        3,
+        [
+            ("f(q, k, v, attn_bias=None, p=0.0)", "None"),
+            ("f(q, k, v, attn_bias=torch.zeros(4, 8, 1024, 1024, device='cuda', dtype=q.dtype))", "m"),
+            (
+                "f(*(each.transpose(1, 2).flatten(0, 1) for each in (q, k, v))).view(4, 8, 1024, 64).transpose(1, 2)",
+                "-",
+            ),
+        ],
+    ),
 )
 def test_xformers_attention_takes_what_torchs_own_takes(program, attention: str, mask: str) -> None:
     Path("xformers/ops").mkdir(parents=True)

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 from real_run import real_peak
+from slow_cases import quick_every
 
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.trace.rehearsal import rehearse
@@ -44,7 +45,7 @@ PASSING_ON = {
 FITS = 2**20  # needs 16 GiB for its wide layer alone; half of it does not fit in 24 GiB either, a quarter does
 
 
-@pytest.mark.parametrize("handler", CATCHING.values(), ids=CATCHING)
+@pytest.mark.parametrize("handler", quick_every(3, CATCHING.values()), ids=CATCHING)
 def test_a_program_that_tries_sizes_gets_the_one_that_fits(program, handler: str) -> None:
     helper = "def is_oom_error(e): return 'CUDA out of memory. Tried to allocate' in str(e)\n"
     text = helper + TRIES
@@ -61,7 +62,7 @@ def test_a_program_that_tries_sizes_gets_the_one_that_fits(program, handler: str
     assert "the GPU of 24.0 GiB refused 2 allocations" in tried.warnings[0]
 
 
-@pytest.mark.parametrize("handler", PASSING_ON.values(), ids=PASSING_ON)
+@pytest.mark.parametrize("handler", quick_every(2, PASSING_ON.values()), ids=PASSING_ON)
 def test_a_program_that_does_not_try_again_gets_its_full_figure(program, handler: str) -> None:
     text = TRIES.format(handler=handler, call=f"find({FITS})")
     found = rehearse([sys.executable, program(text), "cuda"], gpu=find_gpu("rtx-4090"))

@@ -19,8 +19,6 @@ from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.tui.cli.commands.once import board_json, board_lines
 from vramtop.tui.draw.text_output import TextOutput
 
-PROCESSES = 20_000
-
 
 @pytest.fixture
 def sleepers() -> Iterator[Callable[[int], list[int]]]:
@@ -41,9 +39,10 @@ def sleepers() -> Iterator[Callable[[int], list[int]]]:
         shell.communicate()
 
 
-@pytest.mark.parametrize("real", [20, pytest.param(2_000, marks=pytest.mark.slow)])
-def test_a_gpu_with_20_000_processes(
+@pytest.mark.parametrize(("real", "processes"), [(20, 4_000), pytest.param(2_000, 20_000, marks=pytest.mark.slow)])
+def test_a_gpu_with_thousands_of_processes(
     real: int,
+    processes: int,
     driver: Any,
     fake_gpu: Any,
     fake_process: Any,
@@ -53,24 +52,24 @@ def test_a_gpu_with_20_000_processes(
 ) -> None:
     own = sleepers(real)
     unused = (pid for pid in range(3_000_000, 2**22) if not Path(f"/proc/{pid}").exists())
-    foreign = islice(unused, PROCESSES - real)
+    foreign = islice(unused, processes - real)
     gpu = fake_gpu(processes=[fake_process(pid, MIB) for pid in (*own, *foreign)])
     driver.gpus.append(gpu)
     source = NvmlSource(first_timeout=120)
     source.open()
     snapshot = source.read()
     source.close()
-    assert len(snapshot.gpus[0].processes or ()) == PROCESSES
+    assert len(snapshot.gpus[0].processes or ()) == processes
     described = {process.pid for process in snapshot.gpus[0].processes or () if process.command}
     assert described == set(own)
 
     board = Watchlist(make_budget, anomaly_detector=AnomalyDetector(min_duration_seconds=0)).update(snapshot)
-    assert json.dumps(board_json(board)).count('"pid"') >= PROCESSES
+    assert json.dumps(board_json(board)).count('"pid"') >= processes
     output = TextOutput(colour_depth="none", ascii_only=False, width=100, unlimited_width=True)
-    assert sum(line.startswith("pid ") for line in board_lines(board, output)) == PROCESSES
+    assert sum(line.startswith("pid ") for line in board_lines(board, output)) == processes
 
     path = tmp_path / "r.jsonl.gz"
     with RecordingWriter(path) as writer:
         writer.write(snapshot)
     (played,) = read_recording(path)
-    assert len(played.gpus[0].processes or ()) == PROCESSES
+    assert len(played.gpus[0].processes or ()) == processes

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from job_matrix import CELLS
+from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.job import Job
@@ -15,8 +16,8 @@ from vramtop.estimator.worker.described import trace_script
 from vramtop.estimator.worker.repetition import TracedSteps, trace_repeated
 
 DEPTH_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-QUICK = {"llama, mixed adapters checkpointed": 12, "mistral, bf16 fsdp2": 17}
-"""Cells that every test run includes, with numbers of layers."""
+DEEP = {"llama, mixed adapters checkpointed": 12, "mistral, bf16 fsdp2": 17}
+"""Cells with numbers of layers."""
 SLOW_DEPTH = 37
 TRACED_WHOLE = ("one unit", "gemma3_text", "hybrid", "fsdp1")
 """Words of cells of which all layers may be traced: units that grow with every layer, or wait for the GPU in another
@@ -55,9 +56,9 @@ def plain(traced: TracedSteps) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", quick_every(2, DEEP))
 def test_repeated_layers_give_the_full_trace(name: str) -> None:
-    request = request_of(deep_job(name, QUICK[name]))
+    request = request_of(deep_job(name, DEEP[name]))
     found = repeated(request)
     assert found is not None
     assert plain(found) == plain(trace_script(request["script"], [None])[0])
