@@ -27,6 +27,7 @@ OTHER_WRITERS = {
     "estimator/isolation/keeper.py": "in a temporary folder, which is private",
     "estimator/isolation/overlay.py": "in a view that ends with its program",
     "estimator/isolation/watch.py": "nothing: it answers what a program asks to open",
+    "estimator/trace/isolated_run.py": "settings of its own child, in /proc",
     "estimator/trace/rehearsal.py": "in a temporary folder, which is private",
     "estimator/trace/worker_pool.py": "a temporary file is private",
     "estimator/trace/measure.py": "in a temporary folder, which is private",

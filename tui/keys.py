@@ -336,6 +336,9 @@ JOB_KEYS = {
     "rehearse.leave": Key("n,q", "run nothing"),
     "fit.apply": Key("enter", "apply the highlighted suggestion", in_help=False),
     "attach.choose": Key("f3", "attach to one more process"),
+    "attach.rehearse": Key(
+        "ctrl+r,r", "rehearse this run beside it, without a GPU; shows the command and asks first; again: stop"
+    ),
     "attach.forget": Key("f8", "forget your settings for this command line; clearing a field forgets that one"),
     "attach.zoom_in": Key(
         "plus,equals_sign", ("show a shorter or longer time span: 1, 5, 15, 60 minutes, or the whole run")

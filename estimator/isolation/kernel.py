@@ -13,6 +13,7 @@ _MNT_DETACH = 2
 _MOUNT_SETATTR, _AT_RECURSIVE, _AT_FDCWD, _MOUNT_ATTR_RDONLY = 442, 0x8000, -100, 1
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _KEYCTL, _JOIN_SESSION_KEYRING = {"x86_64": 250, "aarch64": 219}, 1
+_IOPRIO_SET, _ONE_PROCESS, _WHEN_IDLE = {"x86_64": 251, "aarch64": 30}, 1, 3 << 13
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
 PR_SET_CHILD_SUBREAPER = 36
 _LAST_CAPABILITY = 63
@@ -104,6 +105,16 @@ def leave_keyring() -> None:
         syscall(_KEYCTL[os.uname().machine], ctypes.c_int(_JOIN_SESSION_KEYRING), None)
     except OSError:
         pass
+
+
+def use_disks_when_idle(pid: int) -> None:
+    """Let a process, and those that it starts from now on, wait for the disks while others use them, where known.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    if number := _IOPRIO_SET.get(os.uname().machine):
+        syscall(number, _ONE_PROCESS, pid, _WHEN_IDLE)
 
 
 def drop_capabilities(kept: frozenset[int]) -> None:

@@ -19,6 +19,7 @@ import msgspec
 from ..common.cancellation import current_token
 from ..common.errors import CancelledError, InputError, process_limit_error
 from ..common.sizes import format_gib
+from ..isolation.kernel import use_disks_when_idle
 from ..isolation.processes import descendants
 from ..isolation.protocol import REPORT, SHARED
 from ..isolation.removal import remove
@@ -37,6 +38,8 @@ _MAX_HOST_SHARE = 0.9
 """Maximum share of the free host memory that the program may use."""
 _GRACE_SECONDS = 10.0
 _POLL_SECONDS = 0.2
+_LOWEST, _ENDED_FIRST = 19, 1000
+"""The lowest priority, and the score by which the kernel chooses what to end when RAM runs out."""
 _MAX_SHOWN = 300
 """Characters of a line of the program's output."""
 
@@ -66,14 +69,15 @@ class IsolatedRun:
     Args:
         folder: in which the program starts.
         offline: it has no network but its own loopback.
+        background: it gives way to everything else on this machine.
     """
 
-    def __init__(self, folder: str, *, offline: bool) -> None:
+    def __init__(self, folder: str, *, offline: bool, background: bool = False) -> None:
         self.stopped: str | None = None
         """Why vramtop stopped the program; None: it did not."""
         self.report: Report | None = None
         """None: it was ended from outside."""
-        self._folder, self._offline = folder, offline
+        self._folder, self._offline, self._background = folder, offline, background
         self._scratch = Path(os.path.realpath(tempfile.mkdtemp(prefix="vramtop-rehearsal-")))
         self.shared = self._scratch / SHARED
         """Folder that the program really writes to."""
@@ -134,6 +138,7 @@ class IsolatedRun:
             )
         except OSError as error:
             raise process_limit_error(error) or InputError(f"{words[0]} cannot be started: {error.strerror}") from None
+        self._give_way()
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
         threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
 
@@ -145,6 +150,7 @@ class IsolatedRun:
         while not self._ended.wait(_POLL_SECONDS):
             if current_token().cancelled:
                 raise CancelledError
+            self._give_way()
             tell()
             if time.monotonic() > deadline:
                 self.stopped = f"the program did not end within {timeout:g} s; allow more with --timeout SECONDS"
@@ -170,6 +176,18 @@ class IsolatedRun:
                 return
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             self.report = msgspec.json.decode((self._scratch / REPORT).read_bytes(), type=Report)
+
+    def _give_way(self) -> None:
+        """Give all processes the lowest priority, also in sessions of their own; where RAM runs out, they end first."""
+        if self._process is None or not self._background:
+            return
+        for pid in (self._process.pid, *descendants(self._process.pid)):
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, pid, _LOWEST)
+                use_disks_when_idle(pid)
+            for name, value in (("autogroup", _LOWEST), ("oom_score_adj", _ENDED_FIRST)):
+                with contextlib.suppress(OSError):
+                    Path(f"/proc/{pid}/{name}").write_text(f"{value}", encoding="ascii")
 
     def _read(self, pipe: IO[bytes]) -> None:
         with contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ from ..common.errors import NOT_REHEARSED, InputError
 from ..common.trust import Writers, own_writers, user_name, writers_of_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..job.gpu_catalogue import Gpu
     from ..job.settings import Program
@@ -38,8 +38,8 @@ class WhatRuns:
     """Job file with the command; None: it was typed."""
 
 
-def what_runs(program: Program) -> WhatRuns:
-    """Return what a rehearsal of this program would start, in this process's environment.
+def what_runs(program: Program, environ: Mapping[str, str] | None = None) -> WhatRuns:
+    """Return what a rehearsal of this program would start, in an environment; None: in this process's.
 
     Raises:
         InputError: it is no command of Python's, or others decide what it runs.
@@ -47,7 +47,9 @@ def what_runs(program: Program) -> WhatRuns:
     from ..common.secrets import displayed
     from .rehearsal import python_command
 
-    interpreter, words, _ = python_command(program.words, os.environ, program.python, folder=program.folder)
+    interpreter, words, _ = python_command(
+        program.words, os.environ if environ is None else environ, program.python, folder=program.folder
+    )
     folder = str(Path(program.folder or "").resolve())
     require_own(program, interpreter, words, folder)
     script = next(_scripts(words, folder), Path(folder))

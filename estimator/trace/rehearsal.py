@@ -122,6 +122,8 @@ def rehearse_job(
     progress: Callable[[str], None] | None = None,
     may_run: bool = False,
     kept: bool = True,
+    gpus: int = 1,
+    background: bool = False,
 ) -> Rehearsed:
     """Return the rehearsal of a job's program: one that is kept, or with ``may_run`` a new one, without a GPU.
 
@@ -133,6 +135,8 @@ def rehearse_job(
         progress: called with a few words about what is being done.
         may_run: the user has asked for this program to be run; False: nothing is started.
         kept: take a rehearsal that is kept, if there is one.
+        gpus: that the program finds; a launch line may say more.
+        background: run it on one thread and at the lowest priority.
 
     Raises:
         InputError: it is no command of Python's, others decide what it runs, or it cannot be started.
@@ -149,7 +153,7 @@ def rehearse_job(
             raise CannotTellError(f"{job.label} has changed since it was rehearsed")
         return _rehearsed(job, found, gpu, variables)
     interpreter, words, given = python_command(program.words, variables, program.python, folder=program.folder)
-    ranks = without_wrappers(program.words, variables, program.folder)[2]
+    ranks = max(gpus, without_wrappers(program.words, variables, program.folder)[2])
     _, conf = allocator_settings(variables) or (None, None)
     folder = str(Path(program.folder or "").resolve())
     overhead = overhead_of(resolve_job(job), gpu, workspace=variables.get("CUBLAS_WORKSPACE_CONFIG"))
@@ -165,9 +169,10 @@ def rehearse_job(
     if not may_run:
         raise CannotTellError(not_rehearsed(program, gpu, memory_bytes, changed))
     require_own(program, interpreter, words, folder)
-    with IsolatedRun(folder, offline=program.offline) as run:
+    with IsolatedRun(folder, offline=program.offline, background=background) as run:
         files = {"answer": f"{run.shared}/answer.json", "progress": f"{run.shared}/progress"}
-        plan = {**settings, **files, "seconds": program.timeout, "scratch": str(run.shared), "kept_as": VARIABLE}
+        limits = {"seconds": program.timeout, **({"threads": 1} if background else {})}
+        plan = {**settings, **files, **limits, "scratch": str(run.shared), "kept_as": VARIABLE}
         file = run.shared / "plan.json"
         file.write_bytes(msgspec.json.encode(plan))
         run.start([str(interpreter), str(PROGRAM), str(file), *words], environ_of_run)
@@ -495,6 +500,8 @@ def python_command(
     if name.startswith(("python", "pypy")):
         program = python or words[0]
         rest = without_flags(words[1:])
+        if rest and (module := _LAUNCHING_MODULES.get(Path(rest[0]).name)):  # as the kernel starts a console script
+            rest = ["-m", module, *rest[1:]]
     else:
         file = words[0] if Path(folder or "", words[0]).is_file() else str(find_program(words[0], path) or "")
         if not file:

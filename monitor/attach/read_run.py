@@ -5,9 +5,8 @@ name); nothing is injected, traced or executed.
 """
 
 import os
-import shlex
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,11 +36,12 @@ from ..host.process_info import (
     parse_rank,
     read_process,
 )
-from ..host.processes import container_info, namespace_pids
+from ..host.processes import container_info, container_root, is_own_process, namespace_pids
 from ..probe.probe_reader import OptimizerFacts, ProbeReader, ProbeSample
 from ..probe.probe_settings import settings_from_probe
 from ..snapshot.snapshot import DeviceIndex, GpuProcess, Snapshot
 from .attachment import Attachment, GpuEnvironment, RankProcess, assign_gpu, has_own_gpu_numbering, nvml_mig_parent
+from .rehearse_run import kept_rehearsal
 
 # Facts that the running program reports of its model and optimizers; they precede what was read elsewhere.
 
@@ -158,16 +158,6 @@ _ESTIMATE_VARIABLES = (
 )
 
 
-def container_root(pid: int) -> Path | None:
-    """Return the root folder of a process in another mount namespace, as it is reached from here; None: it is ours."""
-    try:
-        theirs = Path(f"/proc/{pid}/ns/mnt").readlink()
-        ours = Path("/proc/self/ns/mnt").readlink()
-    except OSError:
-        return None
-    return None if theirs == ours else Path(f"/proc/{pid}/root")
-
-
 def path_from_here(root: Path | None, path: Path | None) -> Path | None:
     """Return a process's path as it is reached from here."""
     return path if root is None or path is None else root / path.relative_to("/")
@@ -193,19 +183,6 @@ def estimate_environ(environ: Mapping[str, str]) -> dict[str, str]:
 def pid_in_own_namespace(pid: int) -> int:
     """Return the pid that a process sees as its own: that in the innermost of its pid namespaces."""
     return (namespace_pids(pid) or (pid,))[-1]
-
-
-def is_own_process(pid: int) -> bool:
-    """Return True if this user started the process; another user's interpreter must never be run, least of all by root.
-
-    All of its user ids count: a setuid program has its owner's, but command line and folder of the user who started it.
-    """
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    uids = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), [])
-    return set(uids) == {str(os.geteuid())}
 
 
 # The command line by which a running program's job is read, where its own names no script that can be opened.
@@ -298,7 +275,7 @@ def read_run(
     command, unknown_notebook = readable_command(program, root)
     kept = None
     if not given and root is None and cwd is not None and interpreter is not None:
-        kept = kept_rehearsal(interpreter, program.argv, cwd, program.environ or {})
+        kept = kept_rehearsal(run, interpreter)
     reading = kept or read_launch(
         command,
         environ=environ,
@@ -334,31 +311,6 @@ def read_run(
         probe=sample,
         warnings=(*_warnings(run), *([unknown_notebook] if unknown_notebook else []), *reading.warnings),
     )
-
-
-def kept_rehearsal(python: Path, argv: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> JobReading | None:
-    """Return the job of a program that the user has rehearsed, with the same arguments and environment.
-
-    Args:
-        python: its interpreter.
-        argv: of the process.
-        cwd: its folder.
-        environ: its environment.
-    """
-    if len(argv) < 2 or not Path(argv[0]).name.startswith("python"):
-        return None
-    from vramtop.estimator.trace.kept_rehearsals import of_run
-    from vramtop.estimator.trace.rehearsal import without_flags
-
-    words, folder = without_flags([*argv[1:]]), str(cwd.resolve())
-    found = of_run(python, words, folder, environ) if words else None
-    if found is None:
-        return None
-    name, kept = found
-    values = {"command": shlex.join([kept.python, *kept.words]), "folder": folder, "kept": name}
-    said = f"rehearsed on {kept.date}"
-    findings = (Finding(key=f"program.{key}", value=text, origin=said, written=True) for key, text in values.items())
-    return JobReading(findings=tuple(findings), missing=(), warnings=())
 
 
 def require_running(pid: int, start_time: float) -> None:

@@ -179,6 +179,29 @@ _POD_LOGS = Path("/var/log/pods")
 _SLURM = re.compile(r"/job_(\d+)(?:/step_([^/\s]+))?")
 
 
+def container_root(pid: int) -> Path | None:
+    """Return the root folder of a process in another mount namespace, as it is reached from here; None: it is ours."""
+    try:
+        theirs = Path(f"/proc/{pid}/ns/mnt").readlink()
+        ours = Path("/proc/self/ns/mnt").readlink()
+    except OSError:
+        return None
+    return None if theirs == ours else Path(f"/proc/{pid}/root")
+
+
+def is_own_process(pid: int) -> bool:
+    """Return True if this user started the process; another user's interpreter must never be run, least of all by root.
+
+    All of its user ids count: a setuid program has its owner's, but command line and folder of the user who started it.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    uids = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), [])
+    return set(uids) == {str(os.geteuid())}
+
+
 def container_info(pid: int, environ: Mapping[str, str] | None) -> tuple[str, ...]:
     """Return descriptions, outermost first: ``Slurm job 4711 step 0 (sft-llama)``, ``pod 12ab...``.
 

@@ -22,3 +22,10 @@ def probed_environment(environ: Mapping[str, str], *, snapshot_folder: str | Non
     others = [entry for entry in before.split(os.pathsep) if entry != str(BOOTSTRAP)] if before else []
     snapshots = {SNAPSHOT_VARIABLE: snapshot_folder} if snapshot_folder else {}
     return {**environ, **snapshots, "PYTHONPATH": os.pathsep.join([str(BOOTSTRAP), *others])}
+
+
+def without_probe(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that a command had before ``probed_environment``."""
+    others = [each for each in environ.get("PYTHONPATH", "").split(os.pathsep) if each not in ("", str(BOOTSTRAP))]
+    left = {name: value for name, value in environ.items() if name not in ("PYTHONPATH", SNAPSHOT_VARIABLE)}
+    return {**left, "PYTHONPATH": os.pathsep.join(others)} if others else left

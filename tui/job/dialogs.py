@@ -37,6 +37,11 @@ _REHEARSAL_REMARK = (
     "The program and its child processes run with your rights until each optimizer has stepped. Files they write are "
     "discarded. They may use the network, but upload nothing to hubs and loggers. SECURITY.md lists the limits."
 )
+BESIDE_RUN_REMARK = (
+    "Your run goes on, and its files are not touched. The rehearsal takes about 20 s of one core at the lowest "
+    "priority, without the GPU and, where the kernel allows that, without network access. Files it writes are "
+    "discarded. SECURITY.md lists the limits."
+)
 _CLIPBOARD_HELP = (
     "Sent to the terminal's clipboard (OSC 52). If the clipboard stays empty, hold Shift (Option on a Mac) and "
     "select the text with the mouse; in tmux: set -g set-clipboard on."
@@ -225,6 +230,7 @@ class RehearseScreen(ModalScreen[bool]):
 
     Args:
         what: that would be started.
+        remark: on what it may do.
     """
 
     AUTO_FOCUS = "#leave"
@@ -247,9 +253,9 @@ class RehearseScreen(ModalScreen[bool]):
     RehearseScreen Button { margin: 0 2 0 0; }
     """
 
-    def __init__(self, what: "WhatRuns") -> None:
+    def __init__(self, what: "WhatRuns", remark: str = _REHEARSAL_REMARK) -> None:
         super().__init__()
-        self._what = what
+        self._what, self._remark = what, remark
 
     def compose(self) -> ComposeResult:
         """The command, where and by what it runs, whose it is, and the choices; the harmless one has the focus."""
@@ -264,7 +270,7 @@ class RehearseScreen(ModalScreen[bool]):
         with Vertical() as box:
             box.border_title = "Run this program without a GPU?"
             yield Static("\n".join(f"{name:<9}{printable(text)}" for name, text in lines.items()), markup=False)
-            yield Static(_REHEARSAL_REMARK, id="remark", markup=False)
+            yield Static(self._remark, id="remark", markup=False)
             with Horizontal():
                 yield Button("Leave it", id="leave", compact=True)
                 yield Button(f"{shown_key('rehearse.run')} Run it", id="run", compact=True, variant="warning")

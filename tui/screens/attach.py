@@ -27,9 +27,11 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.attach.attachment import Attachment, SavedAnswers, run_key
 from vramtop.monitor.attach.read_run import read_run
+from vramtop.monitor.attach.rehearse_run import find_program, with_rehearsal
 from vramtop.monitor.board.board import NOT_ON_GPU_YET, Board, MissingReason, ProcessRow, RunRow, missing_reason
 from vramtop.monitor.board.divergence import PeakUsage, Status, diagnose
 from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.host.processes import is_own_process
 from vramtop.monitor.probe.probe_reader import STALE_SECONDS
 from vramtop.monitor.snapshot.snapshot import HistoryKey, ProcessKey, WatchedJob, gpu_list
 
@@ -77,6 +79,7 @@ from ..draw.memory_graph import (
 )
 from ..draw.palette import COMPONENTS, OTHER_MEMORY, STATUSES, blend, colour_of, ink_on
 from ..draw.text_output import printable
+from ..job.dialogs import BESIDE_RUN_REMARK, RehearseScreen
 from ..job.form import TUNING, FormReading, JobForm, field_row_id
 from ..keys import bind, shown_key
 from ..reports.divergence_text import divergence_content
@@ -98,6 +101,9 @@ from .step import GPU_TOTAL, MAX_GPU_TO_PEAK, STACK_ORDER, LiveStepScreen, cell_
 
 if TYPE_CHECKING:
     from textual.timer import Timer
+
+    from vramtop.estimator.trace.own_program import WhatRuns
+    from vramtop.monitor.attach.rehearse_run import RunProgram
 
 # Rows of the run graph as plain data: a curve of memory over time in front of the stacked components of the budget.
 #
@@ -1001,7 +1007,7 @@ def with_start_times(board: Board | None, keys: tuple[ProcessKey, ...]) -> tuple
 
 
 ATTACH_KEYS: list[BindingType] = [
-    bind("app.back", "app.pop_screen", "Back"),
+    bind("app.back", "back", "Back"),
     bind("attach.choose", "choose", "Process"),
     bind(
         "dashboard.process", "app.open_screen('process')", "Info",
@@ -1009,6 +1015,7 @@ ATTACH_KEYS: list[BindingType] = [
     ),
     bind("job.step", "step", "Step"),
     bind("form.other_pane", "other_pane", "Settings"),
+    bind("attach.rehearse", "rehearse", "Rehearse"),
     bind("attach.forget", "forget", "Forget", show=False),
     bind("attach.zoom_in", "zoom(-1)", group="Zoom"),
     bind("attach.zoom_out", "zoom(1)", group="Zoom"),
@@ -1027,6 +1034,7 @@ AttachScreen #settings { width: 2fr; max-width: 66; border-right: vkey $foregrou
 AttachScreen #memory { width: 3fr; }
 AttachScreen #problem { height: auto; padding: 0 1; color: $text-error; display: none; }
 AttachScreen #problem.-shown { display: block; }
+AttachScreen #rehearsal { height: auto; padding: 0 1; color: $text-warning; }
 AttachScreen.-narrow #settings { width: 1fr; max-width: 100%; border-right: none; display: none; }
 AttachScreen.-narrow.-settings #settings { display: block; }
 AttachScreen.-narrow.-settings #memory { display: none; }
@@ -1191,6 +1199,13 @@ class AttachScreen(Screen[None]):
             on_error=self._show_estimate_error,
             on_not_refined=self._step.show_not_refined,
         )
+        self._read_run = attach
+        self._look_task = LatestOnlyTask("attach, program", self.call_later, self._ask_to_rehearse, self._end_rehearsal)
+        self._rehearse_task = LatestOnlyTask("rehearse", self.call_later, self._show_rehearsed, self._end_rehearsal)
+        self._rehearsal: str | None = None
+        """How far the rehearsal of this run is; None: none is running."""
+        self._not_rehearsed = ""
+        """Why the run could not be rehearsed."""
         self._explain_task = LatestOnlyTask("explain", self.call_later, self._show_explanation)
         self._explained: _Divergence | None = None
         """The divergence that is explained, or that is being explained."""
@@ -1204,6 +1219,7 @@ class AttachScreen(Screen[None]):
             yield StaticLines(id="warnings")
             yield RankTable(id="ranks")
             yield Static(id="problem", markup=False)
+            yield StaticLines(id="rehearsal")
             with Horizontal(id="halves"):
                 yield Vertical(id="settings")
                 yield RankView(id="memory")
@@ -1271,6 +1287,8 @@ class AttachScreen(Screen[None]):
                 return len(self._runs) > (self._shown_run is not None)
             case "dismiss_run":
                 return self._shown_run is not None
+            case "rehearse":
+                return self._rehearsal is not None or self._may_rehearse
             case "other_pane" | "forget":
                 return self._attachment is not None and self._pid is not None
             case "step" | "zoom":
@@ -1315,6 +1333,27 @@ class AttachScreen(Screen[None]):
         self._focus_on(self.query_one(JobForm), self._edited_field)
         return self.focused
 
+    def action_back(self) -> None:
+        """Stop the rehearsal that runs; without one, leave the screen."""
+        if self._rehearsal is None:
+            self.app.pop_screen()
+        else:
+            self._end_rehearsal()
+
+    def action_rehearse(self) -> None:
+        """Ask whether to rehearse this run, and show what would be started; stop the rehearsal that runs."""
+        if self._rehearsal is not None:
+            self._end_rehearsal()
+            return
+        pid, start_time = self._keys[0]
+        on_gpu = self._on_gpu
+
+        def look() -> "tuple[RunProgram, WhatRuns]":
+            found = find_program(pid, start_time=start_time, on_gpu=on_gpu)
+            return found, found.what_runs()
+
+        self._look_task.submit(look)
+
     def action_forget(self) -> None:
         """Forget the settings that the user filled in for this command line, and read the process again."""
         attachment = self._attachment
@@ -1344,6 +1383,86 @@ class AttachScreen(Screen[None]):
         chooser.show_failure(failure)
         chooser.query_one(Input).focus()
         self.refresh_bindings()
+
+    @property
+    def _may_rehearse(self) -> bool:
+        """Whether this user runs it, on this machine and in no container."""
+        pid = self._pid
+        if pid is None or is_view_only(self) or is_only_in_recording(self._board, pid):
+            return False
+        if not any(map(self._watchlist.is_running, self._keys)):
+            return False
+        return is_own_process(pid) if self._attachment is None else self._attachment.worker_python is not None
+
+    def _ask_to_rehearse(self, looked_at: "tuple[RunProgram, WhatRuns]") -> None:
+        (found, what), pid = looked_at, self._pid
+
+        def answered(agreed: bool | None) -> None:
+            if agreed and self._pid == pid:
+                self._rehearse(found)
+
+        self.app.push_screen(RehearseScreen(what, BESIDE_RUN_REMARK), answered)
+
+    def _rehearse(self, found: "RunProgram") -> None:
+        """Run the program of a run, to which the user has agreed."""
+        (pid, start_time), on_gpu, gpu = self._keys[0], self._on_gpu, self._watchlist.gpu_type
+
+        def tell(text: str) -> None:
+            self.call_later(self._show_rehearsal, text)
+
+        def rehearse() -> tuple[Attachment, Budget]:
+            budget = found.rehearse(gpu=gpu, progress=tell)
+            return with_rehearsal(self._read_run(pid, start_time=start_time, on_gpu=on_gpu), budget), budget
+
+        self._not_rehearsed, self._rehearsal = "", "rehearsing this run"
+        self._rehearse_task.submit(rehearse)
+        self._show_rehearsal(self._rehearsal)
+        self.refresh_bindings()
+
+    async def _show_rehearsed(self, rehearsed: tuple[Attachment, Budget]) -> None:
+        """Take what was rehearsed as the job of the run, and its budget."""
+        attachment, budget = rehearsed
+        self._end_rehearsal()
+        self._watchlist.dismiss_runs(self._keys)
+        await self._show_attachment(attachment)
+        if attachment.reading.value("program.kept") is None:
+            self._estimates.cancel()
+            self._follow_with_budget(budget)
+
+    def _end_rehearsal(self, failure: str = "") -> None:
+        """End the rehearsal, if one runs; ``failure`` says why there is none."""
+        self._cancel_rehearsal()
+        self._not_rehearsed = failure
+        self._draw_rehearsal()
+        self.refresh_bindings()
+
+    def _cancel_rehearsal(self) -> None:
+        self._look_task.cancel()
+        self._rehearse_task.cancel()
+        self._rehearsal, self._not_rehearsed = None, ""
+
+    def _show_rehearsal(self, text: str) -> None:
+        """Show how far the rehearsal is, unless it was stopped."""
+        if self._rehearsal is not None:
+            self._rehearsal = text
+            self._draw_rehearsal()
+
+    def _draw_rehearsal(self) -> None:
+        """Say how far the rehearsal is or why it failed; offer one for a run that was not read, or with doubts."""
+        line, key, attachment = (
+            self.query_one("#rehearsal", StaticLines),
+            shown_key("attach.rehearse"),
+            self._attachment,
+        )
+        is_read = attachment is not None and not attachment.reading.missing and not attachment.warnings
+        text = ""
+        if self._rehearsal is not None:
+            text = f"… {self._rehearsal}; {key} stops it"
+        elif self._not_rehearsed:
+            text = f"✗ {self._not_rehearsed}"
+        elif not is_read and (attachment or self.has_class("-unreadable")) and self._may_rehearse:
+            text = f"{key} rehearses this run: about 20 s of one core; its files are not touched"
+        line.show_if_any([Content(printable(text))] if text else [])
 
     async def replace_form(self, form: JobForm) -> None:
         """Show the settings of the run in this form."""
@@ -1457,6 +1576,7 @@ class AttachScreen(Screen[None]):
             return
         self.add_class("-unreadable")
         self._show_problem(sentence)
+        self._draw_rehearsal()
         self._focus_on(None)
 
     def _cancel(self) -> None:
@@ -1467,6 +1587,7 @@ class AttachScreen(Screen[None]):
             self._delayed.stop()
         self._reader.cancel()
         self._estimates.cancel()
+        self._cancel_rehearsal()
 
     def _estimate_edited(self, attachment: Attachment) -> None:
         """Show the run with the user's edits, and estimate its job."""
@@ -1541,6 +1662,7 @@ class AttachScreen(Screen[None]):
         warnings.display = bool(attachment and attachment.warnings)
         if attachment:
             warnings.show(warnings_content(attachment), layout=True)
+        self._draw_rehearsal()
         placements = self._placements() or dict.fromkeys(keys, RankPlacement(missing=self._missing.short))
         self.query_one(RankTable).show(rows, placements, width=self.size.width)
         self._draw_process()

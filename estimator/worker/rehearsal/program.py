@@ -57,11 +57,13 @@ class Rehearsal:
 
     Args:
         plan: ``steps``, ``gpus``, ``card`` (``Card``), ``conf``, ``answer`` (file), ``progress`` (file), ``seconds``,
-            and ``data``, the sizes of synthetic items (``MissingData``).
+            ``data``, the sizes of synthetic items (``MissingData``), and perhaps ``threads``.
     """
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
+        if "threads" in plan:
+            torch.set_num_threads(plan["threads"])
         card = plan["card"]
         self.gpus = FakeGpus(
             plan["gpus"],

@@ -15,7 +15,7 @@ from vramtop.estimator.readers.program.run_logs import logged_trainer_settings
 from vramtop.estimator.readers.source.data_files import FilesystemView
 from vramtop.estimator.readers.source.evidence import FindingCollector, LayeredSettings, Setting
 from vramtop.estimator.readers.tools.tool_registry import parse_launch
-from vramtop.monitor.attach.read_run import is_own_process
+from vramtop.monitor.host.processes import is_own_process
 from vramtop.monitor.probe.probe_reader import OpenProbe, _parse_sample, open_probe
 from vramtop.monitor.storage.reservations import Reservations
 

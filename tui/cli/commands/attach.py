@@ -18,6 +18,7 @@ from vramtop.estimator.job.job_file.changes import job_to_mapping, parse_assignm
 from vramtop.monitor.anomalies import Anomaly, AnomalyDetector
 from vramtop.monitor.attach.attachment import Attachment, SavedAnswers, with_saved_answers
 from vramtop.monitor.attach.read_run import read_run, require_running
+from vramtop.monitor.attach.rehearse_run import find_program, with_rehearsal
 from vramtop.monitor.board.divergence import Comparison, PhaseTracker, compare_with_budget, diagnose
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
@@ -37,11 +38,14 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     del launch
     snapshot, source_faults = _read_gpus()
     settings = dict(parse_assignment(text) for text in options.set)
+    rehearsed = _rehearse(options, snapshot) if options.rehearse else None
     attachment, job, missing = read_job_of_run(options.process, settings, snapshot)
+    if rehearsed is not None:
+        attachment, job, missing = with_rehearsal(attachment, rehearsed), rehearsed.job, ()
     attachment = attachment.with_gpu_assignments(snapshot.gpus if snapshot else None)
     largest = largest_rank(attachment, snapshot)
     gpu, process = largest or (None, None)
-    budget = None if job is None else _estimate(options, attachment, job, gpu)
+    budget = rehearsed or (None if job is None else _estimate(options, attachment, job, gpu))
     budget = budget and budget_on_gpu(budget, gpu.cuda_total_bytes if gpu else None)
     comparison = _compare(attachment, budget, process) if budget else None
     if comparison and largest is None and snapshot and all(each.processes is not None for each in snapshot.gpus):
@@ -109,6 +113,16 @@ def _read_gpus() -> tuple[Snapshot | None, tuple[str, ...]]:
         return None, (error.message,)
     finally:
         source.close()
+
+
+def _rehearse(options: argparse.Namespace, snapshot: Snapshot | None) -> Budget:
+    """Rehearse the run, on the GPU that its process holds, else on the first one."""
+    held = {process.pid: gpu for gpu, process in (snapshot.processes() if snapshot else ())}
+    found = find_program(options.process, on_gpu=set(held) or None)
+    gpu = held.get(options.process) or next(iter(snapshot.gpus if snapshot else ()), None)
+    gpu_type = match_nvml_name(gpu.name, gpu.total_bytes) if gpu and gpu.name else None
+    with Progress(quiet=options.json) as progress:
+        return found.rehearse(gpu=gpu_type, progress=progress)
 
 
 def _estimate(options: argparse.Namespace, attachment: Attachment, job: Job, gpu: GpuReading | None) -> Budget:

@@ -284,6 +284,8 @@ def _attach(parser: "Parser") -> None:
         help="Run the Python code in the model's folder, in the worker process.",
     )
     add_method_argument(parser)
+    text = "Run your program once more, without a GPU and at the lowest priority, and compare with that."
+    parser.add_argument("--rehearse", action="store_true", help=text)
     add_verbose_argument(parser)
 
 
