@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vramtop.estimator.common.errors import CannotTellError, InputError, VramtopError
+from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.paths import current_folder, expand_user, is_file, is_folder, working_folder
 from vramtop.estimator.common.secrets import displayed
 from vramtop.estimator.job.job import Job
@@ -153,6 +153,10 @@ def job_from_options(options: argparse.Namespace, launch: Sequence[str] | None) 
     return loaded.job, loaded.notes
 
 
+class _NotStatedError(InputError):
+    """A job does not say all that it must, which its program might."""
+
+
 def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob:
     """Load the job of the command line; of a launch line that cannot be read, the program that could be rehearsed.
 
@@ -168,7 +172,7 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     of_job = [text for text in options.set if not text.startswith(_OF_PROGRAMS)]
     try:
         loaded = _load_as_asked(options, launch)
-    except VramtopError as error:
+    except (CannotTellError, _NotStatedError) as error:
         program = None if of_job or options.flags else _as_program(options, launch)
         if program is None:
             raise
@@ -224,7 +228,7 @@ def _load_as_asked(options: argparse.Namespace, launch: Sequence[str] | None) ->
     if loaded.job.program is not None:
         if options.flags:
             raise InputError(f"{options.flags[0][0]} describes a job; give a program's own flags after --")
-        python = {"program.python": options.python} if options.names_python else {}
+        python = {"program.python": options.python} if getattr(options, "names_python", False) else {}
         job = with_changes(loaded.job, {**changes, **python}, where="--set")
         return replace(loaded, job=job, typed=frozenset(changes))
     if download and fetched is None:
@@ -779,14 +783,14 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
         if "model.id" in loaded.missing and loaded.is_launch_line:
             others = ", ".join(key for key in loaded.missing if key != "model.id")
             also = f"; {others} must be given too" if others else ""
-            raise InputError(
+            raise _NotStatedError(
                 f"{source} names no model that vramtop knows{unread}; give it {where} --set model.id=NAME: a hub id, "
                 f"a folder with a config.json, or FILE.py:FUNCTION for your own model{also}"
             )
         add = "add it" if len(loaded.missing) == 1 else "add each"
         if unread:
             add = f"correct that, or {add}"
-        raise InputError(f"{source} does not set {', '.join(loaded.missing)}{unread}; {add} {example}")
+        raise _NotStatedError(f"{source} does not set {', '.join(loaded.missing)}{unread}; {add} {example}")
     findings = loaded.reading.findings if loaded.reading else ()
     guessed = [f"{f.key} = {f.value_text} ({f.origin})" for f in findings if not f.written]
     if not guessed:

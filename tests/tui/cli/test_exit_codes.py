@@ -48,6 +48,4 @@ def test_every_command_has_its_exit_codes() -> None:
 
 def test_codes_are_written_as_numbers() -> None:
     """On each Python: the text of an enumeration's members has changed."""
-    assert exit_codes_sentence("fit").startswith(
-        "Exit codes: 0 it fits; 1 it does not fit; 2 wrong input; 3 it is unknown"
-    )
+    assert exit_codes_sentence("fit").startswith("Exit codes: 0 it fits; 1 it does not fit; 2 wrong input; 3 unknown")

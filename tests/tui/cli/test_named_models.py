@@ -120,7 +120,8 @@ def test_a_model_of_torchvision_is_known_where_it_is_installed(tmp_path: Path, m
 def test_a_model_whose_text_part_is_built_in_has_its_images_by_its_own_name(capsys) -> None:
     assert main(["program", "gemma-3-4b", "--lora", "--images", "2"]) == 0
     script = capsys.readouterr().out
-    assert "image = [255999] + [262144] * 256 + [256000]" in script
+    assert "image_token = 262144" in script
+    assert "image = [255999] + [image_token] * 256 + [256000]" in script
     assert '"pixel_values": torch.rand(2, 3, 896, 896),' in script
     assert main(["program", "qwen3-vl-2b", "--images", "8192x8192"]) == 0
     assert "16,384 tokens each" in capsys.readouterr().out  # 4096 x 4096 pixels, to which the processor scales it
