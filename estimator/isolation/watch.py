@@ -332,7 +332,7 @@ class Watch:
 def _use(name: str, flags: int) -> int:
     if not name.startswith(("open", "creat")) or flags & os.O_PATH:
         return USED
-    return EXISTS if flags & os.O_ACCMODE == os.O_WRONLY and not flags & os.O_APPEND else LISTED
+    return EXISTS if flags & os.O_ACCMODE == os.O_WRONLY else LISTED  # a log that a run appends to is not read
 
 
 def _resolved_by(pid: int, path: str) -> str:

@@ -16,7 +16,7 @@ _MOST_TOKENS = 16_384
 _LONGEST_SIDE = 1024
 """Pixels to which Pixtral's processor scales the longer side of a larger image."""
 _TILES_A_SIDE = 4
-"""Tiles to which the processors of Idefics3 and SmolVLM scale the longer side (``size``)."""
+"""Number of tiles along the longer side, to which the processors of Idefics3 and SmolVLM scale it (``size``)."""
 _SPELLED = 9
 """Tokens of ``<row_1_col_1>`` where the vocabulary has no token of its own for it."""
 _OWN_TAGS = 49_280
@@ -30,7 +30,7 @@ _MLLAMA_TILES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageLayout:
-    """One image, and the tensors of all images of an example."""
+    """Size and token count of one image, and the image tensors of one training example."""
 
     height: int
     """Pixels of what the model is given; of a tile, where it is given tiles."""
@@ -45,7 +45,7 @@ class ImageLayout:
     marks: int = 0
     """Tokens around its placeholders that the config does not name."""
     joined: bool = True
-    """The images of all examples of a batch lie one after the other."""
+    """A batch concatenates the images of its examples, instead of stacking them."""
 
 
 def image_layout(
@@ -80,7 +80,7 @@ def _layout(label: str, config: Mapping[str, Any], height: int | None, width: in
 
 
 def _fixed(config: Mapping[str, Any]) -> ImageLayout:
-    """Return the layout of a model whose images have one size."""
+    """Return the image layout of a model that takes images of one size only."""
     kind, eyes = config["model_type"], config["vision_config"]
     if kind == "mllama":  # padded to four tiles, and read by the layers that attend to them: one token stands for it
         side = eyes["image_size"]

@@ -178,7 +178,7 @@ class IsolatedRun:
             self.report = msgspec.json.decode((self._scratch / REPORT).read_bytes(), type=Report)
 
     def _give_way(self) -> None:
-        """Give all processes the lowest priority, also in sessions of their own; where RAM runs out, they end first."""
+        """Give all its processes the lowest priority; if RAM runs out, the kernel ends them first."""
         if self._process is None or not self._background:
             return
         for pid in (self._process.pid, *descendants(self._process.pid)):

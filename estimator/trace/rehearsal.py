@@ -393,7 +393,7 @@ def _read(file: Path) -> RehearsalAnswer | None:
 
 
 def _error(answer: RehearsalAnswer) -> str:
-    """Return the program's error in one line: its first, and the last of a traceback that it quotes."""
+    """Return the program's error as one line: its first line, and the last line of a traceback that it quotes."""
     lines = [line.strip() for line in (answer.error or "").splitlines() if line.strip()]
     told = [*lines[:1], *(lines[-1:] if any("Traceback (" in line for line in lines) else ())]
     return " ".join(line if len(line) <= _MAX_ERROR else f"{line[:_MAX_ERROR]}..." for line in told)

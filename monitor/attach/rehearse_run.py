@@ -45,7 +45,7 @@ class RunProgram:
 
     program: Program
     environ: Mapping[str, str] = field(repr=False)
-    """The environment of rank 0, which may have secrets."""
+    """The environment of rank 0; it may contain secrets."""
     ranks: int
     """Processes of the run on this machine's GPUs."""
     spawns: bool
@@ -150,7 +150,7 @@ def find_program(pid: int, *, start_time: float | None = None, on_gpu: Collectio
 
 
 def program_of_run(run: RunProcesses, interpreter: Path | None) -> RunProgram:
-    """Return the program of a run; of ranks with a launcher, the launcher's line.
+    """Return the program of a run; if a launcher started its ranks, the launcher's command.
 
     Args:
         run: its processes, in our own root folder.

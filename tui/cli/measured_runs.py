@@ -71,8 +71,7 @@ def estimate_job(
     else:
         from .rehearsing import not_rehearsed, rehearsal_of
 
-        known = () if loaded.unread is None else (f"vramtop could not read this job: {loaded.unread.rstrip('.')}.",)
-        found = rehearsal_of(options, job, gpu, memory_bytes, known=known, kept=kept)
+        found = rehearsal_of(options, job, gpu, memory_bytes, known=loaded.why_unread, kept=kept)
         if found is None:
             raise not_rehearsed(options, loaded, gpu, memory_bytes)
         budget = found

@@ -154,7 +154,7 @@ def offer_of(options: argparse.Namespace, loaded: LoadedJob, budget: Budget) -> 
 def not_rehearsed(
     options: argparse.Namespace, loaded: LoadedJob, gpu: Gpu | None, memory_bytes: int | None
 ) -> CannotTellError:
-    """Return the error of a program that was not rehearsed; its last line has the command that rehearses it."""
+    """Return the error for a program that was not rehearsed; its last line is the command to rehearse it."""
     if loaded.unread is None:
         from vramtop.estimator.trace.rehearsal import rehearse_job
 

@@ -111,9 +111,14 @@ class LoadedJob:
     script: str | None = None
     """Training script that stands for a model without a closed form; its start is the job's program."""
     program: Job | None = None
-    """The launch line as a program that a rehearsal could run; None: it is none, or that was declined."""
+    """The program of the launch line, for a rehearsal; None: not a Python program, or the user declined."""
     unread: str | None = None
     """Why the launch line could not be read, so that the job is a program; None: it was read, or not to be."""
+
+    @property
+    def why_unread(self) -> tuple[str, ...]:
+        """Why the launch line could not be read, as a sentence; empty: it was read."""
+        return () if self.unread is None else (f"vramtop could not read this job: {self.unread.rstrip('.')}.",)
 
     @property
     def stated(self) -> frozenset[str]:

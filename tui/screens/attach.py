@@ -1448,7 +1448,7 @@ class AttachScreen(Screen[None]):
             self._draw_rehearsal()
 
     def _draw_rehearsal(self) -> None:
-        """Say how far the rehearsal is or why it failed; offer one for a run that was not read, or with doubts."""
+        """Show the progress or the failure of the rehearsal; offer one if the run was not read, or read with doubts."""
         line, key, attachment = (
             self.query_one("#rehearsal", StaticLines),
             shown_key("attach.rehearse"),

@@ -22,8 +22,9 @@ weights. Of a model that reads images too, the language part is built in, by a n
 `gemma-3-4b-text`."""
 _NAMED = """\
 `vramtop fit`, `estimate` and `program` take them by these names. There is no closed form for them: the training script
-that stands for the job is rehearsed. The sizes are those of the published config.json; the tests compare the parameters
-of the model that transformers builds with the published count. Models of torchvision and timm have the names of these
+that stands for the job is rehearsed. The tests compare the parameters of the model that
+transformers builds from the config with the published count; of LLaVA-OneVision, Idefics3, Pixtral, PaliGemma and Llama
+3.2 Vision 90B the exact count was not at hand. Models of torchvision and timm have the names of these
 libraries ([before launch](../how-to/before-launch.md#models-that-are-given-images-or-audio))."""
 _DIFFUSED = """\
 `vramtop fit`, `estimate` and `program` take them too: adapters by default (`--full` trains all parameters), in the loop

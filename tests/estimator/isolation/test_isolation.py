@@ -436,7 +436,7 @@ def test_the_exit_code_is_the_programs(level: str, words: str, code: int, tmp_pa
 def test_what_it_looked_at_is_told_of_children_and_native_code_as_well(level: str, tmp_path: Path) -> None:
     here = tmp_path / "here"
     (here / "listed").mkdir(parents=True)
-    for name in ("read", "child", "native", "written", "listed/in"):
+    for name in ("read", "child", "native", "written", "log", "listed/in"):
         (here / name).write_text("x")
     text = """
 import ctypes, subprocess, sqlite3
@@ -445,14 +445,14 @@ subprocess.run("cat child; test -e 'a child looked for'", shell=True)
 ctypes.CDLL(None).open(b"native", 0)
 """
     if level == "overlay":
-        text += 'open("written", "w").write("y"); open("made", "w").write("z"); open("made").read()\n'
+        text += 'open("log", "a").write("y"); open("written", "w").write("y"); open("made", "w").write("z"); open("made").read()\n'
     _, report = run(python(text), here, tmp_path, level=level)
     assert report["complete"]
     told = {str(Path(path).relative_to(here)): (use, was) for path, (use, was) in report["paths"].items()
             if Path(path).is_relative_to(here) and path != str(here)}  # fmt: skip
     use = dict.fromkeys(("read", "child", "native", "listed"), LISTED)
     if level == "overlay":
-        use |= {"written": EXISTS}
+        use |= {"written": EXISTS, "log": EXISTS}
         assert told.pop("made")[1] == "missing"
     expected = {name: (each, signature(str(here / name), each)) for name, each in use.items()}
     for name in ("looked for", "a child looked for"):

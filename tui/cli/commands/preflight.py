@@ -48,10 +48,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     loaded = load_from_options(options, launch)
     job, notes = loaded.job, loaded.notes
     context = _context(options, loaded, launch)
-    if loaded.unread is not None:
-        unread = f"vramtop could not read this job: {loaded.unread.rstrip('.')}."
+    for why in loaded.why_unread:
         line = "" if options.rehearse else f" {rehearsing_line(options, job)} rehearses it."
-        notes = (*notes, f"{unread}{line}")
+        notes = (*notes, f"{why}{line}")
     outcomes = _run_checks(context, options)
     if options.json:
         print(json_text(_to_json(context, outcomes, notes)))
@@ -67,9 +66,8 @@ def _context(options: argparse.Namespace, loaded: LoadedJob, launch: Sequence[st
     job = loaded.job
     machine = _machine(options, job)
     if job.program is not None and options.rehearse is None:
-        known = () if loaded.unread is None else (f"vramtop could not read this job: {loaded.unread.rstrip('.')}.",)
         is_kept = rehearsal_is_kept(job, machine.gpu_type, machine.memory_bytes)
-        options.rehearse = is_kept or may_run(options, job, known)
+        options.rehearse = is_kept or may_run(options, job, loaded.why_unread)
     context = prepare(
         job,
         machine,
