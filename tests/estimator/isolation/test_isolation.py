@@ -445,7 +445,8 @@ subprocess.run("cat child; test -e 'a child looked for'", shell=True)
 ctypes.CDLL(None).open(b"native", 0)
 """
     if level == "overlay":
-        text += 'open("log", "a").write("y"); open("written", "w").write("y"); open("made", "w").write("z"); open("made").read()\n'
+        text += 'open("log", "a").write("y"); open("written", "w").write("y")\n'
+        text += 'open("made", "w").write("z"); open("made").read()\n'
     _, report = run(python(text), here, tmp_path, level=level)
     assert report["complete"]
     told = {str(Path(path).relative_to(here)): (use, was) for path, (use, was) in report["paths"].items()
