@@ -12,7 +12,6 @@ from ..common.errors import CannotTellError, VramtopError
 from ..common.sizes import format_gib
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
-from ..job.job_file.changes import alternative_job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..job.rules.dtype_widths import is_four_bit
 from ..job.rules.frameworks import older
@@ -34,7 +33,7 @@ class Change(Struct, frozen=True, kw_only=True):
     """Difference of another setting from the one that is counted, in bytes; None: not known, as much again at most."""
 
     source: str
-    """Setting that is left open; the alternatives of one source exclude each other."""
+    """Setting that is left open; the others of one source exclude each other."""
     allocated: int | None = None
     reserved: int | None = None
     device: int | None = None
@@ -174,28 +173,12 @@ class Side(Struct, frozen=True, kw_only=True):
     """Another job that the job may be, and what to say of it."""
 
     source: str
-    """Setting that is left open; the alternatives of one source exclude each other."""
+    """Setting that is left open; the others of one source exclude each other."""
     job: Job
     sentence: str
     """Sentence about what is counted, without a full stop; ``{change}`` stands for ``takes 2.1 GiB more``."""
     is_warning: bool = False
     """The job says something that is not understood; otherwise it says nothing."""
-
-
-# What conditions of the job's script decide that only a run can answer.
-
-
-_SHOWN_SETTINGS = 3
-
-
-def decided_by_script(job: Job) -> Iterator[Side]:
-    """Yield the job with the settings of each of its alternatives."""
-    for each in job.alternatives:
-        names = [*(f"{key} = {value}" for key, value in each.changes.items()), *(f"no {key}" for key in each.unset)]
-        more = [f"{len(names) - _SHOWN_SETTINGS} more"] if len(names) > _SHOWN_SETTINGS else []
-        text = f"{each.why}. With {', '.join([*names[:_SHOWN_SETTINGS], *more])}, the step"
-        sentence = f"{text.replace('{', '{{').replace('}', '}}')} {{change}}"
-        yield Side(source=each.why, job=alternative_job(job, each), sentence=sentence, is_warning=True)
 
 
 # FSDP's units, and what it shards, where that is not understood or depends on who wraps the model.
@@ -376,21 +359,15 @@ def unstated_changes(job: Job, arch: Architecture | CannotTellError, gpu: Gpu | 
         arch: the model's shape, or why it is not known.
         gpu: the GPU.
     """
-    if isinstance(arch, CannotTellError):
-        return tuple(map(_unknown, decided_by_script(job)))
-    if job.training.mode != "train":
+    if isinstance(arch, CannotTellError) or job.training.mode != "train":
         return ()
     resolved = resolve_job(job)
-    sides = [
-        *(*decided_by_script(job), *other_versions(resolved, arch)),
-        *(*other_units(resolved), *unsharded_weights(resolved)),
-    ]
+    sides = [*other_versions(resolved, arch), *other_units(resolved), *unsharded_weights(resolved)]
     usual = _peak(job, arch, gpu) if sides else None
     if usual is None:
         return ()
     found = [(side, _peak(side.job, arch if side.job.model == job.model else None, gpu)) for side in sides]
     changes = [_change(side, usual, peak) for side, peak in found if peak is not None or side.is_warning]
-    changes += _together(job, arch, gpu, usual, changes)
     return tuple(change for change in changes if change.size > _SMALL * usual.device_bytes)
 
 
@@ -404,26 +381,6 @@ def _peak(job: Job, arch: Architecture | None, gpu: Gpu | None) -> Peak | None:
         return with_other_models(budget, find_held_models(job, arch, None)).peak if job.other_models else budget.peak
     except VramtopError:
         return None
-
-
-def _together(
-    job: Job, arch: Architecture, gpu: Gpu | None, usual: Peak, changes: Sequence[Change]
-) -> Iterator[Change]:
-    """Yield what all alternatives that take more need together beyond the sum of each: batch times checkpointing."""
-    more = {change.source: change.device for change in changes if change.device is not None and change.device > 0}
-    raised = [each for each in job.alternatives if each.why in more]
-    if len(raised) < 2:
-        return
-    other = job
-    for each in raised:
-        other = alternative_job(replace_struct(other, alternatives=[]), each)
-    peak = _peak(other, arch if other.model == job.model else None, gpu)
-    alone = sum(more[each.why] for each in raised)
-    if peak is not None and peak.device_bytes - usual.device_bytes > alone:
-        sentence = f"With the {len(raised)} settings that take more together, the step {{change}}"
-        change = _change(Side(source="together", job=other, sentence=sentence, is_warning=True), usual, peak)
-        beyond = {name: max(0, getattr(change, name) - alone) for name in ("allocated", "reserved", "device")}
-        yield replace_struct(change, **beyond)
 
 
 def _change(side: Side, usual: Peak, peak: Peak | None) -> Change:

@@ -11,7 +11,6 @@ from typing import TypedDict
 from msgspec import Struct, field
 
 from .settings import (
-    Alternative,
     Inference,
     Lora,
     ModelSpec,
@@ -59,8 +58,6 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     target: Target = field(default_factory=Target)
     software: Software = field(default_factory=Software)
     unsure: Uncertainties = field(default_factory=Uncertainties)
-    alternatives: list[Alternative] = field(default_factory=list)
-    """Settings that the job may have instead; a budget's range holds them all."""
     run: Run = field(default_factory=Run)
 
     @property

@@ -176,17 +176,6 @@ class OtherModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         return self.role != "ema" if self.forward is None else self.forward
 
 
-class Alternative(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Settings that the job may have instead, as a condition of its script decides that only a run can answer."""
-
-    why: str
-    """The condition and its place, as a sentence without a full stop."""
-    changes: dict[str, Any] = field(default_factory=dict)
-    """The other values, by dotted key: ``{"training.micro_batch" = 4}``."""
-    unset: list[str] = field(default_factory=list)
-    """Keys and tables that are absent instead."""
-
-
 # Surroundings of a training step: library versions, the GPU, folders and keys, and what is not known.
 
 

@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -17,9 +16,9 @@ from .notebook import notebook_of_program, with_cells
 from .program.device_choice import choice_of_line, choice_of_script
 from .program.pinned_versions import pinned_versions, repository_folders
 from .program.program import Program, accelerate_layers, read_world_size
-from .script.command_line.options import MEMORY_ARGUMENTS, options_of_class
-from .script.models.configs import SIZE_ARGUMENTS
+from .script.options import MEMORY_ARGUMENTS
 from .script.script_settings import ScriptSettings, read_script
+from .script.training import SIZE_ARGUMENTS
 from .source.data_files import FilesystemView, layer_from_table, read_table
 from .source.evidence import (
     MODEL_STATES,
@@ -34,7 +33,6 @@ from .source.evidence import (
     default_setting,
     parse_flags,
     spell_out,
-    with_others,
 )
 from .source.notebooks import NotebookCode
 from .source.shell_script import ScriptLaunch, read_shell_script
@@ -237,11 +235,7 @@ def _read_own_script(program: Program) -> JobReading:
         )
     _read_devices(program, script, launched)
     _warn_of_unread_files(program, opened)
-    read = partial(_read_with_script, flags=flags, files=files, launched=launched)
-    sides = [(why, other, deepcopy(program.findings)) for why, other in script.others]
-    reading = read(program, script)
-    others = ((why, read(replace(program, findings=findings), other)) for why, other, findings in sides)
-    reading = with_others(reading, tuple(others))
+    reading = _read_with_script(program, script, flags=flags, files=files, launched=launched)
     return reading if notebook is None else with_cells(reading, notebook, PurePath(program.launch.script or "").name)
 
 
@@ -336,7 +330,7 @@ def _warn_of_unread_files(program: Program, opened: Collection[Path]) -> None:
 
 def _spell_out(program: Program, flags: SettingsLayer, script: ScriptSettings) -> dict[str, Setting]:
     """Return flags under the names that their abbreviations stand for; warn of those that cannot be told."""
-    known = options_of_class("ModelConfig") if program.launch.trl_command else script.option_names
+    known = script.option_names or (MEMORY_ARGUMENTS if program.launch.trl_command else frozenset())
     found, ambiguous = spell_out(flags, known)
     if not known:  # only that they may be abbreviations
         ambiguous = {

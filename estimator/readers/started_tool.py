@@ -46,7 +46,7 @@ def find_started_tool(launch: Launch, filesystem: FilesystemView) -> StartedTool
     for tool in all_tools():
         commands.update(tool.entries)
     try:
-        entry = find_entry(open_script(path).tree, re.compile("|".join(f"({name})" for name in commands)))
+        entry = find_entry(open_script(path), re.compile("|".join(f"({name})" for name in commands)))
     except (InputError, RecursionError):  # the reader of scripts says what is wrong with it
         return None
     if entry is None:

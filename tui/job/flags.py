@@ -634,7 +634,6 @@ _KEYS_WITHOUT_FLAG = (
     "model.id",
     "model.config",
     "other_models",
-    "alternatives",
     "target.gpu",
     "target.devices",
 )

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, get_origin
 
@@ -11,7 +11,7 @@ import msgspec
 from ...common.errors import InputError
 from ...common.untrusted_files import parse_toml
 from ..job import Job
-from ..settings import Alternative, ModelSpec, Parallel, Run, Software, Target, Training, Uncertainties
+from ..settings import ModelSpec, Parallel, Run, Software, Target, Training, Uncertainties
 
 # The keys of the job file, their tables, and the words that they may have.
 
@@ -187,7 +187,7 @@ def format_value(value: Any) -> str:
 # Turns the tables of a job file into a ``Job`` and back; an error names the key, the value and the nearest choice.
 
 
-_LISTS = ("other_models", "alternatives")
+_LISTS = ("other_models",)
 _TABLES = tuple(name for name in Job.__struct_fields__ if name not in ("name", *_LISTS))
 
 
@@ -257,13 +257,9 @@ _LISTS_OF_WORDS = ("training.trainable",)
 def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes") -> Job:
     """Return the job with dotted keys set, such as ``{"training.micro_batch": 4}``; a table set to None is removed.
 
-    What is set holds whichever alternative is true.
-
     Raises:
         InputError: an unknown key or a wrong value.
     """
-    if job.alternatives and "alternatives" not in changes:
-        job = msgspec.structs.replace(job, alternatives=list(_still_open(job.alternatives, changes)))
     try:
         return _with_tables(job, changes)
     except (msgspec.ValidationError, KeyError, ValueError):  # explained below, with the key
@@ -280,42 +276,6 @@ def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes"
         else:
             tables.setdefault(table, {})[key] = value
     return job_from_mapping(tables, where=where)
-
-
-def _still_open(alternatives: Sequence[Alternative], changes: Mapping[str, Any]) -> Iterator[Alternative]:
-    """Yield alternatives without the keys that changes set; those with none left are dropped."""
-    for each in alternatives:
-        left = {key: value for key, value in each.changes.items() if key not in changes}
-        unset = [key for key in each.unset if not any(f"{given}.".startswith(f"{key}.") for given in changes)]
-        if left or unset:
-            yield msgspec.structs.replace(each, changes=left, unset=unset)
-
-
-def alternative_job(job: Job, alternative: Alternative) -> Job:
-    """Return the job as it is if an alternative is true.
-
-    Raises:
-        InputError: the alternative has an unknown key or a wrong value.
-    """
-    changes = {**alternative.changes, **dict.fromkeys(alternative.unset), "alternatives": []}
-    return with_changes(job, changes, where="alternatives")
-
-
-def job_alternative(job: Job, other: Job, why: str) -> Alternative | None:
-    """Return the alternative to a job that another job is; None: they do not differ.
-
-    Args:
-        job: the job.
-        other: what it may be instead; what is unsure about it counts for nothing.
-        why: the condition that decides, as a sentence without a full stop.
-    """
-    found = {key: each for key, each in job_differences(job, other).items() if not key.startswith(_NOT_MEMORY)}
-    unset = [key for key, value in found.items() if value is None]
-    changes = {key: value for key, value in found.items() if value is not None}
-    return Alternative(why=why, changes=changes, unset=unset) if found else None
-
-
-_NOT_MEMORY = ("unsure", "alternatives", "run", "name")
 
 
 def replaces_model(changes: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""A training script's source: followed without being run, and read for what decides its memory.
+"""Plain readings of training scripts: what their literals, options and known libraries' calls say.
 
-Lives here: what is trained and held, the settings that the script states, and what it leaves open.
+Lives here: reading only; nothing that is read is imported or run.
 """

@@ -2,106 +2,41 @@
 
 import ast
 import re
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, read_file
-from ..source.evidence import MODEL_STATES, Component, Setting, SettingsLayer, as_bool, as_int
+from ...job.rules.frameworks import DTYPE_NAMES
+from ..source.evidence import MODEL_STATES, Setting, SettingsLayer
 from ..source.versions import OldCall
 from ..trl.methods import method_of_class
-from .command_line.options import Options, setting_of_name
-from .command_line.other_parsers import may_parse_elsewhere
-from .library.script_library import DIFFUSION, PAIRED, ScriptLibrary
-from .library.trainer_hooks import doubt_end, doubt_lengths
-from .models.configs import LENGTH_ARGUMENTS, TRAINING_CONFIG, Doubt, Notes
-from .outcome import Outcome, read_outcome
-from .python.evaluation import BudgetSpentError, KnownFailureError
-from .python.imports import MAX_BYTES, Imports, parse
-from .python.interpreter import Interpreter, ScriptEndsError
-from .python.values import UNKNOWN, Call, Decisions, Function, Scope, ScriptModule, Undecided
+from .batches import kept_outputs, varying_lengths
+from .follow import BudgetSpentError, Reader
+from .libraries import DIFFUSION, LOSSES, Libraries
+from .models import LENGTH_ARGUMENTS, Model, Parameters, Part, models_in, trainable_patterns
+from .notes import ALL, STEP, TRAINED, Doubt, Notes
+from .options import Options, may_parse_elsewhere
+from .sharding import settle_sharding
+from .training import TRAINING_CONFIG, Optimizer, TrainerObject
+from .values import UNKNOWN, Instance, Scope
 
-# Tells from a script's tokenizer and collator whether its batches differ in length from step to step.
-#
-# Sequences are of one length where the tokenizer pads them to the limit, or where they are concatenated and cut
-# (``group_texts`` of transformers' examples); collators that pad take a batch to its longest sequence (transformers'
-# ``data/data_collator.py``).
-
-
-_PADDING_COLLATORS = (
-    *("DataCollatorWithPadding", "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification"),
-    *("DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice", "pad_sequence"),
+_MAX_BYTES = 3 * 2**16
+"""A script of this size is read within a second, whatever it contains."""
+_TRAINERS = ("transformers", "trl", "unsloth", "optimum")
+"""Libraries whose trainers, and classes of their arguments, are known by name."""
+_ROLES = (
+    ("ema", re.compile(r"(?i)(^|_)(ema|averaged|swa|shadow|momentum|target)($|_)")),
+    ("teacher", re.compile(r"(?i)teacher|distill|large_model|expert_model")),
+    ("reference", re.compile(r"(?i)(^|_)(ref|reference|old|sft|frozen|initial|base_policy)($|_)")),
+    ("reward", re.compile(r"(?i)reward|(^|_)rm($|_)|judge|scorer")),
+    ("critic", re.compile(r"(?i)critic|value_(model|net|function)")),
 )
-_ONE_LENGTH = ("ConstantLengthDataset", "TextDataset")
-_GROUPING = ("group_texts", "group_text")
-_TO_LONGEST: tuple[object, ...] = (True, "longest")
-_TO_LIMIT = "max_length"
-
-
-def varying_lengths(tree: ast.Module, name: str) -> Setting | None:
-    """Return whether lengths vary, with the origin; None where the script leaves it open.
-
-    Args:
-        tree: the script.
-        name: the script's, for the origin.
-    """
-    found = list(_evidence(tree))
-    fixed = [each for each in found if each[0] is False]
-    either = any(each[0] is None for each in found)
-    if fixed:
-        _, line, text = fixed[0]
-        return Setting(value=False, origin=f"{name}:{line}: {text}")
-    if either or not found:
-        return None
-    _, line, text = found[0]
-    return Setting(value=True, origin=f"{name}:{line}: {text}")
-
-
-def _evidence(tree: ast.Module) -> Iterator[tuple[bool | None, int, str]]:
-    """Yield what speaks for lengths that vary (True), that do not (False), or for either (None)."""
-    assigned = {value for value, _ in _assigned_paddings(tree)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name in _GROUPING:
-            yield False, node.lineno, f"{node.name} makes sequences of one length"
-        if not isinstance(node, ast.Call):
-            continue
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if called in _ONE_LENGTH:
-            yield False, node.lineno, f"{called}(...) makes sequences of one length"
-        for keyword in node.keywords:
-            if keyword.arg != "padding":
-                continue
-            if isinstance(keyword.value, ast.Name):
-                one = next(iter(assigned)) if len(assigned) == 1 else None
-                yield _varies(one), node.lineno, f"padding={keyword.value.id}"
-            elif isinstance(keyword.value, ast.Constant) and _varies(keyword.value.value) is not None:
-                yield _varies(keyword.value.value), node.lineno, f"padding={keyword.value.value!r}"
-        if called in _PADDING_COLLATORS and not any(keyword.arg == "padding" for keyword in node.keywords):
-            yield True, node.lineno, f"{called}(...) pads to the longest sequence"
-
-
-def _assigned_paddings(tree: ast.Module) -> Iterator[tuple[object, int]]:
-    """Yield the values that the script gives to variables of that name."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Assign):
-            continue
-        if any(isinstance(target, ast.Name) and target.id == "padding" for target in node.targets):
-            yield (node.value.value if isinstance(node.value, ast.Constant) else None), node.lineno
-
-
-def _varies(padding: object) -> bool | None:
-    if padding == _TO_LIMIT:
-        return False
-    return True if padding in _TO_LONGEST else None
-
-
-# Settings of a training loop of its own that a script keeps in names of its module: ``batch_size = 12``.
-
-
-NAMES_BY_SETTING = {
+_NAMES_BY_SETTING = {
     "per_device_train_batch_size": (
         *(
             "per_device_train_batch_size",
@@ -116,421 +51,15 @@ NAMES_BY_SETTING = {
         *("grad_accumulation_steps", "accum_steps"),
     ),
 }
-"""Names that scripts keep a setting in, by transformers' name; the first that has a number counts."""
-_SHORT = {"B": "per_device_train_batch_size", "T": "max_length"}
-"""Names of the sizes of a batch that some loops use, both together."""
-
-
-def read_named_constants(scope: Scope, script: str, notes: Notes) -> dict[str, Setting]:
-    """Return the settings that names of a module have at the end, for a script with a loop of its own.
-
-    Args:
-        scope: the module's.
-        script: its name.
-        notes: the reading; nothing is read for scripts with a trainer.
-    """
-    if notes.trainers or not notes.optimizers:
-        return {}
-    found: dict[str, Setting] = {}
-    for setting, names in NAMES_BY_SETTING.items():
-        known = (setting_of_name(scope, name, script) for name in names)
-        first = next((each for each in known if each is not None and type(each.value) is int), None)
-        if first is not None:
-            found[setting] = first
-    short = {name: setting_of_name(scope, name, script) for name in _SHORT}
-    if all(each is not None and type(each.value) is int for each in short.values()):
-        for name, each in short.items():
-            if each is not None:
-                found.setdefault(_SHORT[name], each)
-    return found
-
-
-# One reading of a script: its statements followed once, with given answers where conditions cannot be decided.
-
-
-_MAX_STEPS = 120_000
-"""Statements and expressions followed in one reading."""
-_MAX_ERRORS = 4
-"""Errors before the training that are passed over, one after another."""
-_FLASH_PATCH = re.compile(r"(?i)(replace|patch|apply)\w*flash_?attn")
-"""Functions that put FlashAttention into the place of a model's attention."""
-_ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
-
-
-@dataclass(frozen=True, kw_only=True)  # not slotted: its lengths are cached
-class Script:
-    """A script to read, and where it runs."""
-
-    tree: ast.Module
-    path: Path
-    options: Mapping[str, Setting]
-    arguments: Sequence[str]
-    environ: Mapping[str, Any]
-    find_config: Callable[[str], Mapping[str, Any] | None]
-    versions: Mapping[str, str]
-    folders: Sequence[Path]
-    """Folders of the modules that it imports."""
-    find_file: Callable[[str], Path | None]
-    """Returns a file that the script may read, by the name that it uses."""
-
-    @property
-    def ranks(self) -> Any:
-        """The number of processes that run it, where a launcher's variables say so."""
-        number = str(self.environ.get("WORLD_SIZE", ""))
-        return int(number) if number.isdigit() else UNKNOWN
-
-    @cached_property
-    def lengths(self) -> dict[str, ast.Assign | ast.AnnAssign]:
-        """The statements that assign to names of lengths, by name."""
-        found: dict[str, ast.Assign | ast.AnnAssign] = {}
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-                if isinstance(target, ast.Name) and target.id.lower() in LENGTH_ARGUMENTS:
-                    found[target.id] = node
-        return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What following a script once comes to."""
-
-    outcome: Outcome
-    module: ScriptModule
-    """The script with the values of its names."""
-    steps: int
-    """Statements and expressions that were followed."""
-
-
-def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
-    """Follow a script once.
-
-    Args:
-        script: the script.
-        decisions: answers for conditions that cannot be decided; takes note of those that were asked.
-        imports: the modules beside it.
-    """
-    options = Options(script.options, script.arguments)
-    notes = Notes(find_config=script.find_config, versions=script.versions, ranks=script.ranks)
-    library = ScriptLibrary(notes, options)
-    run = Interpreter(
-        library, decisions, imports, environ=script.environ, arguments=script.arguments, max_steps=_MAX_STEPS
-    )
-    opened: set[str] = set()
-    run.argv = [str(script.path), *script.arguments]
-    run.find_file = lambda name: _found(script, name, opened)
-    module = ScriptModule(script.path.name, script.path)
-    module.scope.names["__name__"] = "__main__"
-    module.scope.names["__file__"] = str(script.path)
-    followed = False
-    try:
-        run.run_module(script.tree, module)
-        _follow_rest(run, module, notes, options)
-        followed = True
-    except KnownFailureError:
-        pass
-    except ScriptEndsError as end:
-        is_first = not decisions.given  # others may have taken an answer that ends in the error
-        if is_first and str(end) and not notes.living and len(decisions.passed) < _MAX_ERRORS:
-            decisions.passed.add(str(end))
-            return follow(script, decisions, imports.again())
-    except (BudgetSpentError, RecursionError, MemoryError):
-        sentence = f"{script.path.name}: the script is too long to follow; the rest is not counted."
-        notes.doubt(sentence, *_ALL)
-    except Exception as error:  # noqa: BLE001 - a script may do anything; what was found so far counts
-        sentence = (
-            f"{script.path.name}: vramtop could not follow a part ({type(error).__name__}); this is a bug in vramtop."
-        )
-        notes.doubt(sentence, *_ALL)
-    doubt_end(notes, [script.tree, *imports.trees()], script.path.name)
-    doubt_lengths(options, notes)
-    for place in sorted(decisions.passed):
-        sentence = f"{place}: as far as vramtop followed the script, it fails before training; the error is ignored."
-        notes.doubt(sentence, *_ALL)
-    named = read_named_constants(module.scope, script.path.name, notes)
-    defaults = {name: setting for name, setting in options.defaults() if setting.value is not None}
-    longer = _longer_cuts(script, notes, defaults)
-    notes.hints = {**_lengths(script, module), **named, **notes.hints, **defaults, **longer}
-    outcome = read_outcome(notes)
-    _count_pairs(run, outcome)
-    _find_attention(script, run, outcome)
-    for name, setting in named.items():  # the names hold what flags of the same name became
-        if any(word in script.options for word in NAMES_BY_SETTING.get(name, ())):
-            outcome.assigned.setdefault(name, setting)
-    _note_options(script, options, opened, outcome)
-    may_be_read = not followed or not outcome.has_optimizer or options.is_open
-    if not may_be_read and not may_parse_elsewhere([script.tree, *imports.trees()], imports.names()):
-        outcome.read_options = {*options.names, *options.declared, *options.sought}
-    return Reading(outcome=outcome, module=module, steps=_MAX_STEPS - run.steps_left)
-
-
-def _note_options(script: Script, options: Options, opened: set[str], outcome: Outcome) -> None:
-    """Note the options that the script was seen to use, those that it assigns, and the names of all."""
-    origins = {setting.origin for setting in (*outcome.written.values(), *outcome.accelerate.values())}
-    used = {
-        name for name, given in script.options.items() if any(each.startswith(f"{given.origin} (") for each in origins)
-    }
-    outcome.understood = {f"no_{name}" for name in options.decisive}
-    for name, setting in options.assigned.items():
-        given = options.find(name) if name in script.options else None
-        if given is not None and given.value != setting.value:
-            outcome.assigned.setdefault(name, setting)
-    used |= {name for name, given in script.options.items() if str(given.value) in opened}
-    outcome.understood |= {*options.decisive, *used, *(name for name in options.declared if name not in script.options)}
-    outcome.option_names = set() if options.has_unknown_names else options.names
-
-
-def _found(script: Script, name: str, opened: set[str]) -> Path | None:
-    path = script.find_file(name)
-    if path is not None:
-        opened.add(name)
-    return path
-
-
-def _find_attention(script: Script, run: Interpreter, outcome: Outcome) -> None:
-    """Find attention that the script patches, or that its own model has, where nothing says which it is."""
-    name, own = "attn_implementation", outcome.attention
-    patch = next((each for each in (*run.followed_names, *outcome.called) if _FLASH_PATCH.search(each)), None)
-    if patch is not None:
-        origin = f"{run.followed_names.get(patch, script.path.name)}: {patch}()"
-        outcome.hints.setdefault(name, Setting(value="flash_attention_2", origin=origin))
-    if own is None or any(name in each for each in (script.options, outcome.assigned, outcome.written, outcome.hints)):
-        return
-    if own.name is not None:
-        outcome.hints[name] = Setting(value=own.name, origin=f"{own.where}: attention of the script's own model")
-    doubt = Doubt(sentence=own.sentence, direction=own.direction, components=("activations",), key="model.attention")
-    outcome.doubts.append(doubt)
-
-
-def _count_pairs(run: Interpreter, outcome: Outcome) -> None:
-    """Count two sequences for each example where chosen and rejected ones run together."""
-    where = next((run.followed_names[name] for name in PAIRED if name in run.followed_names), None)
-    if where is not None and outcome.trains:
-        text = "a chosen and a rejected sequence run together"
-        outcome.written.setdefault("script_sequences", Setting(value=2, origin=f"{where}: {text}"))
-
-
-def _longer_cuts(script: Script, notes: Notes, defaults: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return lengths at which sequences are cut, where an option's default of that name is shorter: it is another's."""
-    found: dict[str, Setting] = {}
-    for name in LENGTH_ARGUMENTS:
-        cut, default = notes.hints.get(name), defaults.get(name)
-        if cut is None or default is None or name in script.options:
-            continue
-        if isinstance(cut.value, int) and isinstance(default.value, int) and cut.value > default.value:
-            found[name] = cut
-            sentence = f"{default.origin} is {default.value}, and {cut.origin} is {cut.value}, which is counted."
-            notes.doubt(sentence, "activations", "logits", key="training.sequence_length")
-    return found
-
-
-def _lengths(script: Script, module: ScriptModule) -> dict[str, Setting]:
-    """Return numbers that the script assigns to names of lengths, in any case: ``MAX_LENGTH = 2048``."""
-    found: dict[str, Setting] = {}
-    for name, node in script.lengths.items():
-        literal = node.value.value if isinstance(node.value, ast.Constant) else UNKNOWN
-        value = module.scope.names.get(name, literal)
-        where = f"{script.path.name} line {node.lineno}"
-        overridden = module.scope.places.get(name, where) != where or name in module.scope.origins
-        known = setting_of_name(module.scope, name, where) if overridden else None
-        if known is not None and type(known.value) is int:
-            found[name.lower()] = known
-        elif type(value) is int:
-            found[name.lower()] = Setting(value=value, origin=f"{where}: {name}")
-    return found
-
-
-def _follow_rest(run: Interpreter, module: ScriptModule, notes: Notes, options: Options) -> None:
-    """Follow functions that nothing was seen to call, where nothing is trained so far: the script's own first."""
-    left = sorted(run.functions, key=lambda function: (function.module is not module, function.name != "main"))
-    for function in left:
-        if notes.trainers or notes.optimizers or notes.parameters_given:
-            return
-        if id(function.node) not in run.followed and isinstance(function, Function):
-            function.options = function.options or options.of_function(function, run)
-            try:
-                run.call(function, Call(run, function.node, function.name, None))
-            except (ScriptEndsError, KnownFailureError):
-                continue
-
-
-# Finds a variable of a script's own training loop that holds the model's outputs through the backward pass.
-
-
-_OUTPUTS = ("loss", "logits")
-"""Attributes of what transformers' models return."""
-
-
-def kept_outputs(tree: ast.Module, name: str) -> Setting | None:
-    """Return True with its origin if some loop keeps the outputs: ``out = model(...); out.loss.backward()``.
-
-    A variable that is deleted before the backward pass keeps nothing, nor does one of a function that returns the loss.
-
-    Args:
-        tree: the script.
-        name: the script's, for the origin.
-    """
-    for scope in ast.walk(tree):
-        if isinstance(scope, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)):
-            for variable, line in _kept_in(list(_own_nodes(scope))):
-                origin = f"{name}:{line}: {variable} holds the model's outputs until the next ones replace it"
-                return Setting(value=True, origin=origin)
-    return None
-
-
-def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(scope):
-        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            yield child
-            yield from _own_nodes(child)
-
-
-def _kept_in(nodes: list[ast.AST]) -> Iterator[tuple[str, int]]:
-    """Yield variables with the lines in which they get their outputs."""
-    backward = [
-        node.lineno
-        for node in nodes
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
-    ]
-    deleted = [
-        (target.id, node.lineno)
-        for node in nodes
-        if isinstance(node, ast.Delete)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    ]
-    read = [
-        (node.value.id, node.lineno)
-        for node in nodes
-        if isinstance(node, ast.Attribute) and node.attr in _OUTPUTS and isinstance(node.value, ast.Name)
-    ]
-    for node in nodes:
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
-            continue
-        for target in node.targets:
-            ends = [line for line in backward if line > node.lineno]
-            if not isinstance(target, ast.Name) or not ends:
-                continue
-            used = any(name == target.id and node.lineno <= line <= min(ends) for name, line in read)
-            freed = any(name == target.id and node.lineno < line <= min(ends) for name, line in deleted)
-            if used and not freed:
-                yield target.id, node.lineno
-
-
-# Several readings of one script: where a condition cannot be decided, both answers are followed and compared.
-
-
-_MAX_ALL_STEPS = 200_000
-"""Statements and expressions followed in all readings of a script."""
-_MAX_WORLDS = 16
-
-_WORLDS_ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
-
-
-@dataclass(slots=True)
-class _World:
-    outcome: Outcome
-    decisions: Decisions
-    condition: Undecided | None = None
-    """The condition that has another answer than in the reading from which it came; None: the first reading."""
-
-
-def _read(script: Script, decisions: Decisions, imports: Imports) -> tuple[_World, int]:
-    reading = follow(script, decisions, imports)
-    return _World(reading.outcome, decisions), reading.steps
-
-
-def read_worlds(script: Script) -> tuple[Outcome, list[tuple[str, Outcome]]]:
-    """Return the reading of a script that takes most memory, and the others that differ, each with what decides."""
-    imports = Imports(script.folders)
-    steps = _MAX_ALL_STEPS
-    first, used = _read(script, Decisions(), imports)
-    steps -= used
-    worlds = [first]
-    queue = [(first, each) for each in first.decisions.asked.values()]
-    seen = {frozenset(first.decisions.given.items())}
-    queue.sort(key=lambda item: -item[1].matters)
-    while queue and len(worlds) < _MAX_WORLDS and steps > 0:
-        parent, asked = queue.pop(0)
-        given = {**parent.decisions.given, asked.key: not asked.answer}
-        if frozenset(given.items()) in seen:
-            continue
-        seen.add(frozenset(given.items()))
-        world, used = _read(
-            script, Decisions(given, texts=first.decisions.texts, passed=first.decisions.passed), imports.again()
-        )
-        steps -= used
-        if first.outcome.trains and not world.outcome.trains:
-            continue
-        world.condition = asked
-        worlds.append(world)
-        new = [each for key, each in world.decisions.asked.items() if key not in parent.decisions.asked]
-        queue += [(world, each) for each in new if each.matters]
-    left = list({each.key: each for _, each in queue if each.matters}.values())
-    return _merge(worlds, left=left)
-
-
-def _merge(worlds: list[_World], *, left: list[Undecided]) -> tuple[Outcome, list[tuple[str, Outcome]]]:
-    """Return the reading that takes most memory, and the others that differ from it, each with what decides."""
-    best = max(worlds, key=lambda world: _size(world.outcome))
-    outcome, others = best.outcome, []
-    counted = _values(outcome), set(outcome.unresolved)
-    known = {doubt.sentence for doubt in outcome.doubts}
-    for world in worlds:
-        condition = world.condition or best.condition
-        if condition is not None and (_values(world.outcome), set(world.outcome.unresolved)) != counted:
-            why = f"{condition.where}: whether {condition.text} is only known when the script runs"
-            others.append((why, world.outcome))
-        outcome.doubts += [doubt for doubt in world.outcome.doubts if doubt.sentence not in known]
-        known |= {doubt.sentence for doubt in world.outcome.doubts}
-        outcome.option_names |= world.outcome.option_names
-        read, more = outcome.read_options, world.outcome.read_options
-        outcome.read_options = None if read is None or more is None else read | more
-    if left:
-        sentence = (
-            f"{left[0].where}: whether {left[0].text} is only known when the script runs; settings under {len(left)} "
-            "such conditions are not counted."
-        )
-        outcome.doubts.append(Doubt(sentence=sentence, components=_WORLDS_ALL))
-    return outcome, others
-
-
-def _values(outcome: Outcome) -> dict[str, Any]:
-    """Return the settings of a reading that memory depends on."""
-    layers: dict[str, Setting] = {**outcome.accelerate, **outcome.hints, **outcome.written, **outcome.assigned}
-    found = {name: setting.value for name, setting in layers.items()}
-    if as_bool(layers.get("use_lora")):
-        found.setdefault("use_peft", True)
-    if not found.get("use_peft"):
-        found = {name: value for name, value in found.items() if not name.startswith("lora_")}
-    return {name: value for name, value in found.items() if value not in (None, False, [], {})}
-
-
-def _size(outcome: Outcome) -> tuple[float, ...]:
-    """Return what orders readings by the memory that they take."""
-    found = _values(outcome)
-    layers: dict[str, Setting] = {**outcome.accelerate, **outcome.hints, **outcome.written, **outcome.assigned}
-    is_half = any(str(found.get(name, "")).endswith("16") for name in ("dtype", "torch_dtype"))
-    trained = 3 if "use_peft" not in found else 1
-    if "script_trainable" in found:
-        trained = 2 if trained == 3 else 1
-        trained = 0 if found["script_trainable"] == ["!*"] else trained
-    batch = as_int(layers.get("per_device_train_batch_size")) or 1
-    length = max(as_int(layers.get(name)) or 1 for name in ("max_length", "max_seq_length"))
-    quantized = "load_in_4bit" in found or "load_in_8bit" in found
-    kept = 0.2 if "activation_checkpointing" in found or "gradient_checkpointing" in found else 1.0
-    sharded = not {"use_fsdp", "use_deepspeed", "fsdp", "deepspeed"}.isdisjoint(found)
-    whole = "fsdp_auto_wrap_policy" in found and found["fsdp_auto_wrap_policy"] != "blocks"
-    copied = found.get("fsdp_sharding_strategy") == "NO_SHARD"
-    offloaded = "fsdp_offload_params" in found or "offload_optimizer_device" in found
-    has_model = "model_name_or_path" in found or "script_model_config" in found
-    others = len(found.get("script_other_models", ()))
-    states = (not quantized, not is_half, not sharded, copied, not offloaded, whole)
-    return (has_model, trained, *states, kept * batch * length, others)
-
-
-_TRAINERS = ("transformers", "trl", "unsloth", "optimum")
-"""Libraries whose trainers, and classes of their arguments, are known by name."""
+"""Names that scripts with a loop of their own keep a setting in; the first that has a number counts."""
+_LENGTH = re.compile(
+    r"(?i)^(?!.*(eval|val_|test|gen|new_tok|min_|prompt|pre_|rope|window|dim|vocab|prefix|name|source|target)).*(length|len|seqlen|block_size)$"
+)
+_PAIRS = re.compile(r"(?i)chosen|prefer|winner|positive|_w\b"), re.compile(r"(?i)reject|dispref|loser|negative|_l\b")
+_OUTCOMES = re.compile(r"(?i)reward|log_?p|loss|score|logit|margin|acc|value")
+"""In the names of what a model returns, which is joined after it has run."""
+_SHORTEST = 16
+"""Numbers below are no lengths of sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -571,8 +100,6 @@ class ScriptSettings:
     """The CUDA_VISIBLE_DEVICES that it sets itself; the value is no text where it is not known."""
     device: Setting | None = None
     """The position among the GPUs that it sees of the one that it uses, if that is not the first: ``cuda:1``."""
-    others: "tuple[tuple[str, ScriptSettings], ...]" = ()
-    """Other possible settings, each with the condition that decides (a sentence without a full stop)."""
 
     @property
     def makes_images(self) -> bool:
@@ -602,6 +129,30 @@ class ScriptSettings:
         return bool(self.called) and not self.trains_with_trainer
 
 
+def open_script(path: Path, *, text: str | None = None) -> ast.Module:
+    """Return a script's syntax tree.
+
+    Args:
+        path: the script.
+        text: its source, where that is not what the file holds: the cells of a notebook.
+
+    Raises:
+        InputError: it cannot be read, or is not Python that this interpreter can parse.
+    """
+    try:
+        with warnings.catch_warnings():  # the script's own
+            warnings.simplefilter("ignore")
+            return ast.parse(read_file(path, _MAX_BYTES) if text is None else text, filename=str(path))
+    except TooLargeError:
+        raise InputError(f"{path}: too large to be a script") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"{path}: not readable Python: {error}") from None
+    except (RecursionError, MemoryError):  # the parser raises MemoryError for deep nesting
+        raise InputError(f"{path}: not readable Python: nested too deeply") from None
+
+
 def read_script(
     path: Path,
     *,
@@ -623,74 +174,43 @@ def read_script(
         arguments: the words of its command line.
         find_config: returns a model's config by the model's name; None if it is not here.
         versions: installed versions by distribution, where known.
-        folders: where the modules lie that it imports; empty: in its own folder.
+        folders: where the modules lie that it imports, which are not read; empty: in its own folder.
         find_file: returns a file that it may read, by the name that it uses; None if there is none.
         text: its source, where that is not what the file holds: the cells of a notebook.
 
     Raises:
         InputError: it cannot be read, or is not Python that this interpreter can parse.
     """
-    script = open_script(
-        path,
-        text=text,
-        options=options,
-        arguments=arguments,
-        environ=environ,
-        find_config=find_config,
-        versions=versions or {},
-        folders=folders,
-        find_file=find_file,
-    )
-    try:
-        outcome, others = read_worlds(script)
-        settings = partial(_settings, tree=script.tree, options=options, name=path.name)
-        return replace(settings(outcome), others=tuple((why, settings(other)) for why, other in others))
-    except (RecursionError, MemoryError):
-        raise InputError(f"{path}: not readable Python: nested too deeply") from None
-
-
-def open_script(
-    path: Path,
-    *,
-    text: str | None = None,
-    options: Mapping[str, Setting] | None = None,
-    arguments: Sequence[str] = (),
-    environ: Mapping[str, Any] | None = None,
-    find_config: Callable[[str], Mapping[str, Any] | None] | None = None,
-    versions: Mapping[str, str] | None = None,
-    folders: Sequence[Path] = (),
-    find_file: Callable[[str], Path | None] | None = None,
-) -> Script:
-    """Return a parsed script, ready to be followed; the arguments are those of ``read_script``.
-
-    Raises:
-        InputError: it cannot be read, or is not Python that this interpreter can parse.
-    """
-    try:
-        tree = parse(read_file(path, MAX_BYTES) if text is None else text, path)
-    except TooLargeError:
-        raise InputError(f"{path}: too large to be a script") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (SyntaxError, ValueError) as error:
-        raise InputError(f"{path}: not readable Python: {error}") from None
-    except (RecursionError, MemoryError):  # the parser raises MemoryError for deep nesting
-        raise InputError(f"{path}: not readable Python: nested too deeply") from None
-    return Script(
-        tree=tree,
-        path=path,
-        options=options or {},
-        arguments=arguments,
-        environ=environ or {},
+    tree = open_script(path, text=text)
+    find_file = find_file or (lambda _: None)
+    number = str(environ.get("WORLD_SIZE", ""))
+    notes = Notes(
         find_config=_remembering(find_config),
         versions=versions or {},
-        folders=folders or [path.parent],
-        find_file=find_file or (lambda _: None),
+        ranks=int(number) if number.isdigit() else UNKNOWN,
     )
+    known = Options(options, arguments, find_file)
+    libraries = Libraries(notes, known, find_file)
+    reader = Reader(
+        path.name,
+        libraries,
+        environ=environ,
+        argv=[str(path), *arguments],
+        is_own=lambda module, level: _is_own(module, level, folders or [path.parent]),
+    )
+    libraries.reader = reader
+    try:
+        reader.read(tree)
+    except (BudgetSpentError, RecursionError, MemoryError):
+        notes.doubt(f"{path.name}: the script is too long to follow; the rest is not counted.")
+    except Exception as error:  # noqa: BLE001 - a script may do anything; what was found so far counts
+        kind = type(error).__name__
+        notes.doubt(f"{path.name}: vramtop could not follow a part ({kind}); this is a bug in vramtop.")
+    return _settings(tree, path.name, notes, known, reader)
 
 
 def _remembering(find: Callable[[str], Mapping[str, Any] | None] | None) -> Callable[[str], Mapping[str, Any] | None]:
-    """Return the function with a memory: every reading of the script asks for the same models."""
+    """Return the function with a memory: a reading asks for the same model more than once."""
     known: dict[str, Mapping[str, Any] | None] = {}
 
     def found(name: str) -> Mapping[str, Any] | None:
@@ -701,33 +221,456 @@ def _remembering(find: Callable[[str], Mapping[str, Any] | None] | None) -> Call
     return found
 
 
-def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting], name: str) -> ScriptSettings:
-    imported = set(_imported(tree))
-    names = {each for each in imported if TRAINING_CONFIG.fullmatch(each) or method_of_class(each)}
-    names = set() if found.has_optimizer else names
+def _is_own(module: str, level: int, folders: Sequence[Path]) -> bool:
+    """Return True for a module in one of the folders."""
+    parts = [part for part in module.split(".") if part]
+    if level or not parts or parts[0] in sys.stdlib_module_names or not all(part.isidentifier() for part in parts):
+        return bool(level)
+    starts = [folder / parts[0] for folder in folders]
+    return any(start.with_suffix(".py").is_file() or (start / "__init__.py").is_file() for start in starts)
+
+
+@dataclass(slots=True)
+class _Layers:
+    """Settings of a script that grow while they are read; ``ScriptSettings`` says which they are."""
+
+    written: dict[str, Setting]
+    hints: dict[str, Setting]
+    assigned: dict[str, Setting]
+    unresolved: dict[str, str]
+
+
+def _settings(tree: ast.Module, name: str, notes: Notes, options: Options, reader: Reader) -> ScriptSettings:
+    """Return what a reading comes to."""
+    trained = _find_trained(notes)
+    model, has_optimizer = trained.model, bool(notes.trainers or notes.optimizers)
+    settle_sharding(notes, model)
+    layers = _read_layers(tree, name, notes, options, reader)
+    _read_optimizer(notes, model, layers)
+    unused: set[str] = set()
+    if trained.name is not None:
+        layers.written["model_name_or_path"] = trained.name
+    elif model is not None:
+        unused = _read_model(model, notes, layers, certain=trained.certain)
+    else:
+        _name_unknown(notes, layers.written, reader)
+    _read_trainer_adapters(notes, layers)
+    if trained.certain and "model_name_or_path" in layers.written:
+        layers.assigned["model_name_or_path"] = layers.written["model_name_or_path"]
     seen = {
-        "script_keeps_outputs": kept_outputs(tree, name) if found.has_optimizer else None,
+        "script_other_models": _describe_others(notes, model),
+        "script_keeps_outputs": kept_outputs(tree, name) if has_optimizer else None,
         "script_varying_lengths": varying_lengths(tree, name),
     }
+    layers.written |= {key: setting for key, setting in seen.items() if setting is not None}
+    _doubt_pairs(tree, name, notes)
+    if not notes.trains and not notes.given and (reader.own_modules or any(map(_trains, ast.walk(tree)))):
+        notes.doubt(f"{name}: vramtop did not reach the training itself; settings may be missing.")
+    doubts = notes.doubts()
+    if any(doubt.asks and doubt.key == "model.id" for doubt in doubts):
+        layers.written.pop("model_name_or_path", None)
+        layers.assigned.pop("model_name_or_path", None)
+    imported = {each for each in _imported(tree) if TRAINING_CONFIG.fullmatch(each) or method_of_class(each)}
+    used = _used_options(options, layers, notes)
+    is_open = options.is_open or bool(reader.own_modules) or not has_optimizer or may_parse_elsewhere(tree)
     return ScriptSettings(
-        assigned=found.assigned,
-        written={**found.written, **{key: setting for key, setting in seen.items() if setting is not None}},
-        hints=found.hints,
-        accelerate=found.accelerate,
-        loads_model=found.loads_model,
-        unresolved={each: text for each, text in found.unresolved.items() if each not in options},
-        called=frozenset(found.called | names),
-        old_calls=found.old_calls,
-        own_loss=found.own_loss,
+        assigned=layers.assigned,
+        written=layers.written,
+        hints={key: each for key, each in layers.hints.items() if each.value is not None},
+        accelerate={**({} if notes.trainers else notes.own_loop), **notes.accelerate},
+        called=frozenset(notes.called | (set() if has_optimizer else imported)),
+        old_calls=notes.old_calls,
+        own_loss=notes.own_loss,
+        loads_model=model is not None and trained.name is None,
+        understood=frozenset({*used, *(f"no_{each}" for each in used)}),
+        unused=frozenset(unused),
+        option_names=frozenset(options.names) if options.abbreviates else frozenset(),
+        read_options=None if is_open else frozenset({*options.names, *options.declared, *options.used}),
+        unresolved={
+            key: text
+            for key, text in layers.unresolved.items()
+            if key not in options.given or key in options.unresolved
+        },
         unknown_trainer=_unknown_trainer(tree),
-        understood=frozenset(found.understood),
-        unused=frozenset(found.unused),
-        option_names=frozenset(found.option_names),
-        read_options=None if found.read_options is None else frozenset(found.read_options),
-        doubts=tuple(found.doubts),
-        visible_devices=found.visible_devices,
-        device=found.device,
+        doubts=tuple(doubts),
+        visible_devices=notes.visible_devices,
+        device=notes.device,
     )
+
+
+def _read_layers(tree: ast.Module, name: str, notes: Notes, options: Options, reader: Reader) -> _Layers:
+    """Return the settings in options, names and the arguments of trainers, whichever model is trained."""
+    defaults, set_later = dict(options.defaults()), options.assigned
+    _doubt_lengths(defaults, notes)
+    named = {**_lengths(tree, name, reader.module), **_constants(notes, reader.module, name)}
+    given = {
+        key: each for key, each in set_later.items() if key in options.given and options.given[key].value != each.value
+    }
+    layers = _Layers(
+        written={**options.from_file, **notes.written},
+        hints={**named, **notes.hints, **defaults, **_longer_cuts(options, notes, defaults)},
+        assigned={
+            **notes.assigned,
+            **{key: each for key, each in set_later.items() if key not in options.declared},
+            **given,
+        },
+        unresolved={**notes.unresolved, **options.unresolved},
+    )
+    layers.hints |= {key: each for key, each in set_later.items() if key in options.declared}
+    for arguments in _arguments_that_count(notes):
+        layers.written = {**arguments.fields, **layers.written}
+        layers.unresolved = {**arguments.unresolved, **layers.unresolved}
+    layers.unresolved = {key: sentence for key, sentence in layers.unresolved.items() if key not in layers.written}
+    return layers
+
+
+def _read_optimizer(notes: Notes, model: Model | None, layers: _Layers) -> None:
+    """Take the optimizer of the trained model."""
+    of_model = next((each for each in notes.optimizers if model in each.models()), None)
+    optimizer = of_model or next(iter(notes.optimizers), None)
+    if optimizer is not None:
+        _doubt_part(optimizer, notes)
+        layers.hints.setdefault("optim", optimizer.setting)
+    if of_model is not None:  # whatever a flag of that name says
+        layers.assigned["optim"] = of_model.setting
+
+
+def _used_options(options: Options, layers: _Layers, notes: Notes) -> set[str]:
+    """Return the options that the script was seen to use, or only declares."""
+    origins = [each.origin for each in (*layers.written.values(), *notes.accelerate.values())]
+    used = {
+        key for key, given in options.given.items() if any(each.startswith(f"{given.origin} (") for each in origins)
+    }
+    return used | options.used | {key for key in options.declared if key not in options.given}
+
+
+def _arguments_that_count(notes: Notes) -> list[Any]:
+    """Return the arguments of the trainer that runs; all where none is known to have them."""
+    trainers = [each for each in notes.trainers if each.ran] or notes.trainers
+    used = [each.arguments for each in trainers if each.arguments in notes.arguments]
+    return [*(used or notes.arguments), *(each for each in notes.arguments if each.name == "ModelConfig")]
+
+
+# Which model is trained.
+
+
+@dataclass(slots=True)
+class _Trained:
+    model: Model | None = None
+    name: Setting | None = None
+    """The name of a model that a trainer loads itself."""
+    certain: bool = False
+    """A trainer or an optimizer has the model."""
+
+
+def _find_trained(notes: Notes) -> _Trained:
+    """Return what is trained: what a trainer has, else an optimizer, else what is prepared, else the first model."""
+    trainers: list[TrainerObject] = sorted(notes.trainers, key=lambda each: not each.ran)
+    for trainer in trainers:
+        if trainer.model_name is not None:
+            return _Trained(name=trainer.model_name, certain=True)
+    held = [trainer.model for trainer in trainers if trainer.model is not None]
+    for values in (held, [each.given for each in notes.optimizers], notes.given):
+        found = list(dict.fromkeys(model for value in values for model in models_in(value)))
+        live = [model for model in found if not model.is_frozen and model.role is None] or found
+        if len(live) > 1:
+            where = ", ".join(each.where for each in live[1:])
+            sentence = f"{where}: another model is also trained; its gradients and optimizer state are not counted."
+            notes.doubt(sentence, *MODEL_STATES, direction="more")
+        if live:
+            _doubt_around(values, live[0], notes)
+            return _Trained(model=live[0], certain=True)
+        if any(isinstance(value, Instance) and value.is_module for value in _flat(values)):
+            return _Trained()
+    if any(value is UNKNOWN for each in notes.optimizers for value in _flat(each.given)):
+        return _Trained()
+    loose = [each for each in notes.models if each.role is None and each.copy_of is None and not each.is_frozen]
+    loose = loose or [each for each in notes.models if each.role is None and each.has_adapters]
+    if len(loose) > 1:
+        notes.doubt(
+            f"{loose[0].where}: which of {len(loose)} models is trained is not known; this one is counted as trained."
+        )
+    return _Trained(model=loose[0] if loose else None)
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def _doubt_around(values: list[Any], model: Model, notes: Notes) -> None:
+    """Note a module of the script's own around the model: its own layers are not known."""
+    around = next((value for value in _flat(values) if isinstance(value, Instance) and value.is_module), None)
+    if around is not None:
+        sentence = f"{model.where}: {around.kind.name} holds the model; its own layers are not counted."
+        notes.doubt(sentence, *ALL, direction="more")
+
+
+def _name_unknown(notes: Notes, written: dict[str, Setting], reader: Reader) -> None:
+    """Name the model that a config or a tokenizer is loaded by, where it is not known how the model is made."""
+    own = next(
+        (value for value in reader.module.names.values() if isinstance(value, Instance) and value.is_module), None
+    )
+    if own is not None and 1 in notes.names_found:
+        written["model_name_or_path"] = notes.names_found[1]
+    if own is not None or not (notes.trainers or notes.optimizers or notes.names_found):
+        if own is not None:
+            notes.doubt(f"{reader.name}: the trained model {own.kind.name} is the script's own.", key="model.id")
+        return
+    if notes.names_found:
+        written["model_name_or_path"] = notes.names_found[min(notes.names_found)]
+        origin = written["model_name_or_path"].origin
+        notes.doubt(f"{origin} names the model; how the script makes it is not known.", key="model.id")
+    elif notes.optimizers:
+        notes.doubt(f"{notes.optimizers[0].where}: the model that the optimizer trains is not known.", key="model.id")
+
+
+def _read_trainer_adapters(notes: Notes, layers: _Layers) -> None:
+    """Take the adapters that a trainer adds to the model that it loads itself."""
+    for trainer in notes.trainers:
+        if trainer.adapters is not None and not isinstance(trainer.model, Model):
+            origin = f"{trainer.where}: {trainer.name}(peft_config=...)"
+            layers.written.setdefault("use_peft", Setting(value=True, origin=origin))
+            for key, setting in trainer.adapters.settings.items():
+                layers.written.setdefault(key, setting)
+            for key, sentence in trainer.adapters.unresolved.items():
+                layers.unresolved.setdefault(key, sentence)
+
+
+# What is known of the trained model, and of those beside it.
+
+
+def _read_model(model: Model, notes: Notes, layers: _Layers, *, certain: bool) -> set[str]:
+    """Take what is known of the trained model; return the options that do not decide what their names say."""
+    source = model.name or (model.config.source if model.config is not None else None) or notes.names_found.get(1)
+    if source is not None:
+        layers.written["model_name_or_path"] = source
+    settings = {**(model.config.settings if model.config is not None else {}), **model.settings}
+    if model.task is not None:
+        settings["task"] = model.task
+    for name, setting in settings.items():
+        layers.written.setdefault(name, setting)
+    for name, setting in model.hints.items():
+        layers.hints.setdefault(name, setting)
+    for name, sentence in model.unresolved.items():
+        layers.unresolved.setdefault(name, sentence)
+    patterns = [] if model.own_adapters else trainable_patterns(model.rules, has_adapters=model.has_adapters)
+    if patterns == ["!*"]:
+        sentence = f"{model.where}: all parameters are frozen where vramtop read the script; some may be trained."
+        notes.doubt(sentence, *TRAINED, direction="more")
+    if patterns:
+        origin = f"the script freezes parameters ({model.where})"
+        layers.written["script_trainable"] = Setting(value=patterns, origin=origin)
+    if model.has_adapters and not model.adapters_train:
+        sentence = f"{model.where}: the script loads the adapters frozen, but they are counted as trained."
+        notes.doubt(sentence, "gradients", "optimizer", direction="less")
+    if certain and not model.has_adapters and not model.changed_unseen:  # whatever options for adapters it has
+        origin = f"{model.where}: the script attaches no adapters"
+        layers.assigned["use_peft"] = Setting(value=False, origin=origin, written=False)
+    _read_passes(model, notes, layers.written)
+    _read_config(model, notes, layers.written)
+    is_typed = {"dtype", "torch_dtype"} & {*settings, *model.unresolved}
+    return {"dtype", "torch_dtype"} if certain and model.is_read and not is_typed else set()
+
+
+def _read_passes(model: Model, notes: Notes, written: dict[str, Setting]) -> None:
+    """Count a sequence for each forward pass before a backward pass; one in a loop of its own may run any time."""
+    where, count = next(iter(model.together), ("", False))[0], len(model.together)
+    repeated = next((place for place, loops in model.together if loops), None)
+    key = "training.sequences_per_example"
+    if repeated is not None:
+        sentence = f"{repeated}: how often the model runs before a backward pass is not known; {count} counted."
+        notes.doubt(sentence, *STEP, key=key)
+    elif count > 1:
+        origin = f"{where}: the model runs {count} times before a backward pass"
+        notes.doubt(f"{origin}; a full batch is counted for each.", *STEP, key=key)
+        written.setdefault("script_sequences", Setting(value=count, origin=origin))
+    over_words = model.task is None or str(model.task.value).endswith("-lm")
+    own_loss = model.passes and not any(model.passes.values()) and bool(LOSSES & notes.called)
+    if own_loss and over_words and not notes.trainers:
+        sentence = (
+            f"{next(iter(model.passes))}: the script computes the loss itself; the library's loss is counted, with its "
+            "copies of the logits."
+        )
+        notes.doubt(sentence, "logits", key="training.loss")
+
+
+def _read_config(model: Model, notes: Notes, written: dict[str, Setting]) -> None:
+    """Take the config that the script makes or changes."""
+    config = model.config
+    if config is None:
+        return
+    changed, table = config.changed(), config.table()
+    if config.source is not None and set(changed) <= {"num_labels"}:
+        for name, setting in changed.items():
+            written.setdefault(name, setting)
+    elif table is not None:
+        origin = "; ".join(setting.origin for setting in changed.values()) or f"{model.where}: {model.label}"
+        written["script_model_config"] = Setting(value=table, origin=origin[:300])
+    else:
+        for setting in changed.values():
+            notes.doubt(f"{setting.origin} changes a model whose config was not found; this is not counted.")
+
+
+def _describe_others(notes: Notes, trained: Model | None) -> Setting | None:
+    """Return the job file's ``other_models``; None if there are none."""
+    entries: list[dict[str, Any]] = []
+    places: list[str] = []
+    by_trainer = any(each.ran for each in notes.trainers)
+    for model in notes.models:
+        role = model.role or _role(model)
+        is_left = by_trainer and model.on_gpu is None and model.role is None  # a Trainer moves only its own
+        if model is trained or model.on_gpu is False or is_left or (trained is None and role == "other"):
+            continue
+        entry = _entry(model, trained, role)
+        if entry is None:
+            sentence = f"{model.where}: another model besides the trained one is unknown and not counted."
+            notes.doubt(sentence, "weights", direction="more")
+            continue
+        entries.append(entry)
+        places.append(f"{model.where}: {model.label}")
+        if model.on_gpu is None and trained is not None and trained.on_gpu:
+            sentence = f"{model.where}: this model may not be on the GPU, but is counted there."
+            notes.doubt(sentence, "weights", direction="less")
+    for trainer in notes.trainers:
+        for role, setting in trainer.others:
+            task = {"task": "sequence-classification"} if role == "reward" else {}
+            entries.append({"role": role, "id": setting.value, **task, "dtype": "auto"})
+            places.append(setting.origin)
+    return Setting(value=entries, origin="; ".join(places)) if entries else None
+
+
+def _role(model: Model) -> str:
+    names = sorted(model.names)
+    return next((role for role, words in _ROLES if any(words.search(name) for name in names)), "other")
+
+
+def _entry(model: Model, trained: Model | None, role: str) -> dict[str, Any] | None:
+    """Return a model's entry; None if it is not known which model it is."""
+    entry: dict[str, Any] = {"role": role}
+    name = model.name or (model.config.source if model.config is not None else None)
+    table = model.config.table() if model.config is not None else None
+    changed = model.config.changed() if model.config is not None else {}
+    same_name = (
+        trained is not None and name is not None and trained.name is not None and name.value == trained.name.value
+    )
+    is_same = (model.copy_of is not None and model.copy_of is trained) or (same_name and not changed)
+    if not is_same:
+        if name is None and table is None:
+            return None
+        if name is not None:
+            entry["id"] = name.value
+        if changed or name is None:
+            entry["config"] = table
+    if model.task is not None and (trained is None or trained.task is None or model.task.value != trained.task.value):
+        entry["task"] = model.task.value
+    dtype = model.settings.get("dtype") or model.settings.get("torch_dtype")
+    word = DTYPE_NAMES.get(str(dtype.value).rpartition(".")[2]) if dtype is not None else None
+    if word is not None:
+        entry["dtype"] = word
+    elif model.copy_of is None and model.name is not None:
+        entry["dtype"] = "auto"
+    quantized = {key for key in ("load_in_4bit", "load_in_8bit", "bnb_4bit_use_double_quant") if _is_on(model, key)}
+    if "load_in_4bit" in quantized:
+        entry["quantization"] = "nf4-double" if "bnb_4bit_use_double_quant" in quantized else "nf4"
+    elif "load_in_8bit" in quantized:
+        entry["quantization"] = "int8"
+    if model.sharded:
+        entry["sharded"] = True
+    if role == "ema" or not model.runs:
+        entry["forward"] = False
+    return entry
+
+
+def _is_on(model: Model, name: str) -> bool:
+    return name in model.settings and model.settings[name].value is True
+
+
+# Settings that a script keeps in names of its module.
+
+
+def _constants(notes: Notes, module: Scope, script: str) -> dict[str, Setting]:
+    """Return the settings that names of a module have at the end, for a script with a loop of its own."""
+    found: dict[str, Setting] = {}
+    for setting, names in _NAMES_BY_SETTING.items() if notes.optimizers and not notes.trainers else ():
+        known = ((name, module.names.get(name)) for name in names)
+        name, value = next(((name, value) for name, value in known if type(value) is int), ("", None))
+        if name:
+            given = module.origins.get(name)
+            found[setting] = given or Setting(value=value, origin=f"{script}: {name} = {value}")
+    return found
+
+
+def _lengths(tree: ast.Module, script: str, module: Scope) -> dict[str, Setting]:
+    """Return numbers that the script assigns to names of lengths, in any case: ``MAX_LENGTH = 2048``."""
+    found: dict[str, Setting] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            name = target.id if isinstance(target, ast.Name) else ""
+            if name.lower() not in LENGTH_ARGUMENTS:
+                continue
+            value = module.names.get(name, node.value.value if isinstance(node.value, ast.Constant) else UNKNOWN)
+            origin = module.origins.get(name)
+            if type(value) is int:
+                where = f"{script} line {node.lineno}: {name}"
+                found[name.lower()] = origin or Setting(value=value, origin=where)
+    return found
+
+
+def _longer_cuts(options: Options, notes: Notes, defaults: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Return lengths at which sequences are cut, where an option's default of that name is shorter: it is another's."""
+    found: dict[str, Setting] = {}
+    for name in LENGTH_ARGUMENTS:
+        cut, default = notes.hints.get(name), defaults.get(name)
+        if cut is None or default is None or name in options.given:
+            continue
+        if isinstance(cut.value, int) and isinstance(default.value, int) and cut.value > default.value:
+            found[name] = cut
+            sentence = f"{default.origin} is {default.value}, and {cut.origin} is {cut.value}, which is counted."
+            notes.doubt(sentence, *STEP, key="training.sequence_length")
+    return found
+
+
+def _doubt_lengths(defaults: Mapping[str, Setting], notes: Notes) -> None:
+    """Note that a script has several options for lengths, of which one is counted."""
+    known = {name: setting.value for name, setting in defaults.items() if _LENGTH.match(name)}
+    known = {name: value for name, value in known.items() if type(value) is int and value >= _SHORTEST}
+    if len(set(known.values())) > 1:
+        shown = ", ".join(f"{name}={value}" for name, value in sorted(known.items())[:4])
+        sentence = f"The script has several lengths ({shown}); vramtop does not know which one a step has."
+        notes.doubt(sentence, *STEP, key="training.sequence_length")
+
+
+def _doubt_pairs(tree: ast.Module, name: str, notes: Notes) -> None:
+    """Note batches that a script joins of chosen and rejected sequences."""
+    for node in ast.walk(tree):
+        called = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
+        if called in ("cat", "concat", "concatenate") and isinstance(node, ast.Call) and node.args:
+            text, dim = ast.unparse(node.args[0]), [each.value for each in node.keywords if each.arg == "dim"]
+            first = not dim or getattr(dim[0], "value", None) == 0
+            if first and _PAIRS[0].search(text) and _PAIRS[1].search(text) and not _OUTCOMES.search(text):
+                sentence = f"{name} line {node.lineno}: {called}(...) joins chosen and rejected sequences."
+                notes.doubt(sentence, *STEP, key="training.sequences_per_example", asks=True)
+
+
+def _doubt_part(optimizer: Optimizer, notes: Notes) -> None:
+    """Note an optimizer that is given some modules' parameters alone."""
+    given = [value.part if isinstance(value, Parameters) else value for value in _flat(optimizer.given)]
+    if given and all(isinstance(value, Part) and value.name and "?" not in value.name for value in given):
+        sentence = f"{optimizer.where}: {optimizer.name} gets some parameters; its state is counted for all that train."
+        notes.doubt(sentence, "optimizer", direction="less")
+
+
+def _trains(node: ast.AST) -> bool:
+    """Return True for ``loss.backward()`` and ``trainer.train()``."""
+    function = node.func if isinstance(node, ast.Call) else None
+    if not isinstance(function, ast.Attribute):
+        return False
+    return function.attr == "backward" or (function.attr == "train" and "trainer" in ast.unparse(function.value))
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:

@@ -9,7 +9,6 @@ from ...job.job import Job
 from ...job.job_file.changes import (
     ABOUT_THE_MODEL,
     format_value,
-    job_alternative,
     with_changes,
     with_old_model_removed,
 )
@@ -297,8 +296,6 @@ class JobReading:
     """Missing keys for which something is written that makes no sense, each with a sentence on what and where."""
     devices: DeviceChoice | None = None
     """The GPUs that the launch line or the script chooses; None: the job takes those of its environment."""
-    others: "tuple[tuple[str, JobReading], ...]" = ()
-    """What the job may be instead, each with the condition that decides, a sentence without a full stop."""
 
     def evidence(self) -> dict[str, str]:
         """Return where each value was read, by key."""
@@ -322,13 +319,6 @@ class JobReading:
         Raises:
             InputError: an override has an unknown key or a wrong value.
         """
-        job = self._job(overrides)
-        if not self.others:
-            return job
-        found = (job_alternative(job, other._job(overrides), why) for why, other in self.others)
-        return with_changes(job, {"alternatives": [each for each in found if each is not None]})
-
-    def _job(self, overrides: Mapping[str, Any] | None) -> Job:
         found = {finding.key: finding.value for finding in self.findings} | self._unsure_keys(overrides or {})
         read = with_changes(Job(), found, where="what was read")
         overrides = with_old_model_removed(read, overrides or {})
@@ -354,31 +344,6 @@ class JobReading:
                 same = directions.get(key, each.direction) == each.direction
                 directions[key] = each.direction if same else "either"
         return directions
-
-
-def with_others(reading: JobReading, others: Sequence[tuple[str, JobReading]]) -> JobReading:
-    """Return a reading with what the job may be instead.
-
-    Where something is missing that the reading itself has, nothing is known of the other side's memory.
-
-    Args:
-        reading: what is counted.
-        others: what the job may be instead, each with the condition that decides, a sentence without a full stop.
-    """
-    known = tuple((why, other) for why, other in others if set(other.missing) <= set(reading.missing))
-    unknown = [(why, other) for why, other in others if not set(other.missing) <= set(reading.missing)]
-    warnings = (f"{why}; if it is not as counted, {', '.join(other.missing)} is not known." for why, other in unknown)
-    doubts = [
-        Uncertainty(component=name, direction="either", unless=other.missing[0])
-        for _, other in unknown
-        for name in (*MODEL_STATES, *_COMPONENTS_DECIDED_BY["training.micro_batch"])
-    ]
-    return replace(
-        reading,
-        others=known,
-        warnings=tuple(dict.fromkeys((*reading.warnings, *warnings))),
-        uncertainties=tuple(dict.fromkeys((*reading.uncertainties, *doubts))),
-    )
 
 
 def _model_text(table: Mapping[str, Any]) -> str:

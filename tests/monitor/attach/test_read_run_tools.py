@@ -298,9 +298,8 @@ def test_litgpt_with_ranks_started_by_the_first_rank(run: Run, site: Site) -> No
 
 
 def test_lightning_script(run: Run, site: Site) -> None:
-    text = 'def model():\n    return AutoModelForCausalLM.from_pretrained("gpt2")\n'
-    (site.root / "train.py").write_text(text + COPIES_ITSELF)
-    pid = run([sys.executable, "train.py", "--batch_size", "3"], ready=2)
+    (site.root / "train.py").write_text(COPIES_ITSELF)
+    pid = run([sys.executable, "train.py", "--batch_size", "3", "--model_name_or_path", "gpt2"], ready=2)
     attachment = attach_from_every_process(pid, ranks=2)
     assert found(attachment, "model.id") == ["gpt2"]
     assert [rank.pid for rank in attachment.ranks] == run_processes(pid)

@@ -122,12 +122,6 @@ def test_a_known_version_counts(tmp_path: Path) -> None:
     assert read(tmp_path, text).value("software.transformers") == "4.33.0"
 
 
-def test_a_script_that_asks_for_the_version_is_not_told_the_assumed_one(tmp_path: Path) -> None:
-    asks = "if transformers.__version__ >= '4.40':\n    model.requires_grad_(False)\n"
-    reading = read(tmp_path, HEAD + LOAD + asks + ARGUMENTS.replace("=2)", "=2, no_cuda=False)") + TRAIN)
-    assert any("whether transformers.__version__ >= '4.40' holds" in why for why, _ in reading.others)
-
-
 def test_weights_of_unknown_code_and_of_unknown_versions_are_in_doubt(tmp_path: Path) -> None:
     text = SCRIPT.replace("Qwen/Qwen2.5-0.5B'", "nobody/model', trust_remote_code=True")
     old = read(tmp_path, text.replace("=2)", "=2, no_cuda=False)"))

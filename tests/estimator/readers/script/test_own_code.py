@@ -48,7 +48,7 @@ WITHOUT = "with torch.no_grad():\n        before = model(batch['x']).logits\n   
         (WITHOUT, None, set()),
         ("loss = 0\n    for part in batch['parts']:\n        loss = loss + model(**part).loss", None, STEP),
         ("for part in batch['parts']:\n        loss = model(**part).loss\n        loss.backward()", None, set()),
-        ("loss = model(torch.cat((batch['chosen'], batch['rejected']), dim=0)).loss", 2, set()),
+        ("loss = model(torch.cat((batch['chosen'], batch['rejected']), dim=0)).loss", None, STEP),
         ("loss = model(torch.cat((batch['chosen'], batch['rejected']), dim=1)).loss", None, set()),
         ("loss = torch.cat((batch['chosen_reward'], batch['rejected_reward'])) + model(**batch).loss", None, set()),
     ],
@@ -59,37 +59,6 @@ def test_the_sequences_of_an_own_loop_are_counted(
     reading = read(tmp_path, LOOP.format(step=step))
     assert reading.value("training.sequences_per_example") == sequences
     assert unsure(reading) == components
-
-
-COLLATOR = """
-class {name}:
-    def __call__(self, examples):
-        ids = []
-        for example in examples:
-            {parts}
-            for part in parts:
-                {add}
-        return dict(input_ids=nn.utils.rnn.pad_sequence(ids, batch_first=True))
-Trainer(model=model, args=args, data_collator={name}()).train()
-"""
-ADDS = "ids.append(torch.cat((example['query'], part)))"
-
-
-@pytest.mark.parametrize("name", ["Batches", "MyDataCollator"])
-@pytest.mark.parametrize(
-    ("parts", "add", "sequences"),
-    [
-        ("parts = example['responses']", ADDS, 4),
-        ("parts = [example['query']]", "example['whole'] = torch.cat((example['query'], part))", None),
-    ],
-)
-def test_answers_of_an_example_are_several_sequences(
-    tmp_path: Path, name: str, parts: str, add: str, sequences: int | None
-) -> None:
-    reading = read(tmp_path, COLLATOR.format(name=name, parts=parts, add=add))
-    assert reading.value("training.sequences_per_example") == sequences
-    assert unsure(reading) == STEP
-    assert any("usually 4" in each or "4 are counted" in each for each in reading.warnings) == (sequences == 4)
 
 
 @pytest.mark.parametrize(
@@ -103,43 +72,6 @@ def test_inputs_that_a_trainer_prepares_itself_are_in_doubt(tmp_path: Path, body
     own = f"class Own(Trainer):\n    def _prepare_inputs(self, inputs):\n        {body}\n"
     reading = read(tmp_path, f"{own}Own(model=model, args=args).train()\n")
     assert unsure(reading) == (STEP if doubted else set())
-
-
-OWN_MODEL = """
-from transformers import LlamaForCausalLM
-class Own(LlamaForCausalLM):
-    def forward(self, input_ids, other=None, labels=None):
-        {body}
-model = Own.from_pretrained('meta-llama/Llama-3.2-1B', torch_dtype=torch.bfloat16)
-Trainer(model=model, args=args).train()
-"""
-ONCE = "super().forward(input_ids, labels=labels).loss"
-
-
-@pytest.mark.parametrize(("body", "doubted"), [(ONCE, False), (f"{ONCE} + super().forward(other).loss", True)])
-def test_a_forward_pass_of_its_own_that_runs_the_layers_again_is_in_doubt(
-    tmp_path: Path, body: str, doubted: bool
-) -> None:
-    reading = read(tmp_path, OWN_MODEL.format(body=f"return {body}"))
-    assert any("may run the model several times" in each for each in reading.warnings) == doubted
-
-
-PAIR = """
-class Pair(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.encoder = AutoModel.from_pretrained('Qwen/Qwen2.5-0.5B', torch_dtype=torch.bfloat16)
-    def forward(self, query, passage):
-        return self.encoder(query)[0]{more}
-Trainer(model=Pair(), args=args).train()
-"""
-
-
-@pytest.mark.parametrize(("more", "sequences"), [("", None), (" @ self.encoder(passage)[0]", 2)])
-def test_an_own_module_that_runs_an_encoder_twice_has_two_sequences(
-    tmp_path: Path, more: str, sequences: int | None
-) -> None:
-    assert read(tmp_path, PAIR.format(more=more)).value("training.sequences_per_example") == sequences
 
 
 HOOKED = """
@@ -183,28 +115,6 @@ def test_saved_adapters_in_a_subfolder_are_read_and_stay_after_they_are_merged_a
     assert {"gradients", "optimizer"} <= unsure(unread)
 
 
-REFERENCE = """
-class Own(Trainer):
-    def __init__(self, model, reference, args):
-        super().__init__(model=model, args=args)
-        self.reference, *_ = deepspeed.initialize(model=reference, config=self.accelerator.state.config{more})
-import deepspeed
-reference = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-1.5B', torch_dtype=torch.bfloat16)
-Own(model, reference, args).train()
-"""
-
-
-@pytest.mark.parametrize(("more", "sharded"), [("", True), (", model_parameters=reference.parameters()", None)])
-def test_a_reference_is_sharded_as_the_trainers_own_deepspeed_shards(
-    tmp_path: Path, more: str, sharded: bool | None
-) -> None:
-    reading = read(tmp_path, REFERENCE.format(more=more))
-    others = reading.value("other_models") or []
-    assert [each.get("sharded") for each in others] == [sharded] * len(others)
-    assert bool(others) or sharded is None
-    assert "weights" in unsure(reading)
-
-
 CUTS = ("--max_source_length", "100", "--max_target_length", "28")
 
 
@@ -219,24 +129,6 @@ def test_a_classifier_reads_source_and_target_as_one(tmp_path: Path, name: str, 
     reading = read_launch(["python", "train.py", *CUTS], environ={}, cwd=tmp_path)
     assert reading.value("training.sequence_length") == length
     assert any("assumed to form one sequence" in each for each in reading.warnings) == (length == 128)
-
-
-GROUPS = """
-class TrainCollator:
-    def __call__(self, examples):
-        texts = sum([each['passages'] for each in examples], [])
-        return tokenizer(texts)
-Trainer(model=model, args=args, data_collator=TrainCollator()).train()
-"""
-
-
-@pytest.mark.parametrize(("query", "sequences"), [("512", 3), ("64", 2)])
-def test_a_short_query_is_not_counted_at_a_passages_length(tmp_path: Path, query: str, sequences: int) -> None:
-    (tmp_path / "train.py").write_text(HEAD.replace("max_length = 512", "from elsewhere import options") + GROUPS)
-    given = ("--train_group_size", "2", "--query_max_len", query, "--passage_max_len", "512")
-    reading = read_launch(["python", "train.py", *given], environ={}, cwd=tmp_path)
-    assert reading.value("training.sequence_length") == 512
-    assert reading.value("training.sequences_per_example") == sequences
 
 
 @pytest.mark.parametrize(("mark", "pinned"), [("README.md", True), ("notes.txt", False)])

@@ -46,11 +46,6 @@ def unsure(reading: JobReading) -> set[tuple[str, str]]:
         ("model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Qwen2DecoderLayer}))", "blocks"),
         ("fully_shard(model)", "model"),
         (f"kw = {{}}\n{BLOCKS}", "blocks"),
-        (
-            "for m in model.modules():\n    if isinstance(m, Qwen2DecoderLayer):\n        fully_shard(m)\n"
-            "fully_shard(model)",
-            "blocks",
-        ),
         ("acc = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())", "model"),
         (
             "acc = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(auto_wrap_policy='transformer_based_wrap'))",

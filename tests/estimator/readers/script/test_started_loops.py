@@ -125,15 +125,6 @@ pl.Trainer(devices=4, strategy="ddp").fit(Module(), DataLoader(elsewhere.data, b
     assert (reading.value("parallel.strategy"), reading.value("parallel.data_replicate")) == ("ddp", 4)
 
 
-@pytest.mark.parametrize(("more", "in_doubt"), [("", False), (", context_fn=elsewhere.policy", True)])
-def test_checkpointing_of_a_model_of_the_scripts_own_counts(tmp_path: Path, more: str, in_doubt: bool) -> None:
-    wrap = "from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as c\n"
-    wrap += f"model = elsewhere.Model()\nc.apply_activation_checkpointing(model{more})\n"
-    reading = read(tmp_path, HEAD + wrap + LOOP.format(size=2))
-    assert reading.value("training.activation_checkpointing") == "full"
-    assert any("keeps tensors by its policy" in each for each in reading.warnings) == in_doubt
-
-
 REWARDS = """
 from functools import partial
 from trl import GRPOConfig, GRPOTrainer

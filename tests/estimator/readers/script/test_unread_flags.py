@@ -14,7 +14,6 @@ LOOP = "import torch\ntorch.optim.AdamW(model.parameters()).step()\n"
 PARSER = (
     "import argparse\nP = argparse.ArgumentParser()\nP.add_argument('--lr', type=float)\nA, _ = P.parse_known_args()\n"
 )
-CLASSES = "args, = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
 README = (
     *("--model_name_or_path", "org/large", "--per_device_train_batch_size", "2", "--max_length", "900"),
     *("--use_peft", "--lora_r", "16", "--gradient_checkpointing", "--bf16"),
@@ -46,18 +45,6 @@ def test_a_line_of_another_script_counts_for_nothing(tmp_path: Path, text: str) 
     assert reading.value("training.activation_checkpointing") != "full"
 
 
-def test_flags_that_a_parser_reads_count(tmp_path: Path) -> None:
-    reading = read(tmp_path, MODEL + CLASSES + TRAIN)
-    assert named(reading) == [
-        "train.py does not read --model_name_or_path, --max_length, --use_peft and 1 more; "
-        "these options are not counted."
-    ]
-    assert reading.value("training.micro_batch") == 2
-    assert reading.value("training.activation_checkpointing") == "full"
-    short = read(tmp_path, MODEL + CLASSES + TRAIN, "--per_device_train_batch", "3", "--local_rank", "0", "--no_bf16")
-    assert not named(short)
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -74,9 +61,3 @@ def test_nothing_is_said_where_something_else_may_read_the_line(tmp_path: Path, 
     reading = read(tmp_path, f"{line}\n{MODEL}{ARGUMENTS}{TRAIN}")
     assert not named(reading)
     assert reading.value("training.sequence_length") == 900
-
-
-def test_a_module_beside_the_script_that_parses_is_followed(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(PARSER)
-    reading = read(tmp_path, f"from own import A\n{MODEL}{ARGUMENTS}{TRAIN}", "--lr", "1", "--max_length", "900")
-    assert named(reading) == ["train.py does not read --max_length; these options are not counted."]

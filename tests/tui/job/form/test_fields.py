@@ -47,7 +47,6 @@ def test_every_key_of_the_job_file_has_a_field_with_known_exceptions():
         "training.keep_outputs",
         "lora.autocast",
         "lora.kbit_preparation",
-        "alternatives",
         "other_models",
         "parallel.tensor_plan",
         "parallel.device_map",

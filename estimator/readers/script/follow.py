@@ -1,0 +1,1039 @@
+"""Follows a script from its top: statements that run for certain, and functions that they call. Nothing is executed.
+
+What stands under a condition that no literal or option decides, or in a function that nothing calls from the top, is
+not followed: the library is told, and names that it assigns are unknown from there on.
+"""
+
+import ast
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from ..source.evidence import Setting
+from .values import (
+    MAX_LENGTH,
+    PLAIN,
+    UNKNOWN,
+    Attribute,
+    Bound,
+    Call,
+    Class,
+    Function,
+    Held,
+    Instance,
+    Name,
+    Property,
+    Scope,
+    Super,
+    Thing,
+    as_number,
+    binary,
+    compare,
+    short_text,
+    truth,
+)
+
+_MAX_STEPS = 100_000
+"""Statements and expressions that are followed."""
+_MAX_DEPTH = 12
+"""Functions that call functions."""
+_MAX_NESTING = 40
+"""Expressions inside expressions."""
+_MAX_REPEATED = 64
+"""Items of a known list whose loop is followed once for each."""
+_EXITS = ("sys.exit", "exit", "quit", "os._exit")
+_TEXT_METHODS = {
+    *("lower", "upper", "strip", "startswith", "endswith", "split", "replace", "removeprefix", "removesuffix"),
+    *("partition", "rpartition", "isdigit", "rstrip", "lstrip", "rsplit"),
+}
+
+
+class BudgetSpentError(Exception):
+    """The script takes more steps than are followed."""
+
+
+class Library(Protocol):
+    """What libraries do, as far as memory depends on it."""
+
+    def call(self, call: Call) -> Any:
+        """Return the result of a function that is not the script's, and note what it does."""
+
+    def decorate(self, function: Function, call: Call) -> Any:
+        """Note a decorator; return what it makes of the function, None: the function itself."""
+
+    def imported(self, path: str, where: str) -> None:
+        """Note what the script imports."""
+
+    def version(self, library: str) -> Any:
+        """Return a library's version; UNKNOWN: not known."""
+
+    def item(self, name: Name, key: Any) -> Any:
+        """Return what stands at a key of a library's name."""
+
+    def makes_anything(self) -> bool:
+        """Return whether something was made that trains."""
+
+    def make_instance(self, kind: Class, call: Call) -> Any:
+        """Return what a class of the script makes that derives from a library's; UNKNOWN: an object like any other."""
+
+    def instance_method(self, instance: Instance, call: Call) -> Any:
+        """Return the result of a method that an object of the script has from a library."""
+
+    def assigned(self, target: Name, value: Any, call: Call) -> None:
+        """Note what is assigned to a part of a library."""
+
+    def not_followed(self, nodes: Sequence[ast.AST], why: str, where: str) -> None:
+        """Note a part of the script that may run and is not followed."""
+
+    def perhaps_replaced(self, value: Thing, by: ast.expr) -> None:
+        """Note something that an assignment which is not followed may replace."""
+
+    def repeated(self, test: ast.expr, body: Sequence[ast.stmt], scope: Scope) -> None:
+        """Note a condition that no literal or option decides."""
+
+
+class _End:
+    """Why the statements after it do not run: a return with its value, an exit, or the next turn of a loop."""
+
+    def __init__(self, kind: str, value: Any = None) -> None:
+        self.kind, self.value = kind, value
+
+
+class Reader:
+    """Follows one script.
+
+    Args:
+        name: its file's name, for people.
+        libraries: what libraries do.
+        environ: its environment.
+        argv: the words of its command line, its own path first.
+        is_own: tells whether a module lies beside the script.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        libraries: Library,
+        *,
+        environ: Mapping[str, Any],
+        argv: Sequence[str],
+        is_own: Callable[[str, int], bool],
+    ) -> None:
+        self.name, self.libraries, self.environ = name, libraries, dict(environ)
+        self._argv, self._is_own = list(argv), is_own
+        self.own_modules: set[str] = set()
+        """Roots of the modules beside the script that it imports."""
+        self.loops: tuple[ast.AST, ...] = ()
+        """Loops around what is followed, outermost first."""
+        self.without_gradients = False
+        self.statement: ast.AST | None = None
+        """The call that is a statement of its own, whose result nothing takes."""
+        self.module = Scope()
+        self._followed: set[int] = set()
+        self._active: list[int] = []
+        self._methods: list[tuple[Class, Any] | None] = []
+        """The classes and objects of the methods that are followed."""
+        self._may_return = [False]
+        self._rest: Sequence[ast.stmt] = ()
+        """The statements after the one that is followed, in its block."""
+        self.open_lists: list[Any] = []
+        """Lists and tables of which only some items are known, as a loop over unknown data fills them."""
+        self._steps = _MAX_STEPS
+        self._nesting = 0
+
+    def read(self, tree: ast.Module) -> None:
+        """Follow a script from its top to its end.
+
+        Raises:
+            BudgetSpentError: it takes too many steps.
+        """
+        self.module.names.update(__name__="__main__", __file__=self.name)
+        self.block(tree.body, self.module)
+        main = self.module.names.get("main")
+        if isinstance(main, Function) and id(main.node) not in self._followed and not self.libraries.makes_anything():
+            self.call(main, Call(self, main.node, "main"))  # as the entry point of a package
+        for node, path in _functions(tree.body, ""):
+            if id(node) not in self._followed:
+                why = f"{path}() is not called from the top of the script"
+                self.libraries.not_followed(node.body, why, self.location(node))
+
+    def location(self, node: ast.AST) -> str:
+        """Return the script and line of a node: ``train.py line 12``."""
+        return f"{self.name} line {getattr(node, 'lineno', '?')}"
+
+    def library(self, call: Call) -> Any:
+        """Return the result of a library's function."""
+        return self.libraries.call(call)
+
+    def instance_method(self, instance: Instance, call: Call) -> Any:
+        """Return the result of a method that an object has from a library."""
+        return self.libraries.instance_method(instance, call)
+
+    def option(self, node: ast.AST, scope: Scope | None) -> Setting | None:
+        """Return the option of the command line whose value an expression is; None: it is something else."""
+        if scope is None:
+            return None
+        if isinstance(node, ast.Name):
+            owner = scope.find(node.id)
+            return owner.origins.get(node.id) if owner is not None else None
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            key = node.attr if isinstance(node, ast.Attribute) else getattr(node.slice, "value", None)
+            owner = scope.find(node.value.id) if isinstance(node.value, ast.Name) else None
+            value = owner.names[node.value.id] if owner is not None and isinstance(node.value, ast.Name) else None
+            find = getattr(value, "option", None)
+            found = find(key) if find is not None and isinstance(key, str) else None
+            return found if isinstance(found, Setting) else None
+        if (
+            isinstance(node, ast.Call)
+            and len(node.args) == 1
+            and getattr(node.func, "id", "") in ("int", "float", "str")
+        ):
+            return self.option(node.args[0], scope)
+        return None
+
+    # Statements
+
+    def block(self, body: Sequence[ast.stmt], scope: Scope) -> _End | None:
+        """Follow statements; return why those after them do not run."""
+        for at, statement in enumerate(body):
+            self._step()
+            self._rest = body[at + 1 :]
+            handler = _STATEMENTS.get(type(statement))
+            end = handler(self, statement, scope) if handler is not None else None
+            if end is not None:
+                return end
+        return None
+
+    def _step(self) -> None:
+        self._steps -= 1
+        if self._steps < 0:
+            raise BudgetSpentError
+
+    def _expression(self, node: ast.Expr, scope: Scope) -> _End | None:
+        self.statement = node.value
+        self.evaluate(node.value, scope)
+        return _End("exit") if _exits(node) else None
+
+    def _assign(self, node: ast.Assign, scope: Scope) -> None:
+        value = self.evaluate(node.value, scope)
+        for target in node.targets:
+            self.assign(target, value, scope, node.value)
+
+    def _annotated(self, node: ast.AnnAssign, scope: Scope) -> None:
+        if node.value is not None:
+            self.assign(node.target, self.evaluate(node.value, scope), scope, node.value)
+
+    def _augmented(self, node: ast.AugAssign, scope: Scope) -> None:
+        left = self.evaluate(node.target, scope)
+        value = binary(type(node.op), left, self.evaluate(node.value, scope)) if not self.loops else UNKNOWN
+        self.assign(node.target, value, scope)
+
+    def assign(self, target: ast.expr, value: Any, scope: Scope, source: ast.expr | None = None) -> None:
+        """Assign a value to a name, an attribute, an item, or several of them."""
+        if isinstance(target, ast.Name):
+            self._assign_name(target.id, value, scope, source)
+        elif isinstance(target, ast.Attribute):
+            owner = self.evaluate(target.value, scope)
+            call = Call(self, target, target.attr, owner, [value], nodes={0: source or target}, scope=scope)
+            if isinstance(owner, Thing):
+                owner.set_attribute(target.attr, value, call)
+            elif isinstance(owner, Name):
+                self.libraries.assigned(Name(f"{owner.path}.{target.attr}"), value, call)
+            elif owner is UNKNOWN:
+                self.libraries.not_followed([target], "it is set on something that is not known", call.where)
+        elif isinstance(target, ast.Subscript):
+            self._assign_item(target, value, scope)
+        elif isinstance(target, ast.Tuple | ast.List):
+            items = self.iterate(value)
+            known = items is not None and len(items) == len(target.elts)
+            for at, each in enumerate(target.elts):
+                inner = each.value if isinstance(each, ast.Starred) else each
+                self.assign(inner, items[at] if known and items is not None and inner is each else UNKNOWN, scope)
+
+    def _assign_name(self, name: str, value: Any, scope: Scope, source: ast.expr | None) -> None:
+        before = scope.names.get(name)
+        if before is not value and isinstance(before, Held) and isinstance(value, Held):
+            before.deleted(name)
+        scope.assign(name, value)
+        if isinstance(value, Held):
+            value.names.add(name)
+        option = self.option(source, scope) if source is not None else None
+        if option is not None and isinstance(value, PLAIN):
+            scope.origins[name] = option.with_value(value)
+
+    def _assign_item(self, target: ast.Subscript, value: Any, scope: Scope) -> None:
+        owner, key = self.evaluate(target.value, scope), self.evaluate(target.slice, scope)
+        if self.loops and isinstance(owner, dict | list):
+            self.open_lists.append(owner)
+        if isinstance(owner, dict) and isinstance(key, PLAIN):
+            owner[key] = value
+        elif isinstance(owner, Name) and isinstance(key, str):
+            self.library(Call(self, target, f"{owner.path}.__setitem__", None, [key, value], scope=scope))
+        elif isinstance(owner, Thing) and isinstance(key, str):
+            owner.set_attribute(key, value, Call(self, target, key, owner, [value], scope=scope))
+        elif isinstance(owner, list) and isinstance(key, int) and -len(owner) <= key < len(owner):
+            owner[key] = value
+
+    def _if(self, node: ast.If, scope: Scope) -> _End | None:
+        rest = self._rest
+        known = truth(self.evaluate(node.test, scope))
+        if known is None and _fails(node.body) != _fails(node.orelse):  # an error is not what is asked about
+            known = _fails(node.orelse)
+        if known is not None:
+            return self.block(node.body if known else node.orelse, scope)
+        turns = isinstance(node.body[-1], ast.Continue)
+        self.libraries.repeated(node.test, rest if turns else node.body, scope)
+        self._skip([*node.body, *node.orelse], f"if {short_text(node.test)}", scope, node)
+        return None
+
+    def _skip(self, body: Sequence[ast.AST], why: str, scope: Scope, at: ast.AST) -> None:
+        """Leave statements out that may run: what they assign is unknown."""
+        why = f"whether it runs is only known then ({why})"
+        self.libraries.not_followed(body, why, self.location(at))
+        for each in (node for statement in body for node in ast.walk(statement)):
+            if isinstance(each, ast.Return):
+                self._may_return[-1] = True
+            elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                scope.assign(each.name, UNKNOWN)
+            elif isinstance(each, ast.Import | ast.ImportFrom):
+                self._import(each, scope)
+            elif isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+                owner = scope.find(each.targets[0].id)
+                if owner is not None and isinstance(held := owner.names[each.targets[0].id], Thing):
+                    self.libraries.perhaps_replaced(held, each.value)
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+                known = scope.find(each.id)
+                if not isinstance(known.names[each.id] if known is not None else None, Thing):
+                    scope.assign(each.id, UNKNOWN)
+            elif isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
+                owner = self.evaluate(each.value, scope) if isinstance(each.value, ast.Name | ast.Attribute) else None
+                if isinstance(owner, Thing):
+                    owner.set_attribute(each.attr, UNKNOWN, Call(self, each, each.attr, owner, [UNKNOWN], scope=scope))
+
+    def _for(self, node: ast.For | ast.AsyncFor, scope: Scope) -> _End | None:
+        items = self.iterate(self.evaluate(node.iter, scope))
+        known = items is not None and len(items) <= _MAX_REPEATED
+        before = self.loops
+        self.loops = before if known else (*before, node)
+        try:
+            for item in items if known and items is not None else [UNKNOWN]:
+                self.assign(node.target, item, scope)
+                end = self.block(node.body, scope)
+                if end is not None and end.kind == "return":
+                    return end
+                if end is not None and end.kind == "break":
+                    break
+        finally:
+            self.loops = before
+        return self.block(node.orelse, scope)
+
+    def _while(self, node: ast.While, scope: Scope) -> _End | None:
+        if truth(self.evaluate(node.test, scope)) is False:
+            return self.block(node.orelse, scope)
+        self.loops = (*self.loops, node)
+        end = self.block(node.body, scope)
+        self.loops = self.loops[:-1]
+        return end if end is not None and end.kind == "return" else None
+
+    def _with(self, node: ast.With | ast.AsyncWith, scope: Scope) -> _End | None:
+        before = self.without_gradients
+        for item in node.items:
+            value = self.evaluate(item.context_expr, scope)
+            text = short_text(item.context_expr)
+            self.without_gradients |= "no_grad" in text or "inference_mode" in text
+            if item.optional_vars is not None:
+                self.assign(item.optional_vars, value, scope)
+        end = self.block(node.body, scope)
+        self.without_gradients = before
+        return end
+
+    def _try(self, node: ast.Try, scope: Scope) -> _End | None:
+        end = self.block(node.body, scope)
+        if end is None:
+            end = self.block(node.orelse, scope)
+        elif end.kind == "exit" and node.handlers:
+            end = self.block(node.handlers[0].body, scope)
+        if end is None and node.handlers:  # what the handlers would make of the same names
+            handled = [each for handler in node.handlers for each in handler.body if not _fails([each])]
+            stored = {
+                each.id
+                for part in handled
+                for each in ast.walk(part)
+                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+            }
+            for name in stored & {*scope.names}:
+                if not isinstance(scope.names[name], Thing):
+                    scope.assign(name, UNKNOWN)
+            self.libraries.not_followed(handled, "it runs after an error only", self.location(node))
+        return self.block(node.finalbody, scope) or end
+
+    def _match(self, node: ast.Match, scope: Scope) -> _End | None:
+        subject = self.evaluate(node.subject, scope)
+        for case in node.cases:
+            pattern = case.pattern
+            if isinstance(pattern, ast.MatchValue) and case.guard is None:
+                known = compare(ast.Eq, subject, self.evaluate(pattern.value, scope))
+            else:
+                known = True if isinstance(pattern, ast.MatchAs) and pattern.pattern is None else UNKNOWN
+            if known is True:
+                return self.block(case.body, scope)
+            if known is UNKNOWN:
+                break
+        else:
+            return None
+        self._skip(
+            [each for case in node.cases for each in case.body], f"match {short_text(node.subject)}", scope, node
+        )
+        return None
+
+    def _return(self, node: ast.Return, scope: Scope) -> _End:
+        return _End("return", self.evaluate(node.value, scope) if node.value is not None else None)
+
+    def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
+        names = tuple(_dotted(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list)
+        function = Function(node, scope, self._defaults(node.args, scope), node.name)
+        function.decorators = tuple(name.rpartition(".")[2] for name in names)
+        scope.assign(node.name, function)
+        for each, name in zip(reversed(node.decorator_list), reversed(names), strict=True):
+            call = Call(self, each, f"@{name.rpartition('.')[2]}", None, scope=scope)
+            if isinstance(each, ast.Call):
+                self._take_arguments(call, each, scope)
+            made = self.libraries.decorate(function, call)
+            if made is not None:
+                scope.assign(node.name, made)
+
+    def _class(self, node: ast.ClassDef, scope: Scope) -> None:
+        bases = tuple(self.evaluate(base, scope) for base in node.bases)
+        inner = Scope(scope)
+        self.block(node.body, inner)
+        fields = {name: each for base in bases if isinstance(base, Class) for name, each in base.fields.items()}
+        for each in node.body:
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                fields[each.target.id] = each
+        made = Class(node.name, node, bases, inner.names, fields)
+        for member in inner.names.values():
+            if isinstance(member, Function):
+                member.owner = made
+        scope.assign(node.name, made)
+
+    def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+        for each in node.names:
+            if isinstance(node, ast.Import):
+                module, level, path = each.name, 0, each.name
+                name, value = (each.asname, each.name) if each.asname else (each.name.partition(".")[0],) * 2
+            else:
+                module, level = node.module or "", node.level
+                path = f"{module}.{each.name}".strip(".")
+                name, value = each.asname or each.name, path
+            root = path.partition(".")[0]
+            if level or self._is_own(module or root, level):
+                self.own_modules.add(root)
+            self.libraries.imported(path, self.location(node))
+            if name != "*":
+                scope.assign(name, Name(value))
+
+    def _declare(self, node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
+        scope.elsewhere.update(node.names)
+
+    def _delete(self, node: ast.Delete, scope: Scope) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Name) and isinstance(value := scope.names.pop(target.id, None), Held):
+                value.deleted(target.id)
+
+    def _assert(self, node: ast.Assert, scope: Scope) -> None:
+        self.evaluate(node.test, scope)
+
+    # Expressions
+
+    def evaluate(self, node: ast.expr | None, scope: Scope) -> Any:
+        """Return an expression's value."""
+        handler = _EXPRESSIONS.get(type(node))
+        if handler is None or node is None or self._nesting > _MAX_NESTING:
+            return UNKNOWN
+        self._step()
+        self._nesting += 1
+        try:
+            return handler(self, node, scope)
+        finally:
+            self._nesting -= 1
+
+    def _name(self, node: ast.Name, scope: Scope) -> Any:
+        found = scope.find(node.id)
+        return found.names[node.id] if found is not None else Name(node.id)
+
+    def _attribute(self, node: ast.Attribute, scope: Scope) -> Any:
+        return self.attribute(self.evaluate(node.value, scope), node.attr)
+
+    def attribute(self, value: Any, name: str) -> Any:
+        """Return an attribute of a value."""
+        if isinstance(value, Name):
+            if value.path == "sys" and name == "argv":
+                return list(self._argv)
+            if name == "__version__":
+                return self.libraries.version(value.path)
+            return "linux" if (value.path, name) == ("sys", "platform") else Name(f"{value.path}.{name}")
+        if not isinstance(value, Thing):
+            return Attribute(value, name)
+        found = value.attribute(name)
+        if isinstance(found, Property):
+            return self.call(found.method, Call(self, found.method.function.node, name))
+        return found
+
+    def _items(self, node: ast.List | ast.Tuple | ast.Set, scope: Scope) -> Any:
+        items: list[Any] = []
+        for element in node.elts:
+            if isinstance(element, ast.Starred):
+                more = self.iterate(self.evaluate(element.value, scope))
+                if more is None:
+                    return UNKNOWN
+                items += more
+            else:
+                items.append(self.evaluate(element, scope))
+        return tuple(items) if isinstance(node, ast.Tuple) else items
+
+    def _dict(self, node: ast.Dict, scope: Scope) -> Any:
+        table: dict[Any, Any] = {}
+        for key_node, value_node in zip(node.keys, node.values, strict=True):
+            value = self.evaluate(value_node, scope)
+            key = self.evaluate(key_node, scope) if key_node is not None else None
+            if key_node is None:
+                if not isinstance(value, dict):
+                    return UNKNOWN
+                table.update(value)
+            elif isinstance(key, PLAIN):
+                table[key] = value
+        return table
+
+    def _subscript(self, node: ast.Subscript, scope: Scope) -> Any:
+        value, key = self.evaluate(node.value, scope), self.evaluate(node.slice, scope)
+        if isinstance(value, Name) and value.path.endswith("environ"):
+            return self.environ.get(key, UNKNOWN) if isinstance(key, str) else UNKNOWN
+        if isinstance(value, Name):
+            return self.libraries.item(value, key)
+        if isinstance(value, Thing):
+            return value.item(key)
+        try:
+            if isinstance(value, dict):
+                return value.get(key, UNKNOWN) if isinstance(key, PLAIN) else UNKNOWN
+            if isinstance(value, list | tuple | str) and isinstance(key, int | slice):
+                return value[key]
+        except (IndexError, TypeError, ValueError):
+            pass
+        return UNKNOWN
+
+    def _slice(self, node: ast.Slice, scope: Scope) -> Any:
+        ends = [self.evaluate(end, scope) if end is not None else None for end in (node.lower, node.upper, node.step)]
+        return slice(*ends) if all(end is None or isinstance(end, int) for end in ends) else UNKNOWN
+
+    def _unary(self, node: ast.UnaryOp, scope: Scope) -> Any:
+        value = self.evaluate(node.operand, scope)
+        if isinstance(node.op, ast.Not):
+            known = truth(value)
+            return UNKNOWN if known is None else not known
+        value = as_number(value)
+        is_number = isinstance(value, int | float) and not isinstance(node.op, ast.Invert)
+        return UNKNOWN if not is_number else -value if isinstance(node.op, ast.USub) else value
+
+    def _either(self, node: ast.BoolOp, scope: Scope) -> Any:
+        """Evaluate ``a or b`` to the first true value, ``a and b`` to the first false one, else to the last."""
+        wanted, unknown = isinstance(node.op, ast.Or), False
+        value: Any = UNKNOWN
+        for part in node.values:
+            value = self.evaluate(part, scope)
+            known = truth(value)
+            if known is wanted:
+                return UNKNOWN if unknown and not isinstance(value, bool) else value
+            unknown = unknown or known is None
+        return UNKNOWN if unknown else value
+
+    def _binary(self, node: ast.BinOp, scope: Scope) -> Any:
+        return binary(type(node.op), self.evaluate(node.left, scope), self.evaluate(node.right, scope))
+
+    def _comparison(self, node: ast.Compare, scope: Scope) -> Any:
+        left = self.evaluate(node.left, scope)
+        result: Any = True
+        for kind, right_node in zip(node.ops, node.comparators, strict=True):
+            right = self.evaluate(right_node, scope)
+            right = dict(self.environ) if isinstance(right, Name) and right.path.endswith("environ") else right
+            part = compare(type(kind), left, right)
+            if part is False:
+                return False
+            result = UNKNOWN if part is UNKNOWN or result is UNKNOWN else True
+            left = right
+        return result
+
+    def _choice(self, node: ast.IfExp, scope: Scope) -> Any:
+        known = truth(self.evaluate(node.test, scope))
+        if known is not None:
+            return self.evaluate(node.body if known else node.orelse, scope)
+        why = f"whether it runs is only known then (if {short_text(node.test)})"
+        self.libraries.not_followed([node.body, node.orelse], why, self.location(node))
+        return UNKNOWN
+
+    def _text(self, node: ast.JoinedStr, scope: Scope) -> Any:
+        pieces = []
+        for part in node.values:
+            value = self.evaluate(part.value, scope) if isinstance(part, ast.FormattedValue) else None
+            if isinstance(part, ast.Constant):
+                pieces.append(str(part.value))
+            elif getattr(part, "format_spec", None) is None and isinstance(value, str | int | float):
+                pieces.append(str(value))
+            else:
+                return UNKNOWN
+        text = "".join(pieces)
+        return text if len(text) < MAX_LENGTH else UNKNOWN
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, scope: Scope) -> Any:
+        if len(node.generators) != 1:
+            return UNKNOWN
+        (loop,) = node.generators
+        source = self.evaluate(loop.iter, scope)
+        items = self.iterate(source)
+        found: list[Any] = []
+        for item in items if items is not None and len(items) <= _MAX_REPEATED else [UNKNOWN]:
+            inner = Scope(scope)
+            self.assign(loop.target, item, inner)
+            wanted = [truth(self.evaluate(test, inner)) for test in loop.ifs]
+            if False not in wanted:
+                value = self.evaluate(node.elt, inner)
+                found.append(value if None not in wanted else self._perhaps(value))
+        if any(each is source for each in self.open_lists):
+            self.open_lists.append(found)
+        return found if items is not None else UNKNOWN
+
+    def _table_of(self, node: ast.DictComp, scope: Scope) -> Any:
+        pair = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node)
+        pairs = self._comprehension(ast.copy_location(ast.ListComp(pair, node.generators), node), scope)
+        known = isinstance(pairs, list) and all(
+            isinstance(each, tuple) and isinstance(each[0], PLAIN) for each in pairs
+        )
+        return dict(pairs) if known else UNKNOWN
+
+    def _perhaps(self, value: Any) -> Any:
+        """Return a value that may be left out: of a model's parameters it stays known whose they are."""
+        return value.some() if hasattr(value, "some") else UNKNOWN
+
+    def _lambda(self, node: ast.Lambda, scope: Scope) -> Any:
+        return Function(node, scope, self._defaults(node.args, scope), "lambda")
+
+    def _walrus(self, node: ast.NamedExpr, scope: Scope) -> Any:
+        value = self.evaluate(node.value, scope)
+        self.assign(node.target, value, scope, node.value)
+        return value
+
+    def _inner(self, node: ast.Await | ast.Yield | ast.YieldFrom, scope: Scope) -> Any:
+        value = self.evaluate(node.value, scope) if node.value is not None else None
+        return value if isinstance(node, ast.Await) else UNKNOWN
+
+    def _defaults(self, arguments: ast.arguments, scope: Scope) -> dict[str, Any]:
+        named = [*arguments.posonlyargs, *arguments.args]
+        pairs = [
+            *zip(named[len(named) - len(arguments.defaults) :], arguments.defaults, strict=True),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+        ]
+        return {each.arg: self.evaluate(default, scope) for each, default in pairs if default is not None}
+
+    def iterate(self, value: Any) -> list[Any] | None:
+        """Return what iterating over a value yields; None: unknown."""
+        if isinstance(value, list | tuple | set | frozenset | str | dict):
+            return list(value) if len(value) <= MAX_LENGTH else None
+        return value.elements() if isinstance(value, Thing) else None
+
+    # Calls
+
+    def _call(self, node: ast.Call, scope: Scope) -> Any:
+        call = Call(self, node, _dotted(node.func), None, scope=scope)
+        if isinstance(node.func, ast.Name) and node.func.id == "super":
+            receiver = next((each[1] for each in reversed(self._methods) if each is not None), None)
+            owner = next((each[0] for each in reversed(self._methods) if each is not None), None)
+            return Super(owner, receiver) if owner is not None else UNKNOWN
+        function = self.evaluate(node.func, scope)
+        self._take_arguments(call, node, scope)
+        return self.call(function, call)
+
+    def _take_arguments(self, call: Call, node: ast.Call, scope: Scope) -> None:
+        for argument in node.args:
+            if isinstance(argument, ast.Starred):
+                more = self.iterate(self.evaluate(argument.value, scope))
+                call.args += more if more is not None else [UNKNOWN]
+            else:
+                call.nodes[len(call.args)] = argument
+                call.args.append(self.evaluate(argument, scope))
+        for keyword in node.keywords:
+            value = self.evaluate(keyword.value, scope)
+            table = value if isinstance(value, dict) else getattr(value, "as_table", lambda: None)()
+            if keyword.arg is not None:
+                call.kwargs[keyword.arg] = value
+                call.nodes[keyword.arg] = keyword.value
+            elif isinstance(table, dict):
+                call.kwargs.update({str(key): item for key, item in table.items()})
+                call.nodes.update({str(key): keyword.value for key in table})
+            else:
+                call.unknown_table = keyword.value
+
+    def call(self, function: Any, call: Call) -> Any:
+        """Return the result of calling a value."""
+        self._step()
+        if isinstance(function, Bound):
+            given = len(function.args)
+            call.args = [*function.args, *call.args]
+            call.nodes = {key + given if isinstance(key, int) else key: node for key, node in call.nodes.items()}
+            call.kwargs = {**function.kwargs, **call.kwargs}
+            return self.call(function.function, call)
+        if isinstance(function, Function):
+            return self._call_function(function, call)
+        if isinstance(function, Class):
+            return self._make(function, call)
+        if isinstance(function, Name):
+            call.path = function.path
+            builtin = _BUILTINS.get(function.path)
+            return builtin(call) if builtin is not None else self.library(call)
+        if isinstance(function, Attribute):
+            call.receiver, call.path = function.receiver, function.name
+            if isinstance(function.receiver, Thing):
+                return function.receiver.method(call)
+            if isinstance(function.receiver, (*PLAIN, list, tuple, dict)):
+                return _method(function.receiver, call)
+            return self.library(call)
+        if isinstance(function, Thing):
+            return function.called(call)
+        call.receiver = UNKNOWN
+        return self.library(call)
+
+    def _call_function(self, function: Function, call: Call) -> Any:
+        node = function.node
+        if id(node) in self._active or len(self._active) >= _MAX_DEPTH:
+            return UNKNOWN
+        self._followed.add(id(node))
+        scope = Scope(function.scope)
+        self._bind(function, call, scope)
+        self._active.append(id(node))
+        self._may_return.append(False)
+        first = call.args[0] if call.args else None
+        self._methods.append((function.owner, first) if function.owner is not None else None)
+        before, self.loops = self.loops, self.loops
+        try:
+            if isinstance(node, ast.Lambda):
+                return self.evaluate(node.body, scope)
+            end = self.block(node.body, scope)
+            value = end.value if end is not None and end.kind == "return" else None
+            return UNKNOWN if self._may_return[-1] and not isinstance(value, Thing | tuple) else value
+        finally:
+            self.loops = before
+            self._active.pop()
+            self._may_return.pop()
+            self._methods.pop()
+
+    def _bind(self, function: Function, call: Call, scope: Scope) -> None:
+        """Give a function's parameters their values: the call's, options', defaults, or unknown."""
+        arguments = function.node.args
+        named = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+        for at, name in enumerate([*named, *(each.arg for each in arguments.kwonlyargs)]):
+            key: str | int = name if name in call.kwargs else at
+            if name in call.kwargs or (at < len(named) and at < len(call.args)):
+                scope.names[name] = call.kwargs[name] if name in call.kwargs else call.args[at]
+                option = self.option(call.nodes[key], call.scope) if key in call.nodes else None
+            elif function.options is not None and name in function.options:
+                option = function.options[name]
+                scope.names[name] = option.value
+            else:
+                scope.names[name], option = function.defaults.get(name, UNKNOWN), None
+            if option is not None and isinstance(scope.names[name], PLAIN):
+                scope.origins[name] = option.with_value(scope.names[name])
+        if arguments.vararg is not None:
+            scope.names[arguments.vararg.arg] = tuple(call.args[len(named) :])
+        if arguments.kwarg is not None:
+            known = {*named, *(each.arg for each in arguments.kwonlyargs)}
+            more = {name: value for name, value in call.kwargs.items() if name not in known}
+            scope.names[arguments.kwarg.arg] = more if call.unknown_table is None else UNKNOWN
+
+    def _make(self, kind: Class, call: Call) -> Any:
+        found = self.libraries.make_instance(kind, call)
+        if found is not UNKNOWN:
+            return found
+        made = Instance(kind)
+        start = kind.find("__init__")
+        for at, name in enumerate(kind.fields):
+            value = call.value(at, name, default=kind.find(name))
+            made.values[name] = value
+        if isinstance(start, Function):
+            self.call(Bound(start, (made,)), call)
+        finish = kind.find("__post_init__")
+        if isinstance(finish, Function):
+            self.call(Bound(finish, (made,)), Call(self, call.node, "__post_init__"))
+        return made
+
+
+def _exits(node: ast.stmt) -> bool:
+    """Return True for a statement that ends the program."""
+    called = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(called, ast.Call) and _dotted(called.func) in _EXITS
+
+
+def _fails(body: Sequence[ast.stmt]) -> bool:
+    """Return True for statements that end in an error."""
+    last = body[-1] if body else None
+    if isinstance(last, ast.If):
+        return _fails(last.body) and (not last.orelse or _fails(last.orelse))
+    return last is not None and (isinstance(last, ast.Raise) or _exits(last))
+
+
+def _dotted(node: ast.expr) -> str:
+    """Return a dotted name as it is written."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    parts.append(node.id if isinstance(node, ast.Name) else "")
+    return ".".join(reversed(parts))
+
+
+def _functions(body: Sequence[ast.stmt], path: str) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]]:
+    """Yield the functions of a module, and the methods of its classes."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node, f"{path}{node.name}"
+        elif isinstance(node, ast.ClassDef):
+            yield from _functions(node.body, f"{node.name}.")
+        elif isinstance(node, ast.If | ast.Try):
+            yield from _functions([*node.body, *node.orelse], path)
+
+
+_STATEMENTS: Mapping[type[ast.stmt], Callable[[Reader, Any, Scope], _End | None]] = {
+    ast.Expr: Reader._expression,
+    ast.Assign: Reader._assign,
+    ast.AnnAssign: Reader._annotated,
+    ast.AugAssign: Reader._augmented,
+    ast.If: Reader._if,
+    ast.For: Reader._for,
+    ast.AsyncFor: Reader._for,
+    ast.While: Reader._while,
+    ast.With: Reader._with,
+    ast.AsyncWith: Reader._with,
+    ast.Try: Reader._try,
+    ast.Match: Reader._match,
+    ast.Return: Reader._return,
+    ast.Raise: lambda *_: _End("exit"),
+    ast.Break: lambda *_: _End("break"),
+    ast.Continue: lambda *_: _End("continue"),
+    ast.FunctionDef: Reader._define,
+    ast.AsyncFunctionDef: Reader._define,
+    ast.ClassDef: Reader._class,
+    ast.Import: Reader._import,
+    ast.ImportFrom: Reader._import,
+    ast.Global: Reader._declare,
+    ast.Nonlocal: Reader._declare,
+    ast.Delete: Reader._delete,
+    ast.Assert: Reader._assert,
+}
+_EXPRESSIONS: Mapping[type[Any], Callable[[Reader, Any, Scope], Any]] = {
+    ast.Constant: lambda _, node, __: node.value if isinstance(node.value, PLAIN) else UNKNOWN,
+    ast.Name: Reader._name,
+    ast.Attribute: Reader._attribute,
+    **dict.fromkeys((ast.List, ast.Tuple, ast.Set), Reader._items),
+    ast.Dict: Reader._dict,
+    ast.Subscript: Reader._subscript,
+    ast.Slice: Reader._slice,
+    ast.Call: Reader._call,
+    ast.UnaryOp: Reader._unary,
+    ast.BoolOp: Reader._either,
+    ast.BinOp: Reader._binary,
+    ast.Compare: Reader._comparison,
+    ast.IfExp: Reader._choice,
+    ast.JoinedStr: Reader._text,
+    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp), Reader._comprehension),
+    ast.DictComp: Reader._table_of,
+    ast.Lambda: Reader._lambda,
+    ast.NamedExpr: Reader._walrus,
+    **dict.fromkeys((ast.Await, ast.Yield, ast.YieldFrom), Reader._inner),
+}
+
+
+# Python's own functions and methods, as far as a script's settings and choices depend on them.
+
+
+def _convert(kind: type) -> Callable[[Call], Any]:
+    def convert(call: Call) -> Any:
+        value = call.args[0] if call.args else kind()
+        if kind is bool:
+            known = truth(value)
+            return UNKNOWN if known is None else known
+        try:
+            return kind(as_number(value) if kind is int else value) if isinstance(value, str | int | float) else UNKNOWN
+        except (ValueError, OverflowError):
+            return UNKNOWN
+
+    return convert
+
+
+def _items(call: Call) -> Any:
+    items = call.run.iterate(call.args[0]) if call.args else []
+    if call.args and any(each is call.args[0] for each in call.run.open_lists):
+        call.run.open_lists.append(items)
+    if items is None:
+        return call.args[0] if isinstance(call.args[0], Thing) else UNKNOWN
+    return tuple(items) if call.name == "tuple" else items
+
+
+def _length(call: Call) -> Any:
+    value = call.value(0)
+    is_open = any(each is value for each in call.run.open_lists)
+    return len(value) if isinstance(value, str | list | tuple | dict) and not is_open else UNKNOWN
+
+
+def _range(call: Call) -> Any:
+    numbers = [as_number(value) for value in call.args]
+    if not all(type(number) is int for number in numbers) or not 1 <= len(numbers) <= 3 or numbers[2:] == [0]:
+        return UNKNOWN
+    found = range(*numbers)
+    return list(found) if len(found) <= _MAX_REPEATED else UNKNOWN
+
+
+def _enumerate(call: Call) -> Any:
+    items = call.run.iterate(call.value(0))
+    return UNKNOWN if items is None else list(enumerate(items))
+
+
+def _zip(call: Call) -> Any:
+    lists = [call.run.iterate(value) for value in call.args]
+    return UNKNOWN if any(items is None for items in lists) else list(zip(*lists, strict=False))
+
+
+def _extreme(call: Call) -> Any:
+    items = call.run.iterate(call.args[0]) if len(call.args) == 1 else call.args
+    numbers = [as_number(item) for item in items or []]
+    if not numbers or not all(isinstance(number, int | float) for number in numbers) or call.kwargs:
+        return UNKNOWN
+    return max(numbers) if call.name == "max" else min(numbers)
+
+
+def _number(function: Callable[[Any], Any]) -> Callable[[Call], Any]:
+    def apply(call: Call) -> Any:
+        value = as_number(call.value(0))
+        return function(value) if isinstance(value, int | float) and abs(value) < 1e30 else UNKNOWN
+
+    return apply
+
+
+def _getattr(call: Call) -> Any:
+    name = call.value(1)
+    found = call.run.attribute(call.value(0), name) if isinstance(name, str) else UNKNOWN
+    is_missing = len(call.args) > 2 and isinstance(found, Attribute) and isinstance(call.value(0), Instance)
+    return call.args[2] if is_missing else UNKNOWN if isinstance(found, Attribute) else found
+
+
+def _setattr(call: Call) -> Any:
+    owner, name = call.value(0), call.value(1)
+    if isinstance(owner, Thing) and isinstance(name, str):
+        owner.set_attribute(name, call.value(2), call)
+    return None
+
+
+def _hasattr(call: Call) -> Any:
+    owner, name = call.value(0), call.value(1)
+    has = getattr(owner, "has", None)
+    if isinstance(owner, Instance) and isinstance(name, str):
+        return name in owner.values or owner.kind.find(name) is not UNKNOWN
+    if has is not None:
+        return has(name)
+    return True if isinstance(owner, Name) and owner.path.startswith("torch.") else UNKNOWN
+
+
+def _isinstance(call: Call) -> Any:
+    value, kinds = call.value(0), call.value(1)
+    kinds = kinds if isinstance(kinds, list | tuple) else [kinds]
+    types = {"str": str, "int": int, "float": float, "bool": bool, "dict": dict, "list": list, "tuple": tuple}
+    if isinstance(value, (*PLAIN, list, tuple, dict)) and all(getattr(kind, "path", "") in types for kind in kinds):
+        return any(isinstance(value, types[kind.path]) for kind in kinds)
+    return UNKNOWN
+
+
+def _dict_of(call: Call) -> Any:
+    first = call.value(0, default={})
+    table = first if isinstance(first, dict) else getattr(first, "as_table", lambda: None)()
+    return {**table, **call.kwargs} if isinstance(table, dict) and call.unknown_table is None else UNKNOWN
+
+
+def _variables(call: Call) -> Any:
+    value = call.value(0)
+    return value.values if isinstance(value, Instance) else value if isinstance(value, Thing) else UNKNOWN
+
+
+def _environ(call: Call) -> Any:
+    name = call.value(0, "key")
+    return call.run.environ.get(name, call.value(1, "default")) if isinstance(name, str) else UNKNOWN
+
+
+def _path(call: Call) -> Any:
+    parts = [part for part in call.args if isinstance(part, str)]
+    return "/".join(parts) if parts and len(parts) == len(call.args) else UNKNOWN
+
+
+def _partial(call: Call) -> Any:
+    return Bound(call.args[0], tuple(call.args[1:]), call.kwargs) if call.args else UNKNOWN
+
+
+def _any_or_all(call: Call) -> Any:
+    known = [truth(item) for item in call.run.iterate(call.value(0)) or [UNKNOWN]]
+    wanted = call.name == "any"
+    return wanted if wanted in known else UNKNOWN if None in known else not wanted
+
+
+def _method(value: Any, call: Call) -> Any:
+    """Return the result of a method of a text, list or table; lists and tables change in place."""
+    args = call.args
+    try:
+        if isinstance(value, str) and call.name in _TEXT_METHODS:
+            found = getattr(value, call.name)(*args) if all(isinstance(each, PLAIN) for each in args) else UNKNOWN
+            return list(found) if isinstance(found, tuple) else found
+        if isinstance(value, str) and call.name == "join" and isinstance(args[0], list | tuple):
+            return value.join(args[0]) if all(isinstance(each, str) for each in args[0]) else UNKNOWN
+        if isinstance(value, str) and call.name == "format":
+            known = all(isinstance(each, str | int) for each in (*args, *call.kwargs.values()))
+            return value.format(*args, **call.kwargs) if known and not re.search(r"\{[^}]*[.\[:!{]", value) else UNKNOWN
+        if isinstance(value, dict):
+            if call.name in ("get", "pop"):
+                return value.get(args[0], call.value(1, default=None)) if isinstance(args[0], PLAIN) else UNKNOWN
+            if call.name == "update":
+                value.update({**(args[0] if args and isinstance(args[0], dict) else {}), **call.kwargs})
+                return None
+            if call.name in ("items", "keys", "values", "copy"):
+                found = getattr(value, call.name)()
+                return found if isinstance(found, dict) else list(found)
+        if isinstance(value, list) and call.name in ("append", "add", "extend") and len(value) < MAX_LENGTH:
+            more = [args[0]] if call.name in ("append", "add") else call.run.iterate(args[0])
+            if call.run.loops or more is None:
+                call.run.open_lists.append(value)
+            value += more if more is not None else [UNKNOWN]
+            return None
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError):
+        pass
+    return UNKNOWN
+
+
+_BUILTINS: Mapping[str, Callable[[Call], Any]] = {
+    **{kind.__name__: _convert(kind) for kind in (int, float, str, bool)},
+    **dict.fromkeys(("list", "tuple", "set", "frozenset", "iter", "reversed", "sorted"), _items),
+    "len": _length,
+    "range": _range,
+    "enumerate": _enumerate,
+    "zip": _zip,
+    **dict.fromkeys(("any", "all"), _any_or_all),
+    **dict.fromkeys(("min", "max"), _extreme),
+    "abs": _number(abs),
+    "round": _number(round),
+    "getattr": _getattr,
+    "setattr": _setattr,
+    "hasattr": _hasattr,
+    "isinstance": _isinstance,
+    "filter": lambda call: call.value(1, default=UNKNOWN),
+    "dict": _dict_of,
+    **dict.fromkeys(("vars", "asdict", "dataclasses.asdict"), _variables),
+    **dict.fromkeys(("os.environ.get", "os.getenv"), _environ),
+    **dict.fromkeys(("os.path.join", "pathlib.Path", "Path", "os.path.expanduser", "os.path.abspath"), _path),
+    **dict.fromkeys(("functools.partial", "partial"), _partial),
+    "math.ceil": _number(math.ceil),
+    "math.floor": _number(math.floor),
+}
+"""Functions of Python and its standard library by their dotted names."""

@@ -1,0 +1,680 @@
+"""Effects of calls into torch, transformers, peft, accelerate and TRL in a script, as far as memory depends on them."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...job.rules.optimizers.by_name import optimizer_class_names
+from ..source.evidence import MODEL_STATES, Component, Setting
+from ..source.versions import AssumedVersion, old_arguments, old_names, transformers_defaults
+from ..trl.defaults import argument_defaults, trl_defaults
+from ..trl.methods import method_of_class
+from .models import (
+    CONFIG_DEFAULTS,
+    LENGTH_ARGUMENTS,
+    AdapterConfig,
+    Model,
+    ModelConfig,
+    QuantizationConfig,
+    config_class,
+    copy_value,
+    from_class,
+    from_pretrained,
+    get_peft_model,
+    is_adapter_config,
+    is_model_class,
+    loads_model,
+    models_in,
+    peft_config,
+    prepare_for_kbit,
+    quantization_config,
+    reference_model,
+    sentence_model,
+    set_default_dtype,
+)
+from .notes import ALL, STEP, TRAINED, Notes
+from .options import MEMORY_ARGUMENTS, Namespace, Options, Parsed, Parser, field, run_function
+from .sharding import SHARDING_FUNCTIONS, initialize_deepspeed
+from .training import (
+    TRAINING_CONFIG,
+    Arguments,
+    accumulation,
+    is_parameters,
+    make_arguments,
+    make_average,
+    make_loader,
+    make_optimizer,
+    make_trainer,
+    take_options,
+)
+from .values import (
+    UNKNOWN,
+    Bound,
+    Call,
+    Class,
+    Function,
+    Instance,
+    Name,
+    Scope,
+    Thing,
+    plain,
+    short_text,
+)
+
+if TYPE_CHECKING:
+    from .follow import Reader
+
+DIFFUSION = "a model of diffusers"
+"""Stands among the names that are called for one of diffusers' models that can be trained."""
+_DIFFUSED = re.compile(r"UNet|Transformer\w*Model|ControlNet\w*\.|Prior\w*Model")
+_PATCHED = ("torch", "transformers", "trl", "peft", "accelerate", "deepspeed", "flash_attn")
+_TRUSTED = (
+    *(*_PATCHED, "datasets", "tokenizers", "lightning", "pytorch_lightning", "sentence_transformers", "unsloth"),
+    *("evaluate", "wandb", "tqdm", "bitsandbytes", "optimum", "huggingface_hub", "numpy", "pandas", "sklearn", "rich"),
+    *("tensorboard", "mlflow", "diffusers", "torchvision", "loguru", "absl", "hydra", "omegaconf", "pydantic"),
+    *(
+        "liger_kernel",
+        "safetensors",
+        "setfit",
+        "nn",
+        "F",
+        "dist",
+        "np",
+        "os",
+        "sys",
+        "logging",
+        "json",
+        "random",
+        "math",
+    ),
+)
+"""Libraries whose functions do what their names say."""
+_CHANGES = re.compile(
+    r"(?i)freeze|lora|peft|quant|prun|adapter|offload|convert|inject|swap|replace|patch|wrap|parallel|shard|prepare|setup"
+)
+"""Functions that change a model which they are given, by their names."""
+_PATCHES = re.compile(
+    r"(?i)(^|_)(monkey_?)?(replace|patch|inject|hijack|swap|override)_|_(patch|hijack)(_|$)"
+    r"|^(apply|convert|wrap|enable|use)_\w*(model|attn|attention|kernel|parallel)"
+)
+_HARMLESS = re.compile(
+    r"(?i).*(policy|evaluat|print|count|summar|log|save|load_state|plot|test|valid|num_|size|generate|pipeline|clip_grad|watch"
+    r"|scheduler|collator|seed|show|descri|inspect|type|len|unwrap|metric).*"
+)
+_OF_DATA = re.compile(
+    r"(?i)data|example|token|chat|template|prompt|text|batch|sample|input|label|feature|message|image|path|str"
+)
+_WITHOUT_MEMORY = re.compile(
+    r"(?i)save|load|log|print|show|init|reset|repr|eval|predict|metric|state_dict|to_dict|dump|rng|seed|token|warn|version"
+    r"|generat|progress|push|hub|report|callback|signature|verify|check|mask|sampl|rotary|limit|allow|format|is_"
+)
+"""In the names of parts in which no training step's memory lies."""
+_MAPS = ("map", "with_transform", "set_transform")
+"""Methods of data that call a function of the script for each example, which tells how texts are cut."""
+_GROUPS = {
+    *("new_group", "new_subgroups", "new_subgroups_by_enumeration", "all_to_all", "all_to_all_single"),
+    *("initialize_model_parallel", "batch_isend_irecv"),
+}
+"""Functions by which GPUs share more than the data."""
+_DIVIDES = re.compile(
+    r"(?i)^(?!get_|is_|has_).*(ring_(flash_)?att|zigzag|ulysses|(seq|sequence|context)_parallel|dist_(flash_)?att|lightseq)"
+)
+LOSSES = {"cross_entropy", "CrossEntropyLoss", "FusedCrossEntropyLoss", "nll_loss", "NLLLoss", "log_softmax"}
+_RUNNERS = ("Fire", "notebook_launcher", "spawn", "Process", "start_processes", "debug_launcher", "cli")
+_STARTS_PROCESSES = ("notebook_launcher", "spawn", "start_processes")
+_PARSERS = ("HfArgumentParser", "TrlParser", "ArgumentParser", "H4ArgumentParser")
+_TRUE_ON_A_GPU = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
+_TRAINING_DEFAULTS: Mapping[str, Any] = {
+    **dict.fromkeys(("do_train", "do_eval", "do_predict", "fp16", "bf16", "torch_compile", "use_cpu", "tf32"), False),
+    **dict.fromkeys(("gradient_checkpointing", "push_to_hub", "overwrite_output_dir", "use_liger_kernel"), False),
+    **dict.fromkeys(("resume_from_checkpoint", "deepspeed", "gradient_checkpointing_kwargs", "hub_token"), None),
+    "seed": 42,
+    "max_steps": -1,
+    "num_train_epochs": 3.0,
+    "fsdp": [],
+    "predict_with_generate": False,
+}
+_MODEL_DEFAULTS: Mapping[str, Any] = {
+    **dict.fromkeys(("use_dora", "trust_remote_code"), False),
+    "lora_r": 16,
+    "lora_target_modules": None,
+    "lora_modules_to_save": None,
+    "model_revision": "main",
+}
+"""Defaults of the classes that parsers fill: those on which scripts base a choice, or which they pass on."""
+_LIGER = re.compile(r"apply_liger_kernel_to_\w+")
+
+
+_DECISIVE: tuple[tuple[Any, str], ...] = (
+    (Model, "the model"),
+    (ModelConfig, "the config of the model"),
+    (Arguments | Parsed, "the options"),
+)
+
+
+class Libraries:
+    """Answers what libraries' functions return, and notes what they do.
+
+    Args:
+        notes: where it is noted.
+        options: the script's options.
+        find_file: returns a file that the script may read, by the name that it uses.
+    """
+
+    def __init__(self, notes: Notes, options: Options, find_file: Callable[[str], Path | None]) -> None:
+        self.notes, self._options, self.find_file = notes, options, find_file
+        self._has_unsloth = False
+        self.reader: Reader
+
+    def doubt(self, sentence: str) -> None:
+        """Note something on which all of memory may depend."""
+        self.notes.doubt(sentence)
+
+    # What the reader asks
+
+    def call(self, call: Call) -> Any:
+        """Return the result of a function that is not the script's, and note what it does."""
+        root = call.path.partition(".")[0]
+        if call.path.startswith("diffusers.") and _DIFFUSED.search(call.path):
+            self.notes.called.add(DIFFUSION)
+        self._doubt_name(call)
+        if call.receiver is None and "." in call.path:
+            self._note_old(call)
+        is_foreign = "." in call.path and root not in ("trl", "transformers", "unsloth") and method_of_class(call.name)
+        if not is_foreign:
+            self.notes.called.add(call.name)
+        handler = _BY_PATH.get(call.path) or _BY_NAME.get(call.name)
+        if handler is not None and root not in call.run.own_modules:
+            return handler(self, call)
+        found = SHARDING_FUNCTIONS.get(call.name)
+        if found is not None and root not in call.run.own_modules:
+            return found(call, self.notes)
+        return self._by_pattern(call, root)
+
+    def _by_pattern(self, call: Call, root: str) -> Any:
+        """Follow a class that its name tells."""
+        name, path = call.name, call.path
+        if root in call.run.own_modules or call.receiver is not None:
+            return self._unknown(call)
+        if TRAINING_CONFIG.fullmatch(name) or (path.startswith("trl.") and name.endswith("Config")):
+            return make_arguments(call, self.notes)
+        if name.endswith("Trainer"):
+            return make_trainer(call, self.notes, path)
+        if name in optimizer_class_names():
+            return make_optimizer(call, self.notes)
+        if is_adapter_config(path):
+            return AdapterConfig(call)
+        if re.fullmatch(r"DataCollator\w*|default_data_collator|default_collate", name):
+            return Name(path)
+        if (average := make_average(call, self.notes)) is not None:
+            return average
+        if name.endswith("Config") and name.removesuffix("Config") in CONFIG_DEFAULTS:
+            return config_class(call, self.notes)
+        if is_model_class(name):
+            return from_class(call, self.notes)
+        if _LIGER.fullmatch(name):
+            return self._liger(call)
+        first = call.value(0, "params", "model_params")
+        takes = name[:1].isupper() and is_parameters(first) and ("lr" in call.kwargs or not isinstance(first, list))
+        return (
+            make_optimizer(call, self.notes)
+            if takes and not path.startswith("deepspeed.zero.")
+            else self._unknown(call)
+        )
+
+    def _unknown(self, call: Call) -> Any:
+        """Return the result of a function that is not known; it may return the model that it is given."""
+        name, root = call.name or short_text(getattr(call.node, "func", call.node)), call.path.partition(".")[0]
+        is_own = root in call.run.own_modules
+        for each in LENGTH_ARGUMENTS if "generat" not in name.lower() else ():
+            setting = call.setting(each) if each in call.kwargs else None
+            if setting is not None and setting.value is not None:
+                self.notes.hints.setdefault(each, setting)
+        if call.receiver is not None and call.receiver is not UNKNOWN:
+            return UNKNOWN
+        if name in _MAPS:
+            for value in (*call.args, *call.kwargs.values()):
+                if isinstance(value, Function):
+                    call.run.call(value, Call(call.run, call.node, value.name))
+        if is_own and is_parameters(call.value(0)):
+            return make_optimizer(call, self.notes)
+        if call.receiver is UNKNOWN and name in _MATTER:
+            self._matters_to_unknown(call)
+        return self._doubt_unknown(call, name, is_own=is_own)
+
+    def _doubt_unknown(self, call: Call, name: str, *, is_own: bool) -> Any:
+        """Note what a function that is not known is given; return the model, which it may return."""
+        given = [*call.args, *call.kwargs.values()]
+        self._options.is_open |= any(isinstance(value, Parser) for value in given)
+        models = list(dict.fromkeys(each for value in given for each in models_in(value)))
+        taken = call.run.statement is not call.node
+        is_trusted = call.path.partition(".")[0] in _TRUSTED and not is_own
+        if (is_trusted and call.receiver is None) or _HARMLESS.fullmatch(name):
+            return UNKNOWN
+        what = next((what for value in given for kinds, what in _DECISIVE if isinstance(value, kinds)), "")
+        if models and (taken or _CHANGES.search(name) or "." in call.path or is_own):
+            what = "the model"
+        elif not (is_own or "." in call.path or call.receiver is UNKNOWN) or _OF_DATA.search(name):
+            what = ""
+        for model in models if what else ():
+            model.changed_unseen = True
+        if what:
+            where = "in another file" if is_own else "not known"
+            self.notes.doubt(f"{call.where}: {name}(...) gets {what} and is {where}; what it does is not counted.")
+        elif is_own and not taken and not _WITHOUT_MEMORY.search(name) and not _OF_DATA.search(name):
+            self.notes.doubt(f"{call.where}: {name}(...) is in another file, which vramtop does not read.")
+        return (
+            next((value for value in given if models and models[0] in models_in(value)), UNKNOWN) if taken else UNKNOWN
+        )
+
+    def _matters_to_unknown(self, call: Call) -> None:
+        """Note a method that memory depends on, of a model that is not known."""
+        if call.name in ("gradient_checkpointing_enable", "enable_gradient_checkpointing"):
+            origin = f"{call.where}: {call.name}()"
+            self.notes.hints.setdefault("activation_checkpointing", Setting(value=True, origin=origin))
+        elif call.name in ("requires_grad_", "freeze", "half", "bfloat16"):
+            self.notes.doubt(f"{call.where}: {short_text(call.node)}: of what is not known.", *_MATTER[call.name])
+
+    def _doubt_name(self, call: Call) -> None:
+        """Note functions that divide or replace something, by their names."""
+        name, where = call.name, call.where
+        if name in _GROUPS and call.path.partition(".")[0] in ("torch", "dist", "deepspeed", "megatron"):
+            sentence = (
+                f"{where}: by {name}(...) GPUs may share a model or a sequence; the figure divides only the data."
+            )
+            self.notes.doubt(sentence, *ALL, direction="less", key="parallel.context")
+        elif name.islower() and call.receiver is None and _DIVIDES.search(name):
+            sentence = f"{where}: by {name}(...) GPUs may share a sequence; set parallel.context to their number."
+            self.notes.doubt(sentence, *STEP, direction="less", key="parallel.context")
+        elif name.islower() and call.receiver is None and _PATCHES.search(name) and not _LIGER.fullmatch(name):
+            self.notes.doubt(f"{where}: {name}(...) may change what libraries do.", *STEP)
+
+    def _note_old(self, call: Call) -> None:
+        """Note what today's libraries refuse; unsloth makes TRL's trainers take what they took."""
+        library, name = call.path.partition(".")[0], call.name
+        self._has_unsloth = self._has_unsloth or library == "unsloth"
+        for row, found in old_names(call.path):
+            self.notes.old_calls.setdefault(row, f"{found} at {call.where}")
+        alias = ["TrainingArguments"] if TRAINING_CONFIG.fullmatch(name) and name != "ModelConfig" else []
+        names = [] if self._has_unsloth else [(library, name), *(("transformers", each) for each in alias)]
+        for row, argument in (each for pair in names for each in old_arguments(*pair, call.kwargs)):
+            self.notes.old_calls.setdefault(row, f"{name}({argument}=) at {call.where}")
+
+    def item(self, name: Name, key: Any) -> Any:
+        """Return the class of a config by its model type; UNKNOWN for other tables."""
+        kinds = (kind for kind, (model_type, _) in CONFIG_DEFAULTS.items() if model_type == key)
+        kind = next(kinds, None) if name.name == "CONFIG_MAPPING" else None
+        return Name(f"transformers.{kind}Config") if kind is not None else UNKNOWN
+
+    def makes_anything(self) -> bool:
+        """Return whether something was made that trains."""
+        return bool(self.notes.trainers or self.notes.optimizers or self.notes.given)
+
+    def version(self, library: str) -> Any:
+        """Return a library's version; UNKNOWN: not known."""
+        version = self.notes.versions.get(library.partition(".")[0], UNKNOWN)
+        return UNKNOWN if isinstance(version, AssumedVersion) else version
+
+    def imported(self, path: str, where: str) -> None:
+        """Note a module that patches, by its name."""
+        root = path.partition(".")[0]
+        if root not in (*_TRUSTED, "unittest") and _PATCHES.search(path.rpartition(".")[0].replace(".", "_") or path):
+            self.notes.doubt(f"{where}: {path} may change what libraries do; it is not read.", *STEP)
+
+    def decorate(self, function: Function, call: Call) -> Any:
+        """Take options of click and typer; note other decorators that give a function its settings."""
+        name = call.name.removeprefix("@")
+        if name in ("option", "argument"):
+            self._options.click_option(function, call)
+        elif name == "command" and not function.options:
+            function.options = self._options.of_function(function, call.run)
+        elif name == "main" and call.kwargs:
+            self._options.is_open = True
+            self.notes.doubt(
+                f"{call.where}: the configuration files of {name}() are not read; its settings are not known."
+            )
+        elif name == "find_executable_batch_size":
+            sentence = f"{call.where}: {name} halves the batch when it does not fit; the first batch size is counted."
+            self.notes.doubt(sentence, *STEP, direction="less", key="training.micro_batch")
+            return Bound(function, (call.value(0, "starting_batch_size", default=128),))  # accelerate's default
+        return None
+
+    def make_instance(self, kind: Class, call: Call) -> Any:
+        """Return what a class of the script makes that derives from a library's; UNKNOWN: an object like any other."""
+        for path in kind.library_bases():
+            base = path.rpartition(".")[2]
+            call.path = path
+            if kind.find("__init__") is UNKNOWN:
+                self._note_old(call)
+            if base in _PARSERS:
+                return self._parser(call)
+            if base.endswith("Trainer"):
+                start, made = kind.find("__init__"), Instance(kind)
+                if isinstance(start, Function):  # which hands on what it is given, or more
+                    call.run.call(Bound(start, (made,)), call)
+                given = made.values.pop("_given", None) or call
+                given.path = path
+                return make_trainer(given, self.notes, path, kind)
+            if TRAINING_CONFIG.fullmatch(base):
+                self.notes.called.add(base)
+                return make_arguments(call, self.notes)
+            if base in optimizer_class_names():
+                return make_optimizer(call, self.notes)
+            if base == "Optimizer":
+                sentence = f"{call.where}: the memory of the script's own optimizer {kind.name} is not known."
+                self.notes.doubt(sentence, "optimizer", key="training.optimizer")
+                return make_optimizer(call, self.notes)
+            if is_model_class(base):
+                call.own_class = kind
+                return from_class(call, self.notes)
+        return UNKNOWN
+
+    def instance_method(self, instance: Instance, call: Call) -> Any:
+        """Return the result of a method that an object of the script has from a library."""
+        self.notes.called.add(call.name)
+        if call.name == "__init__":
+            instance.values["_given"] = call
+            return None
+        models = list(models_in(instance))
+        if call.name in ("parameters", "named_parameters"):
+            return models[0].method(call) if models else UNKNOWN
+        if instance.is_module or models:
+            for model in models:
+                model.method(call)
+            return instance
+        return UNKNOWN
+
+    def assigned(self, target: Name, value: Any, call: Call) -> None:
+        """Note what is assigned to a part of a library."""
+        root, _, part = target.path.partition(".")
+        is_code = isinstance(value, Function | Class | Bound | Name) or value is UNKNOWN
+        if isinstance(value, Function) and any(map(_DIVIDES.match, _words(value.node))):
+            sentence = (
+                f"{call.where}: the script replaces attention, so GPUs may share a sequence; set parallel.context."
+            )
+            self.notes.doubt(sentence, *STEP, direction="less", key="parallel.context")
+        elif root in _PATCHED and is_code and not _WITHOUT_MEMORY.search(part):
+            what = ".".join(target.path.split(".")[-2:])
+            self.notes.doubt(f"{call.where}: the script replaces {what}; the library's own is assumed.", *STEP)
+
+    def repeated(self, test: ast.expr, body: Sequence[ast.stmt], scope: Scope) -> None:
+        """Note the accumulation in a condition around an optimizer's step."""
+        steps = accumulation(test, body, lambda node: self.reader.evaluate(node, scope))
+        shown = f"{self.reader.location(test)}: {short_text(test)}"
+        if steps:
+            self.notes.hints.setdefault("gradient_accumulation_steps", Setting(value=steps, origin=shown))
+        elif steps == 0:
+            sentence = f"{shown}: how often the optimizer steps is only known when the script runs."
+            self.notes.doubt(sentence, "gradients", direction="more", key="training.gradient_accumulation")
+
+    def perhaps_replaced(self, value: Thing, by: ast.expr) -> None:
+        """Ask which model it is, where an assignment that is not followed loads another one."""
+        loads = (parts for node in ast.walk(by) for _, parts in _matters(node))
+        if isinstance(value, Model) and ALL in loads:
+            where = self.reader.location(by)
+            self.notes.doubt(f"{where}: whether another model is loaded is not known.", key="model.id", asks=True)
+
+    def not_followed(self, nodes: Sequence[ast.AST], why: str, where: str) -> None:
+        """Note calls and assignments on which memory depends, in a part of the script that is not followed."""
+        found: dict[str, tuple[Component, ...]] = {}
+        for node in (each for part in nodes for each in ast.walk(part)):
+            found.update(_matters(node))
+        if found:
+            names, components = list(found), {each for parts in found.values() for each in parts}
+            shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+            self.notes.doubt(f"{where}: {why}: {shown} is not known.", *(each for each in ALL if each in components))
+
+    def backward(self) -> None:
+        """Note a backward pass: the forward passes before it keep their activations until then."""
+        self.notes.trains = True
+        found: dict[Model, list[tuple[str, bool]]] = {}
+        around = self.reader.loops
+        for model, where, loops in self.notes.passes:
+            if loops[: len(around)] == around:
+                found.setdefault(model, []).append((where, loops != around))
+        for model, places in found.items():
+            model.together = max(model.together, places, key=len)
+        self.notes.passes.clear()
+
+    # Calls by name
+
+    def _load(self, call: Call) -> Any:
+        return from_pretrained(call, self.notes)
+
+    def _backward(self, call: Call) -> Any:
+        self.backward()
+        return UNKNOWN
+
+    def _execute(self, call: Call) -> Any:
+        self.doubt(f"{call.where}: {short_text(call.node)} may change any setting, but vramtop does not follow it.")
+        return UNKNOWN
+
+    def _run(self, call: Call) -> Any:
+        if call.name in _STARTS_PROCESSES:
+            number = call.value(2, "nprocs", "num_processes", default=1)
+            origin = f"{call.where}: {call.name}(...) starts the processes"
+            value = number if isinstance(number, int) else "all GPUs"
+            self.notes.written["script_processes"] = Setting(value=value, origin=origin)
+        return run_function(self._options, call)
+
+    def _parser(self, call: Call) -> Any:
+        self._options.abbreviates &= call.value(None, "allow_abbrev", default=True) is True
+        kinds = call.value(0, "dataclass_types", default=[]) if call.name != "ArgumentParser" else []
+        kinds = list(kinds) if isinstance(kinds, list | tuple) else [kinds]
+        return Parser(self._options, kinds, self._library_class)
+
+    def _library_class(self, kind: Name, call: Call) -> Any:
+        """Return the object of a library's class with the options of the command line."""
+        name = kind.name
+        is_trainers = TRAINING_CONFIG.fullmatch(name) is not None and name != "ModelConfig"
+        given = [each for each in self._options.given if each not in self._options.declared]
+        for row, option in old_arguments("transformers", "TrainingArguments", given if is_trainers else ()):
+            self.notes.old_calls.setdefault(row, self._options.given[option].origin)
+        self._options.is_open = True
+        self._options.names |= MEMORY_ARGUMENTS
+        versions, library = self.notes.versions, transformers_defaults(self.notes.versions)
+        if name == "ModelConfig":
+            return take_options(self._options, name, {**_MODEL_DEFAULTS, **argument_defaults(versions)}, self.notes)
+        if not is_trainers:
+            self._options.abbreviates = False
+            return Parsed(self._options)
+        sizes = ("per_device_train_batch_size", "gradient_accumulation_steps")
+        defaults = {**_TRAINING_DEFAULTS, **{each: library[each].value for each in sizes if each in library}}
+        method = method_of_class(name)
+        if method is not None:
+            own = trl_defaults(method.name, versions)
+            defaults.update({each: setting.value for each, setting in own.items()})
+            defaults.update(argument_defaults(versions))
+            defaults["bf16"] = defaults.get("bf16_unless_fp16", False)
+        return take_options(self._options, name, defaults, self.notes)
+
+    def _set_environment(self, call: Call) -> Any:
+        key, value = call.value(0), call.value(1)
+        if call.name == "setdefault" and key in call.run.environ:
+            return call.run.environ[key]
+        if isinstance(key, str):
+            call.run.environ[key] = value
+        if key == "CUDA_VISIBLE_DEVICES":
+            self.notes.visible_devices = Setting(value=value, origin=f"{call.where}: {key}")
+        return value
+
+    def _update_environment(self, call: Call) -> Any:
+        table = call.value(0)
+        for key, value in {**(table if isinstance(table, dict) else {}), **call.kwargs}.items():
+            self._set_environment(Call(call.run, call.node, "__setitem__", None, [key, value]))
+
+    def _liger(self, call: Call) -> Any:
+        """Follow ``apply_liger_kernel_to_llama()``, whose arguments switch kernels on and off."""
+        origin = f"{call.where}: {call.name}()"
+        stated = {name: plain(value) for name, value in call.kwargs.items() if isinstance(plain(value), bool)}
+        self.notes.written.setdefault("use_liger_kernel", Setting(value=True, origin=origin))
+        if stated:
+            self.notes.written.setdefault("liger_kernel_config", Setting(value=stated, origin=origin))
+        return None
+
+    def _compile(self, call: Call) -> Any:
+        value = call.value(0, "model", default=UNKNOWN)
+        for model in models_in(value):
+            model.put("torch_compile", True, call.where, "torch.compile(...)")
+        if isinstance(value, Instance):
+            self.notes.hints.setdefault(
+                "torch_compile", Setting(value=True, origin=f"{call.where}: torch.compile(...)")
+            )
+        return value
+
+    def _checkpoint_layers(self, call: Call) -> Any:
+        """Follow ``apply_activation_checkpointing(model)``."""
+        value = call.value(0, "model")
+        if "context_fn" in call.kwargs or "check_fn" in call.kwargs:
+            sentence = f"{call.where}: {call.name}(...) keeps some activations by its policy; none of them are counted."
+            self.notes.doubt(sentence, "activations", direction="more", key="training.activation_checkpointing")
+        for model in models_in(value):
+            model.put("activation_checkpointing", True, call.where, f"{call.name}(...)")
+        return value if call.name == "checkpoint_wrapper" else None
+
+    def step_in_backward(self, call: Call) -> Any:
+        """Note a hook on each gradient that steps an optimizer and frees the gradient."""
+        value = call.value(0, "hook")
+        function = value.function if isinstance(value, Bound) else value
+        done = ast.unparse(function.node) if isinstance(function, Function) else ""
+        if ".step(" in done and re.search(r"\.zero_grad\(|\.grad = None", done):
+            origin = f"{call.where}: a hook steps each parameter and frees its gradient"
+            self.notes.written["script_in_backward"] = Setting(value=True, origin=origin)
+        else:
+            sentence = f"{call.where}: vramtop does not follow what the hook does with gradients."
+            self.notes.doubt(sentence, "gradients", "optimizer", direction="less")
+        return UNKNOWN
+
+    def _set_device(self, call: Call) -> Any:
+        self.notes.note_device(call.value(0, "device"), call.where, is_current=True)
+
+    def _device(self, call: Call) -> Any:
+        value = call.value(0, "type")
+        return value if isinstance(value, str) else UNKNOWN
+
+    def _namespace(self, call: Call) -> Any:
+        return Namespace({**(call.value(0) if isinstance(call.value(0), dict) else {}), **call.kwargs})
+
+
+def _words(tree: ast.AST) -> Iterator[str]:
+    """Yield the names in a part of a script."""
+    for node in ast.walk(tree):
+        yield from (word for word in (getattr(node, "id", ""), getattr(node, "attr", "")) if word)
+
+
+_MATTER: Mapping[str, tuple[Component, ...]] = {
+    **dict.fromkeys(("get_peft_model", "add_adapter", "load_adapter", "merge_and_unload"), TRAINED),
+    **dict.fromkeys(("prepare_model_for_kbit_training", "BitsAndBytesConfig"), ("weights", "activations")),
+    **dict.fromkeys(("requires_grad_", "freeze", "unfreeze", "freeze_base_model", "freeze_encoder"), TRAINED),
+    **dict.fromkeys(("gradient_checkpointing_enable", "enable_gradient_checkpointing"), ("activations",)),
+    **dict.fromkeys(("apply_activation_checkpointing", "checkpoint_wrapper", "checkpoint"), ("activations",)),
+    **dict.fromkeys((*SHARDING_FUNCTIONS,), MODEL_STATES),
+    **dict.fromkeys(("autocast",), ("activations",)),
+    **dict.fromkeys(("half", "bfloat16"), (*MODEL_STATES, "activations")),
+    **dict.fromkeys(("deepcopy", "create_reference_model"), ("weights",)),
+    **dict.fromkeys(("initialize", "set_default_dtype"), MODEL_STATES),
+    **dict.fromkeys(("compile", "replace_with_flash_attn"), ("activations",)),
+}
+_DISTRIBUTED_ONLY = ("DDP", "DistributedDataParallel", "DataParallel", "Accelerator")
+_ATTRIBUTES = {
+    "requires_grad": TRAINED,
+    "gradient_checkpointing": ("activations",),
+    "per_device_train_batch_size": STEP,
+    "gradient_accumulation_steps": ("gradients",),
+    **dict.fromkeys(("bf16", "fp16"), (*MODEL_STATES, "activations")),
+    **dict.fromkeys(("max_length", "max_seq_length", "block_size", "model_max_length"), STEP),
+}
+
+
+def _matters(node: ast.AST) -> Iterator[tuple[str, tuple[Component, ...]]]:
+    """Yield what memory depends on in a node, as people read it, with the components that it decides."""
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in _ATTRIBUTES:
+        yield f"{short_text(node)} = ...", _ATTRIBUTES[node.attr]
+    if not isinstance(node, ast.Call):
+        return
+    path = ast.unparse(node.func) if isinstance(node.func, ast.Attribute | ast.Name) else ""
+    owner, _, name = path.rpartition(".")
+    shown = f"{path.rpartition('.')[2] if not name.startswith('from_') else path}(...)"
+    root = owner.partition(".")[0]
+    if name in ("from_pretrained", "from_config") and loads_model(owner.rpartition(".")[2]):
+        yield shown, ALL
+    elif (
+        (name == "checkpoint" and "checkpoint" not in owner and owner)
+        or (name == "compile" and root in ("re", ""))
+        or (name == "initialize" and root != "deepspeed")
+    ):
+        return
+    elif name in _DISTRIBUTED_ONLY:
+        yield shown, ("gradients", "communication")
+    elif name in _MATTER:
+        yield shown, _MATTER[name]
+    elif (TRAINING_CONFIG.fullmatch(name) and name != "ModelConfig") or (
+        name.endswith("Trainer") and len(name) > len("Trainer")
+    ):
+        yield shown, ALL
+    elif name in optimizer_class_names() and (owner or len(name) > 4):
+        yield shown, ("optimizer",)
+    elif is_adapter_config(name):
+        yield shown, TRAINED
+    elif is_model_class(name) and name[:1].isupper():
+        yield shown, ALL
+
+
+_Handler = Callable[[Libraries, Call], Any]
+
+
+def _always(value: Any) -> _Handler:
+    return lambda _, __: value
+
+
+def _noting(function: Callable[[Call, Notes], Any]) -> _Handler:
+    return lambda self, call: function(call, self.notes)
+
+
+_OTHER_MODULES = ("backends.mps", "xpu", "mps", "npu", "hpu")
+_OTHER_DEVICES = ("torch_xla", "torch_npu", "torch_xpu", "torch_tpu", "torch_mlu", "torch_hpu", "torch_musa")
+_BY_PATH: Mapping[str, _Handler] = {
+    **dict.fromkeys(("eval", "exec"), Libraries._execute),
+    **dict.fromkeys(("torch.compile", "compile"), Libraries._compile),
+    "deepspeed.initialize": _noting(initialize_deepspeed),
+    "torch.device": Libraries._device,
+    **dict.fromkeys(("os.environ.__setitem__", "os.environ.setdefault", "os.putenv"), Libraries._set_environment),
+    "os.environ.update": Libraries._update_environment,
+    "torch.cuda.set_device": Libraries._set_device,
+    "torch.cuda.is_available": _always(True),
+    **{f"torch.{name}.is_available": _always(False) for name in _OTHER_MODULES},
+    **dict.fromkeys(("typer.run", "app.run", "absl.app.run", "run"), Libraries._run),
+    **dict.fromkeys(("typer.Option", "typer.Argument", "Option", "Argument"), lambda _, call: field(call)),
+    **dict.fromkeys(("print", "logging.info", "warnings.warn"), _always(None)),
+    "copy.copy": _noting(copy_value),
+}
+_BY_NAME: Mapping[str, _Handler] = {
+    **dict.fromkeys(("from_pretrained", "from_config", "for_model"), Libraries._load),
+    **dict.fromkeys(_RUNNERS, Libraries._run),
+    **dict.fromkeys(_PARSERS, Libraries._parser),
+    **dict.fromkeys(("field", "Field"), lambda _, call: field(call)),
+    **dict.fromkeys(("SimpleNamespace", "Namespace", "EasyDict", "AttrDict", "DotMap"), Libraries._namespace),
+    **dict.fromkeys(_TRUE_ON_A_GPU, _always(True)),
+    **{f"is_{name}_available": _always(False) for name in _OTHER_DEVICES},
+    **dict.fromkeys(("get_rank", "get_local_rank", "get_process_index"), _always(0)),
+    **dict.fromkeys(("get_world_size", "get_num_processes"), lambda self, _: self.notes.ranks),
+    **dict.fromkeys(
+        ("add_argument", "parse_args", "parse_known_args"), lambda self, call: self._parser(call).method(call)
+    ),
+    "BitsAndBytesConfig": lambda _, call: QuantizationConfig(call),
+    "get_peft_model": _noting(get_peft_model),
+    "set_default_dtype": _noting(set_default_dtype),
+    "backward": Libraries._backward,
+    "get_peft_config": _noting(peft_config),
+    "get_quantization_config": _noting(quantization_config),
+    "register_post_accumulate_grad_hook": Libraries.step_in_backward,
+    **dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder"), _noting(sentence_model)),
+    **dict.fromkeys(("apply_activation_checkpointing", "checkpoint_wrapper"), Libraries._checkpoint_layers),
+    **dict.fromkeys(("prepare_model_for_kbit_training", "prepare_model_for_int8_training"), _noting(prepare_for_kbit)),
+    "deepcopy": _noting(copy_value),
+    "create_reference_model": _noting(reference_model),
+    "DataLoader": _noting(make_loader),
+}
+"""Functions and methods by the last part of their names."""

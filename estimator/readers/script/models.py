@@ -1,0 +1,1158 @@
+"""Models of a script: which they are, their dtype, quantization and adapters, and what of them is trained."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, get_args
+
+from ...common.errors import InputError
+from ...common.limits import decode_json
+from ...common.untrusted_files import check_nesting, read_file
+from ...job.settings import Task
+from ..source.evidence import MODEL_STATES, Setting, default_setting
+from .notes import TRAINED, Notes
+from .values import (
+    PLAIN,
+    UNKNOWN,
+    Attribute,
+    Call,
+    Held,
+    Instance,
+    Name,
+    Thing,
+    as_number,
+    plain,
+    short_text,
+    truth,
+)
+
+# Configs: defaults of transformers' classes (its ``models/<family>``, version 5), and what a script changes of them.
+
+
+def _decoder(*sizes: int, **more: Any) -> Mapping[str, Any]:
+    hidden, mlp, layers, heads, vocabulary, positions = sizes
+    table = {
+        "hidden_size": hidden,
+        "intermediate_size": mlp,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": positions,
+        **more,
+    }
+    return MappingProxyType(table)
+
+
+_BERT: Mapping[str, Any] = _decoder(768, 3072, 12, 12, 30522, 512, type_vocab_size=2)
+_DISTILBERT = {"vocab_size": 30522, "dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072}
+_GPT2 = {"vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024}
+_T5 = {
+    "vocab_size": 32128,
+    "d_model": 512,
+    "d_kv": 64,
+    "d_ff": 2048,
+    "num_layers": 6,
+    "num_heads": 8,
+    "relative_attention_num_buckets": 32,
+    "feed_forward_proj": "relu",
+    "is_encoder_decoder": True,
+}
+_MIXTRAL = {"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2}
+CONFIG_DEFAULTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "Llama": ("llama", _decoder(4096, 11008, 32, 32, 32000, 2048)),
+    "Mistral": ("mistral", _decoder(4096, 14336, 32, 32, 32000, 131072, num_key_value_heads=8)),
+    "Mixtral": ("mixtral", _decoder(4096, 14336, 32, 32, 32000, 131072, **_MIXTRAL)),
+    "Qwen2": ("qwen2", _decoder(4096, 22016, 32, 32, 151936, 32768, num_key_value_heads=32)),
+    "Qwen3": ("qwen3", _decoder(4096, 22016, 32, 32, 151936, 32768, num_key_value_heads=32, head_dim=128)),
+    "Gemma": ("gemma", _decoder(3072, 24576, 28, 16, 256000, 8192, num_key_value_heads=16, head_dim=256)),
+    "Gemma2": ("gemma2", _decoder(2304, 9216, 26, 8, 256000, 8192, num_key_value_heads=4, head_dim=256)),
+    "Gemma3Text": ("gemma3_text", _decoder(2304, 9216, 26, 8, 262208, 131072, num_key_value_heads=4, head_dim=256)),
+    "Phi": ("phi", _decoder(2048, 8192, 24, 32, 51200, 2048)),
+    "Phi3": ("phi3", _decoder(3072, 8192, 32, 32, 32064, 4096)),
+    "Olmo2": ("olmo2", _decoder(4096, 11008, 32, 32, 50304, 2048)),
+    "GPTNeoX": ("gpt_neox", _decoder(6144, 24576, 44, 64, 50432, 2048)),
+    "GPT2": ("gpt2", MappingProxyType(_GPT2)),
+    "Bert": ("bert", _BERT),
+    "Roberta": ("roberta", MappingProxyType({**_BERT, "vocab_size": 50265})),
+    "DistilBert": ("distilbert", MappingProxyType({**_DISTILBERT, "max_position_embeddings": 512})),
+    "T5": ("t5", MappingProxyType(_T5)),
+}
+"""``model_type`` and defaults by what a class's name begins with: ``Llama`` of ``LlamaConfig``."""
+_FIELD_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "hidden_size": ("n_embd", "d_model", "dim"),
+        "num_hidden_layers": ("n_layer", "num_layers", "n_layers"),
+        "num_attention_heads": ("n_head", "num_heads", "n_heads"),
+        "max_position_embeddings": ("n_positions",),
+        "intermediate_size": ("n_inner", "d_ff", "hidden_dim"),
+    }
+)
+"""Names that families have for a field which transformers also offers under its general name."""
+_SHAPE_FIELDS = frozenset(
+    {
+        *(name for general, names in _FIELD_NAMES.items() for name in (general, *names)),
+        *("num_labels", "vocab_size", "num_key_value_heads", "head_dim", "tie_word_embeddings", "num_local_experts"),
+        *("num_experts", "moe_intermediate_size", "n_routed_experts", "num_decoder_layers", "decoder_layers"),
+        *("encoder_layers", "ffn_dim", "type_vocab_size", "num_experts_per_tok"),
+    }
+)
+"""Fields on which parameters or activations depend."""
+_ADDS_PARTS = re.compile(r"lora|adapter|prefix|pre_?seq|prompt|quant|experts|compress")
+"""In the names of config fields by which a model's own code adds or changes parts."""
+LENGTH_ARGUMENTS = (
+    *("max_length", "max_seq_length", "max_seq_len", "block_size", "seq_length", "seq_len", "sequence_length"),
+    "max_words",
+)
+_DTYPES = {
+    **dict.fromkeys(("bfloat16", "bf16"), "bfloat16"),
+    **dict.fromkeys(("float16", "half", "fp16"), "float16"),
+    **dict.fromkeys(("float32", "float", "fp32"), "float32"),
+}
+_CONVERTERS = {"half": "float16", "bfloat16": "bfloat16", "float": "float32"}
+
+
+def _general_name(name: str, config: Mapping[str, Any]) -> str:
+    """Return the name under which a config has a field."""
+    if name in config:
+        return name
+    return next((each for each in _FIELD_NAMES.get(name, ()) if each in config), name)
+
+
+class ModelConfig(Thing):
+    """A model's config.
+
+    Args:
+        notes: where doubts are noted.
+        kind: what its class begins with, such as ``Llama``; None: that of the model it is loaded from.
+        source: the model whose config it is; None: it has the class's defaults.
+    """
+
+    def __init__(self, notes: Notes, *, kind: str | None, source: Setting | None) -> None:
+        self._notes, self._kind, self.source = notes, kind, source
+        self._changes: dict[str, Setting] = {}
+        self.settings: dict[str, Setting] = {}
+        """``attn_implementation`` and ``dtype``, which may be set on the config too."""
+
+    def _base(self) -> Mapping[str, Any] | None:
+        if self.source is not None:
+            return self._notes.find_config(str(self.source.value))
+        if self._kind is not None and self._kind in CONFIG_DEFAULTS:
+            name, table = CONFIG_DEFAULTS[self._kind]
+            return {"model_type": name, **table}
+        return None
+
+    def table(self) -> dict[str, Any] | None:
+        """Return the whole config; None: unknown."""
+        base = self._base()
+        if base is None:
+            return None
+        return {**base, **{_general_name(name, base): setting.value for name, setting in self._changes.items()}}
+
+    def changed(self) -> dict[str, Setting]:
+        """Return the changes that make another model of it."""
+        base = self._base()
+        if base is None:
+            return {name: setting for name, setting in self._changes.items() if name in _SHAPE_FIELDS}
+        return {
+            name: setting
+            for name, setting in self._changes.items()
+            if (name in _SHAPE_FIELDS or _general_name(name, base) in base)
+            and base.get(_general_name(name, base)) != setting.value
+        }
+
+    def set_field(self, name: str, value: Any, where: str, text: str) -> None:
+        """Take a new value for a field."""
+        known = plain(value)
+        if name.lstrip("_") in ("attn_implementation", "dtype", "torch_dtype"):
+            name = name.lstrip("_")
+            if known is UNKNOWN:
+                self._notes.unresolved[name] = f"{where}: {text} is only known when the script runs."
+            elif known is not None:
+                self.settings[name] = Setting(value=known, origin=f"{where}: {text}")
+        elif known is UNKNOWN:
+            if name in _SHAPE_FIELDS - {"num_labels"}:
+                self._notes.doubt(f"{where}: {text} changes the model and is only known when the script runs.")
+        elif name in ("id2label", "label2id") and isinstance(known, dict):
+            self._changes.setdefault("num_labels", Setting(value=len(known), origin=f"{where}: {text}"))
+        elif isinstance(known, (*PLAIN, list)):
+            if known and _ADDS_PARTS.search(name) and name not in (self._base() or ()):
+                self._notes.doubt(f"{where}: {text} may add or change parts of the model; vramtop does not follow it.")
+            self._changes[name] = Setting(value=known, origin=f"{where}: {text}")
+
+    def set_fields(self, call: Call, label: str) -> None:
+        """Take the keywords of a call as fields."""
+        for name, value in call.kwargs.items():
+            if name not in _NOT_FIELDS or name in ("dtype", "torch_dtype", "attn_implementation"):
+                self.set_field(name, value, call.where, f"{label}({name}={short_text(call.nodes.get(name))})")
+        _doubt_table(call, label, self._notes)
+
+    def attribute(self, name: str) -> Any:
+        """Return a field's value, or a method."""
+        if name == "text_config":
+            return self
+        if name in self._changes:
+            return self._changes[name].value
+        table = self.table() or {}
+        return table.get(_general_name(name, table), Attribute(self, name))
+
+    def has(self, name: Any) -> Any:
+        """Return whether it has a field; UNKNOWN for one that is not known."""
+        return True if not isinstance(self.attribute(name), Attribute) else UNKNOWN
+
+    def set_attribute(self, name: str, value: Any, call: Call) -> None:
+        """Take an assignment to a field."""
+        self.set_field(name, value, call.where, f"config.{name} = {plain(value)}")
+
+    def method(self, call: Call) -> Any:
+        """Take ``config.update({...})``."""
+        if call.name in ("update", "update_from_string"):
+            given = call.value(0)
+            if isinstance(given, str):
+                pairs = (part.partition("=") for part in given[:10_000].split(","))
+                given = {name.strip(): as_number(value.strip()) for name, _, value in pairs}
+            for name, value in {**(given if isinstance(given, dict) else {}), **call.kwargs}.items():
+                self.set_field(str(name), value, call.where, f"config.update({name}={plain(value)})")
+            return None
+        return self.table() or UNKNOWN if call.name == "to_dict" else self
+
+    def copy(self) -> "ModelConfig":
+        """Return another config with the same fields."""
+        other = ModelConfig(self._notes, kind=self._kind, source=self.source)
+        other._changes, other.settings = dict(self._changes), dict(self.settings)
+        return other
+
+
+# Models and their parts.
+
+
+_TRANSPARENT = ("module", "_orig_mod", "_fsdp_wrapped_module", "pretrained_model", "base_model")
+"""Attributes under which wrappers keep the model itself."""
+_HARMLESS_ATTRIBUTES = re.compile(
+    r"(?i)^\.?_|\.(_\w+|p|rate)$|dropout|parallel|name|path|token|label|warn|metric|class_|state_dict|generat|device|version|_id$|info|card|logg|seed"
+    r"|config|train|step|epoch|weight|bias|data|save|print|hook|tag|language|template|prompt|use_cache|seq"
+)
+"""Attributes of a model that scripts set without changing the memory of a step."""
+_QUIET_METHODS = (
+    *("state_dict", "load_state_dict", "save_pretrained", "push_to_hub", "generate", "forward", "zero_grad"),
+    *("print_trainable_parameters", "num_parameters", "tie_weights", "init_weights", "post_init", "buffers"),
+    *("enable_input_require_grads", "set_adapter", "backward", "step", "get_memory_footprint", "no_sync"),
+    *("named_buffers", "get_nb_trainable_parameters", "register_forward_hook", "named_modules", "modules", "children"),
+    *("named_children", "size", "dim", "numel", "config", "encode"),
+)
+_ITSELF = (
+    "train",
+    "eval",
+    "get_base_model",
+    "get_model",
+    "share_memory",
+    "unwrap",
+    "to_bettertransformer",
+    "contiguous",
+)
+_BODY_NAMES = ("model", "transformer", "bert", "roberta", "distilbert", "gpt_neox", "language_model", "llm")
+"""Parts in which nearly all of a model lies."""
+
+
+class Model(Held):
+    """A model, whatever wraps it.
+
+    Args:
+        notes: the reading that it belongs to.
+        where: the script and line that make it.
+        label: the call that makes it, for people.
+    """
+
+    def __init__(self, notes: Notes, where: str, label: str) -> None:
+        super().__init__()
+        self.notes, self.where, self.label = notes, where, label
+        self.name: Setting | None = None
+        """The model's name; None: it is made from a config."""
+        self.task: Setting | None = None
+        self.is_read = False
+        """It is loaded with arguments that are all known."""
+        self.settings: dict[str, Setting] = {}
+        """What is known of it by the names of transformers' arguments: dtype, attention, quantization, LoRA."""
+        self.hints: dict[str, Setting] = {}
+        self.unresolved: dict[str, str] = {}
+        self.config: ModelConfig | None = None
+        self.changed_unseen = False
+        """Something that is not followed was given it, and may have changed it."""
+        self.on_gpu: bool | None = None
+        """Whether it was moved to a GPU; None: the script does not say."""
+        self.role: str | None = None
+        self.copy_of: Model | None = None
+        self.sharded = False
+        self.runs = True
+        """Its forward pass runs; not that of an average of weights."""
+        self.has_adapters = False
+        self.adapters_train = True
+        self.own_adapters = False
+        """It has adapters of another kind than LoRA."""
+        self.rules: list[tuple[str, bool]] = []
+        """Parts that were frozen (False) or trained, in order, as patterns; ``*`` is all."""
+        self.passes: dict[str, bool] = {}
+        """The places of its forward passes, and whether each may be given labels."""
+        self.together: list[tuple[str, bool]] = []
+        """Forward passes before one backward pass, and whether each lies in a loop of its own."""
+        notes.models.append(self)
+
+    def attribute(self, name: str) -> Any:
+        """Return a part, the config, a method, or the model itself behind a wrapper."""
+        if name == "config":
+            return self.config if self.config is not None else UNKNOWN
+        return self if name in _TRANSPARENT else Part(self, "").attribute(name)
+
+    def set_attribute(self, name: str, value: Any, call: Call) -> None:
+        """Take an assignment to an attribute; modules replace a part."""
+        if name == "config" and isinstance(value, ModelConfig):
+            self.config = value
+        else:
+            Part(self, "").set_attribute(name, value, call)
+
+    def method(self, call: Call) -> Any:
+        """Return the result of one of the model's methods."""
+        return Part(self, "").method(call)
+
+    def called(self, call: Call) -> Any:
+        """Note a forward pass, and whether it may compute the loss."""
+        self.passes[call.where] = call.unknown_table is not None or "labels" in call.kwargs
+        if not call.run.without_gradients:
+            self.notes.passes.append((self, call.where, call.run.loops))
+        return UNKNOWN
+
+    def deleted(self, name: str) -> None:
+        """Note a variable that no longer refers to it."""
+        super().deleted(name)
+        if not self.names and not self.notes.trains:
+            self.on_gpu = False
+
+    def put(self, name: str, value: Any, where: str, text: str) -> None:
+        """Set what is known of it; the last value counts."""
+        self.settings[name] = Setting(value=value, origin=f"{where}: {text}")
+        self.unresolved.pop(name, None)
+
+    def freeze(self, prefix: str, value: Any, call: Call) -> None:
+        """Take ``requires_grad`` of a part; the empty prefix is the whole model."""
+        known = truth(value)
+        if known is None:
+            self.notes.doubt(
+                f"{call.where}: which parameters are trained is only known when the script runs.",
+                *TRAINED,
+                key="training.trainable",
+            )
+        elif prefix:
+            self.rules.append((f"*{prefix}" if prefix.endswith((".weight", ".bias")) else f"*{prefix}.*", known))
+        else:
+            self.rules = [("*", known)]
+            self.adapters_train = known
+
+    @property
+    def is_frozen(self) -> bool:
+        """True if none of its parameters trains."""
+        if self.has_adapters:
+            return not self.adapters_train
+        return self.rules[-1:] == [("*", False)]
+
+    def copy(self, where: str) -> "Model":
+        """Return another model with the same weights."""
+        other = Model(self.notes, where, self.label)
+        other.name, other.task, other.config, other.hints = self.name, self.task, self.config, dict(self.hints)
+        other.settings = {name: setting for name, setting in self.settings.items() if name != "torch_compile"}
+        other.on_gpu, other.copy_of, other.has_adapters = self.on_gpu, self, self.has_adapters
+        other.rules = list(self.rules)
+        return other
+
+
+class Part(Thing):
+    """A module of a model by its name inside; the empty name is the whole model."""
+
+    def __init__(self, owner: Model, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def attribute(self, name: str) -> Any:
+        """Return a module inside, or a method."""
+        if name in _METHODS or name in _QUIET_METHODS or name in _ITSELF:
+            return Attribute(self, name)
+        if name in ("device", "dtype", "training", "name_or_path", "hf_device_map", "grad", "data"):
+            return UNKNOWN
+        if name == "requires_grad":
+            return True
+        if name == "config":
+            return self.owner.attribute(name)
+        return Part(self.owner, f"{self.name}.{name}".strip("."))
+
+    def item(self, key: Any) -> Any:
+        """Return one of several layers, or some of them."""
+        if isinstance(key, slice) and (key.stop or -1) > 0 and (key.start or 0) >= 0:
+            return [Part(self.owner, f"{self.name}.{number}") for number in range(256)[key]]
+        is_known = isinstance(key, int) and key >= 0
+        return Part(self.owner, f"{self.name}.{key}" if is_known else f"{self.name}.?.?")
+
+    def set_attribute(self, name: str, value: Any, call: Call) -> None:
+        """Take an assignment: a module replaces a part of the model."""
+        if name == "requires_grad":
+            self._freeze(value, call)
+        elif name.endswith("gradient_checkpointing") and value is True:  # transformers until 4.35
+            _checkpoint(self, call)
+        elif isinstance(value, (*PLAIN, Name)) and _HARMLESS_ATTRIBUTES.search(f"{self.name}.{name}"):
+            return
+        elif not _HARMLESS_ATTRIBUTES.search(f"{self.name}.{name}") or isinstance(value, Thing):
+            sentence = (
+                f"{call.where}: what the script puts in the place of {self.name or 'model'}.{name} is not counted."
+            )
+            self.owner.notes.doubt(sentence)
+
+    def _freeze(self, value: Any, call: Call) -> None:
+        name = self.name.removesuffix(".?")  # every one of some layers
+        self.owner.freeze(name, value if "?" not in name else UNKNOWN, call)
+
+    def method(self, call: Call) -> Any:
+        """Return the result of one of the module's methods."""
+        method = _METHODS.get(call.name)
+        if method is not None:
+            return method(self, call)
+        if call.name in _QUIET_METHODS or call.name.startswith(("get_", "is_", "_")):
+            return UNKNOWN
+        return self.owner
+
+    def called(self, call: Call) -> Any:
+        """Return the result of a forward pass of the part, or of a method of the model's own class."""
+        name = self.name.rpartition(".")[2]
+        is_tensors = name.endswith("_") or name == "update_parameters"  # of a parameter, or an average of weights
+        if not is_tensors and (
+            _CHANGES.search(name) or not (_MODULES.search(name) or _HARMLESS_ATTRIBUTES.search(name))
+        ):
+            sentence = f"{call.where}: {self.name}(...) may change the model; vramtop does not follow it."
+            self.owner.notes.doubt(sentence, *MODEL_STATES, "activations")
+            return self.owner
+        return UNKNOWN
+
+    def elements(self) -> list[Any] | None:
+        """Return one module that stands for all: ``for layer in model.layers``."""
+        return [Part(self.owner, f"{self.name}.?")] if self.name else None
+
+    def some(self) -> "Part":
+        """Return some of its parameters, which are not known."""
+        return Part(self.owner, f"{self.name}.?.?".strip("."))
+
+
+_CHANGES = re.compile(
+    r"(?i)wrap|lora|peft|adapter|quant|freez|prun|convert|inject|replace|attach|checkpointing"
+    r"|(init|build|create|add|load|set)\w*_(vision|audio|speech|tower|module|encoder|projector|head|layer|token)"
+)
+"""Methods of a model's own class that change what it holds or trains."""
+_MODULES = re.compile(
+    r"(?i)head|model|encoder|decoder|transformer|embed|layer|score|classifier|backbone|bert|norm|proj|logit|loss|pool|^\?$|^\d+$"
+)
+"""Modules whose forward pass scripts call."""
+
+
+def models_in(value: Any, depth: int = 0) -> Iterator[Model]:
+    """Yield the models that a value holds."""
+    if isinstance(value, Model):
+        yield value
+    elif isinstance(value, Part | Parameters):
+        yield value.owner
+    elif depth < 5 and isinstance(value, list | tuple):
+        for item in value[:2000]:
+            yield from models_in(item, depth + 1)
+    elif depth < 5 and isinstance(value, dict):
+        for item in list(value.values())[:2000]:
+            yield from models_in(item, depth + 1)
+    elif depth < 5 and isinstance(value, Thing):
+        for item in value.parts():
+            yield from models_in(item, depth + 1)
+
+
+class Parameters(Thing):
+    """``model.parameters()`` or ``model.named_parameters()`` of a part."""
+
+    def __init__(self, part: Part, *, named: bool) -> None:
+        self.owner, self.part, self._named = part.owner, part, named
+
+    def elements(self) -> list[Any]:
+        """Return one parameter that stands for all, with its name where that is asked for."""
+        return [(UNKNOWN, self.part)] if self._named else [self.part]
+
+
+def _itself(part: Part) -> Any:
+    return part.owner if not part.name else part
+
+
+def _to(part: Part, call: Call) -> Any:
+    """Follow ``model.to(device, dtype)``."""
+    values = [
+        *enumerate(call.args),
+        *((name, call.kwargs[name]) for name in ("device", "dtype") if name in call.kwargs),
+    ]
+    for key, value in values:
+        shown = short_text(call.nodes.get(key))
+        is_dtype = key == "dtype" or (isinstance(value, Name) and value.path.startswith("torch."))
+        if is_dtype or (value is UNKNOWN and re.search(r"(?i)dtype|float|half|precision", shown)):
+            _convert(part, value, call)
+        elif not part.name:
+            part.owner.on_gpu = not (isinstance(value, str) and value.startswith(("cpu", "meta")))
+            part.owner.notes.note_device(value, call.where)
+    return _itself(part)
+
+
+def _convert(part: Part, dtype: Any, call: Call) -> Any:
+    """Convert a model's weights to a dtype."""
+    owner, shown = part.owner, short_text(call.node)
+    word = _DTYPES.get(str(plain(dtype)).rpartition(".")[2])
+    if word is not None and not part.name:
+        owner.put("dtype", word, call.where, f".{call.name}({', '.join(map(short_text, call.nodes.values()))})")
+    elif part.name:
+        sentence = f"{call.where}: {shown}: only part of the model is converted; the estimate counts one dtype."
+        owner.notes.doubt(sentence, *MODEL_STATES, "activations", key="training.precision")
+    else:
+        owner.settings.pop("dtype", None)
+        owner.settings.pop("torch_dtype", None)
+        owner.unresolved["dtype"] = f"{call.where}: {shown} is only known when the script runs."
+    return _itself(part)
+
+
+def _move(part: Part, call: Call) -> Any:
+    if not part.name:
+        part.owner.on_gpu = call.name == "cuda"
+        if part.owner.on_gpu:
+            part.owner.notes.note_device(call.value(0, "device", default="cuda"), call.where)
+    return _itself(part)
+
+
+def _requires_grad(part: Part, call: Call) -> Any:
+    part.set_attribute("requires_grad", call.value(0, "requires_grad", default=True), call)
+    return _itself(part)
+
+
+def _freeze_by_name(part: Part, call: Call) -> Any:
+    """Follow ``freeze()``, ``freeze_feature_encoder()`` and the like."""
+    if call.name.removesuffix("_parameters") in ("freeze", "unfreeze"):
+        part.set_attribute("requires_grad", call.name.startswith("unfreeze"), call)
+    else:
+        sentence = f"{call.where}: {short_text(call.node)} freezes parameters of the model but is not counted."
+        part.owner.notes.doubt(sentence, *TRAINED, direction="less", key="training.trainable")
+    return None
+
+
+def _checkpoint(part: Part, call: Call) -> Any:
+    owner, on = part.owner, "disable" not in call.name
+    if not part.name or part.name.rpartition(".")[2] in _BODY_NAMES:
+        owner.put("activation_checkpointing", on, call.where, short_text(call.node))
+    elif on:
+        sentence = f"{call.where}: {short_text(call.node)}: checkpointing of part of the model is not counted."
+        owner.notes.doubt(sentence, "activations", direction="less")
+    return None
+
+
+def _resize(part: Part, call: Call) -> Any:
+    """Follow ``resize_token_embeddings(n)``; by the tokens of a tokenizer the vocabulary hardly grows."""
+    number, multiple = as_number(call.value(0, "new_num_tokens")), call.value(1, "pad_to_multiple_of")
+    shown = short_text(call.nodes.get(0))
+    if isinstance(number, int) and number > 0:
+        number = -(-number // multiple) * multiple if isinstance(multiple, int) and multiple > 0 else number
+        if part.owner.config is not None:
+            part.owner.config = part.owner.config.copy()
+            part.owner.config.set_field("vocab_size", number, call.where, f"resize_token_embeddings({number})")
+    elif not re.fullmatch(r"len\(.*tok.*\)|.*tok\w*\.vocab_size", shown):
+        sentence = f"{call.where}: resize_token_embeddings({shown}) is only known when the script runs."
+        part.owner.notes.doubt(sentence, *MODEL_STATES, "logits", direction="more")
+    return part
+
+
+def _merge(part: Part, call: Call) -> Any:
+    owner = part.owner
+    if not owner.notes.trains:  # after the training nothing changes it
+        owner.has_adapters = False
+        known = owner.settings.items()
+        owner.settings = {name: each for name, each in known if not name.startswith("lora_") and name != "use_peft"}
+    return owner
+
+
+def _fit(part: Part, call: Call) -> Any:
+    """Follow ``fit(objectives, use_amp=True)``, which trains a model of sentence-transformers."""
+    notes = part.owner.notes
+    notes.given.append(part.owner)
+    notes.trains = True
+    if plain(call.value(None, "use_amp", default=False)) is True:
+        setting = Setting(value="fp16", origin=f"{call.where}: fit(use_amp=True)")
+        notes.own_loop.setdefault("mixed_precision", setting)
+    return None
+
+
+def _compile(part: Part, call: Call) -> Any:
+    part.owner.put("torch_compile", True, call.where, "compile()")
+    return None
+
+
+def _hook(part: Part, call: Call) -> Any:
+    """Note a communication hook of DDP's, which may copy its buckets."""
+    part.owner.put("ddp_comm_hook", "hook", call.where, f".{call.name}(...)")
+    return UNKNOWN
+
+
+def _submodule(part: Part, call: Call) -> Any:
+    name = call.value(0, "target")
+    return Part(part.owner, f"{part.name}.{name if isinstance(name, str) else '?'}".strip("."))
+
+
+_METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
+    **dict.fromkeys(
+        ("parameters", "named_parameters"), lambda part, call: Parameters(part, named=call.name.startswith("named"))
+    ),
+    "to": _to,
+    "type": lambda part, call: _convert(part, call.value(0, "dst_type"), call),
+    **dict.fromkeys(("cuda", "cpu"), _move),
+    **dict.fromkeys(_CONVERTERS, lambda part, call: _convert(part, _CONVERTERS[call.name], call)),
+    "requires_grad_": _requires_grad,
+    **dict.fromkeys(("freeze", "freeze_parameters", "unfreeze", "unfreeze_parameters"), _freeze_by_name),
+    **dict.fromkeys(("freeze_base_model", "freeze_backbone", "freeze_encoder"), _freeze_by_name),
+    **dict.fromkeys(("freeze_feature_encoder", "freeze_feature_extractor"), _freeze_by_name),
+    **dict.fromkeys(("gradient_checkpointing_enable", "gradient_checkpointing_disable"), _checkpoint),
+    **dict.fromkeys(("enable_gradient_checkpointing", "disable_gradient_checkpointing"), _checkpoint),
+    "_set_gradient_checkpointing": _checkpoint,
+    "resize_token_embeddings": _resize,
+    **dict.fromkeys(("get_encoder", "get_decoder"), lambda part, call: Part(part.owner, f"?.{call.name[4:]}")),
+    **dict.fromkeys(("get_input_embeddings", "get_output_embeddings"), lambda part, _: Part(part.owner, "?.?")),
+    "get_submodule": _submodule,
+    "add_adapter": lambda part, call: add_adapters(part.owner, call.value(0, "adapter_config", "peft_config"), call),
+    "load_adapter": lambda part, call: _load_adapters(part.owner, call, trains=call.value(None, "is_trainable")),
+    "compile": _compile,
+    "register_post_accumulate_grad_hook": lambda part, call: call.run.libraries.step_in_backward(call),
+    "fit": _fit,
+    "register_comm_hook": _hook,
+    **dict.fromkeys(("merge_and_unload", "unload", "merge_adapter"), _merge),
+    **dict.fromkeys(_ITSELF, lambda part, _: _itself(part)),
+}
+"""Methods of modules by name."""
+
+
+# Adapters and quantization: peft, bitsandbytes, unsloth.
+
+
+DECISIVE_ARGUMENTS = {
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "optim", "bf16", "fp16", "dtype", "torch_dtype"),
+    *("activation_checkpointing", "gradient_checkpointing", "max_length", "max_seq_length", "fsdp", "deepspeed"),
+    *("load_in_4bit", "load_in_8bit", "attn_implementation", "use_liger_kernel", "r", "target_modules"),
+}
+"""Arguments without whose values the estimate may be about another job."""
+_LORA_NAMES = {
+    "r": "lora_r",
+    "init_r": "lora_r",
+    "target_modules": "lora_target_modules",
+    "lora_dropout": "lora_dropout",
+}
+_WITHOUT_EFFECT = {
+    *("lora_alpha", "bias", "task_type", "inference_mode", "fan_in_fan_out", "use_rslora", "revision"),
+    *("init_lora_weights", "base_model_name_or_path", "peft_type", "auto_mapping", "alpha_pattern", "layers_pattern"),
+    *("megatron_config", "megatron_core", "loftq_config", "eva_config", "corda_config", "runtime_config", "lora_bias"),
+    *("peft_config", "model", "random_state", "use_gradient_checkpointing", "max_seq_length", "num_virtual_tokens"),
+    *("token_dim", "num_layers", "encoder_hidden_size", "adapter_name", "autocast_adapter_dtype", "mixed"),
+}
+"""Arguments of ``LoraConfig`` and ``get_peft_model`` on which no bytes depend; any other is named as not counted."""
+_SCHEDULE_OF_RANKS = {"r", "target_r", "tinit", "tfinal", "deltaT", "beta1", "beta2", "orth_reg_weight", "total_step"}
+"""Arguments of AdaLoRA, which begins with ``init_r`` ranks and ends with fewer."""
+_QUANTIZATION_ARGUMENTS = ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
+_TUNER = re.compile(r"LoRA|Lora|IA3|Prompt|Prefix|OFT|Vera|LoKr|LoHa|FourierFT|LNTuning|Bone|Shira|Hira")
+"""In the names of peft's configurations, where it is not known that they are peft's."""
+_WITHOUT_RANK = ("Prompt", "Prefix", "IA3", "LNTuning", "FourierFT", "Vera", "Trainable", "AdaptionPrompt")
+"""Methods of peft whose parameters do not grow with a rank."""
+_HEADS = {"SEQ_CLS": ["score", "classifier"], "TOKEN_CLS": ["classifier"], "QUESTION_ANS": ["qa_outputs"]}
+"""Modules that peft trains besides, by its task types."""
+UNSLOTH_CLASSES = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastTextModel")
+_UNSLOTH_OTHER_PRECISIONS = ("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")
+_QUANTIZED_NAME = re.compile(r"(?i)gptq|awq|bnb|hqq|int[48]|[48]-?bit|fp8")
+_SAVED_CONFIG = "adapter_config.json"
+_MAX_CONFIG_BYTES = 1_000_000
+_DROPOUT = 0.05
+"""``lora_dropout`` of TRL's ModelConfig."""
+
+
+class AdapterConfig(Thing):
+    """``LoraConfig(...)`` or another configuration of peft."""
+
+    def __init__(self, call: Call) -> None:
+        self.kind, self.where, self.settings = call.name, call.where, dict[str, Setting]()
+        self.task = str(plain(call.kwargs.get("task_type")))
+        self.unresolved: dict[str, str] = {}
+        _read_lora(call, self.settings, self.unresolved)
+
+    def set_attribute(self, name: str, value: Any, call: Call) -> None:
+        """Take an assignment to an argument."""
+        known, renamed = plain(value), _LORA_NAMES.get(name, f"lora_{name}")
+        if known is UNKNOWN and name in DECISIVE_ARGUMENTS:
+            self.unresolved[name] = f"{call.where}: {self.kind}.{name} is only known when the script runs."
+        elif known is not UNKNOWN and name not in _WITHOUT_EFFECT:
+            self.settings[renamed] = Setting(value=known, origin=f"{call.where}: {short_text(call.node)} = {known}")
+
+
+class QuantizationConfig(Thing):
+    """``BitsAndBytesConfig(...)``."""
+
+    def __init__(self, call: Call) -> None:
+        self.settings: dict[str, Setting] = {}
+        self.unresolved: dict[str, str] = {}
+        for name in _QUANTIZATION_ARGUMENTS:
+            setting = call.setting(name) if name in call.kwargs else None
+            if setting is None and name in call.kwargs and name in DECISIVE_ARGUMENTS:
+                self.unresolved[name] = _not_known(call, name)
+            elif setting is not None and setting.value is not None:
+                self.settings[name] = setting
+
+
+def is_adapter_config(path: str) -> bool:
+    """Return True for the constructor of one of peft's configurations."""
+    name = path.rpartition(".")[2]
+    return name.endswith("Config") and (path.startswith("peft.") or _TUNER.search(name) is not None)
+
+
+def _read_lora(call: Call, into: dict[str, Setting], unresolved: dict[str, str]) -> None:
+    """Read the arguments of ``LoraConfig`` under the names of our settings."""
+    if call.name == "AdaLoraConfig" and "init_r" not in call.kwargs:
+        into["lora_r"] = default_setting(12, "AdaLoRA's default initial rank")
+    for name in call.kwargs:
+        if name in _WITHOUT_EFFECT or (call.name == "AdaLoraConfig" and name in _SCHEDULE_OF_RANKS):
+            continue
+        setting = call.setting(name)
+        if setting is None and name in DECISIVE_ARGUMENTS:
+            unresolved[name] = _not_known(call, name)
+        elif setting is None and name not in _LORA_NAMES:
+            into[f"lora_{name}"] = Setting(value=True, origin=f"{call.where}: {call.shown(name)}")
+        elif setting is not None and setting.value not in (None, False, [], {}):
+            into[_LORA_NAMES.get(name, f"lora_{name}")] = setting
+
+
+def add_adapters(model: Model, config: Any, call: Call, *, text: str = "") -> None:
+    """Add adapters to a model: what it held so far is frozen."""
+    model.rules = [("*", False)] if not model.has_adapters else model.rules
+    model.has_adapters = model.adapters_train = True
+    if isinstance(config, AdapterConfig):
+        if config.task in _HEADS and model.task is not None:
+            model.rules += [(f"*{name}.*", True) for name in _HEADS[config.task]]
+        model.unresolved.update(config.unresolved)
+        if any(word in config.kind for word in _WITHOUT_RANK):
+            model.own_adapters = True
+            model.notes.doubt(
+                f"{config.where}: the trained parameters of {config.kind} are not counted.",
+                *TRAINED,
+                key="training.trainable_parameters",
+            )
+            return
+        model.settings.update(config.settings)
+        if config.kind != "LoraConfig":
+            sentence = f"{config.where}: {config.kind} is counted as LoRA adapters, from which it differs."
+            model.notes.doubt(sentence, *TRAINED, key="lora.rank")
+    model.put("use_peft", True, call.where, text or f"{call.name}(...)")
+
+
+def _load_adapters(model: Model, call: Call, *, trains: Any) -> None:
+    """Load adapters that were trained before: what they are is in their ``adapter_config.json``, if it is here."""
+    config = _saved_config(call)
+    add_adapters(model, config, call)
+    model.adapters_train = trains not in (False, None)
+    if config is None:
+        sentence = f"{call.where}: {call.name}(...) loads adapters; vramtop does not read their rank and layers."
+        model.notes.doubt(sentence, "gradients", "optimizer", key="lora.rank")
+
+
+def _saved_config(call: Call) -> AdapterConfig | None:
+    """Return the configuration of LoRA adapters in a folder; None if it is not here, or of another kind."""
+    folder = call.value(1 if isinstance(call.value(0), Model) else 0, "model_id", "peft_model_id")
+    if (inside := call.value(None, "subfolder")) and isinstance(folder, str):
+        folder = f"{folder}/{inside}"
+    path = call.run.libraries.find_file(f"{folder}/{_SAVED_CONFIG}") if isinstance(folder, str) else None
+    try:
+        table = decode_json(read_file(path, _MAX_CONFIG_BYTES)) if path is not None else None
+        check_nesting(table)
+    except (OSError, InputError, ValueError):
+        return None
+    if not isinstance(table, dict) or table.get("peft_type") != "LORA" or not isinstance(table.get("r"), int):
+        return None
+    given = {name: value for name, value in table.items() if value not in (None, False, [], {})}
+    return AdapterConfig(Call(call.run, call.node, "LoraConfig", None, kwargs=given))
+
+
+def get_peft_model(call: Call, notes: Notes) -> Any:
+    """Follow ``get_peft_model(model, config)``, and unsloth's method of that name."""
+    model, config = call.value(0, "model"), call.value(1, "peft_config")
+    if not isinstance(model, Model):
+        return UNKNOWN
+    unsloth = call.owner in UNSLOTH_CLASSES
+    if config is not None and not isinstance(config, AdapterConfig):
+        notes.doubt(
+            f"{call.where}: the parameters that {call.shown(1 if len(call.args) > 1 else 'peft_config')} trains are "
+            "not known; all are counted.",
+            *TRAINED,
+            direction="less",
+            key="training.trainable",
+        )
+        return model
+    add_adapters(model, config, call)
+    _read_lora(call, model.settings, model.unresolved)
+    if call.value(None, "autocast_adapter_dtype", default=True) is False:
+        model.put("lora_adapter_dtype", "as weights", call.where, "autocast_adapter_dtype=False")
+    given = call.value(None, "use_gradient_checkpointing")
+    if "use_gradient_checkpointing" in call.kwargs and given is not UNKNOWN:
+        text = f"use_gradient_checkpointing={given!r}"
+        model.put("activation_checkpointing", given not in (False, None), call.where, text)
+        if given == "unsloth":
+            model.put("activation_offloading", True, call.where, text)
+    if unsloth:
+        hints = {"lora_r": 16, "activation_checkpointing": True, "lora_target_modules": "all-linear"}
+        if "use_gradient_checkpointing" not in call.kwargs:
+            hints["activation_offloading"] = True
+        for name, value in hints.items():
+            model.hints.setdefault(name, default_setting(value, "unsloth's default"))
+    notes.models = [each for each in notes.models if each is not model] + [model]
+    return model
+
+
+def _hint_unsloth_loading(model: Model, call: Call) -> None:
+    """Assume 4 bits unless set otherwise, and a loss that makes no logits (unsloth's ``loader.py``)."""
+    hints: dict[str, Any] = {"use_liger_kernel": True, "bnb_4bit_use_double_quant": True, "kbit_preparation": False}
+    perhaps_on = {name for name, value in call.kwargs.items() if value is True or plain(value) is UNKNOWN}
+    if perhaps_on.isdisjoint(_UNSLOTH_OTHER_PRECISIONS):
+        hints["load_in_4bit"] = True
+    if plain(call.kwargs.get("fast_inference")) is True:  # vLLM in this process, which shares the weights
+        share = call.setting("gpu_memory_utilization") if "gpu_memory_utilization" in call.kwargs else None
+        model.hints["vllm_gpu_memory_utilization"] = share or default_setting(0.5, "unsloth's default")
+        hints |= {"use_vllm": True, "vllm_mode": "colocate"}
+    for name, value in hints.items():
+        model.hints.setdefault(name, default_setting(value, "unsloth's default"))
+
+
+def _not_known(call: Call, name: str) -> str:
+    return f"{call.where}: {call.shown(name)} is only known when the script runs; its default is assumed."
+
+
+def peft_config(call: Call, notes: Notes) -> Any:
+    """Follow TRL's ``get_peft_config(model_args)``: None unless adapters are asked for."""
+    known = truth(call.run.attribute(call.value(0), "use_peft"))
+    if not known:
+        return UNKNOWN if known is None else None
+    dropout = plain(call.run.attribute(call.value(0), "lora_dropout"))
+    found = AdapterConfig(Call(call.run, call.node, "LoraConfig"))
+    origin = f"{call.where}: ModelConfig's lora_dropout"
+    found.settings["lora_dropout"] = Setting(value=_DROPOUT if dropout is UNKNOWN else dropout, origin=origin)
+    return found
+
+
+def quantization_config(call: Call, notes: Notes) -> Any:
+    """Follow TRL's ``get_quantization_config(model_args)``: None unless a quantization is asked for."""
+    known = [truth(call.run.attribute(call.value(0), name)) for name in ("load_in_4bit", "load_in_8bit")]
+    if True in known:
+        return QuantizationConfig(Call(call.run, call.node, "BitsAndBytesConfig"))
+    return UNKNOWN if None in known else None
+
+
+def prepare_for_kbit(call: Call, notes: Notes) -> Any:
+    """Follow peft's ``prepare_model_for_kbit_training``: it freezes the model, and checkpoints unless told not to.
+
+    A model that is not quantized it casts to fp32 and does not checkpoint (peft/utils/other.py, 0.2 to 0.15).
+    """
+    model = call.value(0, "model", default=UNKNOWN)
+    if isinstance(model, Model):
+        model.rules = [("*", False)]
+        if _is_unquantized(model):
+            if call.name == "prepare_model_for_kbit_training":
+                model.put("dtype", "float32", call.where, f"{call.name}() of a model that is not quantized")
+            return model
+        checkpoints = call.value(1, "use_gradient_checkpointing", default=True)
+        if checkpoints is UNKNOWN:
+            model.unresolved["gradient_checkpointing"] = _not_known(call, "use_gradient_checkpointing")
+        elif checkpoints is not False:
+            model.put("activation_checkpointing", True, call.where, f"{call.name}()")
+        model.put("kbit_preparation", True, call.where, f"{call.name}()")
+    return model
+
+
+def _is_unquantized(model: Model) -> bool:
+    """Return True if the script says how a model is loaded, and nothing of it quantizes the weights."""
+    names = ("load_in_4bit", "load_in_8bit", "quantization_config")
+    table = model.config.table() if model.config is not None else None
+    name = str(model.name.value) if model.name is not None else ""
+    is_stored_so = "quantization_config" in table if table is not None else _QUANTIZED_NAME.search(name) is not None
+    if not model.is_read or is_stored_so or model.unresolved.keys() & {*names}:
+        return False
+    return not any(setting.value for each in names if (setting := model.settings.get(each)) is not None)
+
+
+# Calls that make models: ``from_pretrained``, ``from_config``, a class with a config, copies.
+
+
+_LOADING_ARGUMENTS = ("dtype", "torch_dtype", "attn_implementation", "load_in_4bit", "load_in_8bit")
+_NAME_ARGUMENTS = ("pretrained_model_name_or_path", "model_name")
+_NOT_FIELDS = {
+    *_LOADING_ARGUMENTS,
+    *_NAME_ARGUMENTS,
+    *LENGTH_ARGUMENTS,
+    *("config", "quantization_config", "device_map", "cache_dir", "revision", "token", "use_auth_token", "subfolder"),
+    *("trust_remote_code", "low_cpu_mem_usage", "from_tf", "from_flax", "local_files_only", "force_download"),
+    *("ignore_mismatched_sizes", "state_dict", "use_safetensors", "variant", "max_memory", "offload_folder"),
+    *("key_mapping", "tp_plan", "device_mesh", "weights_only", "output_loading_info", "proxies", "resume_download"),
+    *("use_flash_attention_2", "generation_config", "adapter_kwargs", "full_finetuning", "load_in_16bit"),
+    *("fast_inference", "gpu_memory_utilization", "max_lora_rank", "use_gradient_checkpointing", "peft_config"),
+}
+"""Arguments of ``from_pretrained`` that are no fields of the config."""
+_TASK_BY_CLASS_ENDING: Mapping[str, Task] = {
+    "ForCTC": "ctc",
+    "ForSpeechSeq2Seq": "speech-seq2seq",
+    "ForCausalLM": "causal-lm",
+    "ForCausalLMWithValueHead": "causal-lm",
+    "LMHeadModel": "causal-lm",
+    "ForMaskedLM": "masked-lm",
+    "ForSeq2SeqLM": "seq2seq-lm",
+    "ForConditionalGeneration": "seq2seq-lm",
+    **{f"For{''.join(word.capitalize() for word in task.split('-'))}": task for task in get_args(Task)},
+}
+_SENTENCE_MODELS: Mapping[str, Task] = {
+    "SentenceTransformer": "feature-extraction",
+    "CrossEncoder": "sequence-classification",
+    "SparseEncoder": "masked-lm",
+}
+"""Classes of sentence-transformers, and the head of the model inside."""
+_NO_MODEL_CLASS = re.compile(r"Collator|Output|Config|Processor|Trainer|Loss|Dataset|Metric|Pipeline|Mixin|Arguments")
+_NO_MODELS = ("Tokenizer", "Processor", "FeatureExtractor", "GenerationConfig", "Scheduler")
+_PEFT_CLASSES = ("PeftModel", "PeftModelForCausalLM", "PeftModelForSequenceClassification")
+
+
+def _task_of(name: str) -> Task | None:
+    """Return the task of a model class, by the end of its name; None if it is no model."""
+    if _NO_MODEL_CLASS.search(name):
+        return None
+    return next((task for ending, task in _TASK_BY_CLASS_ENDING.items() if name.endswith(ending)), None)
+
+
+def is_model_class(name: str) -> bool:
+    """Return True for a name of transformers' models: ``LlamaForCausalLM``, ``AutoModel``."""
+    stem = name.removesuffix("Model")
+    known = stem in CONFIG_DEFAULTS or stem in ("Auto", *UNSLOTH_CLASSES)
+    return _task_of(name) is not None or (stem != name and known)
+
+
+def loads_model(owner: str) -> bool:
+    """Return True for a class whose ``from_pretrained`` loads a model."""
+    is_model = "Model" in owner or _task_of(owner) is not None
+    return is_model and not any(word in owner for word in (*_NO_MODELS, "Config"))
+
+
+def from_pretrained(call: Call, notes: Notes) -> Any:
+    """Follow ``AutoModelForX.from_pretrained("id", dtype=...)``, and the same for configs, tokenizers and adapters."""
+    owner = call.owner
+    if owner in _PEFT_CLASSES:
+        model = call.value(0, "model")
+        if not isinstance(model, Model):
+            return UNKNOWN
+        _load_adapters(model, call, trains=call.value(None, "is_trainable", default=False))
+        return model
+    if owner.endswith("Config") and not owner.endswith("GenerationConfig"):
+        return _load_config(call, notes)
+    if not loads_model(owner):
+        _note_name(call, notes, 2)
+        return UNKNOWN
+    model = Model(notes, call.where, f"{owner}.{call.name}")
+    _read_task(model, owner, call)
+    first = call.value(0, *_NAME_ARGUMENTS)
+    if isinstance(first, Model):  # TRL's models with a value head
+        notes.models.remove(model)
+        return first
+    if call.name == "from_config":
+        _take_config(model, first if isinstance(first, ModelConfig) else call.value(None, "config"), call, notes)
+    else:
+        model.name = _name_of(call, f"{owner}.{call.name}")
+        given = call.value(None, "config")
+        model.config = given if isinstance(given, ModelConfig) else ModelConfig(notes, kind=None, source=model.name)
+        if isinstance(given, ModelConfig):
+            model.settings.update(given.settings)
+        elif model.name is None:
+            model.config = None
+            notes.doubt(f"{call.where}: which model {owner} loads is only known when the script runs.", key="model.id")
+    _read_loading(model, call, notes)
+    if owner in UNSLOTH_CLASSES:
+        _hint_unsloth_loading(model, call)
+        return (model, UNKNOWN)
+    return model
+
+
+def _name_of(call: Call, label: str) -> Setting | None:
+    """Return the name that a call loads a model by; None: it is not known."""
+    key: str | int = 0 if call.args else next((name for name in _NAME_ARGUMENTS if name in call.kwargs), "")
+    setting = call.setting(key, label) if key != "" else None
+    return setting if setting is not None and isinstance(setting.value, str) else None
+
+
+def sentence_model(call: Call, notes: Notes) -> Any:
+    """Follow ``SentenceTransformer("id")``, ``CrossEncoder("id")`` and ``SparseEncoder("id")``."""
+    model = Model(notes, call.where, f"{call.name}(...)")
+    model.task = Setting(value=_SENTENCE_MODELS[call.name], origin=f"{call.where}: {call.name}(...)")
+    model.name = _name_of(call, call.name)
+    model.config = ModelConfig(notes, kind=None, source=model.name) if model.name is not None else None
+    if call.name != "CrossEncoder":  # which puts both texts into one sequence
+        _count_sequences(model, 2, f"{call.where}: {call.name} runs once for each text of an example")
+    return model
+
+
+def _count_sequences(model: Model, count: int, what: str) -> None:
+    """Count the sequences that an example usually has, where only the data tell how many."""
+    model.settings["script_sequences"] = Setting(value=count, origin=f"{what}, usually {count}")
+    model.notes.doubt(f"{what}; {count} are counted.", "activations", key="training.sequences_per_example")
+
+
+def from_class(call: Call, notes: Notes) -> Any:
+    """Follow ``LlamaForCausalLM(config)``."""
+    model = Model(notes, call.where, f"{call.name}(...)")
+    _read_task(model, call.name, call)
+    _take_config(model, call.value(0, "config"), call, notes)
+    return model
+
+
+def config_class(call: Call, notes: Notes) -> Any:
+    """Follow ``LlamaConfig(hidden_size=64)``."""
+    config = ModelConfig(notes, kind=call.name.removesuffix("Config"), source=None)
+    config.set_fields(call, call.name)
+    return config
+
+
+def _load_config(call: Call, notes: Notes) -> Any:
+    _note_name(call, notes, 1)
+    kind = call.owner.removesuffix("Config")
+    if call.owner not in ("AutoConfig", "PretrainedConfig") and kind not in CONFIG_DEFAULTS:
+        return UNKNOWN
+    name = call.setting(0) if call.args else None
+    if call.name == "for_model":
+        kinds = {table[0]: kind for kind, table in CONFIG_DEFAULTS.items()}
+        config = ModelConfig(notes, kind=kinds.get(str(plain(call.value(0, "model_type")))), source=None)
+    elif name is None or not isinstance(name.value, str):
+        return UNKNOWN
+    else:
+        config = ModelConfig(notes, kind=None, source=name)
+    config.set_fields(call, f"{call.owner}.{call.name}")
+    return config
+
+
+def _doubt_table(call: Call, label: str, notes: Notes) -> None:
+    if call.unknown_table is not None:
+        notes.doubt(f"{call.where}: {label}(**{short_text(call.unknown_table)}) is only known when the script runs.")
+
+
+def _take_config(model: Model, config: Any, call: Call, notes: Notes) -> None:
+    """Make a model from a config alone: its weights are in torch's default type."""
+    if isinstance(config, ModelConfig):
+        model.config = config
+        model.settings.update({name: each for name, each in config.settings.items() if "dtype" not in name})
+    else:
+        notes.doubt(f"{call.where}: the config of {call.name}(...) is not known.", key="model.id")
+    if call.value(None, "dtype", "torch_dtype") is None:
+        default = notes.default_dtype
+        origin = f"{call.where}: {call.name}(config), a model made from its config alone"
+        model.settings["dtype"] = default or Setting(value="float32", origin=origin)
+
+
+def _read_task(model: Model, owner: str, call: Call) -> None:
+    task = _task_of(owner)
+    if task == "multiple-choice":
+        _count_sequences(model, 4, f"{call.where}: {owner} puts every choice of an example through the model")
+    if task is None and is_model_class(owner) and owner not in UNSLOTH_CLASSES:
+        task = "feature-extraction"
+    if call.own_class is not None:
+        sentence = f"{call.where}: the script's own class {call.own_class.name} makes the model; {owner} is counted."
+        model.notes.doubt(sentence, *(() if owner.endswith("PreTrainedModel") else ("weights", *TRAINED, "logits")))
+        task = None if owner.endswith("PreTrainedModel") else task
+    elif task is None and "For" in owner:
+        sentence = f"{call.where}: the head of {owner} is not known; the family's usual one is counted."
+        model.notes.doubt(sentence, "weights", "activations", "logits", key="model.task")
+    if task is not None:
+        label = f"{owner}.{call.name}" if call.name.startswith("from_") else f"{call.name}(...)"
+        model.task = Setting(value=task, origin=f"{call.where}: {label}")
+
+
+def _read_loading(model: Model, call: Call, notes: Notes) -> None:
+    """Read dtype, attention, quantization, device, and fields of the config."""
+    label = f"{call.owner}.{call.name}"
+    for name in (*_LOADING_ARGUMENTS, "device_map", "max_memory"):
+        setting = call.setting(name, label) if name in call.kwargs else None
+        if setting is not None and setting.value is not None:
+            model.settings[name] = setting
+        elif setting is None and name in call.kwargs and name in DECISIVE_ARGUMENTS:
+            shown = f"{label}({name}={short_text(call.nodes.get(name))})"
+            sentence = f"{call.where}: {shown} is only known when the script runs; its default is assumed."
+            model.unresolved[name] = sentence
+    for name in LENGTH_ARGUMENTS:
+        setting = call.setting(name, label) if name in call.kwargs else None
+        if setting is not None and setting.value is not None:
+            notes.hints.setdefault(name, setting)
+    if call.value(None, "trust_remote_code") is True:
+        model.put("script_remote_code", True, call.where, f"{label}(trust_remote_code=True)")
+    if call.value(None, "use_flash_attention_2") is True:  # until 4.52
+        model.put("attn_implementation", "flash_attention_2", call.where, f"{label}(use_flash_attention_2=True)")
+    _read_quantization(model, call)
+    device = call.value(None, "device_map")
+    if device is not None:
+        model.on_gpu = not (device == "cpu" or (isinstance(device, dict) and set(device.values()) == {"cpu"}))
+        notes.note_device(device.get("") if isinstance(device, dict) else device, call.where)
+    _doubt_table(call, label, notes)
+    is_known = call.unknown_table is None and call.value(None, "quantization_config") is not UNKNOWN
+    model.is_read = is_known and call.owner not in UNSLOTH_CLASSES
+    fields = {name: value for name, value in call.kwargs.items() if name not in _NOT_FIELDS}
+    if fields and call.name != "from_config" and model.config is not None:
+        model.config = model.config.copy()
+        for name, value in fields.items():
+            model.config.set_field(name, value, call.where, f"{label}({name}={short_text(call.nodes.get(name))})")
+
+
+def _read_quantization(model: Model, call: Call) -> None:
+    config = call.value(None, "quantization_config")
+    if isinstance(config, QuantizationConfig):
+        model.settings.update(config.settings)
+        model.unresolved.update(config.unresolved)
+        model.put("bitsandbytes_config", True, call.where, "BitsAndBytesConfig(...)")
+    elif config is not None:
+        shown = f"{call.where}: quantization_config={short_text(call.nodes.get('quantization_config'))}"
+        sentence = f"{shown} is only known when the script runs."
+        model.notes.doubt(sentence, "weights", "activations", direction="less", key="lora.quantization")
+
+
+def _note_name(call: Call, notes: Notes, rank: int) -> None:
+    """Note the name that a config or tokenizer is loaded by, in case no model is."""
+    setting = _name_of(call, f"{call.owner}.{call.name}")
+    if setting is not None and not call.path.startswith("diffusers."):  # whose autoencoders stand beside the model
+        notes.names_found.setdefault(rank, setting)
+
+
+def set_default_dtype(call: Call, notes: Notes) -> Any:
+    """Follow ``torch.set_default_dtype``: models that are made from a config alone have that type."""
+    notes.default_dtype = call.setting(0) if call.args else None
+    if notes.default_dtype is None:
+        sentence = f"{call.where}: {short_text(call.node)} is only known when the script runs."
+        notes.doubt(sentence, *MODEL_STATES, key="training.precision")
+    return None
+
+
+def copy_value(call: Call, notes: Notes) -> Any:
+    """Follow ``deepcopy(x)``."""
+    value = call.value(0, default=UNKNOWN)
+    if isinstance(value, Model | ModelConfig):
+        return value.copy(call.where) if isinstance(value, Model) else value.copy()
+    if isinstance(value, Instance):
+        other = Instance(value.kind)
+        parts = value.values.items()
+        other.values = {name: each.copy(call.where) if isinstance(each, Model) else each for name, each in parts}
+        return other
+    return dict(value) if isinstance(value, dict) else list(value) if isinstance(value, list) else value
+
+
+def reference_model(call: Call, notes: Notes) -> Any:
+    """Follow TRL's ``create_reference_model(model)``."""
+    value = copy_value(call, notes)
+    if isinstance(value, Model):
+        value.role = "reference"
+        value.rules = [("*", False)]
+    return value
+
+
+def trainable_patterns(rules: Iterable[tuple[str, bool]], *, has_adapters: bool) -> list[str]:
+    """Return ``training.trainable`` for what a script froze in order: patterns, ``!`` for what is frozen."""
+    patterns = [name if value else f"!{name}" for name, value in rules]
+    if has_adapters:
+        return patterns[1:] if patterns[:1] == ["!*"] else patterns
+    return [] if patterns == ["*"] else patterns

@@ -1,0 +1,114 @@
+"""The findings of one reading of a script: models, optimizers, trainers, settings, and what was not understood."""
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...job.settings import UncertaintyDirection
+from ..source.evidence import MODEL_STATES, Component, Setting
+from ..source.versions import OldCall
+
+STEP: tuple[Component, ...] = ("activations", "logits")
+ALL: tuple[Component, ...] = (*MODEL_STATES, *STEP)
+TRAINED: tuple[Component, ...] = ("gradients", "optimizer", "activations")
+_DEVICE = re.compile(r"cuda(?::(\d{1,3}))?")
+_MAX_SENTENCES = 12
+"""Sentences on what was not understood; the rest is counted in one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """Something that memory depends on and that was not understood."""
+
+    sentence: str
+    direction: UncertaintyDirection = "either"
+    components: tuple[Component, ...] = ()
+    key: str | None = None
+    """The job key whose value, given by the user, removes the doubt."""
+    asks: bool = False
+    """No range allows for it: the user has to give the key, or rehearse the program."""
+
+
+@dataclass(slots=True)
+class Notes:
+    """The findings of one reading."""
+
+    find_config: Callable[[str], Mapping[str, Any] | None]
+    """Returns the config of a model by its name; None if it is not on this machine."""
+    versions: Mapping[str, str]
+    """Installed versions by distribution, where known."""
+    ranks: Any
+    """Number of processes that run the script."""
+    models: list[Any] = field(default_factory=list)
+    """Every model that the script makes, in order."""
+    optimizers: list[Any] = field(default_factory=list)
+    trainers: list[Any] = field(default_factory=list)
+    arguments: list[Any] = field(default_factory=list)
+    """``TrainingArguments`` and the like."""
+    given: list[Any] = field(default_factory=list)
+    """What accelerate, DeepSpeed or a method ``fit`` is given to train."""
+    written: dict[str, Setting] = field(default_factory=dict)
+    hints: dict[str, Setting] = field(default_factory=dict)
+    accelerate: dict[str, Setting] = field(default_factory=dict)
+    own_loop: dict[str, Setting] = field(default_factory=dict)
+    """Settings of the script's own training loop, by accelerate's names."""
+    assigned: dict[str, Setting] = field(default_factory=dict)
+    """What the script sets whatever its command line says."""
+    unresolved: dict[str, str] = field(default_factory=dict)
+    called: set[str] = field(default_factory=set)
+    old_calls: dict[OldCall, str] = field(default_factory=dict)
+    """What today's libraries refuse, and where it stands."""
+    own_loss: bool = False
+    """A class of the script's, derived from one of TRL's trainers, computes the loss itself."""
+    trains: bool = False
+    """A backward pass, or a trainer's ``train``, was followed."""
+    names_found: dict[int, Setting] = field(default_factory=dict)
+    """Models' names that configs (1) and tokenizers (2) are loaded by."""
+    passes: list[tuple[Any, str, tuple[ast.AST, ...]]] = field(default_factory=list)
+    """Forward passes with gradients since the last backward pass: model, place, and the loops around it."""
+    sharded: list[Any] = field(default_factory=list)
+    """What FSDP wraps in the script's own training loop, in order."""
+    default_dtype: Setting | None = None
+    visible_devices: Setting | None = None
+    """The CUDA_VISIBLE_DEVICES that the script sets."""
+    devices: dict[int, str] = field(default_factory=dict)
+    """Positions of the GPUs that models are put on, with the place of the first use."""
+    current_device: int = 0
+    _doubts: dict[str, Doubt] = field(default_factory=dict)
+
+    def doubt(
+        self,
+        sentence: str,
+        *components: Component,
+        direction: UncertaintyDirection = "either",
+        key: str | None = None,
+        asks: bool = False,
+    ) -> None:
+        """Note something that was not understood, and the components of memory that it concerns."""
+        doubt = Doubt(sentence=sentence, direction=direction, components=components or ALL, key=key, asks=asks)
+        self._doubts.setdefault(sentence, doubt)
+
+    def doubts(self) -> list[Doubt]:
+        """Return what was not understood; of very many, the first sentences and the number of the rest."""
+        found = list(self._doubts.values())
+        more = len(found) - _MAX_SENTENCES
+        if more <= 1:
+            return found
+        sentence = f"{more} more parts of the script are not known; vramtop rehearse follows all of them."
+        return [*found[:_MAX_SENTENCES], Doubt(sentence=sentence, components=ALL)]
+
+    def note_device(self, value: Any, where: str, *, is_current: bool = False) -> None:
+        """Note a GPU that something is put on, by its position: ``cuda:1``, 1; ``cuda`` is the current one."""
+        match = _DEVICE.fullmatch(value) if isinstance(value, str) else None
+        index = value if type(value) is int else int(match[1] or self.current_device) if match else None
+        if index is not None:
+            self.devices.setdefault(index, where)
+            self.current_device = index if is_current else self.current_device
+
+    @property
+    def device(self) -> Setting | None:
+        """The one GPU that the script uses, by its position among those that it sees, if that is not the first."""
+        index, where = next(iter(self.devices.items()), (0, ""))
+        return Setting(value=index, origin=f"{where}: the device") if index > 0 and len(self.devices) == 1 else None

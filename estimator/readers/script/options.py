@@ -1,0 +1,414 @@
+"""The options that a script declares, and their values on the command line: argparse, dataclasses, click, functions."""
+
+import ast
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...common.errors import InputError
+from ..source.data_files import layer_from_table, read_table
+from ..source.evidence import Setting, as_bool
+from .values import (
+    UNKNOWN,
+    Attribute,
+    Bound,
+    Call,
+    Class,
+    Function,
+    Instance,
+    Name,
+    Thing,
+    as_number,
+    plain,
+    short_text,
+)
+
+_SWITCHES = ("store_true", "store_false", "BooleanOptionalAction")
+_WORDS = ("bool", "int", "float", "str")
+MEMORY_ARGUMENTS = frozenset(
+    {
+        *("per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing", "max_length"),
+        *("max_seq_length", "max_completion_length", "model_name_or_path", "attn_implementation", "dtype", "optim"),
+        *("torch_dtype", "fp16", "bf16", "deepspeed", "fsdp", "fsdp_config", "use_liger_kernel", "use_peft", "lora_r"),
+        *("lora_target_modules", "lora_modules_to_save", "load_in_4bit", "load_in_8bit", "num_generations", "use_vllm"),
+        *("vllm_gpu_memory_utilization", "vllm_mode", "precompute_ref_log_probs", "use_dora", "reward_model_path"),
+        *("teacher_model_name_or_path", "auto_find_batch_size", "per_device_eval_batch_size"),
+    }
+)
+"""Options of the libraries' classes that decide the memory, which a command line may abbreviate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """One option as the script declares it."""
+
+    default: Any
+    origin: str
+    kind: str | None = None
+    """The type that its text becomes: ``int``, ``float``, ``flag``, ``bool``, ``str``; None: that of the default."""
+    is_list: bool = False
+
+
+class Options:
+    """The options of a script.
+
+    Args:
+        given: the flags on the command line by name.
+        arguments: the words of the command line.
+        find_file: returns a file that the script may read, by the name that it uses.
+    """
+
+    def __init__(
+        self, given: Mapping[str, Setting], arguments: Sequence[str], find_file: Callable[[str], Path | None]
+    ) -> None:
+        self.given, self._find_file = given, find_file
+        self._words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
+        self.declared: dict[str, Declared] = {}
+        self.names: set[str] = set()
+        """Names of the declared options, which the command line may abbreviate as argparse allows."""
+        self.is_open = False
+        """It has options besides, or its parser takes what it does not know."""
+        self.abbreviates = True
+        """Its parser takes abbreviations."""
+        self.used: set[str] = set()
+        """Options that the script was seen to use."""
+        self.assigned: dict[str, Setting] = {}
+        """Options that the script assigns after it has parsed its command line."""
+        self.unresolved: dict[str, str] = {}
+        """Options that it assigns from what only the running script knows, each with a sentence."""
+        self.from_file: dict[str, Setting] = {}
+        """Settings of a file that the script parses in place of a command line."""
+
+    def defaults(self) -> Iterator[tuple[str, Setting]]:
+        """Yield options with a known value: the command line's, or the default."""
+        for name in self.declared:
+            found = self.find(name, uses=False) if name not in self.unresolved else None
+            value = plain(found.value) if found is not None else UNKNOWN
+            if found is not None and value is not UNKNOWN and value is not None:
+                yield name, found.with_value(value)
+
+    def find(self, name: str, *, uses: bool = True) -> Setting | None:
+        """Return an option of the command line or its default, as the script gets it; None: unknown."""
+        if uses:
+            self.used.add(name)
+        if name in self.assigned or name in self.unresolved:
+            return self.assigned.get(name)
+        declared, given = self.declared.get(name), self.given.get(name)
+        if given is not None:
+            return given if declared is None else given.with_value(_convert(given.value, declared))
+        if declared is None or declared.default is UNKNOWN:
+            return None
+        return Setting(value=declared.default, origin=declared.origin)
+
+    def assign(self, name: str, value: Any, call: Call) -> None:
+        """Take an assignment to an option."""
+        known, text = plain(value), f"{call.where}: {short_text(call.node)}"
+        self.assigned.pop(name, None)
+        self.unresolved.pop(name, None)
+        if known is UNKNOWN:
+            self.unresolved[name] = f"{text} is only known when the script runs."
+        else:
+            self.assigned[name] = Setting(value=known, origin=f"{text} = {known!r}")
+
+    def add_argument(self, call: Call) -> None:
+        """Declare ``parser.add_argument("--batch", type=int, default=4)``."""
+        flags = [word for word in call.args if isinstance(word, str)]
+        self.is_open |= not flags or len(flags) < len(call.args)
+        name = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else "")
+        dest = call.value(None, "dest")
+        key = dest if isinstance(dest, str) else name.lstrip("-").replace("-", "_")
+        if not key:
+            return
+        action, kind = call.value(None, "action"), call.value(None, "type")
+        action = action.name if isinstance(action, Name) else action
+        number = call.value(None, "nargs")
+        default: Any = UNKNOWN if call.value(None, "required") else None
+        if "default" in call.kwargs:
+            default = call.kwargs["default"]
+        elif action in ("store_true", "store_false"):
+            default = action == "store_false"
+        word = kind.name if isinstance(kind, Name) else None
+        if action in _SWITCHES or isinstance(kind, Function) or (word and "bool" in word and word != "bool"):
+            word = "flag"
+        if not name.startswith("-"):
+            default = UNKNOWN if "default" not in call.kwargs and number not in ("?", "*") else default
+            default = (
+                _convert(self._words.pop(0), Declared(default=None, origin="", kind=word)) if self._words else default
+            )
+        is_list = number in ("+", "*") or isinstance(number, int)
+        origin = f"{call.where}: default of {name}"
+        self._declare(key, Declared(default=default, origin=origin, kind=word, is_list=is_list))
+        for flag in flags:
+            short = flag.lstrip("-").replace("-", "_")
+            self.names.add(short)
+            if short != key and short in self.given and key not in self.given:
+                self.given = {**self.given, key: self.given[short]}
+
+    def _declare(self, name: str, declared: Declared) -> None:
+        self.names.add(name)
+        self.declared[name] = declared
+
+    def declare_fields(self, kind: Class, run: Any) -> list[str]:
+        """Declare the fields of a dataclass; return their names."""
+        for name, node in kind.fields.items():
+            value = kind.find(name) if node.value is not None else UNKNOWN
+            self._declare(name, _annotated(node.annotation, value, f"{run.location(node)}: default of {name}"))
+        return list(kind.fields)
+
+    def of_function(self, function: Function, run: Any) -> dict[str, Setting]:
+        """Return the options of the command line that a function's parameters stand for (fire, typer, tyro)."""
+        found: dict[str, Setting] = {}
+        self.is_open = True
+        arguments = function.node.args
+        for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            default = function.defaults.get(each.arg, UNKNOWN)
+            origin = f"{run.location(each)}: default of {each.arg}"
+            self._declare(each.arg, _annotated(each.annotation, default, origin))
+            setting = self.find(each.arg)
+            if setting is not None:
+                found[each.arg] = setting
+        return found
+
+    def click_option(self, function: Function, call: Call) -> None:
+        """Declare ``@click.option("--batch", default=4)`` for the function below it."""
+        self.is_open = True
+        if call.value(None, "is_flag") and "default" not in call.kwargs:
+            call.kwargs["default"] = False
+        flags = [str(word).partition("/")[0] for word in call.args if isinstance(word, str)]
+        call.args = [flag for flag in flags if flag.startswith("-")] or flags
+        named = next((flag for flag in flags if not flag.startswith("-")), None)
+        if named is not None:
+            call.kwargs["dest"] = named
+        self.add_argument(call)
+        key = next(reversed(self.declared), "")
+        found = self.find(key)
+        function.options = {**(function.options or {}), key: found or Setting(value=UNKNOWN, origin="")}
+
+    def take_file(self, call: Call) -> bool:
+        """Take the settings of a file that the script parses in place of a command line; False if it is not known."""
+        name = call.value(0, "json_file", "yaml_file")
+        path = self._find_file(name) if isinstance(name, str) else None
+        try:
+            self.from_file = dict(layer_from_table(read_table(path), source=path.name)) if path is not None else {}
+        except InputError:
+            return False
+        self.given = {**self.from_file, **self.given}
+        return path is not None
+
+
+def _annotated(annotation: ast.expr | None, default: Any, origin: str) -> Declared:
+    """Return an option whose type an annotation names."""
+    text = ast.unparse(annotation) if annotation is not None else ""
+    word = next((each for each in _WORDS if each in text), None)
+    is_list = "list" in text.lower()
+    word = None if is_list else "flag" if word == "bool" else word
+    return Declared(default=default, origin=origin, kind=word, is_list=is_list)
+
+
+def _convert(value: Any, declared: Declared) -> Any:
+    """Return the text of an option as the type that the script gives it."""
+    if isinstance(value, list):
+        return [_convert(item, Declared(default=None, origin="", kind=declared.kind)) for item in value]
+    kind = declared.kind
+    if kind is None and isinstance(declared.default, bool | int | float):
+        kind = {bool: "flag", int: "int", float: "float"}[type(declared.default)]
+    converted: Any = value
+    if kind == "flag":
+        known = as_bool(Setting(value=value, origin=""))
+        converted = value if known is None else known
+    elif kind == "bool":
+        converted = value if isinstance(value, bool) else bool(value)
+    elif kind == "int":
+        converted = as_number(value)
+    elif kind == "float" and isinstance(value, str):
+        try:
+            converted = float(value)
+        except ValueError:
+            converted = UNKNOWN
+    return [converted] if declared.is_list else converted
+
+
+_OTHER_PARSERS = ("getopt", "optparse", "click", "cli")
+_LEAVE_THE_LINE = {
+    *("torch", "torchvision", "transformers", "accelerate", "peft", "trl", "datasets", "diffusers", "deepspeed"),
+    *("bitsandbytes", "sentence_transformers", "unsloth", "lightning", "pytorch_lightning", "optimum", "evaluate"),
+    *("numpy", "pandas", "tqdm", "wandb", "PIL", "tensorboard", "tensorboardX", "matplotlib", "sklearn", "scipy"),
+    *("requests", "yaml", "cv2", "einops", "flash_attn", "xformers", "tokenizers", "sentencepiece", "tiktoken"),
+    *("safetensors", "huggingface_hub", "triton", "apex", "timm", "torchmetrics", "rouge_score", "nltk", "packaging"),
+    *("psutil", "dotenv", "loguru", "rich", "jsonlines", "liger_kernel", "mlflow", "comet_ml", "swanlab", "torchaudio"),
+}
+"""Libraries that leave the command line to the script."""
+
+
+def may_parse_elsewhere(tree: ast.Module) -> bool:
+    """Return True if something besides the parsers that are followed may read the command line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name) and getattr(node, "attr", getattr(node, "id", "")) in (
+            "argv",
+            "exec",
+        ):
+            return True
+        for each in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+            module = getattr(node, "module", None) or each.name
+            parts = [*module.split("."), each.name.rpartition(".")[2]]
+            known = parts[0] in _LEAVE_THE_LINE or parts[0] in sys.stdlib_module_names
+            if not known or any(part.lower() in _OTHER_PARSERS or part.endswith("CLI") for part in parts):
+                return True
+    return False
+
+
+class Parsed(Thing):
+    """The parsed options: ``args``.
+
+    Args:
+        options: the script's options.
+        kind: the class whose fields they are; None: all options.
+        defaults: values of a library's class for options that the command line lacks.
+    """
+
+    def __init__(self, options: Options, kind: Class | None = None, defaults: Mapping[str, Any] | None = None) -> None:
+        self._options, self._kind, self._defaults = options, kind, defaults or {}
+
+    def option(self, name: str) -> Setting | None:
+        """Return an option or its default; None: unknown."""
+        return self._options.find(name)
+
+    def attribute(self, name: str) -> Any:
+        """Return an option's value."""
+        found = self._options.find(name)
+        if found is not None:
+            return found.value
+        if name in self._defaults:
+            return UNKNOWN if name in self._options.unresolved else self._defaults[name]
+        member = self._kind.find(name) if self._kind is not None and name not in self._kind.fields else UNKNOWN
+        if isinstance(member, Function):
+            return Bound(member, (self,))
+        return UNKNOWN if self.has(name) else Attribute(self, name)
+
+    def set_attribute(self, name: str, value: Any, call: Call) -> None:
+        """Take an assignment to an option."""
+        self._options.assign(name, value, call)
+
+    def item(self, key: Any) -> Any:
+        """Return an option by its name (``vars(args)["batch"]``)."""
+        return self.attribute(key) if isinstance(key, str) and self.has(key) else UNKNOWN
+
+    def method(self, call: Call) -> Any:
+        """Return the result of a table's method."""
+        name = call.value(0)
+        if call.name in ("get", "pop") and isinstance(name, str):
+            return self.item(name) if self.has(name) else call.value(1, default=None)
+        if call.name == "items":
+            return list(self.as_table().items())
+        return self.as_table() if call.name in ("to_dict", "_asdict") else UNKNOWN
+
+    def has(self, name: Any) -> bool:
+        """Return whether there is an option of a name."""
+        options = self._options
+        return any(name in each for each in (options.declared, options.given, options.assigned, options.unresolved))
+
+    def as_table(self) -> dict[str, Any]:
+        """Return all options by name."""
+        names = self._kind.fields if self._kind is not None else self._options.declared
+        return {name: self.attribute(name) for name in (*self._defaults, *names)}
+
+
+class Parser(Thing):
+    """``ArgumentParser()``, or ``HfArgumentParser((ModelArguments, TrainingArguments))``.
+
+    Args:
+        options: the script's options.
+        kinds: the classes that it makes objects of; empty: one object with all options.
+        library_class: returns the object of a library's class with the options of the command line.
+    """
+
+    def __init__(self, options: Options, kinds: list[Any], library_class: Callable[[Name, Call], Any]) -> None:
+        self._options, self._kinds, self._library_class = options, kinds, library_class
+
+    def attribute(self, name: str) -> Any:
+        """Return a method."""
+        return Attribute(self, name)
+
+    def method(self, call: Call) -> Any:
+        """Declare an option, or return the parsed objects, one for each class."""
+        if call.name == "add_argument":
+            self._options.add_argument(call)
+            return UNKNOWN
+        if call.name.startswith("add_"):  # a group, or parsers of subcommands
+            self._options.is_open |= call.name == "add_subparsers"
+            return self
+        if call.name == "set_defaults":
+            for name, value in call.kwargs.items():
+                self._options.declared[name] = Declared(default=value, origin=f"{call.where}: set_defaults({name}=...)")
+            return UNKNOWN
+        if not call.name.startswith("parse"):
+            return UNKNOWN
+        own_words = call.args and call.name.startswith("parse_args")  # words in place of the command line
+        is_file = call.name in ("parse_json_file", "parse_yaml_file")
+        if own_words or (is_file and not self._options.take_file(call)) or call.name == "parse_dict":
+            self._options.is_open = True
+            call.run.libraries.doubt(
+                f"{call.where}: vramtop does not follow where {call.name}(...) gets its options; flags are counted."
+            )
+        if not self._kinds:
+            parsed = Parsed(self._options)
+            return (parsed, UNKNOWN) if call.name == "parse_known_args" else parsed
+        found = tuple(parse_class(self._options, kind, call, self._library_class) for kind in self._kinds)
+        return found[0] if call.name == "parse" and len(found) == 1 else found
+
+
+def parse_class(options: Options, kind: Any, call: Call, library_class: Callable[[Name, Call], Any]) -> Any:
+    """Return an object of a class with the options of its fields."""
+    if isinstance(kind, Name):
+        return library_class(kind, call)
+    if not isinstance(kind, Class):
+        options.is_open = True
+        return UNKNOWN
+    options.declare_fields(kind, call.run)
+    bases = [Name(path) for path in kind.library_bases()]
+    made = library_class(bases[0], call) if bases else Parsed(options, kind)
+    finish = kind.find("__post_init__")
+    if isinstance(finish, Function):
+        call.run.call(Bound(finish, (made,)), Call(call.run, call.node, "__post_init__"))
+    return made
+
+
+def run_function(options: Options, call: Call) -> Any:
+    """Follow the function that ``fire.Fire``, ``typer.run``, ``mp.spawn`` and the like are given."""
+    function = call.value(0, "fn", "target", "function", "component", "main", "f")
+    if isinstance(function, Class) and call.name in ("cli", "parse"):
+        return parse_class(options, function, call, lambda *_: UNKNOWN)
+    if not isinstance(function, Function):
+        options.is_open = True
+        return UNKNOWN
+    if call.name in ("Fire", "cli", "run"):
+        function.options = function.options or options.of_function(function, call.run)
+    given = call.value(1, "args", default=())
+    args = list(given) if isinstance(given, list | tuple) else []
+    args = [0, *args] if call.name == "spawn" else args
+    return call.run.call(function, Call(call.run, call.node, function.name, None, args))
+
+
+def field(call: Call) -> Any:
+    """Return the default of a dataclass's field, or of an option of typer."""
+    if "default" in call.kwargs or "default_factory" not in call.kwargs:
+        return call.value(0, "default", default=UNKNOWN)
+    factory = call.kwargs["default_factory"]
+    if isinstance(factory, Name) and factory.path in ("list", "dict"):
+        return [] if factory.path == "list" else {}
+    return call.run.call(factory, Call(call.run, call.node, "", None, scope=call.scope))
+
+
+class Namespace(Instance):
+    """``SimpleNamespace(batch=4)``: an object with the attributes that it was given."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(Class("SimpleNamespace", ast.ClassDef("SimpleNamespace", [], [], [], []), (), {}, {}))
+        self.values = dict(values)
+
+    def as_table(self) -> dict[str, Any]:
+        """Return all attributes by name."""
+        return self.values

@@ -1,0 +1,460 @@
+"""Values of a script that is read without being run: Python's own, names of libraries, and what is not known."""
+
+import ast
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..source.evidence import Setting, parse_digits
+
+
+class Unknown:
+    """A value that only the running script could know."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "unknown"
+
+
+UNKNOWN = Unknown()
+PLAIN = (bool, int, float, str, bytes, type(None))
+MAX_LENGTH = 100_000
+"""Items of a list and characters of a text that are kept; longer ones are unknown."""
+_MAX_ITEMS = 10_000
+"""Items of a list, with those of the lists in it, that are looked at."""
+_MAX_NUMBER = 10**40
+_NAMESPACES_OF_WORDS = (
+    *("torch", "jnp", "IntervalStrategy", "SaveStrategy", "TaskType", "ShardingStrategy", "BackwardPrefetch"),
+    "DDPCommunicationHookType",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name of a library, or one that the script never defines: ``torch.optim.AdamW``."""
+
+    path: str
+
+    @property
+    def name(self) -> str:
+        """Its last part."""
+        return self.path.rpartition(".")[2]
+
+
+class Thing:
+    """A value with identity and behaviour of its own; by default nothing about it is known."""
+
+    def attribute(self, name: str) -> Any:
+        """Return an attribute's value."""
+        return UNKNOWN
+
+    def set_attribute(self, name: str, value: Any, call: "Call") -> None:
+        """Take an assignment to an attribute."""
+
+    def method(self, call: "Call") -> Any:
+        """Return the result of a method that is called on it."""
+        return UNKNOWN
+
+    def called(self, call: "Call") -> Any:
+        """Return the result of calling it."""
+        return UNKNOWN
+
+    def item(self, key: Any) -> Any:
+        """Return what stands at an index or a key."""
+        return UNKNOWN
+
+    def elements(self) -> list[Any] | None:
+        """Return what iterating over it yields; None: unknown."""
+        return None
+
+    def parts(self) -> Iterator[Any]:
+        """Yield the values that it holds."""
+        yield from ()
+
+
+class Held(Thing):
+    """A value for which it matters whether a variable refers to it: a model."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        """Variables that refer to it."""
+
+    def deleted(self, name: str) -> None:
+        """Note a variable that no longer refers to it."""
+        self.names.discard(name)
+
+
+class Scope:
+    """The names of a module, a call or a class body, and the scope around them."""
+
+    __slots__ = ("elsewhere", "names", "origins", "outer")
+
+    def __init__(self, outer: "Scope | None" = None) -> None:
+        self.names: dict[str, Any] = {}
+        self.outer = outer
+        self.origins: dict[str, Setting] = {}
+        """The options behind names that hold one's value."""
+        self.elsewhere: set[str] = set()
+        """Names declared ``global`` or ``nonlocal``."""
+
+    def find(self, name: str) -> "Scope | None":
+        """Return the scope that has the name."""
+        scope: Scope | None = self
+        while scope is not None and (name not in scope.names or name in scope.elsewhere):
+            scope = scope.outer
+        return scope
+
+    def assign(self, name: str, value: Any) -> None:
+        """Give a name a value."""
+        scope: Scope = (self.find(name) or self) if name in self.elsewhere else self
+        scope.names[name] = value
+        scope.origins.pop(name, None)
+
+
+@dataclass(eq=False, slots=True)
+class Function:
+    """A function or lambda of the script."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    scope: Scope
+    defaults: Mapping[str, Any]
+    name: str
+    options: Mapping[str, Setting] | None = None
+    """Options of the command line that its parameters stand for (click, typer, fire)."""
+    decorators: tuple[str, ...] = ()
+    owner: "Class | None" = None
+    """The class whose method it is."""
+
+
+@dataclass(eq=False, slots=True)
+class Bound:
+    """A function with some arguments given: a method, or ``functools.partial``."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class Attribute:
+    """A method of a value that is no function of the script: ``model.parameters``, ``"a".split``."""
+
+    receiver: Any
+    name: str
+
+
+@dataclass(eq=False, slots=True)
+class Class(Thing):
+    """A class of the script."""
+
+    name: str
+    node: ast.ClassDef
+    bases: tuple[Any, ...]
+    members: dict[str, Any]
+    fields: dict[str, ast.AnnAssign]
+    """Annotated fields in order, those of its bases first."""
+
+    def find(self, name: str) -> Any:
+        """Return a member of the class or of the script's classes that it derives from; UNKNOWN without one."""
+        if name in self.members:
+            return self.members[name]
+        found = (base.find(name) for base in self.bases if isinstance(base, Class))
+        return next((each for each in found if each is not UNKNOWN), UNKNOWN)
+
+    def library_bases(self) -> Iterator[str]:
+        """Yield the paths of the libraries' classes that it derives from."""
+        for base in self.bases:
+            if isinstance(base, Name):
+                yield base.path
+            elif isinstance(base, Class):
+                yield from base.library_bases()
+
+    def attribute(self, name: str) -> Any:
+        """Return a member, or a method that it has from a library."""
+        found = self.find(name)
+        if isinstance(found, Function) and "classmethod" in found.decorators:
+            return Bound(found, (self,))
+        return found if found is not UNKNOWN else Attribute(self, name)
+
+    def method(self, call: "Call") -> Any:
+        """Return the result of a method that the class has from a library: ``from_pretrained``."""
+        base = next(self.library_bases(), "")
+        if not base:
+            return UNKNOWN
+        call.path, call.receiver, call.own_class = f"{base}.{call.path}", None, self
+        return call.run.library(call)
+
+
+class Instance(Thing):
+    """An object of one of the script's classes.
+
+    Args:
+        kind: the class.
+    """
+
+    def __init__(self, kind: Class) -> None:
+        self.kind = kind
+        self.values: dict[str, Any] = {}
+
+    @property
+    def is_module(self) -> bool:
+        """True for a module of torch, whatever it computes."""
+        return any(path.endswith(("Module", "PreTrainedModel")) for path in self.kind.library_bases())
+
+    def attribute(self, name: str) -> Any:
+        """Return an attribute, or a bound method of the class."""
+        if name in self.values:
+            return self.values[name]
+        found = self.kind.find(name)
+        if isinstance(found, Function) and "staticmethod" not in found.decorators:
+            bound = Bound(found, (self.kind if "classmethod" in found.decorators else self,))
+            return Property(bound) if "property" in found.decorators else bound
+        return found if found is not UNKNOWN else Attribute(self, name)
+
+    def set_attribute(self, name: str, value: Any, call: "Call") -> None:
+        """Assign an attribute."""
+        self.values[name] = value
+
+    def method(self, call: "Call") -> Any:
+        """Return the result of a method that it has from a library."""
+        return call.run.instance_method(self, call)
+
+    def called(self, call: "Call") -> Any:
+        """Follow ``__call__``; a module's forward pass is not followed."""
+        found = self.kind.find("__call__")
+        return call.run.call(Bound(found, (self,)), call) if isinstance(found, Function) else UNKNOWN
+
+    def parts(self) -> Iterator[Any]:
+        """Yield the values of its attributes."""
+        yield from self.values.values()
+
+
+@dataclass(eq=False, slots=True)
+class Super(Thing):
+    """``super()``: an object, as the bases of one of the script's classes see it."""
+
+    owner: Class
+    receiver: Any
+
+    def attribute(self, name: str) -> Any:
+        """Return what a base makes of a name: a bound method, a member, or a library's method."""
+        for base in self.owner.bases:
+            found = base.find(name) if isinstance(base, Class) else UNKNOWN
+            if found is not UNKNOWN:
+                return Bound(found, (self.receiver,)) if isinstance(found, Function) else found
+        return Attribute(self, name)
+
+    def method(self, call: "Call") -> Any:
+        """Return the result of a library's method."""
+        return call.run.instance_method(self.receiver, call) if isinstance(self.receiver, Instance) else UNKNOWN
+
+
+@dataclass(slots=True)
+class Property:
+    """A bound method that is called where it is looked up."""
+
+    method: Bound
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a script with its evaluated arguments."""
+
+    run: Any
+    """The reader that follows the script."""
+    node: ast.AST
+    path: str
+    """What is called, dotted: ``torch.optim.AdamW``; for a method its name."""
+    receiver: Any = None
+    """What a method is called on; None for a function."""
+    args: list[Any] = field(default_factory=list)
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    nodes: dict[str | int, ast.expr] = field(default_factory=dict)
+    """The expressions of arguments, by position and keyword."""
+    scope: Scope | None = None
+    own_class: Class | None = None
+    """The class of the script on which a method is called that it has from a library."""
+    unknown_table: ast.expr | None = None
+    """The ``**settings`` whose contents are unknown."""
+
+    @property
+    def name(self) -> str:
+        """The last part of what is called."""
+        return self.path.rpartition(".")[2]
+
+    @property
+    def owner(self) -> str:
+        """The last part of what it is called on."""
+        return self.path.rpartition(".")[0].rpartition(".")[2]
+
+    @property
+    def where(self) -> str:
+        """The script and line."""
+        return str(self.run.location(self.node))
+
+    def value(self, index: int | None, *names: str, default: Any = None) -> Any:
+        """Return an argument by position or by one of its keywords."""
+        for name in names:
+            if name in self.kwargs:
+                return self.kwargs[name]
+        return self.args[index] if index is not None and index < len(self.args) else default
+
+    def shown(self, name: str | int) -> str:
+        """Return an argument as it is written: ``LoraConfig(r=rank)``."""
+        key = f"{name}=" if isinstance(name, str) else ""
+        return f"{self.name}({key}{short_text(self.nodes.get(name))})"
+
+    def setting(self, key: str | int, label: str = "") -> Setting | None:
+        """Return an argument's value and where it stands; None if it is unknown.
+
+        Args:
+            key: its keyword or position.
+            label: the callee's name for people; by default the name of what is called.
+        """
+        value = plain(self.args[key] if isinstance(key, int) else self.kwargs[key])
+        node = self.nodes.get(key)
+        if value is UNKNOWN:
+            return None
+        shown = short_text(node) if node is not None else repr(value)[:40]
+        named = f"{key}=" if isinstance(key, str) else ""
+        text = f"{self.run.location(node or self.node)}: {label or self.name}({named}{shown})"
+        option = self.run.option(node, self.scope) if node is not None else None
+        return Setting(value=value, origin=text if option is None else f"{option.origin} ({text})")
+
+
+def short_text(node: ast.AST | None) -> str:
+    """Return an expression for people, at most 40 characters of it."""
+    if node is None:
+        return "..."
+    try:
+        text = ast.unparse(node)
+    except (RecursionError, ValueError):
+        return "..."
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def plain(value: Any) -> Any:
+    """Return a value as settings have it: plain Python data; dtypes by their name; UNKNOWN for anything else."""
+    return _plain(value, [_MAX_ITEMS], 0)
+
+
+def _plain(value: Any, budget: list[int], depth: int) -> Any:
+    budget[0] -= 1
+    if isinstance(value, PLAIN):
+        return value
+    if isinstance(value, Name):
+        owner = value.path.rpartition(".")[0].rpartition(".")[2]
+        if owner == "OptimizerNames":
+            return value.name.lower()
+        return value.name if owner in _NAMESPACES_OF_WORDS else UNKNOWN
+    if budget[0] < 0 or depth > 6:
+        return UNKNOWN
+    if isinstance(value, list | tuple | set | frozenset):
+        items = [_plain(item, budget, depth + 1) for item in itertools.islice(value, budget[0] + 1)]
+        return UNKNOWN if any(item is UNKNOWN for item in items) else items
+    if isinstance(value, dict):
+        pairs = itertools.islice(value.items(), budget[0] + 1)
+        found = {str(key): _plain(item, budget, depth + 1) for key, item in pairs}
+        return UNKNOWN if any(item is UNKNOWN for item in found.values()) else found
+    return UNKNOWN
+
+
+def as_number(value: Any) -> Any:
+    """Return a number for a text of digits, as options are texts on the command line."""
+    known = parse_digits(value) if isinstance(value, str) else None
+    return value if known is None else known
+
+
+# Operators: arithmetic on numbers and texts, comparisons, truth; unknown stays unknown.
+
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda item, items: item in items,
+    ast.NotIn: lambda item, items: item not in items,
+}
+
+
+def truth(value: Any) -> bool | None:
+    """Return whether a value counts as true; None: unknown."""
+    if isinstance(value, (*PLAIN, list, tuple, set, frozenset, dict)):
+        return bool(value)
+    return None if isinstance(value, Unknown | Name | Attribute) else True
+
+
+def binary(kind: type[ast.operator], left: Any, right: Any) -> Any:
+    """Return the result of an arithmetic operator."""
+    if isinstance(left, str) != isinstance(right, str) and kind is not ast.Mod:
+        left, right = as_number(left), as_number(right)
+    apply = _ARITHMETIC.get(kind)
+    if apply is None or not _is_safe(kind, left, right):
+        return UNKNOWN
+    try:
+        found = apply(left, right)
+    except (TypeError, ValueError, ArithmeticError):
+        return UNKNOWN
+    return UNKNOWN if isinstance(found, int) and abs(found) > _MAX_NUMBER else found
+
+
+def _is_safe(kind: type[ast.operator], left: Any, right: Any) -> bool:
+    """Return False for what could take long or much memory, and for values that have no arithmetic here."""
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        if kind is ast.Pow:
+            return abs(right) < 128 and abs(left) < 10**6
+        return abs(left) < _MAX_NUMBER and abs(right) < _MAX_NUMBER
+    if kind is ast.Mult and isinstance(left, str | list | tuple) and type(right) is int:
+        return len(left) * max(right, 0) <= MAX_LENGTH
+    sizes = [len(side) for side in (left, right) if isinstance(side, str | list | tuple)]
+    return kind is ast.Add and type(left) is type(right) and len(sizes) == 2 and sum(sizes) <= MAX_LENGTH
+
+
+def compare(kind: type[ast.cmpop], left: Any, right: Any) -> Any:
+    """Return the result of a comparison; UNKNOWN where a part of it is."""
+    if isinstance(left, Unknown | Attribute) or isinstance(right, Unknown | Attribute):
+        return UNKNOWN
+    if kind in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and not (_is_data(left) and _is_data(right)):
+        if isinstance(left, Name) and isinstance(right, Name):
+            same = left.path == right.path
+        elif isinstance(left, Name) or isinstance(right, Name):
+            return UNKNOWN
+        else:
+            same = left is right
+        return same is (kind in (ast.Is, ast.Eq))
+    if kind in (ast.Is, ast.IsNot):
+        return (type(left) is type(right) and left == right) is (kind is ast.Is)
+    apply = _COMPARISONS.get(kind)
+    if apply is None or not _is_data(left) or not _is_data(right):
+        return UNKNOWN
+    if isinstance(left, str | int) and isinstance(right, str | int) and type(left) is not type(right):
+        left, right = as_number(left), as_number(right)
+    try:
+        return bool(apply(left, right))
+    except (TypeError, ValueError, RecursionError):
+        return UNKNOWN
+
+
+def _is_data(value: Any, depth: int = 0) -> bool:
+    """Return True for Python's own data without a part that is unknown."""
+    if isinstance(value, PLAIN):
+        return True
+    if isinstance(value, dict):
+        return depth < 4 and all(_is_data(each, depth + 1) for pair in value.items() for each in pair)
+    is_list = isinstance(value, list | tuple | set | frozenset)
+    return is_list and depth < 4 and all(_is_data(item, depth + 1) for item in value)
