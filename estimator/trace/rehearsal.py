@@ -18,6 +18,7 @@ import msgspec
 
 from ..budget import Budget, ModelFacts, Peak, Phase, RehearsalFacts
 from ..common.errors import CannotTellError, InputError
+from ..common.secrets import displayed
 from ..common.sizes import format_gib, size_text
 from ..common.trust import find_program, why_not_found
 from ..common.untrusted_files import read_file, read_start
@@ -28,6 +29,7 @@ from ..job.gpu_catalogue import find_gpu
 from ..job.job import Job
 from ..job.resolved_job import resolve_job
 from ..job.settings import Program
+from ..readers.source.notebooks import UNKNOWN_VALUE, read_notebook
 from . import kept_rehearsals
 from .allocator_report import allocator_settings
 from .isolated_run import IsolatedRun
@@ -54,7 +56,9 @@ _LAUNCHING_MODULES = {
     "deepspeed": "deepspeed.launcher.runner",
 }
 _LAUNCHERS = ("horovodrun", "ray")
-_MAX_ERROR = 300
+_NOTEBOOK = ".ipynb"
+_NOTEBOOK_RUNNERS = ("jupyter", "papermill")
+_MAX_ERROR, _MAX_LEFT_OUT, _MAX_LINE = 300, 4, 60
 _MAX_ANSWER_BYTES, _MAX_PROGRESS_BYTES = 2**27, 200
 """The program may write anything where its answer is looked for."""
 _KEPT_BY = {
@@ -169,25 +173,48 @@ def rehearse_job(
     if not may_run:
         raise CannotTellError(not_rehearsed(program, gpu, memory_bytes, changed))
     require_own(program, interpreter, words, folder)
+    notebook = Path(folder, words[0]) if words[0].endswith(_NOTEBOOK) else None
+    cells, left_out = _cells(notebook) if notebook is not None else (None, ())
     with IsolatedRun(folder, offline=program.offline, background=background) as run:
         files = {"answer": f"{run.shared}/answer.json", "progress": f"{run.shared}/progress"}
         limits = {"seconds": program.timeout, **({"threads": 1} if background else {})}
-        plan = {**settings, **files, **limits, "scratch": str(run.shared), "kept_as": VARIABLE}
+        plan = {**settings, **files, **limits, "cells": cells, "scratch": str(run.shared), "kept_as": VARIABLE}
         file = run.shared / "plan.json"
         file.write_bytes(msgspec.json.encode(plan))
         run.start([str(interpreter), str(PROGRAM), str(file), *words], environ_of_run)
         run.wait(program.timeout, lambda: _tell(progress, job.label, run.resident_bytes, Path(files["progress"])))
         answer = _read(Path(files["answer"]))
     if answer is None or not answer.peak_reserved or answer.ended in ("error", "exit"):
-        error = CannotTellError("; ".join((_failure(answer, run, program.timeout), *_kept_by(run.report))))
+        error = CannotTellError("; ".join((_failure(answer, run, program.timeout), *left_out, *_kept_by(run.report))))
         error.output = "" if NO_TORCH in run.last_line else run.output
         raise error
     if run.report is None:
         raise CannotTellError(run.stopped or f"the program's supervisor ended: {run.last_line}")
+    if notebook is not None:
+        doubts, read = [*left_out, *answer.doubts], (*answer.files, str(notebook))
+        answer = msgspec.structs.replace(answer, doubts=doubts, files=read)
     found = kept_rehearsals.of_answer(interpreter, words, folder, environ_of_run, answer=answer, report=run.report)
     if found.refused is None:
         kept_rehearsals.keep(name, found)
     return _rehearsed(job, found, gpu, variables, notes=tuple(_notes(changed, found, run.report)))
+
+
+def _cells(notebook: Path) -> tuple[list[tuple[int, str]], tuple[str, ...]]:
+    """Return the number and the Python code of a notebook's cells, and what is left out of them.
+
+    Raises:
+        InputError: it cannot be read, or is no notebook in Python.
+    """
+    code = read_notebook(notebook)
+    lines = [
+        f"{line if len(line) <= _MAX_LINE else f'{line[:_MAX_LINE]}...'} (cell {cell})" for cell, line in code.left_out
+    ]
+    more = [f"and {len(lines) - _MAX_LEFT_OUT} more"] if len(lines) > _MAX_LEFT_OUT else []
+    listed = displayed(", ".join((*lines[:_MAX_LEFT_OUT], *more)))
+    left_out = [f"{notebook.name}: magics and shell lines were not run: {listed}"] if lines else []
+    # a shell line that is not run prints nothing
+    cells = [(number, text.replace(UNKNOWN_VALUE, "[]")) for number, text in code.cells]
+    return cells, (*left_out, *(each.rstrip(".") for each in code.doubts))
 
 
 def _notes(changed: str | None, found: KeptRehearsal, report: Report) -> Iterator[str]:
@@ -477,9 +504,9 @@ def python_command(
     """Return the interpreter of a command, the words that it would be given, and the variables that the line sets.
 
     Args:
-        command: ``[NAME=VALUE ...] python [FLAG ...] FILE|-m MODULE|-c CODE ARGUMENT...``, an executable file of
-            Python's (a console script), or ``accelerate launch``, ``torchrun`` or ``deepspeed``, which start rank 0 in
-            it; ``uv run``, ``srun`` or ``mpirun`` may stand before it.
+        command: ``[NAME=VALUE ...] python [FLAG ...] FILE|-m MODULE|-c CODE ARGUMENT...``, where the file may be a
+            notebook; an executable file of Python's (a console script); or ``accelerate launch``, ``torchrun`` or
+            ``deepspeed``, which start rank 0 in it. ``uv run``, ``srun`` or ``mpirun`` may stand before it.
         environ: the environment; ``PATH`` counts.
         python: the interpreter, instead of the command's.
         folder: that it is started in; None: the current one.
@@ -497,6 +524,8 @@ def python_command(
         name = "python"
     elif name in _LAUNCHERS:
         raise InputError(f"{name} starts several processes, but a rehearsal runs only one: write python SCRIPT ARGS")
+    elif name in _NOTEBOOK_RUNNERS:
+        raise InputError(f"{name} runs a notebook in another process: write vramtop rehearse NOTEBOOK.ipynb")
     if name.startswith(("python", "pypy")):
         program = python or words[0]
         rest = without_flags(words[1:])
@@ -506,7 +535,7 @@ def python_command(
         file = words[0] if Path(folder or "", words[0]).is_file() else str(find_program(words[0], path) or "")
         if not file:
             raise InputError(f"{words[0]}: {why_not_found(words[0], path)}")
-        interpreter = "python3" if file.endswith(".py") else _interpreter(Path(folder or "", file))
+        interpreter = "python3" if file.endswith((".py", _NOTEBOOK)) else _interpreter(Path(folder or "", file))
         if interpreter is None:
             raise InputError(f"{words[0]} is not a Python program; write the command that it runs: python train.py ...")
         program = python or interpreter

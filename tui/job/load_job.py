@@ -332,7 +332,7 @@ def _program(options: argparse.Namespace, launch: Sequence[str] | None) -> Loade
     """
     if options.job and not launch and Path(options.job).suffix == _JOB_SUFFIXES[0]:
         return _program_of_file(Path(options.job))
-    words = launch or (["python", options.job] if str(options.job).endswith(_PROGRAM_SUFFIXES[0]) else None)
+    words = launch or (["python", options.job] if str(options.job).endswith(_PROGRAM_SUFFIXES) else None)
     named = [options.job] if options.job and is_shell_script(Path(options.job)) else None
     if (script := _in_shell_script(words or named or [])) is not None:
         from vramtop.estimator.trace.own_program import require_own_script

@@ -560,9 +560,15 @@ def _line(tensor: LargeTensor, width: int) -> Content:
 
 def _source_lines(line: str, width: int) -> list[Content]:
     """Return the lines of the program around one of them, or why they cannot be shown."""
+    from vramtop.estimator.readers.source.notebooks import source_of_cell  # only where a line is opened
+
     name, _, number = line.rpartition(":")
     try:
-        text = read_file(Path(name), _MAX_SOURCE_BYTES).decode(errors="replace").splitlines()
+        text = source_of_cell(name)
+        if text is None:
+            text = read_file(Path(name), _MAX_SOURCE_BYTES).decode(errors="replace").splitlines()
+    except InputError as error:
+        return [Content.styled(f"    {printable(error.message)}", "dim")]
     except OSError as error:
         return [Content.styled(f"    {printable(name)}: {error.strerror}", "dim")]
     at = int(number) - 1

@@ -27,7 +27,8 @@ _ENVIRONMENT = re.compile(r"^(\s*)%(?:set_)?env\s+(\w+)(?:\s*=\s*|\s+)(.+?)\s*$"
 _TIMED = re.compile(r"^(\s*)%(?:time|memit|prun)\s+(.+)$")
 _TRANSPARENT_CELLS = ("time", "timeit", "capture", "prun", "memit", "python", "python3")
 """Magics of a whole cell (``%%time``) that run the rest of it as Python."""
-_UNKNOWN_VALUE = "__known_to_ipython_only__"
+UNKNOWN_VALUE = "__known_to_ipython_only__"
+"""Stands in the code for a value that a shell line or a magic returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,15 @@ class NotebookCode:
     """For each line of the text: the number of its cell, from 1, and its line there."""
     doubts: tuple[str, ...]
     """What is uncertain about it, one sentence each."""
+    left_out: tuple[tuple[int, str], ...] = ()
+    """Magics and shell lines that are not in the text, with the numbers of their cells."""
+
+    @property
+    def cells(self) -> list[tuple[int, str]]:
+        """The number of each cell with its code, in the order of the text."""
+        placed = zip(self.places, self.text.split("\n"), strict=False)  # an empty text has a line and no place
+        by_cell = itertools.groupby(placed, key=lambda each: each[0][0])
+        return [(number, "\n".join(line for _, line in lines)) for number, lines in by_cell]
 
     def place(self, line: int) -> str:
         """Return where a line of the text stands: ``cell 3 line 2``."""
@@ -78,11 +88,13 @@ def read_notebook(
         doubts.append(doubt)
     text: list[str] = []
     places: list[tuple[int, int]] = []
+    left_out: list[tuple[int, str]] = []
     given = "\n".join(f"{name} = {value!r}" for name, value in (parameters or {}).items() if name.isidentifier())
     if given and not any(cell.is_parameters for cell in cells):
         cells = [_Cell(0, [], None, True), *cells]
     for cell in cells:
-        lines = _python_lines(cell.lines)
+        lines, ipython = _python_lines(cell.lines)
+        left_out += [(cell.number, line) for line in ipython]
         if not _is_python("\n".join(lines)):
             doubts.append(f"{path.name}: vramtop cannot read cell {cell.number} as Python; it is not counted.")
             lines = []
@@ -93,7 +105,20 @@ def read_notebook(
     joined = "\n".join(text)
     if len(joined) > _MAX_CODE:
         raise InputError(f"{path}: too large to be read as a script: {len(joined):,} characters of code")
-    return NotebookCode(text=joined, places=tuple(places), doubts=tuple(doubts))
+    return NotebookCode(text=joined, places=tuple(places), doubts=tuple(doubts), left_out=tuple(left_out))
+
+
+def source_of_cell(name: str) -> list[str] | None:
+    """Return the lines of a cell by the name that a rehearsal gives it, ``train.ipynb cell 3``; None: it is a file.
+
+    Raises:
+        InputError: the notebook cannot be read.
+    """
+    notebook, _, number = name.rpartition(" cell ")
+    if not notebook.endswith(".ipynb"):
+        return None
+    cells = _code_cells(_table(Path(notebook)), Path(notebook))
+    return next((cell.lines for cell in cells if str(cell.number) == number), [])
 
 
 def _table(path: Path) -> Mapping[str, Any]:
@@ -163,15 +188,25 @@ def _cells_that_ran(cells: Sequence[_Cell], path: Path, started_at: float) -> tu
     return list(cells), f"{path.name}: {why}, so all cells are read in order; the real run may differ."
 
 
-def _python_lines(lines: Sequence[str]) -> list[str]:
-    """Return a cell's lines as Python, as many as it has; what only IPython understands becomes ``pass``."""
+def _python_lines(lines: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return a cell's lines as Python, as many as it has, and those for IPython only, which become ``pass``."""
+    if _is_python("\n".join(lines)):  # in a string, a line may look like a shell line
+        return list(lines), []
     first = next((index for index, line in enumerate(lines) if line.strip()), 0)
-    whole = re.match(r"%%(\w+)", lines[first]) if lines else None
-    if whole is not None:
+    if (whole := re.match(r"%%(\w+)", lines[first])) is not None:
         if whole[1] not in _TRANSPARENT_CELLS:
-            return [""] * len(lines)
+            return [""] * len(lines), [lines[first]]
         lines = ["" if index == first else line for index, line in enumerate(lines)]
-    return [_python_line(line) for line in lines]
+    python: list[str] = []
+    left_out: list[str] = []
+    goes_on = False
+    for line in lines:
+        text = "" if goes_on else _python_line(line)
+        goes_on = (goes_on or text != line) and line.endswith("\\")
+        if text.endswith(("pass", UNKNOWN_VALUE)) and text != line:
+            left_out.append(line.rstrip("\\").strip())
+        python.append(text)
+    return python, left_out
 
 
 def _python_line(line: str) -> str:
@@ -180,7 +215,7 @@ def _python_line(line: str) -> str:
     if (variable := _ENVIRONMENT.match(line)) is not None:
         return f"{variable[1]}import os; os.environ[{variable[2]!r}] = {variable[3]!r}"
     if (assigned := _ASSIGNED.match(line)) is not None:
-        return f"{assigned[1]}{assigned[2]} = {_UNKNOWN_VALUE}"
+        return f"{assigned[1]}{assigned[2]} = {UNKNOWN_VALUE}"
     magic = _MAGIC.match(line)
     return f"{magic[1]}pass" if magic is not None else line
 

@@ -33,6 +33,7 @@ def main(arguments: list[str]) -> None:
     plan = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     level, _, keeper = os.environ.pop(plan["kept_as"], "").partition(" ")
     from .moving import install
+    from .notebook import run_cells
     from .program import Rehearsal
     from .ranks import start
     from .watched import tell_keeper
@@ -50,7 +51,8 @@ def main(arguments: list[str]) -> None:
     rehearsal.note_loaded()
     if not (keeper and tell_keeper(int(keeper))) and scratch is not None:
         scratch.refuse()
-    rehearsal.run(lambda: start(words, rehearsal.gpus))
+    cells = plan.get("cells")
+    rehearsal.run(lambda: start(words, rehearsal.gpus) if cells is None else run_cells(words, cells))
 
 
 if __name__ == "__main__":

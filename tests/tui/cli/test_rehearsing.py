@@ -1,6 +1,7 @@
 """A program that was not wholly read is rehearsed where the user agrees, on a terminal or beforehand."""
 
 import io
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -114,6 +115,20 @@ def test_a_no_and_no_answer_run_nothing(
     for what in ("vramtop could not read this job: ", f"command {folder}/python train.py", f"folder {folder}", ", of "):
         assert what in said
     assert runs() == 0
+
+
+def test_a_notebook_that_is_read_and_not_understood_is_rehearsed_after_a_yes(
+    folder: Path, answer: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    cell = {"cell_type": "code", "source": f"%load_ext autoreload\n{UNREAD}", "metadata": {}, "outputs": []}
+    (folder / "train.ipynb").write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4}))
+    answer("y\n")
+    assert main(["fit", "--python", sys.executable, "--gpu-memory", "24", "train.ipynb"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "command python train.ipynb" in said
+    assert "train.ipynb cell 1:3" in said
+    assert "were not run: %load_ext autoreload (cell 1)" in said
 
 
 def test_a_yes_runs_it_once_and_its_rehearsal_answers_from_then_on(

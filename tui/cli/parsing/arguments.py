@@ -390,10 +390,11 @@ def _history(parser: "Parser") -> None:
 def _rehearse(parser: "Parser") -> None:
     from ...job.flags import GPU_TYPE_FLAGS, GpuTypeAction
 
-    parser.usage = "vramtop rehearse [FLAG ...] (JOB.toml | -- COMMAND [ARGUMENT ...])"
+    parser.usage = "vramtop rehearse [FLAG ...] (JOB | -- COMMAND [ARGUMENT ...])"
     parser.examples = """\
   vramtop rehearse -- python train.py --batch-size 8
   vramtop rehearse --gpu-type 4090 -- accelerate launch train.py
+  vramtop rehearse train.ipynb
   vramtop rehearse --offline --json -- .venv/bin/python -m mypackage.train
   vramtop rehearse --compare=--gradient_checkpointing -- python train.py
   vramtop rehearse --python old/bin/python --python python3 -- python train.py
@@ -404,7 +405,8 @@ def _rehearse(parser: "Parser") -> None:
         "are stand-ins. A rehearsal is one process on one GPU. vramtop does not run another user's program."
     )
     parser.set_defaults(rehearse=True, flags=[], model_flag=None, gpus=None, method="auto")
-    parser.add_argument("job", nargs="?", metavar="JOB.toml", help="A job file with the command in [program].")
+    text = "A job file with the command in [program], or a notebook."
+    parser.add_argument("job", nargs="?", metavar="JOB", help=text)
     text = "The GPU that the program finds (default: an H100); vramtop fit --rehearse says whether it fits."
     gpu = parser.add_mutually_exclusive_group()
     gpu.add_argument(*GPU_TYPE_FLAGS, "--gpu", action=GpuTypeAction, metavar="NAME", help=text)

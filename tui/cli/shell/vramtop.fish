@@ -1106,6 +1106,7 @@ complete -c vramtop -n '_shtab_vramtop_using rehearse' -l show-secrets -d 'Show 
 complete -c vramtop -n '_shtab_vramtop_using rehearse' -l history -l no-history -d 'Correct estimates by your measured runs and save new measurements'
 complete -c vramtop -n '_shtab_vramtop_using rehearse' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'Use this settings file instead of the default (vramtop config --path)'
 complete -c vramtop -n '_shtab_vramtop_using rehearse' -l python -xka "(__fish_complete_path (commandline -ct))" -d 'Python interpreter with torch and transformers, for exact counts and traces'
+complete -c vramtop -n '_shtab_vramtop_using rehearse; and test $_shtab_vramtop_npos -eq 0' -ka "(vramtop __complete models 2>/dev/null; __fish_complete_path (commandline -ct))" -d 'A job file with the command in [program], or a notebook'
 complete -c vramtop -n '_shtab_vramtop_using; and test $_shtab_vramtop_npos -eq 0' -a measure -d 'Run real steps of a job and compare them with the prediction.'
 complete -c vramtop -n '_shtab_vramtop_using measure' -s h -l help -d 'Show this help message and exit'
 complete -c vramtop -n '_shtab_vramtop_using measure' -l help-all -d 'Show every flag and exit'

@@ -32,7 +32,8 @@ def write(path: Path, *cells: dict[str, Any], **metadata: Any) -> Path:
         ("%%bash\nrm x", "\n"),
         ("model.generate?", "pass"),
         ("x = 7 % 3\ny = a != b", "x = 7 % 3\ny = a != b"),
-        ("text = '''\n!not a command\n'''", "text = '''\npass\n'''"),
+        ("text = '''\n!not a command\n'''", "text = '''\n!not a command\n'''"),
+        ("!pip install \\\n  x", "pass\n"),
         ("", ""),
     ],
 )

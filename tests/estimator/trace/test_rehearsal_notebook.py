@@ -1,0 +1,78 @@
+"""Notebooks are rehearsed cell by cell; what only IPython understands is left out and named."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.readers.source.notebooks import source_of_cell
+from vramtop.estimator.trace.rehearsal import python_command, rehearse
+
+pytest.importorskip("torch")
+
+CELLS = (
+    "!pip install -q torch \\\n    transformers\n%matplotlib inline\nimport torch\nfrom sizes import BATCH",
+    "%%capture\nnet = torch.nn.Linear(1024, 4096).cuda()\nnet",
+    "%%bash\nrm -rf everything",
+    "card = !nvidia-smi\nprint(card, get_ipython())\ndisplay(net)\ntorch.zeros(2**20, device='cuda')",
+    "assert _.shape == (2**20,)\noptimizer = torch.optim.AdamW(net.parameters())",
+    "def train():\n    for _ in range(5):\n        net(torch.randn(BATCH, 1024).cuda()).sum().backward()\n"
+    "        optimizer.step()\n        optimizer.zero_grad()\n%time train()",
+)
+
+
+def write(path: Path, *cells: str, **metadata: object) -> Path:
+    made = [{"cell_type": "code", "source": each, "metadata": {}, "outputs": []} for each in cells]
+    path.write_text(json.dumps({"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}))
+    return path
+
+
+def test_cells_run_in_their_folder_and_name_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book" / "sizes.py").write_text("BATCH = 64\n")
+    notebook = write(tmp_path / "book" / "train.ipynb", *CELLS)
+    found = rehearse([sys.executable, "book/train.ipynb"])
+    assert found.answer.steps[0].steps == 3
+    assert found.warnings[0] == (
+        "train.ipynb: magics and shell lines were not run: !pip install -q torch (cell 1), "
+        "%matplotlib inline (cell 1), %%bash (cell 3), card = !nvidia-smi (cell 4)."
+    )
+    lines = {each.component: each.line for each in found.budget.largest}
+    assert lines["weights"] == f"{notebook} cell 2:2"
+    assert f"{notebook} cell 4:4" in {each.line for each in found.budget.largest}  # IPython keeps what a cell shows
+    assert source_of_cell(f"{notebook} cell 2") == CELLS[1].splitlines()
+
+
+def test_a_notebook_that_trains_in_another_process_says_what_was_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "train.ipynb", "!python train.py")
+    with pytest.raises(CannotTellError, match=r"nothing to predict; .* were not run: !python train.py \(cell 1\)"):
+        rehearse([sys.executable, "train.ipynb"])
+    write(tmp_path / "train.ipynb", "import torch", "x = 1\nx / 0")
+    with pytest.raises(CannotTellError, match=r"at train.ipynb cell 2:2: ZeroDivisionError"):
+        rehearse([sys.executable, "train.ipynb"])
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("hello", "not a notebook: Expecting value"),
+        ("{}", "it has no cells"),
+        ('{"cells": [], "metadata": {"kernelspec": {"language": "julia"}}}', "a notebook in julia; expected Python"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, sentence: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.ipynb").write_text(text)
+    with pytest.raises(InputError, match=sentence):
+        rehearse([sys.executable, "train.ipynb"])
+
+
+def test_jupyter_itself_is_not_rehearsed() -> None:
+    with pytest.raises(InputError, match=r"another process: write vramtop rehearse NOTEBOOK.ipynb"):
+        python_command(["jupyter", "nbconvert", "--execute", "train.ipynb"], {})
