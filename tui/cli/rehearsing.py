@@ -127,25 +127,20 @@ def is_open(loaded: LoadedJob, budget: Budget, verdict: Verdict) -> bool:
     """Return True if what was not read of a program could change its verdict, and a rehearsal would tell it."""
     if loaded.program is None or budget.rehearsal is not None or loaded.typed:
         return False
-    return verdict in ("tight", "unknown") and bool(_unknown(loaded, budget))
+    return verdict in ("tight", "unknown") and bool(loaded.unknown(budget))
 
 
 def what_is_known(loaded: LoadedJob, budget: Budget, need: str) -> tuple[str, ...]:
     """Return what a program needs as far as it was read, and what is not known of it."""
-    unknown = _unknown(loaded, budget)
+    unknown = loaded.unknown(budget)
     more = [f"and {len(unknown) - _MOST_UNKNOWN} more"] if len(unknown) > _MOST_UNKNOWN else []
     listed = [f"- {each}" for each in (*unknown[:_MOST_UNKNOWN], *more)]
     return f"Needs about {need}, read from the {loaded.place or 'command line'}. Not known:", *listed
 
 
-def _unknown(loaded: LoadedJob, budget: Budget) -> tuple[str, ...]:
-    warnings = loaded.reading.warnings if loaded.reading is not None else ()
-    return tuple(warnings) or ((budget.doubt,) if budget.doubt else ())
-
-
 def offer_of(options: argparse.Namespace, loaded: LoadedJob, budget: Budget) -> str | None:
     """Return the command that rehearses a program of which something is not known; None: all is, or it cannot be."""
-    if loaded.program is None or budget.rehearsal is not None or not _unknown(loaded, budget):
+    if loaded.program is None or budget.rehearsal is not None or not loaded.unknown(budget):
         return None
     line = rehearsing_line(options, loaded.program)
     return f"vramtop read the program but did not run it; {line} runs it without a GPU."

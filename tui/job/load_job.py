@@ -48,6 +48,7 @@ from .flags import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from vramtop.estimator.budget import Budget
     from vramtop.estimator.readers.source.evidence import DeviceChoice, JobReading
     from vramtop.estimator.readers.source.shell_script import ScriptLaunch
 
@@ -75,6 +76,7 @@ _COPIED_WEIGHTS = (
 _UNREAD = "Could not read "
 """Begins a note on a script or a configuration that could not be read."""
 _ABSENT = re.compile(r"Could not read the script: (.*?): .*No such file or directory")
+_NO_MODEL = "{} names no model that vramtop knows"
 _EXAMPLE_VALUES = {
     "model.id": "meta-llama/Llama-3.1-8B",
     "training.micro_batch": "1",
@@ -119,6 +121,11 @@ class LoadedJob:
     def why_unread(self) -> tuple[str, ...]:
         """Why the launch line could not be read, as a sentence; empty: it was read."""
         return () if self.unread is None else (f"vramtop could not read this job: {self.unread.rstrip('.')}.",)
+
+    def unknown(self, budget: Budget | None) -> tuple[str, ...]:
+        """Return what was not read of a program, or what its budget does not know; empty: all is known."""
+        warnings = self.reading.warnings if self.reading is not None else ()
+        return tuple(warnings) or ((budget.doubt,) if budget is not None and budget.doubt else ()) or self.missing
 
     @property
     def stated(self) -> frozenset[str]:
@@ -334,19 +341,30 @@ def _program(options: argparse.Namespace, launch: Sequence[str] | None) -> Loade
         return _program_of_file(Path(options.job))
     words = launch or (["python", options.job] if str(options.job).endswith(_PROGRAM_SUFFIXES) else None)
     named = [options.job] if options.job and is_shell_script(Path(options.job)) else None
-    if (script := _in_shell_script(words or named or [])) is not None:
-        from vramtop.estimator.trace.own_program import require_own_script
-
-        for path in script.scripts:
-            require_own_script(path)
-        assigned = ["env"] if "=" in script.words[0] else []
-        return program_job([*assigned, *script.words], folder=str(script.folder))
+    if (program := _program_of_script(words or named or [])) is not None:
+        return program
     if options.job and not launch and not words:
         traced = f"vramtop estimate {options.job} --method traced"
         raise InputError(f"{options.job} is not a program; {traced} traces a step of a model")
     if not words or (launch and options.job):
         raise InputError(f"no command given; write: vramtop {rehearsing(options.command)} -- python train.py ...")
     return program_job(words)
+
+
+def _program_of_script(words: Sequence[str]) -> LoadedJob | None:
+    """Return the job of the program that a shell script starts; None: the words start none.
+
+    Raises:
+        InputError: what the script runs is open, or others decide it.
+    """
+    from vramtop.estimator.trace.own_program import require_own_script
+
+    if (script := _in_shell_script(words)) is None:
+        return None
+    for path in script.scripts:
+        require_own_script(path)
+    assigned = ["env"] if "=" in script.words[0] else []
+    return program_job([*assigned, *script.words], folder=str(script.folder))
 
 
 def _program_of_file(path: Path) -> LoadedJob:
@@ -627,7 +645,7 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     if path.suffix in _JOB_SUFFIXES and (is_file(path) or len(text.split()) == 1):
         return _with_sizes(_from_file(path, changes))
     if is_file(path) and is_shell_script(path):
-        return _from_launch_line([str(path)], changes)
+        return _with_program(_from_launch_line([str(path)], changes), [str(path)])
     if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
         return _read_or_rehearsed(shlex.join(["python", unquoted]), changes)
     if len(text.split()) > 1 and not is_folder(path):
@@ -651,10 +669,25 @@ def _read_or_rehearsed(text: str, changes: Mapping[str, Any]) -> LoadedJob:
         with contextlib.suppress(InputError, ValueError):
             words = shlex.split(text)
             python_command(words, os.environ)
-            return program_job(words)
+            why = read.message if isinstance(read, InputError) else _NO_MODEL.format("the launch line")
+            return replace(program_job(words), unread=why)
     if isinstance(read, InputError):
         raise read
-    return read
+    return _with_program(read, shlex.split(text))
+
+
+def _with_program(loaded: LoadedJob, words: Sequence[str]) -> LoadedJob:
+    """Return the job of a launch line with its program, if a rehearsal could run it."""
+    from vramtop.estimator.trace.rehearsal import python_command
+
+    if loaded.job.is_served:
+        return loaded
+    with contextlib.suppress(InputError):
+        job = (_program_of_script(words) or program_job(words)).job
+        if (program := job.program) is not None:
+            python_command(program.words, os.environ, folder=program.folder)
+            return replace(loaded, program=job)
+    return loaded
 
 
 def load_again(text: str, first: LoadedJob, edits: Mapping[str, Any]) -> LoadedJob:
@@ -789,7 +822,7 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
             others = ", ".join(key for key in loaded.missing if key != "model.id")
             also = f"; {others} must be given too" if others else ""
             raise _NotStatedError(
-                f"{source} names no model that vramtop knows{unread}; give it {where} --set model.id=NAME: a hub id, "
+                f"{_NO_MODEL.format(source)}{unread}; give it {where} --set model.id=NAME: a hub id, "
                 f"a folder with a config.json, or FILE.py:FUNCTION for your own model{also}"
             )
         add = "add it" if len(loaded.missing) == 1 else "add each"
@@ -901,7 +934,7 @@ def _flags(changes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _edit_lines(job: Job, loaded: LoadedJob | None) -> Iterator[str]:
-    if loaded is None:
+    if loaded is None or job.program is not None:
         return
     changes = _changes(job, loaded)
     removed = [key for key, value in changes.items() if value is None and "." not in key]

@@ -3,7 +3,7 @@
 import shlex
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, zip_longest
 from textwrap import wrap
@@ -576,6 +576,7 @@ class VerdictView(VerticalScroll):
     VerdictView Static { height: auto; text-wrap: wrap; }
     VerdictView #problem { display: none; height: auto; color: $text-error; }
     VerdictView.-invalid #problem { display: block; }
+    VerdictView #offer { display: none; height: auto; color: $text-warning; }
     VerdictView.-invalid #headline, VerdictView.-invalid #answer, VerdictView.-invalid #details { text-opacity: 50%; }
     VerdictView #comparison { display: none; margin: 1 0 0 0; }
     VerdictView #details { margin: 1 0 0 0; }
@@ -598,6 +599,7 @@ class VerdictView(VerticalScroll):
         self._not_refined: str | None = None
         """Why the quick figure is the last one."""
         self._notes: tuple[str, ...] = ()
+        self.offer = ""
         self.kept: Budget | None = None
         """Candidate A, with which the job is compared; None: there is none."""
 
@@ -609,6 +611,7 @@ class VerdictView(VerticalScroll):
     def compose(self) -> ComposeResult:
         """The problem, the verdict, suggestions, figures, and a plot."""
         yield Static(id="problem", markup=False)
+        yield Static(id="offer", markup=False)
         yield StaticLines(id="headline")
         yield StaticLines(id="answer")
         yield StaticLines(id="comparison")
@@ -648,6 +651,13 @@ class VerdictView(VerticalScroll):
     def set_notes(self, notes: Sequence[str]) -> None:
         """Show these warnings before the budget's own."""
         self._notes = tuple(notes)
+
+    def show_offer(self, sentence: str) -> None:
+        """Say what was not read, and the key that rehearses the program; empty: nothing."""
+        self.offer = sentence
+        line = self.query_one("#offer", Static)
+        line.display = bool(sentence)
+        line.update(sentence)
 
     def show_problem(self, sentence: str, *, mark: str = "✗") -> None:
         """Say why the settings are invalid, or what is awaited, and dim the last verdict."""
@@ -1268,7 +1278,7 @@ class FitCheckScreen(Screen[None]):
         if action == "swap":
             return self._view.kept is not None
         if action == "rehearse":
-            return self._history.current.program is not None
+            return self._program is not None
         return action != "undo" or self._history.can_undo
 
     def action_pin(self) -> None:
@@ -1294,9 +1304,14 @@ class FitCheckScreen(Screen[None]):
         else:
             self.notify(f"There is no suggestion {number}.", severity="warning")
 
-    def action_undo(self) -> None:
-        """Undo the last change: a suggestion, an opened file, or the edits of one field."""
-        if (job := self._history.undo()) is not None:
+    async def action_undo(self) -> None:
+        """Undo the last change: a suggestion, an opened file, the edits of one field, or what a rehearsal replaced."""
+        was_program, opened = self._history.current.program is not None, self._opened
+        if (job := self._history.undo()) is None:
+            return
+        if was_program and opened is not None and job == opened.loaded.job:  # with the settings that are missing
+            await self._show_loaded(opened.loaded)
+        else:
             self._pane.form.fill(job, self._history.edited)
 
     def action_keep(self) -> None:
@@ -1379,7 +1394,7 @@ class FitCheckScreen(Screen[None]):
 
     def action_rehearse(self) -> None:
         """Ask whether to run the program, and show what would run."""
-        job = self.job
+        job = self._program
         if job is None or job.program is None:
             self._warn(f"There is no program to rehearse: {self._why_not()}")
             return
@@ -1415,6 +1430,7 @@ class FitCheckScreen(Screen[None]):
         else:
             self._estimates.estimate(job)
             self._delay(_REFINE_DELAY_SECONDS, partial(self._estimates.refine, job))
+        self._show_offer()
 
     def _ask_to_rehearse(self, looked_at: tuple[Job, WhatRuns]) -> None:
         from ..job.dialogs import RehearseScreen
@@ -1422,10 +1438,15 @@ class FitCheckScreen(Screen[None]):
         job, what = looked_at
         self.app.push_screen(RehearseScreen(what), partial(self._rehearse, job))
 
-    def _rehearse(self, job: Job, agreed: bool | None) -> None:
+    async def _rehearse(self, job: Job, agreed: bool | None) -> None:
         """Run the program of a job to which the user has agreed, unless the job is another one by now."""
-        if not agreed or job != self.job:
+        if not agreed or job != self._program:
             return
+        if job != self.job and self._opened is not None:  # until now it was read
+            opened = self._opened.loaded
+            origins = {"program.command": opened.place or ""}
+            self._history.record(job)
+            await self._show_loaded(replace(opened, job=job, reading=None, origins=origins, missing=(), notes=()))
         self._cancel()
         self._view.show_problem(f"rehearsing {job.label}", mark="…")
         tell = partial(self.call_later, self._show_progress, job)
@@ -1472,6 +1493,7 @@ class FitCheckScreen(Screen[None]):
         if self._step is not None:
             self._step.update(self._view.budget or budget, self._estimates)
         self._compare(is_new_budget=True)
+        self._show_offer()
 
     def _show_progress(self, job: Job, text: str) -> None:
         """Show how far the rehearsal is, unless its job has changed."""
@@ -1527,9 +1549,12 @@ class FitCheckScreen(Screen[None]):
         """Show an opened job in a new form, with the place where each value was read."""
         if opened is None:
             return
-        loaded, pane = opened.loaded, self._pane
         self._opened, self._pinned = opened, None
-        self._history.record(loaded.job)
+        self._history.record(opened.loaded.job)
+        await self._show_loaded(opened.loaded)
+
+    async def _show_loaded(self, loaded: "LoadedJob") -> None:
+        pane = self._pane
         await pane.show_source(loaded)
         self._picker.choose(loaded.job.target.gpu)
         self._show_name_and_notes(loaded)
@@ -1572,6 +1597,28 @@ class FitCheckScreen(Screen[None]):
 
     def _warn(self, sentence: str) -> None:
         self.notify(sentence, severity="warning", markup=False)
+
+    @property
+    def _program(self) -> Job | None:
+        """The job with the program that can be rehearsed: this one, or that of the launch line as it was read."""
+        if self._history.current.program is not None:
+            return self.job
+        loaded = self._opened.loaded if self._opened is not None else None
+        if loaded is None or loaded.program is None or self._history.current != loaded.job:
+            return None
+        return self._picker.with_target(loaded.program)
+
+    def _show_offer(self) -> None:
+        """Offer a rehearsal of the program of which not all was read; of one that was not read at all, say why."""
+        loaded, sentence = self._opened.loaded if self._opened else None, ""
+        if loaded is not None and self._history.current.program is not None:
+            sentence = "".join(loaded.why_unread) if self._view.is_invalid else ""
+        elif loaded is not None and self._program is not None and loaded.unknown(self._view.budget):
+            key = shown_key("fit.rehearse")
+            sentence = f"Not all of the program was read. {key} rehearses it for the exact figure, and asks first."
+        if sentence != self._view.offer:
+            self._view.show_offer(sentence)
+            self.refresh_bindings()
 
     @property
     def _pane(self) -> SettingsPane:

@@ -12,10 +12,12 @@ from screen_host import ScreenHost, screen_text
 from textual.widgets import Static
 from waiting import until_shown
 
+from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.cli.estimators import Estimators
 from vramtop.tui.job.dialogs import RehearseScreen
+from vramtop.tui.job.form import JobForm
 from vramtop.tui.keys import KEYS
 from vramtop.tui.screens.fit import FitCheckScreen, VerdictView
 from vramtop.tui.screens.step import StepScreen
@@ -80,6 +82,86 @@ async def test_a_program_is_opened_rehearsed_and_drawn_with_its_lines(
         await until_shown(pilot, lambda: rehearsed(f"{sys.executable} train.py 4096"))
         await pilot.press(*["backspace"] * 4, *"8192")
         await until_shown(pilot, lambda: rehearsed(command))  # which is kept
+
+
+READ = """
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+args = TrainingArguments(output_dir="out", per_device_train_batch_size=4)
+Trainer(model=model, args=args, train_dataset=[]).train()
+"""
+"""A program that is read, but for its sequence length."""
+LIBRARY = f"""
+import types
+AutoModelForCausalLM = types.SimpleNamespace(from_pretrained=lambda _: None)
+TrainingArguments = dict
+class Trainer:
+    def __init__(self, **_): pass
+    def train(self):
+        {PROGRAM.strip().replace("int(sys.argv[1])", "1024").replace(chr(10), chr(10) + "        ")}
+"""
+"""Stands for transformers where the program runs: a small training that ends soon."""
+
+
+@pytest.fixture
+def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FitCheckScreen:
+    """A fit check in a folder whose programs find a small library."""
+    monkeypatch.chdir(tmp_path)
+    Path("transformers.py").write_text(LIBRARY)
+    quick = Estimators(None, corrects=False, notify=lambda _: None).quick
+    return FitCheckScreen(Watchlist(estimate=quick), estimate=quick)
+
+
+OFFER = "Not all of the program was read. Ctrl+R rehearses it"
+
+
+async def test_a_launch_line_that_does_not_state_everything_offers_its_rehearsal(
+    reading: FitCheckScreen, tmp_path: Path
+) -> None:
+    Path("train.py").write_text(READ)
+    app = ScreenHost(reading)
+    async with app.run_test(size=(80, 24)) as pilot:
+        view = reading.query_one(VerdictView)
+        reading.action_open(f"{sys.executable} train.py")
+        await until_shown(pilot, lambda: OFFER in screen_text(app))
+        missing = problem(reading)
+        await pilot.press("ctrl+r")
+        await until_shown(pilot, lambda: isinstance(app.screen, RehearseScreen) and app.focused)
+        said = str(app.screen.query(Static).first().content)
+        assert f"command  {sys.executable} train.py\nfolder   {tmp_path}\n" in said
+        await pilot.press("n")
+        await until_shown(pilot, lambda: app.screen is reading)
+        assert view.budget is None
+        await pilot.press("ctrl+r")
+        await until_shown(pilot, lambda: isinstance(app.screen, RehearseScreen) and app.focused)
+        await pilot.press("y")
+        await until_shown(pilot, lambda: view.budget is not None and not view.is_invalid)
+        assert view.budget.rehearsal is not None
+        assert view.budget.job.program.command == f"{sys.executable} train.py"
+        await until_shown(pilot, lambda: OFFER not in screen_text(app))
+        await reading.action_undo()
+        await until_shown(pilot, lambda: OFFER in screen_text(app))
+        assert problem(reading) == missing  # what is missing is not filled in with a default
+
+
+async def test_what_was_not_followed_is_offered_beside_the_verdict_until_the_job_is_edited(
+    reading: FitCheckScreen,
+) -> None:
+    data = """from mylib import change, data
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+rows = data().map(lambda row: tokenizer(row["text"], truncation=True, padding="max_length", max_length=512))
+change(model)
+"""
+    text = READ.replace("AutoModelForCausalLM, ", "AutoModelForCausalLM, AutoTokenizer, ", 1)
+    text = text.replace("args = ", f"{data}args = ", 1).replace("train_dataset=[]", "train_dataset=rows")
+    Path("train.py").write_text(text)
+    app = ScreenHost(reading)
+    async with app.run_test(size=(120, 40)) as pilot:
+        view = reading.query_one(VerdictView)
+        reading.action_open(f"{sys.executable} train.py")
+        await until_shown(pilot, lambda: view.budget is not None and OFFER in screen_text(app))
+        reading.query_one(JobForm).fill(with_changes(reading.job, {"training.micro_batch": 2}))
+        await until_shown(pilot, lambda: OFFER not in screen_text(app))
 
 
 async def agree(pilot: Any, screen: FitCheckScreen) -> None:
