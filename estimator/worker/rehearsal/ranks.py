@@ -133,11 +133,14 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     from torch.distributed.launcher.api import elastic_launch
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    def launched(self: Any, *words: str) -> None:
+    def launched(self: Any, *words: Any) -> dict[int, Any]:
         ranks, machines = self._config.nproc_per_node, self._config.max_nodes
         gpus.count = max(gpus.count, ranks)
         os.environ.update(_environment_of_rank_0(ranks, machines))
+        if callable(self._entrypoint):  # of accelerate's notebook_launcher
+            return {0: self._entrypoint(*words)}
         _start_rank(words, gpus)
+        return {}
 
     def start_processes(fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, *_: Any, **__: Any) -> Any:
         gpus.count = max(gpus.count, nprocs)

@@ -46,6 +46,27 @@ def test_cells_run_in_their_folder_and_name_the_lines(tmp_path: Path, monkeypatc
     assert source_of_cell(f"{notebook} cell 2") == CELLS[1].splitlines()
 
 
+def test_a_function_that_a_notebook_launches_on_two_gpus_is_rank_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("accelerate")
+    monkeypatch.chdir(tmp_path)
+    train = """
+def train(size):
+    accelerator = Accelerator()
+    net = torch.nn.Linear(size, size)
+    net, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), 0.1))
+    for _ in range(5):
+        accelerator.backward(net(torch.randn(8, size, device=accelerator.device)).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    imports = "import torch\nfrom accelerate import Accelerator, notebook_launcher"
+    write(tmp_path / "train.ipynb", imports, train, "notebook_launcher(train, (1024,), num_processes=2)")
+    found = rehearse([sys.executable, "train.ipynb"])
+    assert (found.answer.world_size, found.answer.parallel.strategy) == (2, "ddp")
+
+
 def test_a_notebook_that_trains_in_another_process_says_what_was_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
