@@ -1,5 +1,7 @@
 """Fixtures of the whole test suite: factories of budgets, snapshots and sources with figures that are easy to check."""
 
+import gc
+import os
 import signal
 import sys
 import threading
@@ -10,7 +12,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
+from fake_driver import FakeDriver
 from hypothesis import HealthCheck, settings
 from preloaded_python import preloaded_python
 
@@ -37,6 +41,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+
+
+gc.disable()  # collecting the tests makes millions of objects and no garbage
+
+
+def pytest_collection_finish() -> None:
+    """Let later collections of garbage leave out what is there now: it takes seconds to go through."""
+    gc.freeze()
+    gc.enable()
 
 
 settings.register_profile(
@@ -80,10 +93,27 @@ def _shared_worker() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def python_with_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def python_with_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path of a Python that has imported torch already, for tests that start many programs."""
-    with preloaded_python(tmp_path_factory.mktemp("python"), "torch", "torch._dynamo") as python:
-        yield python
+    folder = tmp_path_factory.getbasetemp()
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ  # all workers of a run share one
+    return preloaded_python(
+        folder.parent if is_worker else folder,
+        "torch",
+        "torch._dynamo",
+        "torch.distributed.launcher",
+        owner=os.getppid() if is_worker else os.getpid(),
+    )
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """Replace libnvidia-ml by a fake without GPUs; append to its ``gpus``."""
+    fake = FakeDriver()
+    monkeypatch.setattr(pynvml, "nvmlLib", fake)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    yield fake
+    fake.release()
 
 
 @pytest.fixture

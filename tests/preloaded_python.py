@@ -1,10 +1,12 @@
 """A Python that has imported torch before it is started, so that each program that needs torch begins at once.
 
-``server SOCKET MODULE...`` imports the modules, and forks for each program; ``write_python`` makes the file that is
-started like Python itself (``FILE ARGS``, with its own folder, environment and output) and asks the server.
+``server SOCKET OWNER MODULE...`` imports the modules, and forks for each program, until
+its owner ends. The file that ``preloaded_python`` writes is started like Python itself (``FILE ARGS``, with its own
+folder, environment and output) and asks the server.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import runpy
@@ -14,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -32,22 +33,26 @@ os._exit(int.from_bytes(server.recv(1) or b"\\x01", "big"))
 """
 
 
-@contextlib.contextmanager
-def preloaded_python(folder: Path, *modules: str) -> Iterator[str]:
-    """Yield the path of a Python that has imported some modules, as long as the block lasts."""
+def preloaded_python(folder: Path, *modules: str, owner: int) -> str:
+    """Return the path of a Python that has imported some modules, until the owner ends.
+
+    Args:
+        folder: processes that name the same one share it.
+        modules: their names.
+        owner: pid of a process.
+    """
     door, program = folder / "door", folder / "python"
-    program.write_text(CLIENT.format(python=sys.executable, socket=str(door)))
-    program.chmod(0o755)
-    server = subprocess.Popen([sys.executable, __file__, str(door), *modules])
-    try:
-        until(door.exists)
-        yield str(program)
-    finally:
-        server.kill()
-        server.wait()
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not door.exists():
+            program.write_text(CLIENT.format(python=sys.executable, socket=str(door)))
+            program.chmod(0o755)
+            subprocess.Popen([sys.executable, __file__, str(door), str(owner), *modules])
+            until(door.exists)
+    return str(program)
 
 
-def _serve(door: str, modules: list[str]) -> None:
+def _serve(door: str, owner: int, modules: list[str]) -> None:
     for module in modules:
         import_module(module)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -55,10 +60,12 @@ def _serve(door: str, modules: list[str]) -> None:
     listener.bind(f"{door}.new")
     listener.listen()
     Path(f"{door}.new").rename(door)
-    while True:
+    ended = os.pidfd_open(owner)
+    while ended not in select.select([listener, ended], [], [])[0]:
         client, _ = listener.accept()
         if not os.fork():
             listener.close()
+            os.close(ended)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _answer(client)
         client.close()
@@ -79,7 +86,8 @@ def _answer(client: socket.socket) -> None:
         os.environ.update(environ)
         tempfile.tempdir = None  # that of TMPDIR
         sys.argv = words
-        sys.path[0] = str(Path(words[0]).resolve().parent)
+        added = os.environ.get("PYTHONPATH")
+        sys.path[:1] = [str(Path(words[0]).resolve().parent), *(added.split(os.pathsep) if added else ())]
         runpy.run_path(words[0], run_name="__main__")
         sys.exit()
     ended = os.pidfd_open(program)
@@ -94,4 +102,4 @@ def _answer(client: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], sys.argv[2:])
+    _serve(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

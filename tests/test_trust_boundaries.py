@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 SOURCES = {
     str(file.relative_to(ROOT)): file.read_text()
@@ -43,18 +45,26 @@ USE_SHARED_FOLDERS = {
 }
 
 
-def calls(source: str) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    """Each module's syntax tree."""
+    return {name: ast.parse(source) for name, source in SOURCES.items()}
+
+
+def starts(tree: ast.AST) -> Iterator[ast.Call]:
+    names = {start.rpartition(".")[2] for start in STARTS}
+    for node in ast.walk(tree):
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Attribute) and called.attr in names and ast.unparse(called) in STARTS:
+            yield node
 
 
 def test_programs_are_looked_up_in_one_module() -> None:
     assert {name for name, source in SOURCES.items() if "shutil.which" in source} == {"estimator/common/trust.py"}
 
 
-def test_few_modules_start_programs_and_none_by_a_bare_name() -> None:
-    found = {(name, call.args[0]) for name, source in SOURCES.items() for func, call in calls(source) if func in STARTS}
+def test_few_modules_start_programs_and_none_by_a_bare_name(trees: dict[str, ast.Module]) -> None:
+    found = {(name, call.args[0]) for name, tree in trees.items() for call in starts(tree)}
     own = {"estimator/trace/start_python.py", KEEPER, *OWN_INTERPRETER}
     assert {name for name, _ in found} == own | OF_THE_USERS_CHOICE
     assert [name for name, source in SOURCES.items() if OTHER_STARTS.search(source)] == []
@@ -74,11 +84,11 @@ def test_vramtop_starts_itself_in_a_safe_environment() -> None:
         assert 'cwd="/",' in source or "sys.path[:] = [entry for entry in sys.path if entry]" in source
 
 
-def test_few_modules_use_folders_that_all_users_share() -> None:
+def test_few_modules_use_folders_that_all_users_share(trees: dict[str, ast.Module]) -> None:
     found = {
         name
-        for name, source in SOURCES.items()
-        for node in ast.walk(ast.parse(source))
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and SHARED_FOLDERS.match(node.value)
     }
     assert found == USE_SHARED_FOLDERS

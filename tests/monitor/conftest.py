@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pynvml
 import pytest
-from fake_driver import FakeDriver, FakeGpu, FakeMig, FakeProcess
+from fake_driver import FakeGpu, FakeMig, FakeProcess
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -21,16 +20,6 @@ from vramtop.monitor.board.fit import device_capacities
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.facts import JobInterpreter, Machine
 from vramtop.monitor.snapshot.snapshot import GpuReading
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """Replace libnvidia-ml by a fake without GPUs; append to its ``gpus``."""
-    fake = FakeDriver()
-    monkeypatch.setattr(pynvml, "nvmlLib", fake)
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    yield fake
-    fake.release()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings, strategies as st
 from secret_corpus import HEX, LETTERS, NAMED, NO_SECRETS, OF_A_FORM, UUID
+from slow_cases import quick_every
 
 from vramtop.estimator.common import secrets
 from vramtop.estimator.common.errors import InputError
@@ -304,24 +305,27 @@ def test_any_text_can_be_masked_twice(text: str) -> None:
 
 @pytest.mark.parametrize(
     "part",
-    [
-        "eyJ",
-        "--a ",
-        "a=",
-        "{a: ",
-        '"',
-        "://",
-        "sk-",
-        "sk-a1-",
-        "authorization:",
-        "--token ",
-        "token=",
-        " -u a:",
-        "Bearer ",
-        "'a' ",
-        *("a_", "a: ", 'x["a"] ', "\\", '\\"', "a = ", "a\x1f= ", 'a=\\"', "https://hook/", "Authorization: a "),
-        *("'--a', ", "\n ", "machine a login a ", "1", "a%3D", "cookie: a=b; "),
-    ],
+    quick_every(
+        3,
+        [
+            "eyJ",
+            "--a ",
+            "a=",
+            "{a: ",
+            '"',
+            "://",
+            "sk-",
+            "sk-a1-",
+            "authorization:",
+            "--token ",
+            "token=",
+            " -u a:",
+            "Bearer ",
+            "'a' ",
+            *("a_", "a: ", 'x["a"] ', "\\", '\\"', "a = ", "a\x1f= ", 'a=\\"', "https://hook/", "Authorization: a "),
+            *("'--a', ", "\n ", "machine a login a ", "1", "a%3D", "cookie: a=b; "),
+        ],
+    ),
 )
 def test_no_line_takes_long(part: str) -> None:
     """As far as it can be tested without a clock: a quadratic pattern would take minutes."""

@@ -66,9 +66,7 @@ QUICK = (
     "llama, mixed fsdp2 kept",
     "qwen3, mixed fsdp2 checkpointed",
     "mixtral, bf16 adapters",
-    "gemma2, mixed",
     "gpt2, mixed eager",
-    "bert, mixed",
     "t5, mixed",
     "deepseek_v3, bf16",
 )

@@ -17,6 +17,7 @@ from vramtop.estimator.program.training_script import How
 from vramtop.estimator.trace.installed_packages import image_model
 from vramtop.estimator.trace.rehearsal import rehearse
 
+PYTHON = Path(sys.executable)
 TORCHVISION = {
     "torchvision/__init__.py": "from . import models\n",
     "torchvision/models/__init__.py": """
@@ -59,7 +60,7 @@ def has(package: str) -> bool:
 
 
 def resnet(name: str = "resnet7", module: str = "torchvision.models.resnet") -> LibraryModel:
-    return LibraryModel(name=name, module=module, python=Path(sys.executable))
+    return LibraryModel(name=name, module=module, python=PYTHON)
 
 
 def script_of(model: LibraryModel, changes: dict[str, Any] | None = None, **options: Any) -> str:
@@ -79,10 +80,9 @@ def package(tmp_path: Path, monkeypatch) -> Path:
 
 
 def test_a_library_is_found_by_its_sources(package: Path) -> None:
-    python = Path(sys.executable)
-    assert image_model("resnet7", (python,)) == ("resnet7", "torchvision.models.resnet", python)
-    assert image_model("torchvision/resnet7", (python,)) == ("resnet7", "torchvision.models.resnet", python)
-    assert image_model("_resnet", (python,)) is None
+    assert image_model("resnet7", (PYTHON,)) == ("resnet7", "torchvision.models.resnet", PYTHON)
+    assert image_model("torchvision/resnet7", (PYTHON,)) == ("resnet7", "torchvision.models.resnet", PYTHON)
+    assert image_model("_resnet", (PYTHON,)) is None
 
 
 CHANGES = [
@@ -98,6 +98,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
 @pytest.mark.parametrize("changes", CHANGES, ids=lambda each: "-".join(map(str, each.values())) or "fp32")
 def test_its_rehearsal_takes_what_a_real_run_takes(changes: dict[str, Any], package: Path) -> None:
     cast = changes.get("training.precision") == "bf16"
@@ -105,6 +106,7 @@ def test_its_rehearsal_takes_what_a_real_run_takes(changes: dict[str, Any], pack
     check(script, host_bytes=4 * 3 * 64 * 96 * 4 if cast else 0)
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
 def test_a_segmentation_has_a_class_for_each_pixel(package: Path) -> None:
     model = resnet("fcn_resnet7", "torchvision.models.segmentation.fcn")
     script = script_of(model, sizes=InputSizes(height=32, width=48))
@@ -118,7 +120,7 @@ def test_a_segmentation_has_a_class_for_each_pixel(package: Path) -> None:
 @pytest.mark.parametrize("name", ["test_vit", "test_resnet", "test_convnext", "test_efficientnet"])
 def test_models_of_timm_take_what_a_real_run_takes(name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = image_model(name, (Path(sys.executable),))
+    found = image_model(name, (PYTHON,))
     assert found is not None
     side = 96 if name == "test_vit" else 160  # timm's own size of these models
     sizes = InputSizes(height=side, width=side) if name == "test_vit" else InputSizes()

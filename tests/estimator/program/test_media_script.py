@@ -129,6 +129,7 @@ def script_of(job: Job, **options: Any) -> str:
     return media_script(job, resolve_model(job.model), sizes=options.pop("sizes", None), how=How(**options))
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
 @pytest.mark.parametrize(
     "name", ["vit-base", *(pytest.param(name, marks=pytest.mark.slow) for name in SHRUNKEN if name != "vit-base")]
 )

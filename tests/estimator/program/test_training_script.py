@@ -56,6 +56,7 @@ JOBS = {
 QUICK = ("adapters",)
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in JOBS]
 )

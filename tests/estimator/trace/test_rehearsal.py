@@ -632,7 +632,7 @@ for _ in range(3):
 """
 
 
-@pytest.mark.parametrize("kind", quick_every(2, ["ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B"], start=0))
+@pytest.mark.parametrize("kind", quick_every(3, ["ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B"], start=2))
 def test_a_stage_of_a_pipeline_takes_what_the_first_of_two_real_ranks_takes(program, kind: str) -> None:
     pytest.importorskip("torch.distributed.pipelining")
     name = program(PIPELINE)
@@ -694,7 +694,7 @@ def test_zero_holds_its_shards(program, stage: int, offload: bool) -> None:
 @pytest.mark.parametrize(
     ("flags", "ranks", "words"),
     quick_every(
-        3,
+        5,
         [
             ("--num_gpus 4", 4, ["--local_rank=0", "x"]),
             ("--include localhost:1,3 --no_local_rank", 2, ["x"]),
@@ -1431,7 +1431,7 @@ net(x)
 @pytest.mark.parametrize(
     "made",
     quick_every(
-        3,
+        6,
         [
             "torch.ones(512, 512, device=0)",
             "torch.ones_like(torch.empty(512, 512), device=0)",

@@ -62,7 +62,7 @@ def test_a_program_that_tries_sizes_gets_the_one_that_fits(program, handler: str
     assert "the GPU of 24.0 GiB refused 2 allocations" in tried.warnings[0]
 
 
-@pytest.mark.parametrize("handler", quick_every(2, PASSING_ON.values()), ids=PASSING_ON)
+@pytest.mark.parametrize("handler", quick_every(4, PASSING_ON.values(), start=2), ids=PASSING_ON)
 def test_a_program_that_does_not_try_again_gets_its_full_figure(program, handler: str) -> None:
     text = TRIES.format(handler=handler, call=f"find({FITS})")
     found = rehearse([sys.executable, program(text), "cuda"], gpu=find_gpu("rtx-4090"))

@@ -59,7 +59,7 @@ for step in range(3):
 @pytest.mark.parametrize(
     "text",
     quick_every(
-        3,
+        5,
         [
             EMBEDDING.format("SparseAdam(embedding.parameters())"),
             EMBEDDING.format("SGD(embedding.parameters(), 0.1)"),

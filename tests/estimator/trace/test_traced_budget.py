@@ -61,7 +61,7 @@ JOBS = {
     "gpt2": job(config={"model_type": "gpt2", "n_embd": 512, "n_layer": 6, "n_head": 8, "vocab_size": 8000}),
 }
 
-QUICK = ("sharded", "lora, mixed, checkpointed")
+QUICK = ("sharded",)
 """Jobs that every run traces."""
 
 

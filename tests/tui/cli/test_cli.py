@@ -1,4 +1,4 @@
-"""The command line in real processes: exit codes, standard output and standard error."""
+"""The command line, much of it in real processes: exit codes, standard output and standard error."""
 
 import json
 import os
@@ -22,6 +22,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.attach.attachment import SavedAnswers, run_key
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.sources.demo import demo_path
+from vramtop.tui.cli.main import main
 from vramtop.tui.job.flags import job_flags
 
 JOB = """
@@ -62,6 +63,19 @@ def vramtop(tmp_path: Path) -> Vramtop:
     return run
 
 
+@pytest.fixture
+def here(
+    vramtop: Vramtop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Vramtop:
+    """Return a function that runs the command in that folder, in this process."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.CompletedProcess(words, main(words), *capsys.readouterr())
+
+    return run
+
+
 def test_estimate_prints_the_documented_json(vramtop: Vramtop) -> None:
     done = vramtop("estimate", "job.toml", "--json", "--method", "formula")
     assert (done.returncode, done.stderr) == (0, "")
@@ -88,10 +102,10 @@ def test_estimate_prints_the_documented_json(vramtop: Vramtop) -> None:
     ],
 )
 def test_a_file_that_is_no_job_is_reported_in_one_sentence(
-    vramtop: Vramtop, tmp_path: Path, name: str, content: bytes, sentence: str
+    here: Vramtop, tmp_path: Path, name: str, content: bytes, sentence: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    done = vramtop("estimate", name)
+    done = here("estimate", name)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert sentence in done.stderr
@@ -146,12 +160,10 @@ def test_ascii_output_is_ascii(vramtop: Vramtop) -> None:
         start=2,
     ),
 )
-def test_fit_gives_a_verdict_for_a_described_machine(
-    vramtop: Vramtop, bound: str | None, code: int, verdict: str
-) -> None:
-    peak = valid_json("estimate", vramtop("estimate", "job.toml", "--json", "--method", "formula").stdout)["peak"]
+def test_fit_gives_a_verdict_for_a_described_machine(here: Vramtop, bound: str | None, code: int, verdict: str) -> None:
+    peak = valid_json("estimate", here("estimate", "job.toml", "--json", "--method", "formula").stdout)["peak"]
     size = peak[bound] if bound else peak["low_bytes"] - 1
-    done = vramtop("fit", "job.toml", "--json", "--gpu-memory", str(size), "--method", "formula")
+    done = here("fit", "job.toml", "--json", "--gpu-memory", str(size), "--method", "formula")
     found = valid_json("fit", done.stdout)
     assert (done.returncode, found["verdict"]) == (code, verdict)
     assert found["gpus"][0]["available_bytes"] == found["gpus"][0]["free_bytes"] == size
@@ -172,16 +184,16 @@ def test_fit_uses_as_many_gpus_as_the_job_has_ranks(vramtop: Vramtop) -> None:
     assert "needs 4 GPUs" in valid_json("fit", few.stdout)["sentence"]
 
 
-def test_several_gpus_are_named_with_their_type(vramtop: Vramtop) -> None:
+def test_several_gpus_are_named_with_their_type(here: Vramtop) -> None:
     words = ("fit", "job.toml", "--zero", "3", "--gpu-type", "4x4090", "--json", "--method", "formula")
-    found = valid_json("fit", vramtop(*words).stdout)
+    found = valid_json("fit", here(*words).stdout)
     assert found["placement"] == [0, 1, 2, 3]
     assert found["budget"]["job"]["parallel"]["strategy"] == "zero3"
 
 
-def test_lora_without_layers_has_those_of_peft_and_says_so(vramtop: Vramtop) -> None:
+def test_lora_without_layers_has_those_of_peft_and_says_so(here: Vramtop) -> None:
     words = ("estimate", "gpt2", "--lora", "--json", "--method", "formula")
-    found = valid_json("estimate", vramtop(*words).stdout)
+    found = valid_json("estimate", here(*words).stdout)
     assert found["job"]["lora"]["targets"] == ["c_attn"]
     assert found["notes"] == ["LoRA on c_attn, peft's default for this model; --lora-targets changes this."]
 
@@ -208,8 +220,8 @@ def test_fit_without_a_driver_prints_the_need_and_the_cards_on_which_it_fits(vra
         )
 
 
-def test_the_text_without_a_driver_begins_with_the_need(vramtop: Vramtop) -> None:
-    done = vramtop("fit", "llama-3.1-8b", "--method", "formula")
+def test_the_text_without_a_driver_begins_with_the_need(here: Vramtop) -> None:
+    done = here("fit", "llama-3.1-8b", "--method", "formula")
     assert done.returncode == 3
     lines = done.stdout.splitlines()
     assert lines[0].startswith("? CANNOT TELL  needs 66.7")
@@ -219,15 +231,15 @@ def test_the_text_without_a_driver_begins_with_the_need(vramtop: Vramtop) -> Non
     assert lines[-2:] == ["This figure does not include evaluation or saving.", "7 assumptions: -v lists them"]
 
 
-def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(vramtop: Vramtop) -> None:
+def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(here: Vramtop) -> None:
     words = ("fit", "llama-3.1-8b", "--qlora", "--gc", "false", "--gpu-type", "4090", "--method", "formula")
-    text = vramtop(*words).stdout
+    text = here(*words).stdout
     places = [
         text.index(part) for part in ("DOES NOT FIT", "*GPU 0", "ways to make it fit", "GiB     ", "assumptions: -v")
     ]
     assert places == sorted(places)
     assert "assumed:" not in text
-    assert vramtop(*words, "-v").stdout.count("assumed:") == int(text.splitlines()[-1].split()[0])
+    assert here(*words, "-v").stdout.count("assumed:") == int(text.splitlines()[-1].split()[0])
 
 
 @pytest.mark.parametrize(
@@ -279,9 +291,9 @@ def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(vramt
     ],
 )
 def test_every_usage_error_is_one_sentence_on_standard_error(
-    vramtop: Vramtop, words: tuple[str, ...], code: int, hint: str
+    here: Vramtop, words: tuple[str, ...], code: int, hint: str
 ) -> None:
-    done = vramtop(*words)
+    done = here(*words)
     assert done.returncode == code
     assert hint in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -293,12 +305,12 @@ def test_a_failed_recording_leaves_no_file_behind(vramtop: Vramtop, tmp_path: Pa
     assert not (tmp_path / "run.jsonl.gz").exists()
 
 
-def test_each_key_of_the_job_file_has_a_flag(vramtop: Vramtop) -> None:
+def test_each_key_of_the_job_file_has_a_flag(here: Vramtop) -> None:
     flags = job_flags()
     assert flags["--micro-batch"] == "training.micro_batch"
     assert flags["--lora-rank"] == "lora.rank"
     assert len(set(flags)) == len(flags.values())
-    help_text = vramtop("estimate", "--help-all").stdout
+    help_text = here("estimate", "--help-all").stdout
     assert all(flag in help_text for flag in flags)
 
 
@@ -309,21 +321,21 @@ def test_the_version_and_a_file_named_like_a_command(vramtop: Vramtop, tmp_path:
     assert (done.returncode, done.stdout[:6]) == (0, "check:")
 
 
-def test_a_model_with_flags_is_a_job(vramtop: Vramtop) -> None:
+def test_a_model_with_flags_is_a_job(here: Vramtop) -> None:
     words = ("estimate", "google-bert/bert-base-uncased", "--json", "--method", "formula", "--sequence-length", "128")
-    budget = valid_json("estimate", vramtop(*words).stdout)
+    budget = valid_json("estimate", here(*words).stdout)
     assert budget["job"]["model"]["task"] == "masked-lm"  # the usual task of this model family
     assert budget["job"]["training"]["sequence_length"] == 128
 
 
-def test_a_folder_with_a_config_is_a_model(vramtop: Vramtop, tmp_path: Path) -> None:
+def test_a_folder_with_a_config_is_a_model(here: Vramtop, tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     config = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128}
     config |= {"num_hidden_layers": 2, "num_attention_heads": 4}
     (tmp_path / "tiny" / "config.json").write_text(json.dumps(config))
     (tmp_path / "of-a-model.json").write_text(json.dumps(config))
     for name in ("tiny", "./tiny/config.json", "of-a-model.json"):
-        done = vramtop("estimate", name, "--json", "--method", "formula")
+        done = here("estimate", name, "--json", "--method", "formula")
         assert done.returncode == 0, done.stderr
         assert (
             valid_json("estimate", done.stdout)["model"]["parameters"]
@@ -331,20 +343,20 @@ def test_a_folder_with_a_config_is_a_model(vramtop: Vramtop, tmp_path: Path) -> 
         )
 
 
-def test_a_launch_line_is_a_job(vramtop: Vramtop, tmp_path: Path) -> None:
+def test_a_launch_line_is_a_job(here: Vramtop, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     launch = ("torchrun", "--nproc-per-node", "2", "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B")
     step = ("--per_device_train_batch_size", "4", "--max_length", "256", "--bf16", "--output_dir", "out")
     words = ("fit", "--json", "--method", "formula", "--gpu-memory", "80GiB")
-    found = valid_json("fit", vramtop(*words, "--", *launch, *step).stdout)
+    found = valid_json("fit", here(*words, "--", *launch, *step).stdout)
     job = found["budget"]["job"]
     assert (job["training"]["micro_batch"], job["training"]["sequence_length"]) == (4, 256)
     assert job["parallel"]["data_replicate"] == 2
     assert len(found["placement"]) == 2
-    missing = vramtop(*words, "--", *launch)
+    missing = here(*words, "--", *launch)
     assert missing.returncode == 3
     assert "training.sequence_length" in missing.stderr
-    filled = vramtop(*words, "--sequence-length", "128", "--", *launch, *step[:2])
+    filled = here(*words, "--sequence-length", "128", "--", *launch, *step[:2])
     assert valid_json("fit", filled.stdout)["budget"]["job"]["training"]["sequence_length"] == 128
 
 

@@ -57,7 +57,7 @@ def write_program(file: Path, *, end: str = "") -> None:
     )
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def runs(folder: Path) -> Iterator[Callable[[], int]]:
     """How often the program of the job file has been started."""
     with counted_python(folder / "python") as count:
@@ -108,6 +108,7 @@ def test_the_answer_is_the_command_to_type(
     assert runs() == 0
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
 @pytest.mark.parametrize("words", quick_every(2, [["estimate", "job.toml"], ["fit", "job.toml", "--gpu-type", "4090"]]))
 def test_the_command_that_is_named_is_asked_once_and_answers_from_then_on(
     words: list[str], folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
@@ -122,6 +123,7 @@ def test_the_command_that_is_named_is_asked_once_and_answers_from_then_on(
     assert "the program rehearsed" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
 @pytest.mark.parametrize(
     "line",
     quick_every(

@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def runs(folder: Path) -> Iterator[Callable[[], int]]:
     """How often a program has been started."""
     with counted_python(folder / "python") as count:
@@ -131,6 +131,7 @@ def test_a_notebook_that_is_read_and_not_understood_is_rehearsed_after_a_yes(
     assert "were not run: %load_ext autoreload (cell 1)" in said
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
 def test_a_yes_runs_it_once_and_its_rehearsal_answers_from_then_on(
     folder: Path, runs: Callable[[], int], answer: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,6 +186,7 @@ def test_a_setting_that_others_may_write_runs_nothing(
     assert runs() == 0
 
 
+@pytest.mark.usefixtures("runs")
 def test_settings_that_the_user_fills_in_are_no_reason_to_ask(
     folder: Path, answer: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +196,7 @@ def test_settings_that_the_user_fills_in_are_no_reason_to_ask(
     assert "[Y/n]" not in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("runs")
 def test_preflight_names_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["preflight", "--gpu-memory", "24", "--", str(folder / "python"), "train.py"])
     said = " ".join(capsys.readouterr().out.split())
@@ -202,6 +205,7 @@ def test_preflight_names_the_command(folder: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("runs")
 def test_preflight_asks_once_and_runs_it(
     folder: Path, answer: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,10 +37,19 @@ while True:
 """
 
 
+WAITS = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
+"""A program that does nothing, where only its process is looked at."""
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[psutil.Process]:
+def text() -> str:
+    return PROGRAM
+
+
+@pytest.fixture
+def run(tmp_path: Path, text: str) -> Iterator[psutil.Process]:
     """A real run on the CPU, the fourth of eight ranks."""
-    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "train.py").write_text(text)
     environ = {**os.environ, "RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "8"}
     command = [sys.executable, "train.py", "2048"]
     with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE) as child:
@@ -91,6 +100,7 @@ async def test_a_rehearsal_is_stopped_by_its_key_or_by_escape(run) -> None:
             await until_shown(pilot, lambda: "stops it" not in screen_text(pilot.app))
 
 
+@pytest.mark.parametrize("text", [WAITS])
 def test_a_rank_is_rehearsed_as_the_first(run) -> None:
     found = find_program(run.pid)
     assert {name: found.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")} == {
@@ -100,6 +110,7 @@ def test_a_rank_is_rehearsed_as_the_first(run) -> None:
     }
 
 
+@pytest.mark.parametrize("text", [WAITS])
 def test_a_run_of_another_user_is_never_rehearsed(run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(CannotTellError, match="vramtop rehearses only your own runs"):

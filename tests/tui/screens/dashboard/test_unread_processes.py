@@ -20,14 +20,10 @@ from vramtop.tui.screens.fleet.host_rows import gpu_rows
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    fake = FakeDriver()
-    fake.gpus = [FakeGpu(processes=[FakeProcess(1, GIB)]), FakeGpu(processes=[])]
-    monkeypatch.setattr(pynvml, "nvmlLib", fake)
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    fake.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_NO_PERMISSION, 0)
-    yield fake
-    fake.release()
+def driver(driver: FakeDriver) -> FakeDriver:
+    driver.gpus = [FakeGpu(processes=[FakeProcess(1, GIB)]), FakeGpu(processes=[])]
+    driver.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_NO_PERMISSION, 0)
+    return driver
 
 
 @pytest.fixture

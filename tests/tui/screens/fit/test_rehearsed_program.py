@@ -34,6 +34,7 @@ for step in range(9):
 """
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
 async def test_a_program_is_opened_rehearsed_and_drawn_with_its_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

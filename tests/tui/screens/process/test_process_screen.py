@@ -6,9 +6,8 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import pynvml
 import pytest
-from fake_driver import FakeDriver, FakeGpu, FakeProcess
+from fake_driver import FakeGpu, FakeProcess
 from screen_host import on_first_board, screen_text
 from textual.widgets import Input
 from waiting import until_shown
@@ -26,14 +25,6 @@ from vramtop.tui.screens.process import ProcessInfoScreen
 GIB = 2**30
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz0123"  # noqa: S105 - made up
 UTILISATION = "nvmlDeviceGetProcessUtilization"
-
-
-@pytest.fixture
-def driver(monkeypatch):
-    fake = FakeDriver()
-    monkeypatch.setattr(pynvml, "nvmlLib", fake)
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    return fake
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pynvml
 import pytest
-from fake_driver import FakeDriver, FakeGpu, FakeProcess
+from fake_driver import FakeGpu, FakeProcess
 from screen_host import on_first_board, screen_text
 from waiting import until_shown
 
@@ -129,14 +128,6 @@ def test_columns_that_are_not_chosen_stand_behind_what_is_more_important():
     assert moved(order, "PID", -1)[0] == "PID"
     assert moved(order, "PID", 1)[:2] == ["GPU", "PID"]
     assert moved(order, order[-1], 1) == order
-
-
-@pytest.fixture
-def driver(monkeypatch):
-    fake = FakeDriver()
-    monkeypatch.setattr(pynvml, "nvmlLib", fake)
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    return fake
 
 
 @pytest.mark.slow
