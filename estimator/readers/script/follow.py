@@ -42,6 +42,7 @@ _MAX_NESTING = 40
 """Expressions inside expressions."""
 _MAX_REPEATED = 64
 """Items of a known list whose loop is followed once for each."""
+_FILLING = ("append", "add", "extend", "update", "insert", "setdefault", "pop", "remove", "discard")
 _EXITS = ("sys.exit", "exit", "quit", "os._exit")
 _TEXT_METHODS = {
     *("lower", "upper", "strip", "startswith", "endswith", "split", "replace", "removeprefix", "removesuffix"),
@@ -302,6 +303,10 @@ class Reader:
                 owner = scope.find(each.targets[0].id)
                 if owner is not None and isinstance(held := owner.names[each.targets[0].id], Thing):
                     self.libraries.perhaps_replaced(held, each.value)
+            filled = _filled(each)
+            owner = scope.find(filled)
+            if owner is not None and isinstance(owner.names[filled], list | dict):
+                owner.names[filled] = UNKNOWN
             if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
                 known = scope.find(each.id)
                 if not isinstance(known.names[each.id] if known is not None else None, Thing):
@@ -763,6 +768,16 @@ class Reader:
         if isinstance(finish, Function):
             self.call(Bound(finish, (made,)), Call(self, call.node, "__post_init__"))
         return made
+
+
+def _filled(node: ast.AST) -> str:
+    """Return the name of the list or table that a call or an assignment puts something into; empty: it is neither."""
+    owner: ast.AST | None = None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLING:
+        owner = node.func.value
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        owner = node.value
+    return owner.id if isinstance(owner, ast.Name) else ""
 
 
 def _exits(node: ast.stmt) -> bool:

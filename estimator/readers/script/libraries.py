@@ -185,7 +185,7 @@ class Libraries:
         is_foreign = "." in call.path and root not in ("trl", "transformers", "unsloth") and method_of_class(call.name)
         if not is_foreign:
             self.notes.called.add(call.name)
-        handler = _BY_PATH.get(call.path) or _BY_NAME.get(call.name)
+        handler = (_BY_PATH.get(call.path) if call.receiver is None else None) or _BY_NAME.get(call.name)
         if handler is not None and root not in call.run.own_modules:
             return handler(self, call)
         found = SHARDING_FUNCTIONS.get(call.name)

@@ -357,6 +357,9 @@ class Parser(Thing):
             parsed = Parsed(self._options)
             return (parsed, UNKNOWN) if call.name == "parse_known_args" else parsed
         found = tuple(parse_class(self._options, kind, call, self._library_class) for kind in self._kinds)
+        if call.value(None, "return_remaining_strings") is True:
+            self._options.is_open = True
+            return (*found, UNKNOWN)
         return found[0] if call.name == "parse" and len(found) == 1 else found
 
 

@@ -194,7 +194,10 @@ class TrainerObject(Thing):
         self.arguments = call.value(1, "args", "config", "training_args")
         if not isinstance(self.arguments, Thing):
             self.arguments = next((each for each in call.args if isinstance(each, Arguments)), self.arguments)
-        if self.arguments is UNKNOWN or call.unknown_table is not None:
+        if call.unknown_table is not None and isinstance(self.arguments, Thing):
+            text = f"{call.name}(**{short_text(call.unknown_table)})"
+            self._notes.doubt(f"{call.where}: {text}: vramtop does not follow how batches are made.", *STEP)
+        elif self.arguments is UNKNOWN or call.unknown_table is not None:
             sentence = f"{call.where}: the arguments of {call.name}(...) are not known; defaults are counted."
             self._notes.doubt(sentence)
             self._notes.unresolved.setdefault("per_device_train_batch_size", sentence)

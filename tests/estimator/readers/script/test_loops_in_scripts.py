@@ -59,6 +59,8 @@ def test_an_accumulation_that_only_the_run_knows_is_a_doubt(tmp_path: Path) -> N
         ("vocab = {'<pad>': 0}\nfor w in words():\n    vocab[w] = len(vocab)\n", None),
         ("vocab = set()\nwhile more():\n    vocab.add(next(it))\nvocab = list(vocab)\n", None),
         ("vocab = []\nfor w in words():\n    vocab.append(w)\nvocab = [w.lower() for w in vocab]\n", None),
+        ("vocab = []\nfor w in words():\n    if len(w) > 3:\n        vocab.append(w)\n", None),
+        ("vocab = {}\nif words():\n    vocab['a'] = 1\n", None),
         ("vocab = []\nfor w in range(5):\n    vocab.append(w)\n", 5),
         ("vocab = ['a'] * 7\n", 7),
     ],

@@ -241,3 +241,27 @@ mp.spawn(worker, args=('Qwen/Qwen2.5-0.5B',), nprocs={number})
     reading = read(tmp_path, HEAD + own)
     assert reading.value(key) == ranks
     assert (key in reading.missing) is (ranks is None)
+
+
+def test_data_that_a_table_hands_to_a_trainer_leave_its_arguments_known(tmp_path: Path) -> None:
+    text = HEAD + LOAD + TRAIN.replace("Trainer(", "Trainer(**elsewhere.data(), ") + "model.eval()\n"
+    reading = read(tmp_path, "import elsewhere\n" + text)
+    assert reading.value("training.micro_batch") == read(tmp_path, HEAD + LOAD + TRAIN).value("training.micro_batch")
+    assert {each.component for each in reading.uncertainties} == {"activations", "logits"}
+    assert warned(reading, "vramtop does not follow how batches are made")
+
+
+def test_options_beside_the_words_that_a_parser_leaves_over(tmp_path: Path) -> None:
+    parse = """
+import argparse
+from dataclasses import dataclass
+from transformers import HfArgumentParser
+@dataclass
+class Own:
+    bits: int = 4
+own, given, rest = HfArgumentParser((Own, TrainingArguments)).parse_args_into_dataclasses(return_remaining_strings=True)
+args = argparse.Namespace(**vars(own), **vars(given))
+model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B', dtype=torch.bfloat16 if args.bits == 4 else 'auto')
+Trainer(model=model, args=given).train()
+"""
+    assert read(tmp_path, HEAD + parse, "--bits", "4", "--output_dir", "x").value("training.precision") == "bf16"
