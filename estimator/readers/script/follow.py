@@ -87,6 +87,9 @@ class Library(Protocol):
     def not_followed(self, nodes: Sequence[ast.AST], why: str, where: str) -> None:
         """Note a part of the script that may run and is not followed."""
 
+    def perhaps_trained(self, nodes: Sequence[ast.AST]) -> None:
+        """Note statements that may run and may train: whether a run is resumed, say, only the run knows."""
+
     def perhaps_replaced(self, value: Thing, by: ast.expr) -> None:
         """Note something that an assignment which is not followed may replace."""
 
@@ -292,6 +295,7 @@ class Reader:
         """Leave statements out that may run: what they assign is unknown."""
         why = f"whether it runs is only known then ({why})"
         self.libraries.not_followed(body, why, self.location(at))
+        self.libraries.perhaps_trained(body)
         for each in (node for statement in body for node in ast.walk(statement)):
             if isinstance(each, ast.Return):
                 self._may_return[-1] = True

@@ -409,6 +409,13 @@ class Libraries:
             sentence = f"{shown}: how often the optimizer steps is only known when the script runs."
             self.notes.doubt(sentence, "gradients", direction="more", key="training.gradient_accumulation")
 
+    def perhaps_trained(self, nodes: Sequence[ast.AST]) -> None:
+        """Note that something trains, where either side of a condition calls ``trainer.train``."""
+        if any(map(starts_training, (each for node in nodes for each in ast.walk(node)))):
+            self.notes.trains = True
+            for trainer in self.notes.trainers:
+                trainer.ran = True
+
     def perhaps_replaced(self, value: Thing, by: ast.expr) -> None:
         """Ask which model it is, where an assignment that is not followed loads another one."""
         loads = (parts for node in ast.walk(by) for _, parts in _matters(node))
@@ -556,6 +563,14 @@ class Libraries:
 
     def _namespace(self, call: Call) -> Any:
         return Namespace({**(call.value(0) if isinstance(call.value(0), dict) else {}), **call.kwargs})
+
+
+def starts_training(node: ast.AST) -> bool:
+    """Return True for ``loss.backward()`` and ``trainer.train()``."""
+    function = node.func if isinstance(node, ast.Call) else None
+    if not isinstance(function, ast.Attribute):
+        return False
+    return function.attr == "backward" or (function.attr == "train" and "trainer" in ast.unparse(function.value))
 
 
 def _words(tree: ast.AST) -> Iterator[str]:

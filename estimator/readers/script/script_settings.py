@@ -17,7 +17,7 @@ from ..source.versions import OldCall
 from ..trl.methods import method_of_class
 from .batches import kept_outputs, varying_lengths
 from .follow import BudgetSpentError, Reader
-from .libraries import DIFFUSION, LOSSES, Libraries
+from .libraries import DIFFUSION, LOSSES, Libraries, starts_training
 from .models import LENGTH_ARGUMENTS, Model, Parameters, Part, models_in, trainable_patterns
 from .notes import ALL, STEP, TRAINED, Doubt, Notes
 from .options import Options, may_parse_elsewhere
@@ -264,7 +264,7 @@ def _settings(tree: ast.Module, name: str, notes: Notes, options: Options, reade
     }
     layers.written |= {key: setting for key, setting in seen.items() if setting is not None}
     _doubt_pairs(tree, name, notes)
-    if not notes.trains and not notes.given and (reader.own_modules or any(map(_trains, ast.walk(tree)))):
+    if not notes.trains and not notes.given and (reader.own_modules or any(map(starts_training, ast.walk(tree)))):
         notes.doubt(f"{name}: vramtop did not reach the training itself; settings may be missing.")
     doubts = notes.doubts()
     if any(doubt.asks and doubt.key == "model.id" for doubt in doubts):
@@ -663,14 +663,6 @@ def _doubt_part(optimizer: Optimizer, notes: Notes) -> None:
     if given and all(isinstance(value, Part) and value.name and "?" not in value.name for value in given):
         sentence = f"{optimizer.where}: {optimizer.name} gets some parameters; its state is counted for all that train."
         notes.doubt(sentence, "optimizer", direction="less")
-
-
-def _trains(node: ast.AST) -> bool:
-    """Return True for ``loss.backward()`` and ``trainer.train()``."""
-    function = node.func if isinstance(node, ast.Call) else None
-    if not isinstance(function, ast.Attribute):
-        return False
-    return function.attr == "backward" or (function.attr == "train" and "trainer" in ast.unparse(function.value))
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:

@@ -265,3 +265,10 @@ model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B', dtype=torch.bf
 Trainer(model=model, args=given).train()
 """
     assert read(tmp_path, HEAD + parse, "--bits", "4", "--output_dir", "x").value("training.precision") == "bf16"
+
+
+def test_training_on_both_sides_of_a_condition_is_reached(tmp_path: Path) -> None:
+    either = "trainer.train(resume_from_checkpoint=True)\nelse:\n    trainer.train()\n"
+    made = TRAIN.replace(".train()", "").replace("Trainer(", "trainer = Trainer(", 1)
+    reading = read(tmp_path, f"import elsewhere\n{HEAD}{LOAD}{made}\nif elsewhere.found():\n    {either}")
+    assert not warned(reading, "did not reach the training")
