@@ -619,6 +619,7 @@ def _matters(node: ast.AST) -> Iterator[tuple[str, tuple[Component, ...]]]:
         (name == "checkpoint" and "checkpoint" not in owner and owner)
         or (name == "compile" and root in ("re", ""))
         or (name == "initialize" and root != "deepspeed")
+        or (name == "deepcopy" and "model" not in ast.unparse(node))
     ):
         return
     elif name in _DISTRIBUTED_ONLY:

@@ -20,7 +20,7 @@ from .follow import BudgetSpentError, Reader
 from .libraries import DIFFUSION, LOSSES, Libraries, starts_training
 from .models import LENGTH_ARGUMENTS, Model, Parameters, Part, models_in, trainable_patterns
 from .notes import ALL, STEP, TRAINED, Doubt, Notes
-from .options import Options, may_parse_elsewhere
+from .options import MEMORY_ARGUMENTS, Options, may_parse_elsewhere
 from .sharding import settle_sharding
 from .training import TRAINING_CONFIG, Optimizer, TrainerObject
 from .values import UNKNOWN, Instance, Scope
@@ -52,6 +52,8 @@ _NAMES_BY_SETTING = {
     ),
 }
 """Names that scripts with a loop of their own keep a setting in; the first that has a number counts."""
+_DECISIVE = {*MEMORY_ARGUMENTS, *LENGTH_ARGUMENTS, *(each for names in _NAMES_BY_SETTING.values() for each in names)}
+"""Options without whose values the estimate may be about another job."""
 _LENGTH = re.compile(
     r"(?i)^(?!.*(eval|val_|test|gen|new_tok|min_|prompt|pre_|rope|window|dim|vocab|prefix|name|source|target)).*(length|len|seqlen|block_size)$"
 )
@@ -314,7 +316,7 @@ def _read_layers(tree: ast.Module, name: str, notes: Notes, options: Options, re
             **{key: each for key, each in set_later.items() if key not in options.declared},
             **given,
         },
-        unresolved={**notes.unresolved, **options.unresolved},
+        unresolved={**notes.unresolved, **{key: text for key, text in options.unresolved.items() if key in _DECISIVE}},
     )
     layers.hints |= {key: each for key, each in set_later.items() if key in options.declared}
     for arguments in _arguments_that_count(notes):
