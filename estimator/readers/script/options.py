@@ -232,9 +232,13 @@ def _convert(value: Any, declared: Declared) -> Any:
 
 
 _OTHER_PARSERS = ("getopt", "optparse", "click", "cli")
-_LEAVE_THE_LINE = {
+LIBRARIES = {
     *("torch", "torchvision", "transformers", "accelerate", "peft", "trl", "datasets", "diffusers", "deepspeed"),
     *("bitsandbytes", "sentence_transformers", "unsloth", "lightning", "pytorch_lightning", "optimum", "evaluate"),
+}
+"""Libraries whose functions are known by name: those of a script that lies in a library's own repository too."""
+_LEAVE_THE_LINE = {
+    *LIBRARIES,
     *("numpy", "pandas", "tqdm", "wandb", "PIL", "tensorboard", "tensorboardX", "matplotlib", "sklearn", "scipy"),
     *("requests", "yaml", "cv2", "einops", "flash_attn", "xformers", "tokenizers", "sentencepiece", "tiktoken"),
     *("safetensors", "huggingface_hub", "triton", "apex", "timm", "torchmetrics", "rouge_score", "nltk", "packaging"),

@@ -20,7 +20,7 @@ from .follow import BudgetSpentError, Reader
 from .libraries import DIFFUSION, LOSSES, Libraries, starts_training
 from .models import LENGTH_ARGUMENTS, Model, Parameters, Part, models_in, trainable_patterns
 from .notes import ALL, STEP, TRAINED, Doubt, Notes
-from .options import MEMORY_ARGUMENTS, Options, may_parse_elsewhere
+from .options import LIBRARIES, MEMORY_ARGUMENTS, Options, may_parse_elsewhere
 from .sharding import settle_sharding
 from .training import TRAINING_CONFIG, Optimizer, TrainerObject
 from .values import UNKNOWN, Instance, Scope
@@ -226,7 +226,12 @@ def _remembering(find: Callable[[str], Mapping[str, Any] | None] | None) -> Call
 def _is_own(module: str, level: int, folders: Sequence[Path]) -> bool:
     """Return True for a module in one of the folders."""
     parts = [part for part in module.split(".") if part]
-    if level or not parts or parts[0] in sys.stdlib_module_names or not all(part.isidentifier() for part in parts):
+    if (
+        level
+        or not parts
+        or parts[0] in {*sys.stdlib_module_names, *LIBRARIES}
+        or not all(part.isidentifier() for part in parts)
+    ):
         return bool(level)
     starts = [folder / parts[0] for folder in folders]
     return any(start.with_suffix(".py").is_file() or (start / "__init__.py").is_file() for start in starts)

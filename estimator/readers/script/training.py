@@ -11,7 +11,7 @@ from ..source.evidence import MODEL_STATES, UNKNOWN_TABLE, Setting
 from ..trl.methods import TRAINER_NAMES, method_of_class
 from .models import DECISIVE_ARGUMENTS, AdapterConfig, Model, Parameters, Part, add_adapters, models_in
 from .notes import STEP, TRAINED, Notes
-from .options import Options, Parsed
+from .options import LIBRARIES, Options, Parsed
 from .sharding import read_lightning
 from .values import UNKNOWN, Attribute, Bound, Call, Class, Function, Instance, Name, Thing, plain, short_text
 
@@ -373,11 +373,8 @@ def doubt_collator(value: Any, call: Call, notes: Notes, name: str) -> None:
     joins = _PAIRED.search(text) is not None or _JOINS.search(text) is not None
     if node is not None and not joins and _PADS.search(text) and len(re.findall(r"\bfor\b", text)) < 2:
         return
-    if (
-        node is not None
-        or found is UNKNOWN
-        or (isinstance(found, Name) and found.path.partition(".")[0] in call.run.own_modules)
-    ):
+    root, dot, _ = found.path.partition(".") if isinstance(found, Name) else ("", "", "")
+    if node is not None or found is UNKNOWN or (dot and root not in LIBRARIES):
         sentence = f"{call.where}: {call.shown(name)}: vramtop does not follow how many sequences it puts into a batch."
         notes.doubt(sentence, *STEP, key="training.sequences_per_example", asks=joins)
 
