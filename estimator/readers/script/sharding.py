@@ -73,14 +73,6 @@ _WITHOUT_EFFECT = {
 }
 _PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "parallelism_config", "gradient_accumulation_plugin")
 _UNREAD = ("deepspeed_plugins", "megatron_lm_plugin", "torch_tp_plugin", "dynamo_plugin")
-_WITHOUT_BYTES = (
-    "log_with",
-    "project_dir",
-    "project_config",
-    "split_batches",
-    "step_scheduler_with_optimizer",
-    "even_batches",
-)
 
 
 class Plugin(Thing):
