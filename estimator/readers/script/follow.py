@@ -307,10 +307,7 @@ class Reader:
                 owner = scope.find(each.targets[0].id)
                 if owner is not None and isinstance(held := owner.names[each.targets[0].id], Thing):
                     self.libraries.perhaps_replaced(held, each.value)
-            filled = _filled(each)
-            owner = scope.find(filled)
-            if owner is not None and isinstance(owner.names[filled], list | dict):
-                owner.names[filled] = UNKNOWN
+            self._forget(_filled(each), scope)
             if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
                 known = scope.find(each.id)
                 if not isinstance(known.names[each.id] if known is not None else None, Thing):
@@ -319,6 +316,17 @@ class Reader:
                 owner = self.evaluate(each.value, scope) if isinstance(each.value, ast.Name | ast.Attribute) else None
                 if isinstance(owner, Thing):
                     owner.set_attribute(each.attr, UNKNOWN, Call(self, each, each.attr, owner, [UNKNOWN], scope=scope))
+
+    def _forget(self, filled: ast.expr | None, scope: Scope) -> None:
+        """Take a list or table for unknown, whose contents only the run knows."""
+        if isinstance(filled, ast.Name) and (owner := scope.find(filled.id)) is not None:
+            names, name = owner.names, filled.id
+        elif isinstance(filled, ast.Attribute) and isinstance(held := self.evaluate(filled.value, scope), Instance):
+            names, name = held.values, filled.attr
+        else:
+            return
+        if isinstance(names.get(name), list | dict):
+            names[name] = UNKNOWN
 
     def _for(self, node: ast.For | ast.AsyncFor, scope: Scope) -> _End | None:
         items = self.iterate(self.evaluate(node.iter, scope))
@@ -774,14 +782,11 @@ class Reader:
         return made
 
 
-def _filled(node: ast.AST) -> str:
-    """Return the name of the list or table that a call or an assignment puts something into; empty: it is neither."""
-    owner: ast.AST | None = None
+def _filled(node: ast.AST) -> ast.expr | None:
+    """Return the list or table that a call or an assignment puts something into; None: it is neither."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLING:
-        owner = node.func.value
-    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-        owner = node.value
-    return owner.id if isinstance(owner, ast.Name) else ""
+        return node.func.value
+    return node.value if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) else None
 
 
 def _exits(node: ast.stmt) -> bool:
