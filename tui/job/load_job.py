@@ -166,7 +166,7 @@ def job_from_options(options: argparse.Namespace, launch: Sequence[str] | None) 
 
 
 class _NotStatedError(InputError):
-    """A job does not say all that it must, which its program might."""
+    """A job leaves out a required setting, which a rehearsal of its program might tell."""
 
 
 def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob:

@@ -41,7 +41,7 @@ _MAX_DEPTH = 12
 _MAX_NESTING = 40
 """Expressions inside expressions."""
 _MAX_REPEATED = 64
-"""Items of a known list whose loop is followed once for each."""
+"""The longest list whose loop is followed item by item; the body of a longer one is followed once."""
 _FILLING = ("append", "add", "extend", "update", "insert", "setdefault", "pop", "remove", "discard")
 _EXITS = ("sys.exit", "exit", "quit", "os._exit")
 _TEXT_METHODS = {
@@ -137,7 +137,7 @@ class Reader:
         self._followed: set[int] = set()
         self._active: list[int] = []
         self._methods: list[tuple[Class, Any] | None] = []
-        """The classes and objects of the methods that are followed."""
+        """The class and the object of each method that is being followed, innermost last; None for a function."""
         self._may_return = [False]
         self._rest: Sequence[ast.stmt] = ()
         """The statements after the one that is followed, in its block."""
@@ -293,7 +293,7 @@ class Reader:
 
     def _skip(self, body: Sequence[ast.AST], why: str, scope: Scope, at: ast.AST) -> None:
         """Leave statements out that may run: what they assign is unknown."""
-        why = f"whether it runs is only known then ({why})"
+        why = f"whether this part runs is known only at run time ({why})"
         self.libraries.not_followed(body, why, self.location(at))
         self.libraries.perhaps_trained(body)
         for each in (node for statement in body for node in ast.walk(statement)):
@@ -584,7 +584,7 @@ class Reader:
         known = truth(self.evaluate(node.test, scope))
         if known is not None:
             return self.evaluate(node.body if known else node.orelse, scope)
-        why = f"whether it runs is only known then (if {short_text(node.test)})"
+        why = f"whether this part runs is known only at run time (if {short_text(node.test)})"
         self.libraries.not_followed([node.body, node.orelse], why, self.location(node))
         return UNKNOWN
 

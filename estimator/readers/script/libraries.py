@@ -318,7 +318,7 @@ class Libraries:
         return UNKNOWN if isinstance(version, AssumedVersion) else version
 
     def imported(self, path: str, where: str) -> None:
-        """Note a module that patches, by its name."""
+        """Note an imported module whose name says that it patches libraries."""
         root = path.partition(".")[0]
         if root not in (*_TRUSTED, "unittest") and _PATCHES.search(path.rpartition(".")[0].replace(".", "_") or path):
             self.notes.doubt(f"{where}: {path} may change what libraries do; it is not read.", *STEP)

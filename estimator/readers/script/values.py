@@ -292,7 +292,7 @@ class Call:
 
     @property
     def where(self) -> str:
-        """The script and line."""
+        """Where the call stands: ``train.py line 12``."""
         return str(self.run.location(self.node))
 
     def value(self, index: int | None, *names: str, default: Any = None) -> Any:
