@@ -189,7 +189,7 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return result
     mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     if mode is None:  # the arguments are fake, and what else runs is not
-        mode = next(leaf.fake_mode for leaf in tree_leaves((args, kwargs)) if type(leaf) is FakeTensor)
+        mode = _mode_of(args) or _mode_of(kwargs.values())
     if kind == _WRITTEN:
         return args[0] if entry is _SELF else None
     storage = args[0].untyped_storage() if kind == _VIEW else None
@@ -302,15 +302,38 @@ def _is_partial(tensor: Any) -> bool:
     return bool(tensor.storage_offset() != 0 or tensor.untyped_storage().nbytes() != elements * tensor.element_size())
 
 
+def _mode_of(values: Iterable[Any]) -> Any:
+    """Return the mode of the first fake tensor; None: there is none."""
+    for value in values:
+        if type(value) is FakeTensor:
+            return value.fake_mode
+        if isinstance(value, (list, tuple)) and (mode := _mode_of(value)) is not None:
+            return mode
+    return None
+
+
+_EMPTY, _EMPTY_STRIDED, _SUBCLASS = torch.empty, torch.empty_strided, torch.Tensor._make_subclass
+"""torch's own, which a program may find replaced."""
+_NEW = "_vramtop_new"
+"""Attributes of a new fake tensor, kept by its mode."""
+
+
 def _make(mode: Any, described: tuple[Any, ...], storage: Any) -> Any:
     shape, stride, dtype, offset = described
     with torch._C._DisableTorchDispatch():
         if storage is None:
-            tensor = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+            tensor = _EMPTY_STRIDED(shape, stride, dtype=dtype, device="meta")
         else:
-            tensor = torch.empty(0, dtype=dtype, device="meta")
+            tensor = _EMPTY(0, dtype=dtype, device="meta")
             tensor.set_(storage, offset, shape, stride)
-    return FakeTensor(mode, tensor, _CPU)
+    new = getattr(mode, _NEW, None)
+    if new is None:
+        made = FakeTensor(mode, tensor, _CPU)
+        setattr(mode, _NEW, dict(made.__dict__))
+        return made
+    made = _SUBCLASS(FakeTensor, tensor, False, dispatch_device=True, device_for_backend_keys=_CPU)
+    made.__dict__.update(new)  # all that its constructor does, which takes longer than the operation
+    return made
 
 
 # Tracks how far the streams of a GPU are known to have got, while the CPU issues work ahead of them.

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSettings, CachingAllocator, OutOfMemoryError
 from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Convolutions
-from ..memory.tracker import StorageTracker, allocator_events, parts_of, shares_storage, storage_of
+from ..memory.tracker import DEVICE, StorageTracker, allocator_events, parts_of, shares_storage, storage_of
 from ..replaced import replaced
 from .bounds import bounds_of_result, is_bounded, most_true, number_of_values
 from .custom_kernels import python_of
@@ -88,6 +88,46 @@ _PRODUCTS = re.compile(r"mm|mv|^v?dot|^_?linear|matmul|linalg|cholesky|solve|cdi
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _FOLDER = __file__.rpartition("/rehearsal/")[0]
 _TORCH = torch.__path__[0]
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """What an operator does that its fake results do not show."""
+
+    is_of_torch: bool
+    is_mutable: bool
+    copies: bool
+    reads: bool
+    """It returns a number, or true or false, to the program."""
+    multiplies: bool
+    """cuBLAS, or a library that needs its handle, runs it."""
+    convolves: bool
+    says_values: bool
+    leaves_uninitialized: bool
+    overwrites: bool
+    is_decided: bool
+    """Its results are views of its arguments, or those, and have known values where they have."""
+    compare: Any
+    kernel: Any
+
+
+@functools.lru_cache(maxsize=4096)
+def _operator(func: Any) -> _Operator:
+    is_random = torch.Tag.nondeterministic_seeded in func.tags
+    return _Operator(
+        is_of_torch=func.namespace in _TORCHS,
+        is_mutable=bool(func._schema.is_mutable),
+        copies=func in _COPIES,
+        reads=func in _READ,
+        multiplies=_PRODUCTS.search(func._schema.name.partition("::")[2]) is not None,
+        convolves=func in (FORWARD, BACKWARD),
+        says_values=func in _SAY_VALUES,
+        leaves_uninitialized=func in _UNINITIALIZED,
+        overwrites=func in _WRITES,
+        is_decided=shares_storage(func) and not is_random and func not in _UNINITIALIZED,
+        compare=_COMPARE.get(func),
+        kernel=kernel_of(func),
+    )
 
 
 class Doubts:
@@ -195,6 +235,8 @@ class FakeGpus(StorageTracker):
         """Called before tensors are written to a file."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE and isinstance(args[0], FakeTensor):  # two of three calls
+            return args[0].fake_device
         if any(kind is not FakeTensor and kind.__torch_dispatch__ is not _NO_DISPATCH for kind in types):
             if not is_of_library(types):
                 return NotImplemented  # a DTensor's operation comes back as operations of its local tensors
@@ -230,6 +272,7 @@ class FakeGpus(StorageTracker):
         depth = getattr(self._depth, "value", 0)
         self._depth.value = depth + 1
         placed = self._placed
+        operator = _operator(func)
         try:
             if is_placed:
                 self._placed = self.current if device.index is None else device.index
@@ -237,7 +280,7 @@ class FakeGpus(StorageTracker):
                 kwargs.pop("pin_memory", None)
             elif device is not None and device.type == "meta":
                 self._placed = HOST
-            elif self._copies_to is not None and not depth and func in _COPIES:
+            elif self._copies_to is not None and not depth and operator.copies:
                 self._placed = self._copies_to
             else:
                 given = list(_tensors(args))
@@ -245,60 +288,58 @@ class FakeGpus(StorageTracker):
                 self._placed = max(map(self._gpu_of, stored), default=HOST)
             if func is _ATEN._to_copy.default:
                 return self._copy(func, args, kwargs)
-            function = None if func.namespace in _TORCHS else python_of(func)
+            function = None if operator.is_of_torch else python_of(func)
             if function is not None:
                 return self._by_python(func, function, args, kwargs)
             if FakeTensor not in types:  # made there
                 with self.mode:
-                    made = self._seen(func, types, args, kwargs)
-                if func in _SAY_VALUES and made.numel() <= _most_known(made.dtype):
+                    made = self._seen(func, operator, types, args, kwargs)
+                if operator.says_values and made.numel() <= _most_known(made.dtype):
                     self.know(made, func(*args, **kwargs))
                 return made
-            return self._seen(func, types, args, kwargs)
+            return self._seen(func, operator, types, args, kwargs)
         finally:
             self._placed = placed
             self._depth.value = depth
 
-    def _seen(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if func in _READ:
+    def _seen(self, func: Any, operator: _Operator, types: Any, args: Any, kwargs: Any) -> Any:
+        if operator.reads:
             return self._value(func, args)
-        self.multiplies |= self._placed != HOST and _multiplies(func)
-        is_mutable = _is_mutable(func)
-        if not is_mutable or func is _ATEN.copy_.default:
+        self.multiplies |= operator.multiplies and self._placed != HOST
+        if not operator.is_mutable or func is _ATEN.copy_.default:
             args = [self._with_values(each) for each in args]
         self.gpu = self._placed
-        kernel = kernel_of(func)
-        if kernel is not None:
-            return self._by_python(func, kernel, args, kwargs)
+        if operator.kernel is not None:
+            return self._by_python(func, operator.kernel, args, kwargs)
         bounds = bounds_of_result(func, args, kwargs, self.bounds_of)
         try:
-            result = self._shaped(func, types, args, kwargs)
+            result = self._shaped(func, operator, types, args, kwargs)
         except (fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException):
             return self._largest(func, args)
         if is_sparse(result):
             return self._sparse(func, args, result)
-        if func in _UNINITIALIZED:
+        if operator.leaves_uninitialized:
             result.constant = None
-        if func in _WRITES and result.constant is None:
+        if operator.overwrites and result.constant is None:
             self._know_overwritten(func, result, args, kwargs)
-        if is_mutable and is_bounded(args[0]):
+        if operator.is_mutable and is_bounded(args[0]):
             self._note_write(args[0])
         if bounds is not None and is_bounded(result) and result.constant is None:
             self._know_bounds(result, bounds)
-        if func in _COPIES and not self.in_module and self._is_weight(args[0]):
+        if operator.copies and not self.in_module and self._is_weight(args[0]):
             self._note_copy(result)
-        if func in (FORWARD, BACKWARD) and self.gpu != HOST:
+        if operator.convolves and self.gpu != HOST:
             self._take_workspaces(args[0], self.convolutions.workspaces(func, args, result))
-        if func in _COMPARE and result.constant is None and args[0].is_floating_point() and args[1] > 0:
-            result.assumed = _COMPARE[func](self._plausible, args[1])
+        compare = operator.compare
+        if compare is not None and result.constant is None and args[0].is_floating_point() and args[1] > 0:
+            result.assumed = compare(self._plausible, args[1])
         return result
 
-    def _shaped(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def _shaped(self, func: Any, operator: _Operator, types: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation; of known values, views and what is written are no new tensors, as FakeTensorMode has it."""
         given = dict.fromkeys(_tensors((*args, *kwargs.values())))
         is_known = all(each.constant is not None for each in given)
-        is_decided = shares_storage(func) and torch.Tag.nondeterministic_seeded not in func.tags
-        if not given or not is_known or not is_decided or func in _UNINITIALIZED:
+        if not given or not is_known or not operator.is_decided:
             made = super().__torch_dispatch__(func, types, args, kwargs)
             for each in () if is_known else _tensors(made if isinstance(made, (list, tuple)) else (made,)):
                 each.constant = None  # which has what was in memory where torch's own rule makes an empty tensor
@@ -800,20 +841,9 @@ def _most_known(dtype: Any) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_mutable(func: Any) -> bool:
-    return bool(func._schema.is_mutable)
-
-
-@functools.lru_cache(maxsize=4096)
 def _is_composite(func: Any) -> bool:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return func.namespace != "prim" and bool(has_kernel(func.name(), "CompositeImplicitAutograd"))
-
-
-@functools.lru_cache(maxsize=4096)
-def _multiplies(func: Any) -> bool:
-    """Return True for an operation that cuBLAS, or a library that needs its handle, runs."""
-    return _PRODUCTS.search(func._schema.name.partition("::")[2]) is not None
 
 
 def _is_mask(index: Any) -> bool:
@@ -837,31 +867,33 @@ def _asks_for_overflow(line: str) -> bool:
 
 def program_line() -> str:
     """Return the innermost line outside of torch and of the rehearsal: ``train.py:12``."""
-    return next(_lines(sys._getframe(1)), ("", ""))[1]
+    frame = next(program_frames(sys._getframe(1)), None)
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def program_lines() -> tuple[str, str]:
     """Return that line and, where it is a library's, the innermost one in the folder of the program; else ``""``."""
-    line = ""
-    for name, here in _lines(sys._getframe(1)):
-        line = line or here
-        if is_own(name, sys.argv[0]):
+    line, script = "", sys.argv[0]
+    for frame in program_frames(sys._getframe(1)):
+        name = frame.f_code.co_filename
+        line = line or f"{name}:{frame.f_lineno}"
+        if is_own(name, script):
+            here = f"{name}:{frame.f_lineno}"
             return line, "" if here == line else here
     return line, ""
-
-
-def _lines(frame: Any) -> Iterator[tuple[str, str]]:
-    for each in program_frames(frame):
-        name = each.f_code.co_filename
-        yield name, f"{name}:{each.f_lineno}"
 
 
 def program_frames(frame: Any) -> Iterator[Any]:
     """Yield those of a frame and its callers that are outside of torch and of the rehearsal, the innermost first."""
     while frame is not None:
-        if not frame.f_code.co_filename.startswith((_TORCH, _FOLDER, "<")):
+        if _is_of_program(frame.f_code.co_filename):
             yield frame
         frame = frame.f_back
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_of_program(name: str) -> bool:
+    return not name.startswith((_TORCH, _FOLDER, "<"))
 
 
 @functools.lru_cache(maxsize=4096)
