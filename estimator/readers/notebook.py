@@ -1,7 +1,9 @@
 """Reads a notebook that a launch line or a kernel runs: its cells as a script, and papermill's parameters."""
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..common.errors import InputError
@@ -23,7 +25,10 @@ def notebook_of_program(program: Program) -> NotebookCode | None:
     if script is None or not script.endswith(_SUFFIX):
         return None
     path = program.filesystem.resolve(script)
-    return read_notebook(path, started_at=program.started_at, parameters=_parameters(program))
+    parameters, problem = papermill_parameters(program.launch.arguments, program.filesystem.resolve)
+    if problem is not None:
+        program.findings.warn(problem)
+    return read_notebook(path, started_at=program.started_at, parameters=parameters)
 
 
 def with_cells(reading: JobReading, notebook: NotebookCode, name: str) -> JobReading:
@@ -37,20 +42,25 @@ def with_cells(reading: JobReading, notebook: NotebookCode, name: str) -> JobRea
     return replace(reading, findings=findings, warnings=tuple(map(place, reading.warnings)))
 
 
-def _parameters(program: Program) -> dict[str, Any]:
-    """Return papermill's parameters: ``-p name value``, ``-r name text`` and ``-f file.yaml``."""
-    words = program.launch.arguments
+def papermill_parameters(words: Sequence[str], resolve: Callable[[str], Path]) -> tuple[dict[str, Any], str | None]:
+    """Return papermill's parameters, and why those of a file are not known, or None.
+
+    Args:
+        words: ``-p name value``, ``-r name text`` and ``-f file.yaml`` among others.
+        resolve: finds a file by its name.
+    """
     found: dict[str, Any] = {}
+    problem = None
     for index, word in enumerate(words):
         if word in ("-p", "--parameters", "-r", "--parameters_raw") and index + 2 < len(words):
             text = words[index + 2]
             found[words[index + 1]] = text if word in ("-r", "--parameters_raw") else _value(text)
         elif word in ("-f", "--parameters_file") and index + 1 < len(words):
             try:
-                found |= read_table(program.filesystem.resolve(words[index + 1]))
+                found |= read_table(resolve(words[index + 1]))
             except InputError as error:
-                program.findings.warn(f"The notebook's parameters are not counted: {error.message}")
-    return found
+                problem = f"The notebook's parameters are not counted: {error.message}"
+    return found, problem
 
 
 def _value(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Finds the program behind ``uv run``, ``conda run``, ``srun`` and ``mpirun``, and what they give its rank 0."""
+"""Finds the program behind ``nohup``, ``uv run``, ``conda run``, ``srun`` and others, and what they give its rank 0."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ _PROJECTS = ("uv", "poetry", "pdm", "rye")
 """Tools whose ``run`` takes the Python of the project's own environment."""
 _CONDA = ("conda", "mamba", "micromamba")
 _MPI = ("mpirun", "mpiexec", "orterun")
+_PLAIN = ("env", "nohup", "time", "timeout", "nice", "ionice", "stdbuf", "setsid", "numactl", "taskset")
+"""Commands that run another one as it is."""
 
 
 def without_wrappers(
@@ -35,8 +37,10 @@ def without_wrappers(
     words, given, ranks = list(command), dict[str, str](), 1
     while words:
         name = PurePath(words[0]).name
-        if words[0] == "env":
-            del words[0]
+        if name in _PLAIN:
+            at = 1 + (LaunchParser(()).find_program_index(words[1:]) or 0)
+            given.update(_assigned(word) for word in words[1:at] if _is_assignment(word))
+            words = words[at:]
         elif _is_assignment(words[0]):
             given.update([_assigned(words.pop(0))])
         elif name in (*_PROJECTS, *_CONDA, "pixi") and words[1:2] == ["run"]:

@@ -29,6 +29,8 @@ from ..job.gpu_catalogue import find_gpu
 from ..job.job import Job
 from ..job.resolved_job import resolve_job
 from ..job.settings import Program
+from ..readers.notebook import papermill_parameters
+from ..readers.program.program import LaunchParser
 from ..readers.source.notebooks import UNKNOWN_VALUE, read_notebook
 from . import kept_rehearsals
 from .allocator_report import allocator_settings
@@ -57,7 +59,7 @@ _LAUNCHING_MODULES = {
 }
 _LAUNCHERS = ("horovodrun", "ray")
 _NOTEBOOK = ".ipynb"
-_NOTEBOOK_RUNNERS = ("jupyter", "papermill")
+_NOTEBOOK_RUNNERS = ("jupyter", "jupyter-nbconvert", "jupyter-execute", "papermill")
 _MAX_ERROR, _MAX_LEFT_OUT, _MAX_LINE = 300, 4, 60
 _MAX_ANSWER_BYTES, _MAX_PROGRESS_BYTES = 2**27, 200
 """The program may write anything where its answer is looked for."""
@@ -174,7 +176,7 @@ def rehearse_job(
         raise CannotTellError(not_rehearsed(program, gpu, memory_bytes, changed))
     require_own(program, interpreter, words, folder)
     notebook = Path(folder, words[0]) if words[0].endswith(_NOTEBOOK) else None
-    cells, left_out = _cells(notebook) if notebook is not None else (None, ())
+    cells, left_out = _cells(notebook, words[1:]) if notebook is not None else (None, ())
     with IsolatedRun(folder, offline=program.offline, background=background) as run:
         files = {"answer": f"{run.shared}/answer.json", "progress": f"{run.shared}/progress"}
         limits = {"seconds": program.timeout, **({"threads": 1} if background else {})}
@@ -199,13 +201,18 @@ def rehearse_job(
     return _rehearsed(job, found, gpu, variables, notes=tuple(_notes(changed, found, run.report)))
 
 
-def _cells(notebook: Path) -> tuple[list[tuple[int, str]], tuple[str, ...]]:
+def _cells(notebook: Path, words: Sequence[str]) -> tuple[list[tuple[int, str]], tuple[str, ...]]:
     """Return the number and the Python code of a notebook's cells, and what is left out of them.
+
+    Args:
+        notebook: its file.
+        words: its arguments, papermill's parameters among them.
 
     Raises:
         InputError: it cannot be read, or is no notebook in Python.
     """
-    code = read_notebook(notebook)
+    parameters, problem = papermill_parameters(words, notebook.parent.joinpath)
+    code = read_notebook(notebook, parameters=parameters)
     lines = [
         f"{line if len(line) <= _MAX_LINE else f'{line[:_MAX_LINE]}...'} (cell {cell})" for cell, line in code.left_out
     ]
@@ -214,7 +221,8 @@ def _cells(notebook: Path) -> tuple[list[tuple[int, str]], tuple[str, ...]]:
     left_out = [f"{notebook.name}: magics and shell lines were not run: {listed}"] if lines else []
     # a shell line that is not run prints nothing
     cells = [(number, text.replace(UNKNOWN_VALUE, "[]")) for number, text in code.cells]
-    return cells, (*left_out, *(each.rstrip(".") for each in code.doubts))
+    doubts = (*code.doubts, *([problem] if problem else []))
+    return cells, (*left_out, *(each.rstrip(".") for each in doubts))
 
 
 def _notes(changed: str | None, found: KeptRehearsal, report: Report) -> Iterator[str]:
@@ -442,7 +450,7 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
     if answer.ended == "error":
         return f"the program failed during the rehearsal, at {answer.line}: {_error(answer)}"
     if answer.ended == "exit":
-        return f"the program ended with {_ending(run)} before an optimizer stepped; its last output is above"
+        return f"the program ended with {_ending(run)} before an optimizer stepped"
     if answer.phases:
         return "the program trained without putting anything on the GPU that it found, so there is nothing to predict"
     if answer.ended == "time":
@@ -525,7 +533,10 @@ def python_command(
     elif name in _LAUNCHERS:
         raise InputError(f"{name} starts several processes, but a rehearsal runs only one: write python SCRIPT ARGS")
     elif name in _NOTEBOOK_RUNNERS:
-        raise InputError(f"{name} runs a notebook in another process: write vramtop rehearse NOTEBOOK.ipynb")
+        launch = LaunchParser(()).parse(words)
+        if "notebook" not in launch.launchers or launch.script is None:
+            raise InputError(f"{name} names no notebook that it runs: write vramtop rehearse NOTEBOOK.ipynb")
+        python, words = python or _python_of(words[0], path, folder), [launch.script, *launch.arguments]
     if name.startswith(("python", "pypy")):
         program = python or words[0]
         rest = without_flags(words[1:])

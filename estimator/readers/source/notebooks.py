@@ -24,6 +24,9 @@ _MAGIC = re.compile(r"^(\s*)([!?]|%{1,2}\w|\w+(\.\w+)*\?{1,2}\s*$)")
 _ASSIGNED = re.compile(r"^(\s*)([A-Za-z_][\w, ]*?)\s*=\s*[!%](?!=)")
 """``files = !ls`` and ``x = %sql ...``: a value that only IPython knows."""
 _ENVIRONMENT = re.compile(r"^(\s*)%(?:set_)?env\s+(\w+)(?:\s*=\s*|\s+)(.+?)\s*$")
+_FOLDER = re.compile(r"^(\s*)%cd\s+(.+?)\s*$")
+_RUN = re.compile(r"^(\s*)%run\s+(?:-\S+\s+)*(\S+\.py)((?:\s+\S+)*)\s*$")
+_FILE = re.compile(r"%%(?:writefile|file)\s+((?:-a\s+)?)(\S+)\s*$")
 _TIMED = re.compile(r"^(\s*)%(?:time|memit|prun)\s+(.+)$")
 _TRANSPARENT_CELLS = ("time", "timeit", "capture", "prun", "memit", "python", "python3")
 """Magics of a whole cell (``%%time``) that run the rest of it as Python."""
@@ -194,6 +197,10 @@ def _python_lines(lines: Sequence[str]) -> tuple[list[str], list[str]]:
         return list(lines), []
     first = next((index for index, line in enumerate(lines) if line.strip()), 0)
     if (whole := re.match(r"%%(\w+)", lines[first])) is not None:
+        if (file := _FILE.match(lines[first])) is not None:
+            text = "\n".join(lines[first + 1 :]) + "\n"
+            written = f"with open({file[2]!r}, {'a' if file[1] else 'w'!r}) as _: _.write({text!r})"
+            return [written if index == first else "" for index in range(len(lines))], []
         if whole[1] not in _TRANSPARENT_CELLS:
             return [""] * len(lines), [lines[first]]
         lines = ["" if index == first else line for index, line in enumerate(lines)]
@@ -214,6 +221,10 @@ def _python_line(line: str) -> str:
         return f"{timed[1]}{timed[2]}"
     if (variable := _ENVIRONMENT.match(line)) is not None:
         return f"{variable[1]}import os; os.environ[{variable[2]!r}] = {variable[3]!r}"
+    if (folder := _FOLDER.match(line)) is not None:
+        return f"{folder[1]}import os; os.chdir(os.path.expanduser({folder[2].strip(chr(34) + chr(39))!r}))"
+    if (run := _RUN.match(line)) is not None:
+        return f"{run[1]}get_ipython().run_line_magic('run', {f'{run[2]}{run[3]}'!r})"
     if (assigned := _ASSIGNED.match(line)) is not None:
         return f"{assigned[1]}{assigned[2]} = {UNKNOWN_VALUE}"
     magic = _MAGIC.match(line)

@@ -94,6 +94,39 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         rehearse([sys.executable, "train.ipynb"])
 
 
-def test_jupyter_itself_is_not_rehearsed() -> None:
-    with pytest.raises(InputError, match=r"another process: write vramtop rehearse NOTEBOOK.ipynb"):
-        python_command(["jupyter", "nbconvert", "--execute", "train.ipynb"], {})
+def test_a_notebook_has_papermills_parameters_and_what_magics_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    net = "import sys, torch\nnet = torch.nn.Linear(int(sys.argv[1]), 8).cuda()\n"
+    (tmp_path / "data" / "net.py").write_text(net)
+    write(
+        tmp_path / "train.ipynb",
+        "BATCH = 1",
+        "%%writefile sizes.py\nWIDTH = 512",
+        "import asyncio\nfrom sizes import WIDTH\nawait asyncio.sleep(0)",
+        '%cd "data"\n%run -i net.py 512',
+        "optimizer = torch.optim.SGD(net.parameters())\nfor _ in range(3):\n"
+        "    net(torch.randn(BATCH, WIDTH).cuda()).sum().backward()\n    optimizer.step()",
+    )
+    table = json.loads((tmp_path / "train.ipynb").read_text())
+    table["cells"][0]["metadata"] = {"tags": ["parameters"]}
+    (tmp_path / "train.ipynb").write_text(json.dumps(table))
+    (tmp_path / "more.yaml").write_text("BATCH: 2048\n")
+    (tmp_path / "papermill").write_text(f"#!{sys.executable}\n")
+    found = rehearse(["./papermill", "train.ipynb", "out.ipynb", "-f", "more.yaml"])
+    inputs = next(each for each in found.budget.largest if each.component == "inputs")
+    assert (inputs.shape, found.answer.steps[0].steps) == ((2048, 512), 3)
+
+
+def test_jupyter_without_a_notebook_is_not_rehearsed() -> None:
+    with pytest.raises(InputError, match=r"names no notebook that it runs: write vramtop rehearse NOTEBOOK.ipynb"):
+        python_command(["jupyter", "lab"], {})
+
+
+def test_commands_that_run_another_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    line = ["nohup", "nice", "-n", "10", "env", "A=1", "timeout", "3600", sys.executable, "train.py", "--epochs", "2"]
+    _, words, given = python_command(line, {}, folder=str(tmp_path))
+    assert (words, given) == (["train.py", "--epochs", "2"], {"A": "1"})
