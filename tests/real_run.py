@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from vramtop.estimator.worker.memory.convolutions import BACKWARD, FORWARD, Convolutions
+from vramtop.estimator.worker.memory.tracker import parts_of
 from vramtop.estimator.worker.rehearsal.fake_gpu import Doubts
 from vramtop.estimator.worker.rehearsal.kernels import recurrent_layers
 from vramtop.estimator.worker.replaced import replaced
@@ -36,9 +37,7 @@ class Count(TorchDispatchMode):
             return args[0].add_(args[1])
         result = func(*args, **(kwargs or {}))
         leaves = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
-        sparse = [each for each in leaves if each.is_sparse]
-        leaves = [each for each in leaves if not each.is_sparse]
-        for each in [*leaves, *(part for each in sparse for part in (each._indices(), each._values()))]:
+        for each in [part for each in leaves for part in parts_of(each)]:
             if not gloo and each.untyped_storage()._cdata not in live:
                 storage = each.untyped_storage()
                 key, size = storage._cdata, -(-storage.nbytes() // 512) * 512

@@ -759,18 +759,22 @@ def streams_of(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
 
 
 def parts_of(tensor: Any) -> tuple[Any, ...]:
-    """Return the tensors that have a tensor's memory: itself, or a sparse one's indices and values."""
+    """Return the tensors that have a tensor's memory: itself, or a sparse one's indices and, the last, its values."""
     if tensor.layout is torch.strided:
         return (tensor,)
-    if tensor.layout is not torch.sparse_coo:
-        raise NotImplementedError(f"vramtop cannot rehearse sparse tensors of layout {tensor.layout} yet")
     with torch._C._DisableTorchDispatch():
-        return tensor._indices(), tensor._values()
+        if tensor.layout is torch.sparse_coo:
+            return tensor._indices(), tensor._values()
+        if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+        if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+            return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    raise NotImplementedError(f"vramtop cannot rehearse tensors of layout {tensor.layout} yet")
 
 
 def storage_of(tensor: Any) -> Any:
     """Return a tensor's storage, or that of a sparse one's values."""
-    return (tensor if tensor.layout is torch.strided else parts_of(tensor)[1]).untyped_storage()
+    return (tensor if tensor.layout is torch.strided else parts_of(tensor)[-1]).untyped_storage()
 
 
 def _references(tensor: Any) -> int:

@@ -37,7 +37,7 @@ from .factories import moves_lazy
 from .handlers import answer_to_go_on, is_caught
 from .kernels import kernel_of
 from .quantized import as_fake_tensors, is_of_library
-from .sparse import DECIDED_BY_VALUES, is_sparse, sparse_like, with_elements
+from .sparse import is_decided_by_values, is_sparse, kernel_of_compressed, sparse_like, with_elements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -309,8 +309,9 @@ class FakeGpus(StorageTracker):
         if not operator.is_mutable or func is _ATEN.copy_.default:
             args = [self._with_values(each) for each in args]
         self.gpu = self._placed
-        if operator.kernel is not None:
-            return self._by_python(func, operator.kernel, args, kwargs)
+        kernel = operator.kernel or kernel_of_compressed(func, args)
+        if kernel is not None:
+            return self._by_python(func, kernel, args, kwargs)
         bounds = bounds_of_result(func, args, kwargs, self.bounds_of)
         try:
             result = self._shaped(func, operator, types, args, kwargs)
@@ -387,7 +388,7 @@ class FakeGpus(StorageTracker):
             with self.mode:
                 return self._tracked(torch.empty(shape, dtype=dtype))
 
-        if func in DECIDED_BY_VALUES:
+        if is_decided_by_values(func, args):
             sentence = f"{program_line()} makes a sparse tensor whose elements depend on values: the most are assumed"
             self.doubts.add(sentence, "sizes")
         made = with_elements(func, args, result, empty)
@@ -541,8 +542,9 @@ class FakeGpus(StorageTracker):
         """Return a fake tensor like a real one; few values are kept, those of parameters are not."""
         dtype = dtype or real.dtype
         if is_sparse(real):
-            indices, values = (self.fake_of(each, is_parameter=True) for each in parts_of(real))
-            return sparse_like(real.shape, indices, values, is_coalesced=real.is_coalesced())
+            parts = [self.fake_of(each, is_parameter=True) for each in parts_of(real)]
+            is_coalesced = real.layout is torch.sparse_coo and real.is_coalesced()
+            return sparse_like(real.shape, parts, real.layout, is_coalesced=is_coalesced)
         with self.mode, torch._C._DisableTorchDispatch():
             shape = torch.empty_strided(real.shape, _dense_stride(real), dtype=dtype, device="meta")
         fake = FakeTensor(self.mode, shape, _CPU)
