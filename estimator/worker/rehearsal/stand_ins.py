@@ -312,7 +312,9 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
                 dtype = rest.pop(0) if isinstance(rest[0], torch.dtype) or rest[0] is None else dtype
         copy = rest[1] if len(rest) > 1 else copy
         device = numbered(device, gpus)
-        options = {"memory_format": memory_format or torch.preserve_format, "dtype": dtype, "copy": copy}
+        options = {"memory_format": memory_format or torch.preserve_format, "dtype": dtype}
+        if copy:  # libraries' own tensors may not know it
+            options["copy"] = True
         if isinstance(self, FakeTensor) and device is not None and device.type == "meta":
             return torch.empty_strided(self.shape, self.stride(), dtype=dtype or self.dtype, device="meta")
         if not (isinstance(self, FakeTensor) or hasattr(self, "_local_tensor")) or (
