@@ -37,7 +37,7 @@ class Count(TorchDispatchMode):
             return args[0].add_(args[1])
         result = func(*args, **(kwargs or {}))
         leaves = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
-        for each in [part for each in leaves for part in parts_of(each)]:
+        for each in [part for each in leaves if not hasattr(each, "__tensor_flatten__") for part in parts_of(each)]:
             if not gloo and each.untyped_storage()._cdata not in live:
                 storage = each.untyped_storage()
                 key, size = storage._cdata, -(-storage.nbytes() // 512) * 512

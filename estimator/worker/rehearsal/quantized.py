@@ -138,7 +138,9 @@ def keep_libraries_python(gpus: FakeGpus) -> None:
             return
 
         def quantize(*args: Any) -> Any:
-            gpus.doubts.add("mslk is not installed here: torchao's int4 weights follow the layout that torchao documents")
+            gpus.doubts.add(
+                "mslk is not installed here: torchao's int4 weights follow the layout that torchao documents"
+            )
             return _rounded_to_int4(*args)
 
         library = torch.library.Library("mslk", "FRAGMENT")
@@ -147,10 +149,19 @@ def keep_libraries_python(gpus: FakeGpus) -> None:
         module.int4_row_quantize_zp, module.pack_int4 = quantize, _packed  # type: ignore[attr-defined]
         module._library = library  # type: ignore[attr-defined] # its operator lives as long
 
+    def multiply_integers(mode: FakeGpus, _product: Any, _dtype: Any, *args: Any) -> Any:
+        """Multiply 8-bit integers as torchao does on CUDA; of fake tensors it takes what it takes while compiling."""
+        with mode:
+            return torch._int_mm(*args)
+
+    def int8_products(module: ModuleType) -> None:
+        module.out_dtype.py_impl(type(gpus))(multiply_integers)
+
     logging.getLogger("bitsandbytes.cextension").disabled = True  # its library needs CUDA's
     after_import("bitsandbytes.cextension", no_library)
     after_import("bitsandbytes.functional", managed_memory)
     after_import("torchao.quantization.quantize_.workflows.int4.int4_tensor", int4_kernels)
+    after_import("torchao.kernel.intmm", int8_products)
 
 
 def _rounded_to_int4(weight: Any, group_size: int = 128) -> tuple[Any, Any, Any]:
