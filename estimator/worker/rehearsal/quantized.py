@@ -149,6 +149,26 @@ def keep_libraries_python(gpus: FakeGpus) -> None:
         module.int4_row_quantize_zp, module.pack_int4 = quantize, _packed  # type: ignore[attr-defined]
         module._library = library  # type: ignore[attr-defined] # its operator lives as long
 
+    def no_compiler(module: ModuleType) -> None:
+        def load(_extension: Any) -> bool:
+            gpus.doubts.add("gptqmodel's kernels are not compiled here: the figures are those of its kernels in Python")
+            return False
+
+        module.TorchOpsJitExtension.load = load
+
+    def kernels_in_python(module: ModuleType) -> None:
+        validate = module.validate_quant_linear
+
+        def validate_quant_linear(kernel: Any, **settings: Any) -> Any:
+            try:  # not every kernel asks itself whether what it needs is there
+                is_here, error = kernel.cached_validate_once()
+            except ImportError as missing:
+                is_here, error = False, missing
+            settings["trainable"] = True  # the others are compiled
+            return validate(kernel, **settings) if is_here else (False, error)
+
+        module.validate_quant_linear = validate_quant_linear  # type: ignore[attr-defined]
+
     def multiply_integers(mode: FakeGpus, _product: Any, _dtype: Any, *args: Any) -> Any:
         """Multiply 8-bit integers as torchao does on CUDA; of fake tensors it takes what it takes while compiling."""
         with mode:
@@ -162,6 +182,8 @@ def keep_libraries_python(gpus: FakeGpus) -> None:
     after_import("bitsandbytes.functional", managed_memory)
     after_import("torchao.quantization.quantize_.workflows.int4.int4_tensor", int4_kernels)
     after_import("torchao.kernel.intmm", int8_products)
+    after_import("gptqmodel.utils.cpp", no_compiler)
+    after_import("gptqmodel.utils.importer", kernels_in_python)
 
 
 def _rounded_to_int4(weight: Any, group_size: int = 128) -> tuple[Any, Any, Any]:
