@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
     from .fake_gpu import FakeGpus
 
-_STRATEGIES = {"DistributedDataParallel": "ddp", "FullyShardedDataParallel": "fsdp1", "FSDPModule": "fsdp2"}
+_STRATEGIES = {
+    "DistributedDataParallel": "ddp",
+    "FullyShardedDataParallel": "fsdp1",
+    "FSDPModule": "fsdp2",
+    "MegatronFSDP": "megatron-fsdp",
+}
 _ACCELERATE = ("accelerate.commands.accelerate_cli", "accelerate.commands.launch")
 _DEEPSPEED = "deepspeed.launcher.runner"
 
@@ -116,7 +121,9 @@ def parallel_of(modules: Iterable[Any], ranks: int) -> dict[str, Any]:
                 found.add(f"zero{each.zero_optimization_stage()}")
             if any(hasattr(parameter, "placements") for parameter in each.parameters(recurse=False)):
                 found.add("tensor")
-    shards = next((each for each in ("zero1", "zero2", "zero3", "fsdp1", "fsdp2") if each in found), None)
+    shards = next(
+        (each for each in ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "megatron-fsdp") if each in found), None
+    )
     if shards is not None:
         return {"strategy": shards, "data_shard": ranks}
     return {"tensor": ranks} if found == {"tensor"} else {"strategy": "ddp", "data_replicate": ranks}
@@ -177,6 +184,11 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     def nothing(*_: Any, **__: Any) -> None:
         return None
 
+    @contextlib.contextmanager
+    def one_by_one(*_: Any, **__: Any) -> Iterator[Any]:
+        """Run collectives that NCCL would run as one, for which fake tensors have no rule."""
+        yield c10d._CoalescingManager()
+
     after_import("torch.distributed.pipelining.stage", _change_stages)
     from_rank_to_rank = list(_from_rank_to_rank(gpus))
     yield elastic_launch, "__call__", launched
@@ -188,6 +200,7 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     for module in (dist, c10d):
         yield module, "init_process_group", opened
         yield module, "broadcast_object_list", nothing
+        yield module, "_coalescing_manager", one_by_one
         for name, stand_in in from_rank_to_rank:
             yield module, name, stand_in
         yield module, "monitored_barrier", nothing
