@@ -551,16 +551,20 @@ def python_command(
             raise InputError(f"{words[0]} is not a Python program; write the command that it runs: python train.py ...")
         program = python or interpreter
         rest = [file, *words[1:]]
-    found = find_program(
-        f"{folder}/{program}" if folder and not Path(program).is_absolute() and "/" in program else program, path
-    )
-    if found is None:
-        raise InputError(f"{program}: {why_not_found(program, path)}")
     if not rest:
         raise InputError("the command names no program; write: vramtop rehearse -- python train.py ...")
     if rest[0] not in ("-m", "-c") and not Path(folder or "", rest[0]).is_file():
         raise InputError(f"{rest[0]}: no such file")
-    return Path(found).absolute(), rest, given
+    return _found(program, path, folder), rest, given
+
+
+def _found(python: str, path: str, folder: str | None) -> Path:
+    """Return the file of an interpreter."""
+    is_in_folder = folder and not Path(python).is_absolute() and "/" in python
+    found = find_program(f"{folder}/{python}" if is_in_folder else python, path)
+    if found is None:
+        raise InputError(f"{python}: {why_not_found(python, path)}")
+    return Path(found).absolute()
 
 
 def without_flags(words: list[str]) -> list[str]:
