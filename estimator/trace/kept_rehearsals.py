@@ -114,6 +114,8 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     error: str | None = None
     missing_data: str | None = None
     """The data set that is missing, and the line that asked for it; None: the program failed for another reason."""
+    missing_package: str | None = None
+    """The package whose import failed the program; None: the program failed for another reason."""
     reserved: tuple[int, ...] = ()
     """Bytes that the allocator holds at each moment of the timeline."""
     peak_reserved: int = 0

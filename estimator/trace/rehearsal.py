@@ -447,6 +447,11 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
             f"the program did not find its data ({answer.missing_data}): {_error(answer)}; download it first, or let "
             "synthetic items stand in for it: --data synthetic"
         )
+    if answer.missing_package is not None:
+        return (
+            f"the program needs the package {answer.missing_package}, which its Python does not have "
+            f"(at {answer.line}: {_error(answer)}); install it there, or name another Python: --python PATH"
+        )
     if answer.ended == "error":
         return f"the program failed during the rehearsal, at {answer.line}: {_error(answer)}"
     if answer.ended == "exit":

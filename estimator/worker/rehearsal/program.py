@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import resource
@@ -421,6 +422,7 @@ class Rehearsal:
             "line": program_line() if error is None else _last_line(error),
             "error": None if error is None else f"{type(error).__name__}: {error}"[:1000],
             "missing_data": self._data.of(error),
+            "missing_package": _missing_package(error),
             "steps": [
                 {"optimizer": type(optimizer).__name__, "steps": count} for optimizer, count in self._steps.items()
             ],
@@ -465,6 +467,17 @@ class Rehearsal:
 
 def _peak(summary: dict[str, Any]) -> int:
     return max(int(phase["allocated"]) for name, phase in summary["phases"].items() if name != "loading")
+
+
+def _missing_package(error: BaseException | None) -> str | None:
+    """Return the name of a package that is not installed and without which a program failed; None: it has all."""
+    while error is not None:
+        name = (getattr(error, "name", None) or "").partition(".")[0]
+        is_missing = name and name not in sys.modules and importlib.util.find_spec(name) is None
+        if isinstance(error, ModuleNotFoundError) and is_missing:
+            return name
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _is_end_of_epoch(error: BaseException | None) -> bool:

@@ -337,6 +337,12 @@ def test_what_a_program_writes_is_thrown_away(program) -> None:
                 "for _ in range(3): net(torch.ones(2, 3, 4))[0].sum().backward(); opt.step()",
                 "trained without putting anything on the GPU",
             ),
+            (
+                "import torch\ntry:\n  from apex_of_no_one.optimizers import FusedAdam\n"
+                "except ImportError as error:\n  raise RuntimeError('no optimizer') from error",
+                r"needs the package apex_of_no_one, which its Python does not have \(at train\.py:5: RuntimeError: no "
+                r"optimizer\); install it there, or name another Python: --python PATH",
+            ),
             ("raise SystemExit('usage: train.py')", "ended with exit code 1 before an optimizer stepped"),
             (
                 "import torch\nnet = torch.nn.Linear(8, 8).cuda()\ntorch.optim.SGD(net.parameters())\n"
