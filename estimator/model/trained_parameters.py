@@ -13,7 +13,7 @@ from itertools import chain, combinations
 from math import prod
 from typing import Literal
 
-from ..common.errors import InputError
+from ..common.errors import CannotTellError, InputError
 from ..job.resolved_job import ResolvedJob
 from ..job.rules.dtype_widths import BITSANDBYTES, quantized_bytes
 from ..job.settings import Lora
@@ -388,6 +388,11 @@ def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, fused_qkv: bool 
     if every:
         wanted = [g for g in wanted if not _is_output_layer(g, inventory)]
     if not wanted and not fused:
+        if inventory.count == "approximate":
+            raise CannotTellError(
+                f"the layers' names of model type {inventory.family!r} are not known, so adapters on "
+                f"{', '.join(sorted(names))} cannot be counted from its config"
+            )
         known = ", ".join(sorted({module_name(g) for g in candidates if g.role != "head"}))
         raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
     for group in wanted:

@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
-from ..common.errors import InputError
+from ..common.errors import CannotTellError, InputError
 from ..common.paths import working_folder
 from ..job.settings import Software
 from .notebook import notebook_of_program, with_cells
 from .program.device_choice import choice_of_line, choice_of_script
 from .program.pinned_versions import pinned_versions, repository_folders
 from .program.program import Program, accelerate_layers, read_world_size
+from .script.notes import ALL
 from .script.options import MEMORY_ARGUMENTS
 from .script.script_settings import ScriptSettings, read_script
 from .script.training import SIZE_ARGUMENTS
@@ -84,6 +85,7 @@ def read_launch(
 
     Raises:
         InputError: the line starts no Python program, or that of a tool that is not read.
+        CannotTellError: it trains a diffusion model.
     """
     launch = parse_launch(split_launch_line(argv))
     if launch.program_name is None:
@@ -228,7 +230,7 @@ def _read_own_script(program: Program) -> JobReading:
         program = _with_assumed(program, assumed)
         script = _read_script(program, given, notebook, opened, launched)
     if script.makes_images:
-        raise InputError(
+        raise CannotTellError(
             f"{program.launch.program_name} trains a diffusion model, which vramtop cannot estimate from source: "
             "rehearse it without a GPU (vramtop rehearse -- COMMAND), or give a function that builds it, such as "
             "vramtop fit train.py:build_model --method traced"
@@ -267,6 +269,12 @@ def _read_with_script(
         program.findings.add_uncertainty(doubt.direction, *doubt.components, unless=doubt.key)
         if doubt.asks and doubt.key is not None:
             program.findings.require(doubt.key)
+    wide = [doubt for doubt in script.doubts if doubt.components == ALL]
+    program.findings.left_open = [
+        *(doubt.sentence for doubt in wide if doubt.key is not None),
+        *unresolved.values(),
+        *(doubt.sentence for doubt in wide if doubt.key is None),
+    ]
     return read_trainer(
         program,
         layers,

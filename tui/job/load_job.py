@@ -76,6 +76,8 @@ _COPIED_WEIGHTS = (
 _UNREAD = "Could not read "
 """Begins a note on a script or a configuration that could not be read."""
 _ABSENT = re.compile(r"Could not read the script: (.*?): .*No such file or directory")
+_MAX_LINES = 3
+"""Lines of a script that the sentence on missing settings names."""
 _NO_MODEL = "{} names no model that vramtop knows"
 _EXAMPLE_VALUES = {
     "model.id": "meta-llama/Llama-3.1-8B",
@@ -816,25 +818,32 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
         if wrong:
             raise InputError(f"{refused[first]}; correct it, or give it {example}")
         unread = next((f" ({each.rstrip('.')})" for each in loaded.notes if _UNREAD in each), "")
+        left_open = unread or _lines_left_open(loaded.reading)
         if absent := _ABSENT.search(unread):
             raise InputError(f"{absent[1]}: no such file")
         if "model.id" in loaded.missing and loaded.is_launch_line:
             others = ", ".join(key for key in loaded.missing if key != "model.id")
             also = f"; {others} must be given too" if others else ""
             raise _NotStatedError(
-                f"{_NO_MODEL.format(source)}{unread}; give it {where} --set model.id=NAME: a hub id, "
+                f"{_NO_MODEL.format(source)}{left_open}; give it {where} --set model.id=NAME: a hub id, "
                 f"a folder with a config.json, or FILE.py:FUNCTION for your own model{also}"
             )
         add = "add it" if len(loaded.missing) == 1 else "add each"
         if unread:
             add = f"correct that, or {add}"
-        raise _NotStatedError(f"{source} does not set {', '.join(loaded.missing)}{unread}; {add} {example}")
+        raise _NotStatedError(f"{source} does not set {', '.join(loaded.missing)}{left_open}; {add} {example}")
     findings = loaded.reading.findings if loaded.reading else ()
     guessed = [f"{f.key} = {f.value_text} ({f.origin})" for f in findings if not f.written]
     if not guessed:
         return loaded
     note = f"Assumed (the job does not set these): {'; '.join(guessed)}."
     return replace(loaded, notes=(*loaded.notes, note))
+
+
+def _lines_left_open(reading: JobReading | None) -> str:
+    """Return the first lines of the script that leave settings open, and what is not known there, in brackets."""
+    found = [each.rstrip(".") for each in reading.left_open if " line " in each] if reading is not None else []
+    return f" ({'; '.join(found[:_MAX_LINES])})" if found else ""
 
 
 def _not_a_job(error: InputError) -> InputError:

@@ -245,7 +245,7 @@ class Reader:
             elif isinstance(owner, Name):
                 self.libraries.assigned(Name(f"{owner.path}.{target.attr}"), value, call)
             elif owner is UNKNOWN:
-                self.libraries.not_followed([target], "it is set on something that is not known", call.where)
+                self.libraries.not_followed([target], "", call.where)
         elif isinstance(target, ast.Subscript):
             self._assign_item(target, value, scope)
         elif isinstance(target, ast.Tuple | ast.List):

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ from .models import (
     set_default_dtype,
 )
 from .notes import ALL, STEP, TRAINED, Notes
-from .options import MEMORY_ARGUMENTS, Namespace, Options, Parsed, Parser, field, run_function
+from .options import LIBRARIES, MEMORY_ARGUMENTS, Namespace, Options, Parsed, Parser, field, run_function
 from .sharding import SHARDING_FUNCTIONS, initialize_deepspeed
 from .training import (
     TRAINING_CONFIG,
@@ -91,6 +92,20 @@ _TRUSTED = (
     ),
 )
 """Libraries whose functions do what their names say."""
+_NEVER_TRAIN = (
+    "fire",
+    "click",
+    "typer",
+    "yaml",
+    "PIL",
+    "cv2",
+    "tensorboardX",
+    "einops",
+    "scipy",
+    "matplotlib",
+    "psutil",
+)
+"""Libraries without a training loop, beside those that are trusted."""
 _CHANGES = re.compile(
     r"(?i)freeze|lora|peft|quant|prun|adapter|offload|convert|inject|swap|replace|patch|wrap|parallel|shard|prepare|setup"
 )
@@ -101,7 +116,7 @@ _PATCHES = re.compile(
 )
 _HARMLESS = re.compile(
     r"(?i).*(policy|evaluat|print|count|summar|log|save|load_state|plot|test|valid|num_|size|generate|pipeline|clip_grad|watch"
-    r"|scheduler|collator|seed|show|descri|inspect|type|len|unwrap|metric).*"
+    r"|scheduler|collator|seed|show|descri|inspect|type|len|unwrap|metric).*|is_.*|debug|info|warning|error|critical"
 )
 _OF_DATA = re.compile(
     r"(?i)data|example|token|chat|template|prompt|text|batch|sample|input|label|feature|message|image|path|str"
@@ -111,6 +126,8 @@ _WITHOUT_MEMORY = re.compile(
     r"|generat|progress|push|hub|report|callback|signature|verify|check|mask|sampl|rotary|limit|allow|format|is_"
 )
 """In the names of parts in which no training step's memory lies."""
+_TRAINS = re.compile(r"(?i)train|fit|^(run|main|launch)")
+"""Functions that may be the training itself, by their names."""
 _MAPS = ("map", "with_transform", "set_transform")
 """Methods of data that call a function of the script for each example, which tells how texts are cut."""
 _GROUPS = {
@@ -166,6 +183,8 @@ class Libraries:
     def __init__(self, notes: Notes, options: Options, find_file: Callable[[str], Path | None]) -> None:
         self.notes, self._options, self.find_file = notes, options, find_file
         self._has_unsloth = False
+        self._noted: set[str] = set()
+        """Functions that are not known, each noted at its first call."""
         self.reader: Reader
 
     def doubt(self, sentence: str) -> None:
@@ -260,11 +279,13 @@ class Libraries:
             what = ""
         for model in models if what else ():
             model.changed_unseen = True
-        if what:
-            where = "in another file" if is_own else "not known"
-            self.notes.doubt(f"{call.where}: {name}(...) gets {what} and is {where}; what it does is not counted.")
-        elif is_own and not taken and not _WITHOUT_MEMORY.search(name) and not _OF_DATA.search(name):
-            self.notes.doubt(f"{call.where}: {name}(...) is in another file, which vramtop does not read.")
+        is_unread = is_own and not taken and not _WITHOUT_MEMORY.search(name) and not _OF_DATA.search(name)
+        if (what or is_unread) and call.path not in self._noted:
+            self._noted.add(call.path)
+            where = "in another file, which vramtop does not read" if is_own else "not known"
+            gets = f" gets {what} and" if what else ""
+            self.notes.doubt(f"{call.where}: {name}(...){gets} is {where}.")
+            self.notes.trains_elsewhere |= is_own and _TRAINS.search(name) is not None
         return (
             next((value for value in given if models and models[0] in models_in(value)), UNKNOWN) if taken else UNKNOWN
         )
@@ -320,6 +341,8 @@ class Libraries:
     def imported(self, path: str, where: str) -> None:
         """Note an imported module whose name says that it patches libraries."""
         root = path.partition(".")[0]
+        if root not in {*_TRUSTED, *LIBRARIES, *_NEVER_TRAIN, *sys.stdlib_module_names}:
+            self.notes.foreign.setdefault(root, where)
         if root not in (*_TRUSTED, "unittest") and _PATCHES.search(path.rpartition(".")[0].replace(".", "_") or path):
             self.notes.doubt(f"{where}: {path} may change what libraries do; it is not read.", *STEP)
 
@@ -431,7 +454,10 @@ class Libraries:
         if found:
             names, components = list(found), {each for parts in found.values() for each in parts}
             shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-            self.notes.doubt(f"{where}: {why}: {shown} is not known.", *(each for each in ALL if each in components))
+            sentence = (
+                f"{where}: {why}: {shown} is not known." if why else f"{where}: what {shown} changes is not known."
+            )
+            self.notes.doubt(sentence, *(each for each in ALL if each in components))
 
     def backward(self) -> None:
         """Note a backward pass: the forward passes before it keep their activations until then."""

@@ -60,10 +60,14 @@ class Notes:
     called: set[str] = field(default_factory=set)
     old_calls: dict[OldCall, str] = field(default_factory=dict)
     """What today's libraries refuse, and where it stands."""
+    foreign: dict[str, str] = field(default_factory=dict)
+    """Modules that the script imports and vramtop does not know, each with the place."""
     own_loss: bool = False
     """A class of the script's, derived from one of TRL's trainers, computes the loss itself."""
     trains: bool = False
     """A backward pass, or a trainer's ``train``, was followed."""
+    trains_elsewhere: bool = False
+    """A function of another file may be the training, and is noted."""
     names_found: dict[int, Setting] = field(default_factory=dict)
     """Models' names that configs (1) and tokenizers (2) are loaded by."""
     passes: list[tuple[Any, str, tuple[ast.AST, ...]]] = field(default_factory=list)

@@ -261,6 +261,7 @@ def _settings(tree: ast.Module, name: str, notes: Notes, options: Options, reade
         unused = _read_model(model, notes, layers, certain=trained.certain)
     else:
         _name_unknown(notes, layers.written, reader)
+    unused |= _no_models(model, notes, options)
     _read_trainer_adapters(notes, layers)
     if trained.certain and "model_name_or_path" in layers.written:
         layers.assigned["model_name_or_path"] = layers.written["model_name_or_path"]
@@ -271,8 +272,8 @@ def _settings(tree: ast.Module, name: str, notes: Notes, options: Options, reade
     }
     layers.written |= {key: setting for key, setting in seen.items() if setting is not None}
     _doubt_pairs(tree, name, notes)
-    if not notes.trains and not notes.given and (reader.own_modules or any(map(starts_training, ast.walk(tree)))):
-        notes.doubt(f"{name}: vramtop did not reach the training itself; settings may be missing.")
+    if not (notes.trains or notes.given or notes.trains_elsewhere):
+        _doubt_not_reached(tree, name, notes, reader)
     doubts = notes.doubts()
     if any(doubt.asks and doubt.key == "model.id" for doubt in doubts):
         layers.written.pop("model_name_or_path", None)
@@ -433,6 +434,27 @@ def _name_unknown(notes: Notes, written: dict[str, Setting], reader: Reader) -> 
         notes.doubt(f"{origin} names the model; how the script makes it is not known.", key="model.id")
     elif notes.optimizers:
         notes.doubt(f"{notes.optimizers[0].where}: the model that the optimizer trains is not known.", key="model.id")
+
+
+def _doubt_not_reached(tree: ast.Module, name: str, notes: Notes, reader: Reader) -> None:
+    """Note that no training was found, and the library that may have it."""
+    foreign = next(((root, where) for root, where in notes.foreign.items() if root not in reader.own_modules), None)
+    if reader.own_modules or any(map(starts_training, ast.walk(tree))):
+        notes.doubt(f"{name}: vramtop did not reach the training itself; settings may be missing.")
+    elif foreign is not None and not (notes.models or notes.optimizers or notes.trainers):
+        root, where = foreign
+        notes.doubt(
+            f"{where}: the training may be in {root}, which vramtop does not read; a rehearsal needs it installed "
+            f"(pip install {root.replace('_', '-')})."
+        )
+
+
+def _no_models(model: Model | None, notes: Notes, options: Options) -> set[str]:
+    """Return the option for a model where no library loads one by name, and none has the name: it is the script's."""
+    given = options.given.get("model")
+    loads = model is not None or notes.models or notes.names_found
+    is_own = given is not None and not loads and notes.find_config(str(given.value)) is None
+    return {"model"} if is_own else set()
 
 
 def _read_trainer_adapters(notes: Notes, layers: _Layers) -> None:

@@ -296,6 +296,8 @@ class JobReading:
     """Missing keys for which something is written that makes no sense, each with a sentence on what and where."""
     devices: DeviceChoice | None = None
     """The GPUs that the launch line or the script chooses; None: the job takes those of its environment."""
+    left_open: tuple[str, ...] = ()
+    """Lines of the script on which anything may depend, and what is not known there, one sentence each."""
 
     def evidence(self) -> dict[str, str]:
         """Return where each value was read, by key."""
@@ -374,6 +376,8 @@ class FindingCollector:
         self._refused: dict[str, str] = {}
         self._refused_ranks: str | None = None
         self.devices: DeviceChoice | None = None
+        self.left_open: list[str] = []
+        """Sentences on lines of the script on which anything may depend."""
 
     def record(self, key: str, value: Any, origin: str, *, written: bool = True) -> None:
         """Record a value, unless the key has one already, or what was written for it makes no sense."""
@@ -503,6 +507,7 @@ class FindingCollector:
             global_batch=self._global_batch,
             refused={key: sentence for key, sentence in refused.items() if key not in self._findings},
             devices=self.devices,
+            left_open=tuple(self.left_open),
         )
 
     def _accumulation(self) -> Iterator[Finding]:

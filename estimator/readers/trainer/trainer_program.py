@@ -63,7 +63,7 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
     quantization = _quantization(inputs.settings)
     if not wanted:
         if rank is not None and rank.written:
-            findings.warn(f"{rank.origin} has no effect without use_peft.")
+            findings.warn(f"{rank.origin}: use_peft is not set, so no adapters are counted.")
             find(*_TARGET_NAMES)  # which have no effect either, and need no warning of their own
         if quantization is not None:
             findings.warn(
@@ -387,6 +387,10 @@ def read_precision(
         findings.record("training.precision", precision, _origin(mixed, weights), written=written)
         if lora and mixed is not None and kind in HALF and precision in HALF and not fsdp:
             findings.record("lora.autocast", True, f"{mixed.origin}: autocast", written=mixed.written)
+        if mixed is not None and {kind, precision} == set(HALF) and findings.get("lora.quantization") is None:
+            sentence = f"{mixed.origin} computes in {kind}, and the weights are {precision}: autocast may keep a copy."
+            findings.warn(sentence, unless="training.precision")
+            findings.add_uncertainty("more", "weights", unless="training.precision")
     elif findings.get("training.precision") is None:
         sentence = "The dtype of the weights is not set; they are counted as the checkpoint stores them."
         findings.mark_uncertain("training.precision", sentence, direction="more")

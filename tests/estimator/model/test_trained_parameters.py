@@ -6,9 +6,12 @@ import pytest
 import torch
 import transformers
 
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.job.settings import Lora
 from vramtop.estimator.job.trainable import trainable_rules
 from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
 from vramtop.estimator.model.trained_parameters import (
+    adapter_groups_by_rule,
     near_names,
     patterns_of_count,
     trained_by_count,
@@ -138,3 +141,12 @@ def test_parameters_beside_a_frozen_model_are_those_of_the_programs_own_layers()
     beside_adapters = trained_by_count(inventory, 999, None, adapters=True)
     assert beside_adapters is not None
     assert (beside_adapters.count, beside_adapters.outside) == (0, 999)
+
+
+def test_adapters_on_layers_of_a_family_that_is_not_known_cannot_be_counted() -> None:
+    inventory = count_parameters(read_architecture(LLAMA | {"model_type": "own"}, "causal-lm"))
+    assert list(adapter_groups_by_rule(inventory, Lora(rank=8, targets="all-linear")))
+    with pytest.raises(
+        CannotTellError, match="layers' names of model type 'own' are not known, so adapters on c_attn, w1"
+    ):
+        list(adapter_groups_by_rule(inventory, Lora(rank=8, targets=("w1", "c_attn"))))

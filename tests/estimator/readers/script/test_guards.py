@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 
@@ -189,7 +189,7 @@ def test_what_changes_the_model_unseen_is_named(tmp_path: Path, change: str, sen
 
 def test_a_diffusion_model_is_refused_in_a_sentence(tmp_path: Path) -> None:
     text = "from diffusers import UNet2DConditionModel\nunet = UNet2DConditionModel.from_pretrained('a/b')\n"
-    with pytest.raises(InputError, match=r"train.py trains a diffusion model.*build_model --method traced"):
+    with pytest.raises(CannotTellError, match=r"train.py trains a diffusion model.*build_model --method traced"):
         read(tmp_path, text + "import torch\nopt = torch.optim.AdamW(unet.parameters())\n")
 
 

@@ -215,3 +215,53 @@ def test_a_length_that_the_user_gives_settles_flags_about_lengths(tmp_path: Path
     given = {"training.sequence_length": 512}
     assert warned(read_launch(line, environ={}, cwd=tmp_path), "--max_text_len")
     assert not warned(read_launch(line, environ={}, cwd=tmp_path, given=given), "--max_text_len")
+
+
+def test_a_function_of_another_file_is_noted_once(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text("def prepare(options): ...\n")
+    reading = read(tmp_path, script(before="from work import prepare\n" + 3 * "loaded = prepare(options)\n"))
+    assert warned(reading, "prepare(...) gets the options and is in another file, which vramtop does not read") == 1
+
+
+def test_training_in_another_file_is_one_note(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text("def train(options): ...\n")
+    reading = read(tmp_path, HEAD.format(context=512) + "from work import train\ntrain(options)\n")
+    assert warned(reading, "train(...) gets the options and is in another file")
+    assert not warned(reading, "did not reach the training")
+
+
+def test_a_library_that_may_train_is_named_with_its_package(tmp_path: Path) -> None:
+    reading = read(tmp_path, "import fire\nfrom own_recipes.training import main\nfire.Fire(main)\n")
+    assert warned(reading, "train.py line 2: the training may be in own_recipes, which vramtop does not read")
+    assert warned(reading, "(pip install own-recipes)")
+    assert not warned(read(tmp_path, "import elsewhere\n" + script()), "the training may be in")
+
+
+def test_loggers_are_no_doubt(tmp_path: Path) -> None:
+    noted = "from elsewhere import get_logger\nlogger = get_logger()\nlogger.info('given: %s', options)\n"
+    assert not unsure(read(tmp_path, script(after=noted)))
+
+
+OWN_MODELS = """
+import argparse, torch
+from models import MODELS
+parser = argparse.ArgumentParser()
+parser.add_argument("--model", default="small")
+args = parser.parse_args()
+model = MODELS[args.model]()
+optimizer = torch.optim.AdamW(model.parameters())
+"""
+
+
+def test_a_name_that_only_the_script_knows_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text("MODELS = {}\n")
+    reading = read(tmp_path, OWN_MODELS, "--model", "Own-XL/2")
+    assert "model.id" in reading.missing
+    assert reading.left_open[0] == "train.py line 8: the model that the optimizer trains is not known."
+    assert read(tmp_path, OWN_MODELS, "--model", "Qwen/Qwen2.5-0.5B").value("model.id") == "Qwen/Qwen2.5-0.5B"
+
+
+def test_weights_of_another_16_bit_type_may_be_copied(tmp_path: Path) -> None:
+    reading = read(tmp_path, script(), "--fp16", "true", "--bf16", "false")
+    assert warned(reading, "--fp16 on the command line computes in fp16, and the weights are bf16")
+    assert unsure(reading) == {"weights"}
