@@ -37,7 +37,7 @@ from .factories import moves_lazy
 from .handlers import answer_to_go_on, is_caught
 from .kernels import kernel_of
 from .quantized import as_fake_tensors, is_of_library
-from .sparse import is_decided_by_values, is_sparse, kernel_of_compressed, sparse_like, with_elements
+from .sparse import COMPRESSED, is_decided_by_values, is_sparse, kernel_of_compressed, sparse_like, with_elements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,6 +109,8 @@ class _Operator:
     """Its results are views of its arguments, or those, and have known values where they have."""
     compare: Any
     kernel: Any
+    may_be_compressed: bool
+    """Its matrices may be compressed ones, for which it has another kernel."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -127,6 +129,7 @@ def _operator(func: Any) -> _Operator:
         is_decided=shares_storage(func) and not is_random and func not in _UNINITIALIZED,
         compare=_COMPARE.get(func),
         kernel=kernel_of(func),
+        may_be_compressed=func in COMPRESSED,
     )
 
 
@@ -309,7 +312,7 @@ class FakeGpus(StorageTracker):
         if not operator.is_mutable or func is _ATEN.copy_.default:
             args = [self._with_values(each) for each in args]
         self.gpu = self._placed
-        kernel = operator.kernel or kernel_of_compressed(func, args)
+        kernel = kernel_of_compressed(func, args) if operator.may_be_compressed else operator.kernel
         if kernel is not None:
             return self._by_python(func, kernel, args, kwargs)
         bounds = bounds_of_result(func, args, kwargs, self.bounds_of)

@@ -34,6 +34,8 @@ _BY_ROWS = {_ATEN._to_sparse_csr.default: torch.sparse_csc, _ATEN._to_sparse_csc
 _PRODUCTS = {_ATEN.mm.default: 0, _ATEN._sparse_mm.default: 0, _ATEN.addmm.default: 1, _ATEN._sparse_addmm.default: 1}
 """Operators that multiply matrices, and the place of the first one."""
 _MAKES = {_ATEN.sparse_compressed_tensor.comp_plain_value_size, _ATEN._sparse_compressed_tensor_unsafe.default}
+COMPRESSED = {*_BY_ROWS, *_PRODUCTS, *_MAKES}
+"""Operators whose compressed matrices fake tensors do not know."""
 
 
 def is_sparse(tensor: Any) -> bool:
