@@ -96,13 +96,13 @@ class _Catalogue(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU of a name by its usual name: ``h100-80gb``, ``H100``, ``RTX 4090``, ``4090``.
+    """Return the GPU of a name by its usual name: ``h100-80gb``, ``a100-80``, ``H100``, ``RTX 4090``, ``4090``.
 
     Raises:
         InputError: there is none; the nearest names are given.
     """
     index = _index()
-    found = index.get(_key(name))
+    found = index.get(_key(name)) or index.get(f"{_key(name).removesuffix('g')}gb")
     if found is not None:
         return found
     other = next((vendor for vendor, pattern in _OTHER_VENDORS.items() if pattern.fullmatch(_key(name))), None)

@@ -187,9 +187,16 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     try:
         loaded = _load_as_asked(options, launch)
     except (CannotTellError, _NotStatedError) as error:
-        program = None if of_job or options.flags else _as_program(options, launch)
+        program = _as_program(options, launch)
         if program is None:
             raise
+        described = [flag for flag, _ in options.flags] + [f"--set {text}" for text in of_job]
+        if described:  # they mean nothing for a program that runs as it is
+            command = program.job.program.command if program.job.program is not None else ""
+            raise type(error)(
+                f"{error.message}; or run the program as it is, without {', '.join(dict.fromkeys(described))}: "
+                f"vramtop rehearse -- {displayed(command)}"
+            ) from None
         return replace(program, unread=error.message)
     if not loaded.is_launch_line or loaded.job.program is not None or loaded.job.is_served:
         return loaded

@@ -70,6 +70,16 @@ def line(folder: Path, *flags: str, script: str = "train.py") -> list[str]:
     return ["fit", "--method", "formula", "--gpu-memory", memory, *flags, "--", str(folder / "python"), script]
 
 
+def test_flags_that_describe_a_job_do_not_hide_the_way_out(
+    folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line(folder, "--seq", "512", "--set", "training.optimizer=sgd")) == 2
+    said = capsys.readouterr().err
+    way_out = f"without --seq, --set training.optimizer=sgd: vramtop rehearse -- {folder / 'python'} train.py"
+    assert way_out in said
+    assert runs() == 0
+
+
 @pytest.mark.parametrize("script", ["train.py", "open.py"])
 @pytest.mark.parametrize("setting", ["ask", "always"])
 def test_without_a_terminal_nothing_runs_and_the_last_line_is_the_command(
