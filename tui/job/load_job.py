@@ -63,6 +63,9 @@ _OF_PROGRAMS = ("program.", "software.")
 """Settings that ``--set`` gives a rehearsal; others describe a job."""
 _REHEARSAL = re.compile(r"(?:vramtop )?(?:rehearse|(?:fit|wait|run --fit) --rehearse) (?:-- )?")
 """The beginning of a line that rehearses a program."""
+_COMMANDS = ("fit", "estimate", "wait", "preflight", "run", "--fit")
+_COMMAND = re.compile(r"(?:vramtop )?(?:fit|estimate|wait|preflight|run|rehearse) (?:.* )?-- ")
+"""A line of vramtop's with a launch line."""
 _MODEL_CONFIG_KEYS = {"model_type", "hidden_size", "n_embd", "d_model"}
 _COMMAND_LINE = "command line"
 _GIVEN = "you"
@@ -646,11 +649,13 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     text = text.strip().removeprefix("$ ").strip()
     unquoted = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
     path = expand_user(unquoted)
+    if _COMMAND.match(text) is not None:
+        return _of_command(text, changes)
     if (found := _REHEARSAL.match(text)) is not None:
         rest = text[found.end() :]
         if rest.endswith(_JOB_SUFFIXES[0]):
             return _program_of_file(expand_user(rest))
-        return program_job(shlex.split(rest))
+        return program_job(_program_words(rest))
     if path.suffix in _JOB_SUFFIXES and (is_file(path) or len(text.split()) == 1):
         return _with_sizes(_from_file(path, changes))
     if is_file(path) and is_shell_script(path):
@@ -665,6 +670,51 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     return _with_sizes(LoadedJob(job=job, origins={"model.id": "as you gave it"}, typed=frozenset(changes)))
 
 
+def _of_command(text: str, changes: Mapping[str, Any]) -> LoadedJob:
+    """Return the job of a line of vramtop's with a launch line: ``vramtop fit --gpu-type h100 -- python train.py``.
+
+    Raises:
+        InputError: the flags or the launch line are wrong.
+    """
+    from vramtop.estimator.job.gpu_catalogue import find_gpu
+
+    words = _words(text)
+    at = words.index("--")
+    before, launch = [each for each in words[:at] if each != "vramtop"], words[at + 1 :]
+    parser = _Parser()
+    for flag in ("--data", "--steps", "--python"):
+        parser.add_argument(flag, action="append", dest="set", type=f"program.{flag[2:]}={{}}".format)
+    asked = [each for each in before if each in ("rehearse", "--rehearse")]
+    options = parser.parse_args(normal_words([each for each in before if each not in (*_COMMANDS, *asked)]))
+    given = settings_of_flags(options.flags, gpus=options.gpus)
+    stated = {**given.changes, **dict(parse_assignment(each) for each in options.set)}
+    if options.gpu_type is not None:
+        stated["target.gpu"] = find_gpu(options.gpu_type).name
+    if asked:
+        loaded = program_job(launch)
+        return replace(loaded, job=with_changes(loaded.job, stated, where="the command line"))
+    return _read_or_rehearsed(shlex.join(launch), {**stated, **changes})
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a line.
+
+    Raises:
+        InputError: a quotation has no end.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError:
+        raise InputError("a quotation mark is missing") from None
+
+
+def _program_words(text: str) -> list[str]:
+    """Return the words of the program in a shell's line, without redirections and what follows."""
+    from vramtop.estimator.readers.program.program import LaunchParser
+
+    return LaunchParser(()).split([text])
+
+
 def _read_or_rehearsed(text: str, changes: Mapping[str, Any]) -> LoadedJob:
     """Return the job of a launch line; of one whose model cannot be read, the program's rehearsal if it is Python's."""
     from vramtop.estimator.trace.rehearsal import python_command
@@ -676,13 +726,13 @@ def _read_or_rehearsed(text: str, changes: Mapping[str, Any]) -> LoadedJob:
         read = error
     if isinstance(read, InputError) or "model.id" in read.missing:
         with contextlib.suppress(InputError, ValueError):
-            words = shlex.split(text)
+            words = _program_words(text)
             python_command(words, os.environ)
             why = read.message if isinstance(read, InputError) else _NO_MODEL.format("the launch line")
             return replace(program_job(words), unread=why)
     if isinstance(read, InputError):
         raise read
-    return _with_program(read, shlex.split(text))
+    return _with_program(read, _program_words(text))
 
 
 def _with_program(loaded: LoadedJob, words: Sequence[str]) -> LoadedJob:
@@ -992,10 +1042,7 @@ def load_typed(text: str) -> TypedJob:
         InputError: it is none of these, cannot be read, or a required setting is missing.
     """
     text = text.strip().removeprefix("$ ").strip()
-    try:
-        words = [text] if is_file(expand_user(text)) else shlex.split(text)
-    except ValueError:
-        raise InputError("a quotation mark is missing") from None
+    words = [text] if is_file(expand_user(text)) else _words(text)
     if words[:1] == ["vramtop"]:
         words = words[2:] if words[1:2] in (["fit"], ["estimate"]) else words[1:]
     if not words:

@@ -81,6 +81,30 @@ def test_a_program_without_a_model_that_can_be_read_is_one_to_rehearse(tmp_path,
         load_from_text("./train.sh --batch 3")
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("vramtop fit -- {}", ("gpt2", 4, None)),
+        ("$ vramtop fit --gpu-type a100-80 --optimizer adafactor -- {}", ("gpt2", 4, "a100-80gb")),
+        ("vramtop rehearse --gpu-type h100 --data synthetic -- {}", (None, 1, "h100-80gb")),
+        ("vramtop run --fit --rehearse -- {}", (None, 1, None)),
+        ("nohup {} > log 2>&1 &", ("gpt2", 4, None)),
+    ],
+)
+def test_a_whole_line_of_the_shell_or_of_vramtop_may_be_pasted(text, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(
+        "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
+        'model = AutoModelForCausalLM.from_pretrained("gpt2")\n'
+        'Trainer(model, TrainingArguments("out", per_device_train_batch_size=4)).train()\n'
+    )
+    loaded = load_from_text(text.format("python train.py"))
+    assert (loaded.job.model.id, loaded.job.training.micro_batch, loaded.job.target.gpu) == expected
+    program = loaded.job.program or loaded.program.program
+    assert program.command.removeprefix("nohup ") == "python train.py"
+    assert program.data == ("synthetic" if "--data" in text else None)
+
+
 def test_a_rehearsed_program_is_copied_as_the_command_that_judges_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     loaded = load_from_text("rehearse python train.py --lr 1")
