@@ -209,6 +209,9 @@ def _refused_by_trl(job: ResolvedJob, trainer: _Trainer) -> dict[str, Any]:
     completion = training.loss_length or 0
     prompt = training.sequence_length - completion
     return {
+        "TRL loads the reference model of GRPO and RLOO by its name: --beta 0 leaves it out": (
+            held and like_itself and trainer is _GRPO
+        ),
         "it holds other models than the reference model of DPO": held and not (trainer is _DPO and like_itself),
         "DPO has one reference model, and none with adapters": len(held) > (job.lora is None),
         "DPOTrainer shards its reference model as it does the trained one": any(

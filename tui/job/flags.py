@@ -77,6 +77,8 @@ _TASKS = {
 """Names that peft's ``TaskType`` and transformers' pipelines have for tasks."""
 _METHODS = ("sft", "dpo", "grpo", "orpo", "kto", "rloo", "reward")
 _GENERATING = ("grpo", "rloo")
+_TRL_BATCH = 8
+"""Sequences of a device in TRL, whose GRPO and RLOO compare as many completions of a prompt (``GRPOConfig``)."""
 _METHODS_BY_WORD = {**{name: name for name in _METHODS}, "rm": "reward", "reward-modeling": "reward"}
 
 
@@ -1315,7 +1317,11 @@ def with_method(
         raise InputError(f"--{method} is a training method, but this job only generates text; leave out one of the two")
     from vramtop.estimator.readers.trl.methods import read_method  # only where it is asked for
 
+    batch = ""
+    if method in _GENERATING and "training.micro_batch" not in stated:  # which one completion alone cannot be
+        job = with_changes(job, {"training.micro_batch": _TRL_BATCH})
+        batch = f"training.micro_batch = {_TRL_BATCH} (TRL's default); "
     kept = [key for key in stated if (key, changes.get(key)) != ("training.loss", "fused-linear")]
     found = [finding for finding in read_method(method, job, arguments) if finding.key not in kept]
     read = "; ".join(f"{finding.key} = {finding.value_text} ({finding.origin})" for finding in found)
-    return with_changes(job, {finding.key: finding.value for finding in found}), f"--{method}: {read}."
+    return with_changes(job, {finding.key: finding.value for finding in found}), f"--{method}: {batch}{read}."

@@ -207,6 +207,7 @@ def test_a_job_of_trl_s_has_its_trainer_and_arguments(tables: dict[str, Any], wo
         ({"training": GRPO, "rollout": {"engine": "vllm"}}, "vLLM generates"),
         ({"training": {**GRPO, "micro_batch": 1}, "rollout": {}}, "training.micro_batch"),
         ({"training": {**GRPO, "loss_length": None}, "rollout": {}}, "training.loss_length"),
+        ({"training": GRPO, "rollout": {}, "other_models": [{"role": "reference"}]}, "--beta 0 leaves it out"),
         ({"training": {**GRPO, "optimizer": "sgd-momentum"}, "rollout": {}}, "takes no class of an optimizer"),
     ],
 )

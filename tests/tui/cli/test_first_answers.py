@@ -281,7 +281,8 @@ def test_a_model_that_generates_text_is_over_all_the_cards_that_are_named(capsys
 def test_prompts_and_completions_make_a_sequence(capsys: pytest.CaptureFixture[str]) -> None:
     line = "llama-3.2-1b --grpo --max-prompt-length 512 --max-completion-length 1024 --num-generations 8"
     training = answer(line, capsys)["budget"]["job"]["training"]
-    assert (training["sequence_length"], training["loss_length"]) == (1536, 1024)
+    assert (training["sequence_length"], training["loss_length"], training["micro_batch"]) == (1536, 1024, 8)
+    assert answer(f"{line} --batch 4", capsys)["budget"]["job"]["training"]["micro_batch"] == 4
 
 
 def test_gigabytes_of_a_card_are_gib_and_gguf_is_refused_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
