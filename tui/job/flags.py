@@ -1315,7 +1315,7 @@ def with_method(
     """
     if job.training.mode != "train":
         raise InputError(f"--{method} is a training method, but this job only generates text; leave out one of the two")
-    from vramtop.estimator.readers.trl.methods import read_method  # only where it is asked for
+    from vramtop.estimator.readers.trl.trainer import read_method  # only where it is asked for
 
     batch = ""
     if method in _GENERATING and "training.micro_batch" not in stated:  # which one completion alone cannot be

@@ -128,6 +128,14 @@ def as_int(setting: Setting | None) -> int | None:
     return int(number) if 1 <= number < 2**31 and number == int(number) else None
 
 
+def as_float(setting: Setting | None) -> float | None:
+    """Return a number; None if the value is none."""
+    try:
+        return float(str(setting.value)) if setting is not None and not isinstance(setting.value, bool) else None
+    except ValueError:
+        return None
+
+
 def is_open(setting: Setting) -> bool:
     """Return True for a value that leaves a number to the program: ``-1``, ``auto``."""
     return str(setting.value).strip().lower() in _OPEN

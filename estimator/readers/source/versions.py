@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, toml
 
 from ...job.rules.frameworks import STORED, usual
 from ...job.rules.optimizers.table import OPTIMIZERS
@@ -65,9 +66,6 @@ def transformers_defaults(versions: Mapping[str, str]) -> dict[str, Setting]:
 # Calls and arguments that today's libraries refuse: a script that has them runs with an older version.
 
 
-_LENGTHS = ("max_length", "max_prompt_length", "max_target_length")
-
-
 class OldCall(Struct, frozen=True, kw_only=True):
     """Something that a library took until a version."""
 
@@ -83,117 +81,13 @@ class OldCall(Struct, frozen=True, kw_only=True):
     """transformers' version of the same time, for another library."""
 
 
-OLD_CALLS = (
-    OldCall(
-        library="transformers",
-        last="4.49",
-        names=frozenset({"AdamW"}),
-        source="pull request 36177 (optimization.py: 4.49.0 has it, 4.50.3 has not)",
-    ),
-    OldCall(
-        library="transformers",
-        last="4.50",
-        call="TrainingArguments",
-        names=frozenset({"evaluation_strategy", "split_batches", "dispatch_batches"}),
-        source="training_args.py (4.50.3 has them, 4.51.3 has not)",
-    ),
-    OldCall(
-        library="transformers",
-        last="4.52",
-        call="from_pretrained",
-        names=frozenset({"use_flash_attention_2"}),
-        source="modeling_utils.py (4.52.4 has it, 4.53.3 has not)",
-    ),
-    OldCall(
-        library="transformers",
-        last="4.57",
-        call="from_pretrained",
-        names=frozenset({"load_in_8bit", "load_in_4bit"}),
-        source="modeling_utils.py (4.57.1 has them, 5.0.0 has not)",
-    ),
-    OldCall(
-        library="transformers",
-        last="4.57",
-        call="Trainer",
-        names=frozenset({"tokenizer"}),
-        source="trainer.py (4.57.1 renames it, until version 5.0.0)",
-    ),
-    OldCall(
-        library="transformers",
-        last="4.57",
-        call="TrainingArguments",
-        names=frozenset(
-            (
-                *("adafactor", "fp16_backend", "fp16_opt_level", "fsdp_min_num_params"),
-                *("fsdp_transformer_layer_cls_to_wrap", "half_precision_backend"),
-                *("include_inputs_for_metrics", "include_tokens_per_second", "jit_mode_eval"),
-                *("mp_parameters", "no_cuda", "overwrite_output_dir", "past_index"),
-                *("per_gpu_eval_batch_size", "per_gpu_train_batch_size", "push_to_hub_model_id"),
-                *("push_to_hub_organization", "push_to_hub_token", "ray_scope", "save_safetensors"),
-                *("torchdynamo", "tpu_metrics_debug", "tpu_num_cores", "use_ipex"),
-                *("use_legacy_prediction_loop", "use_mps_device"),
-            )
-        ),
-        source="training_args.py (4.57.1 has them, 5.0.0 has not)",
-    ),
-    OldCall(
-        library="peft",
-        last="0.9",
-        names=frozenset({"prepare_model_for_int8_training"}),
-        source="utils/other.py (removed in 0.10.0, of March 2024)",
-        transformers="4.38",
-    ),
-    OldCall(
-        library="trl",
-        last="0.12",
-        names=frozenset({"commands"}),
-        source="trl/commands (0.12.2 has it, 0.13.0 of December 2024 has not)",
-        transformers="4.47",
-    ),
-    OldCall(
-        library="trl",
-        last="0.12",
-        call="SFTTrainer",
-        names=frozenset(
-            (
-                *("dataset_text_field", "packing", "max_seq_length", "infinite", "num_of_sequences"),
-                *("chars_per_token", "dataset_num_proc", "dataset_batch_size", "neftune_noise_alpha"),
-                *("model_init_kwargs", "dataset_kwargs", "eval_packing"),
-            )
-        ),
-        source="trainer/sft_trainer.py (0.12.0 has them, 0.13.0 has not)",
-        transformers="4.47",
-    ),
-    OldCall(
-        library="trl",
-        last="0.12",
-        call="DPOTrainer",
-        names=frozenset(
-            (
-                *("beta", "label_smoothing", "loss_type", "precompute_ref_log_probs", "model_init_kwargs"),
-                *("ref_model_init_kwargs", "truncation_mode", "generate_during_eval", "is_encoder_decoder", *_LENGTHS),
-            )
-        ),
-        source="trainer/dpo_trainer.py (0.12.0 has them, 0.13.0 has not)",
-        transformers="4.47",
-    ),
-    OldCall(
-        library="trl",
-        last="0.15",
-        call="SFTTrainer",
-        names=frozenset({"tokenizer"}),
-        source="trainer/sft_trainer.py (0.15.0 renames it, until 0.16.0 of March 2025)",
-        transformers="4.50",
-    ),
-    OldCall(
-        library="trl",
-        last="0.19",
-        call="SFTConfig",
-        names=frozenset({"max_seq_length"}),
-        source="trainer/sft_config.py (0.19.1 has it, 0.20.0 of July 2025 has not)",
-        transformers="4.54",
-    ),
-)
+class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    """The file ``old_calls.toml``."""
+
+    old: tuple[OldCall, ...]
+
+
+OLD_CALLS = toml.decode(Path(__file__).with_name("old_calls.toml").read_bytes(), type=_File).old
 
 
 def old_names(path: str) -> Iterator[tuple[OldCall, str]]:

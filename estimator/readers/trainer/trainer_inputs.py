@@ -11,7 +11,8 @@ from ..program.program import WorldSize
 from ..source.data_files import NULL_IS_WRONG, FilesystemView, layer_from_table, table_of_setting
 from ..source.evidence import FindingCollector, LayeredSettings, Setting, as_bool, as_int, as_word
 from ..source.versions import framework_with_version
-from ..trl.methods import METHODS, Method, read_length, read_liger, read_loss
+from ..trl.methods import METHODS, Method
+from ..trl.trainer import TrlTrainer, read_liger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,13 @@ class TrainerInputs:
     def trl(self) -> Method | None:
         """TRL's method, where it is one that is known here."""
         return METHODS.get(self.method or "")
+
+    def trl_trainer(self, findings: FindingCollector) -> TrlTrainer | None:
+        """Return TRL's trainer, where its method is one that is known here."""
+        settings, versions = self.settings, self.versions
+        if self.trl is None:
+            return None
+        return TrlTrainer(method=self.trl, settings=settings, versions=versions, findings=findings)
 
     @property
     def ranks(self) -> int | None:
@@ -179,9 +187,9 @@ _PADDED_NAMES = ("pad_to_sequence_len", "pad_to_max_length")
 def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     """Record the batch, length, accumulation, optimizer, checkpointing, loss and compile settings."""
     _read_micro_batch(inputs, findings)
-    if inputs.trl is not None:
-        length = None if inputs.settings.is_unset(*_LENGTH_NAMES) else inputs.settings.find(*_LENGTH_NAMES)
-        read_length(inputs.trl, inputs.settings, inputs.versions, findings, whole=length)
+    trainer = inputs.trl_trainer(findings)
+    if trainer is not None:
+        trainer.read_length(None if inputs.settings.is_unset(*_LENGTH_NAMES) else inputs.settings.find(*_LENGTH_NAMES))
     else:
         _read_length(inputs, findings)
     _read_varying_lengths(inputs, findings)
@@ -191,8 +199,8 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     if (hook := inputs.settings.find_true("script_in_backward")) is not None:
         findings.record_from(hook, "training.optimizer_in_backward", True)
     _read_checkpointing(inputs, findings)
-    if inputs.trl is not None:
-        read_loss(inputs.trl, inputs.settings, inputs.versions, findings, own_loss=inputs.own_loss)
+    if trainer is not None:
+        trainer.read_loss(own_loss=inputs.own_loss)
         loss = findings.get("training.loss")
         if inputs.trl_unknown is not None and loss is not None and loss.value == "chunked":
             sentence = f"{inputs.trl_unknown} computes the loss in chunks; older versions hold all logits."

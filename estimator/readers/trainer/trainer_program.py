@@ -3,7 +3,7 @@
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from ...common.errors import InputError, VramtopError
 from ...common.limits import LimitError, decode_json
@@ -28,7 +28,7 @@ from ..source.evidence import (
     default_setting,
 )
 from ..source.versions import AssumedVersion, framework_with_version, transformers_defaults
-from ..trl.methods import Method, Setup, read_other_models, read_rollout
+from ..trl.trainer import Setup
 from .fsdp import fsdp_settings
 from .sharding import deepspeed_settings, read_device_map, read_parallel
 from .trainer_inputs import TrainerInputs, read_step
@@ -690,34 +690,16 @@ def read_trainer(
     read_saving(inputs, findings, lora=lora)
     read_trainable(inputs.settings, findings)
     held = models_of_script(inputs.settings, program)
-    if inputs.trl is not None:
-        _read_beside(inputs, inputs.trl, lora=lora, held=held, findings=findings)
+    if (trainer := inputs.trl_trainer(findings)) is not None:
+        zero3 = inputs.deepspeed is not None and as_int(inputs.deepspeed.find("zero_stage")) == 3
+        sharding: Literal["zero3", "fsdp"] | None = "zero3" if zero3 else "fsdp" if inputs.fsdp is not None else None
+        trainer.read_other_models(Setup(adapters=lora, sharding=sharding, filesystem=inputs.filesystem, held=held))
+        trainer.read_rollout(inputs.ranks)
     elif held:
         findings.record("other_models", [model for model, _ in held], held[0][1])
     inputs.settings.find(*understood)
     warn_of_unread(inputs.settings, findings)
     return findings.build()
-
-
-def _read_beside(
-    inputs: TrainerInputs,
-    method: Method,
-    *,
-    lora: bool,
-    held: Sequence[tuple[Mapping[str, Any], str]],
-    findings: FindingCollector,
-) -> None:
-    """Read what TRL's trainer holds beside the trained model: other models, and text that it generates."""
-    settings, versions = inputs.settings, inputs.versions
-    zero3 = inputs.deepspeed is not None and as_int(inputs.deepspeed.find("zero_stage")) == 3
-    setup = Setup(
-        adapters=lora,
-        sharding="zero3" if zero3 else "fsdp" if inputs.fsdp is not None else None,
-        filesystem=inputs.filesystem,
-        held=held,
-    )
-    read_other_models(method, settings, versions, findings, setup)
-    read_rollout(method, settings, versions, findings, ranks=inputs.ranks)
 
 
 def _inputs(

@@ -11,7 +11,7 @@ from vramtop.estimator.job.job import Job, Rollout
 from vramtop.estimator.job.job_file.changes import job_keys, with_changes
 from vramtop.estimator.job.settings import Lora, ModelSpec
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.trl.methods import read_method
+from vramtop.estimator.readers.trl.trainer import read_method
 from vramtop.tui.job.flags import (
     FAMILIAR_FLAGS,
     FlagSettings,

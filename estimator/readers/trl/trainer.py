@@ -1,0 +1,465 @@
+"""Reads what TRL's trainer of a method computes and holds: sequences, loss, models beside the trained one, generation.
+
+Read from TRL's sources of versions 0.9 to 1.16 (``trl/trainer/*_trainer.py``, ``trl/experimental``).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import msgspec
+
+from ...common.errors import InputError
+from ...common.limits import LimitError, decode_json
+from ...job.job import Job
+from ...job.resolved_job import trainer_precision
+from ...job.rules.dtype_widths import is_four_bit
+from ...job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES
+from ..source.data_files import FilesystemView, table_of_setting
+from ..source.evidence import (
+    MODEL_STATES,
+    Finding,
+    FindingCollector,
+    LayeredSettings,
+    Setting,
+    as_bool,
+    as_float,
+    as_int,
+    as_word,
+    default_setting,
+)
+from ..source.versions import framework_with_version, is_at_least
+from ..source.written_places import origin_of_bound
+from .defaults import trl_defaults
+from .methods import METHODS, Method, Since
+
+_COMPLETION_NAMES = ("max_completion_length", "max_new_tokens", "response_length")
+_LENGTH, _LOSS = "training.sequence_length", "training.loss"
+_LOSS_OF_SCORES = {"log-probs": "log-probs", "divergence": "divergence"}
+_CHUNKED_LIGER = (1, 14)
+"""Since then ``use_liger_kernel`` of the preference and policy trainers is TRL's own chunked loss."""
+_FUNCTIONS = {"accuracy_reward", "reasoning_accuracy_reward", "think_format_reward", "get_soft_overlong_punishment"}
+"""TRL's own reward functions, which hold no model (``trl/rewards``)."""
+_SCORERS = ("reward_model_name_or_path", "reward_model_path", "reward_funcs", "reward_model")
+_WITHOUT_MEMORY = (
+    *("sync_ref_model", "ref_model_sync_steps", "ref_model_mixup_alpha", "reference_free"),
+    *("vllm_server_host", "vllm_server_port", "vllm_server_base_url", "vllm_server_timeout"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What decides which models there are, and how they lie in memory."""
+
+    adapters: bool
+    """Adapters are trained: the model with its adapters off is its own reference."""
+    sharding: Literal["zero3", "fsdp"] | None
+    """What shards the trained weights."""
+    filesystem: FilesystemView
+    """Where paths of the program lead."""
+    held: Sequence[tuple[Mapping[str, Any], str]] = ()
+    """Models that the script itself loads and keeps, and where."""
+
+    def holds(self, role: str) -> bool:
+        """Return True if the script itself loads a model of a role."""
+        return any(model["role"] == role for model, _ in self.held)
+
+    def frozen(self, role: str, *, sharded: bool = False, **fields: str | None) -> dict[str, Any]:
+        """Return an entry of ``other_models``; ZeRO 3 shards any. An id that is a folder's path becomes its full path.
+
+        Args:
+            role: the model's.
+            sharded: FSDP shards it.
+            fields: of the entry; those that are None are left out.
+        """
+        name = fields.get("id")
+        if name is not None and name.startswith(("/", "./", "../", "~")) and role != "reference":
+            fields["id"] = str(self.filesystem.resolve(name))
+        known = {key: value for key, value in fields.items() if value is not None}
+        return {"role": role, **known, **({"sharded": True} if sharded or self.sharding == "zero3" else {})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrlTrainer:
+    """The trainer of a method, with all that is known about it."""
+
+    method: Method
+    settings: LayeredSettings
+    """Settings by transformers' and TRL's names."""
+    versions: Mapping[str, str]
+    """Installed versions by distribution, where known."""
+    findings: FindingCollector
+    """Collects what is read."""
+
+    @property
+    def trl(self) -> str:
+        """TRL with its version, as the beginning of a sentence."""
+        return framework_with_version("trl", self.versions)
+
+    def is_since(self, version: Since) -> bool:
+        """Return True if TRL is not older; never for None."""
+        return version is not None and is_at_least("trl", version, self.versions)
+
+    def read_length(self, whole: Setting | None) -> None:
+        """Record the sequences per example, the sequence length, and the tokens whose logits are computed.
+
+        A prompt that no setting cuts leaves the length to the dataset: it is asked for.
+
+        Args:
+            whole: the longest that a sequence may be; None: nothing says so.
+        """
+        method, settings, findings = self.method, self.settings, self.findings
+        key, generations = "training.sequences_per_example", as_int(settings.find("num_generations"))
+        if method.sequences > 1:
+            origin = f"TRL's {method.name}: each example is a chosen and a rejected sequence that run together"
+            findings.record(key, method.sequences, origin, written=False)
+        if method.name == "grpo" and generations and not self.is_since((0, 15)):
+            origin = f"{self.trl}: the batch counts prompts, with num_generations each"
+            findings.record(key, generations, origin, written=False)
+        prompt = None if settings.is_unset("max_prompt_length") else settings.find("max_prompt_length")
+        completion = None if settings.is_unset(*_COMPLETION_NAMES) else settings.find(*_COMPLETION_NAMES)
+        whole = settings.find("vllm_max_model_length", "vllm_max_model_len") or whole
+        tokens = as_int(completion)
+        if method.generation == "group" and completion is not None and tokens is not None:
+            findings.record_from(completion, "training.loss_length", tokens)
+        for bound in (whole, prompt, completion):
+            if bound is not None and bound.written and as_int(bound) is None:
+                findings.refuse(_LENGTH, bound)
+        bounds = [(as_int(bound) or 0, bound) for bound in (whole, _sum(prompt, completion)) if bound is not None]
+        bounds = [pair for pair in bounds if pair[0]]
+        if bounds:
+            number, bound = min(bounds, key=lambda pair: pair[0])
+            origin = bound.origin if settings.is_true("packing") else origin_of_bound(bound.origin)
+            findings.record(_LENGTH, number, origin, written=bound.written)
+        elif tokens is None:
+            findings.warn(f"{self.trl} does not truncate sequences here: set {_LENGTH} to the longest in the dataset.")
+        else:
+            findings.warn(
+                f"{self.trl} does not truncate {method.name} prompts here: set {_LENGTH} to the dataset's longest "
+                f"prompt plus {tokens} completion tokens."
+            )
+
+    def read_loss(self, *, own_loss: bool = True) -> None:
+        """Record ``training.loss`` and whether a reference's forward pass follows the trained model's.
+
+        Args:
+            own_loss: TRL's trainer makes the loss; False: a tool's own, derived from it.
+        """
+        method, settings, findings = self.method, self.settings, self.findings
+        loss, kernel = settings.find("loss_type"), read_liger(settings, findings)
+        asks = method.scores == "likelihood" or self.is_since((0, 25))  # before, it was for SFT only
+        liger = settings.find_true("use_liger_loss") or (kernel if asks else None)
+        if method.reference_beside and not settings.is_true("precompute_ref_log_probs"):
+            # even if it is the same model with its adapters off
+            origin = f"TRL's {method.name}: its frozen model runs while the trained model's activations are kept"
+            findings.record("training.reference_pass", True, origin, written=False)
+        replaced = liger is not None and not liger.written  # by unsloth's, which asks for it unasked
+        if own_loss and not replaced and self.is_since(method.tiles_since):
+            origin = f"{self.trl} computes the loss of {method.name} without the logits"
+            findings.record(_LOSS, "chunked", origin, written=False)
+        elif method.scores == "likelihood" and liger is not None:
+            findings.record_from(liger, _LOSS, "fused-linear")
+        elif method.scores == "likelihood" and loss is not None and as_word(loss) == "chunked_nll":
+            findings.record_from(loss, _LOSS, "chunked")
+        elif method.scores == "likelihood" and loss is not None and as_word(loss) == "dft":
+            findings.record(_LOSS, "log-probs", f"{loss.origin}: log-probabilities in {self.trl}", written=loss.written)
+        elif method.scores in _LOSS_OF_SCORES and liger is not None and self.is_since(method.liger_since):
+            findings.record_from(liger, _LOSS, "chunked" if self.is_since(_CHUNKED_LIGER) else "fused-log-probs")
+        elif method.scores in _LOSS_OF_SCORES:
+            if method.generation == "pair":
+                sentence = (
+                    f"{self.trl} takes log-probabilities of the completions only, which may need less memory than this "
+                    "figure."
+                )
+                findings.warn(sentence)
+                findings.add_uncertainty("less", "logits", unless=_LOSS)
+            origin = f"{self.trl} takes log-probabilities of {method.name} from all logits"
+            findings.record(_LOSS, _LOSS_OF_SCORES[method.scores], origin, written=False)
+
+    def read_other_models(self, setup: Setup) -> None:
+        """Record ``other_models``, all of them together, and what may be held besides."""
+        method, findings = self.method, self.findings
+        self.settings.find(*_WITHOUT_MEMORY)
+        found = [*self._reference(setup), *self._teacher(setup), *self._scorers(setup)]
+        by_role = {model["role"]: model for model, _ in found}
+        held = [
+            ({**({"sharded": True} if by_role.get(model["role"], {}).get("sharded") else {}), **model}, origin)
+            for model, origin in setup.held
+        ]
+        every = held + [(model, origin) for model, origin in found if not setup.holds(model["role"])]
+        if every:
+            origins = "; ".join(dict.fromkeys(origin for _, origin in every))
+            findings.record("other_models", [model for model, _ in every], origins, written=False)
+        self._note_casts(setup)
+        if method.partly_known:
+            findings.warn(f"TRL's {method.name} is only partly supported: its other models and passes are not counted.")
+            findings.add_uncertainty("more", "weights", "activations", "logits")
+        if method.trains_value_model:
+            findings.warn(f"TRL's {method.name} also trains a value model; its states and activations are not counted.")
+            findings.add_uncertainty("more", *MODEL_STATES, "activations")
+
+    def _note_casts(self, setup: Setup) -> None:
+        """Note weights that the trainer casts to fp32, which are counted as they are loaded."""
+        method, settings, findings = self.method, self.settings, self.findings
+        until = method.upcasts_quantized_until
+        quantized = settings.is_true("load_in_4bit") or settings.is_true("load_in_8bit")
+        if setup.adapters and quantized and setup.sharding is None and self.is_since(until):
+            origin = f"{self.trl} uses 16-bit adapters over quantized weights and casts nothing to fp32"
+            findings.record("lora.kbit_preparation", False, origin, written=False)
+            findings.record("lora.adapter_dtype", "bf16", origin, written=False)
+        elif setup.adapters and quantized and setup.sharding is None and until is not None:
+            origin = f"{self.trl} prepares a quantized model for {method.name} (prepare_model_for_kbit_training)"
+            findings.record("lora.kbit_preparation", True, origin, written=False)
+        if (cast := settings.find_true("cast_lm_head_to_fp32")) is not None:
+            findings.warn(f"{cast.origin}: the head is counted in the dtype of the other weights.")
+            findings.add_uncertainty("more", "weights", "logits")
+
+    def _reference(self, setup: Setup) -> Iterator[tuple[dict[str, Any], str]]:
+        """Yield the frozen copy of the model, where the trainer makes or is given one."""
+        method, settings = self.method, self.settings
+        given, beta = settings.find("ref_model", "ref_model_name_or_path"), settings.find("beta")
+        precomputed, forced = settings.is_true("precompute_ref_log_probs"), settings.is_true("force_use_ref_model")
+        if method.reference == "none" or precomputed or (setup.adapters and given is None and not forced):
+            return
+        origin = f"{self.trl} holds a reference model for {method.name}"
+        if method.reference == "if-beta" and beta is not None:
+            if as_float(beta) == 0:
+                return
+            origin = f"{origin} with beta {beta.value} ({beta.origin})"
+        origin = f"{origin} ({given.origin})" if given is not None else origin
+        name = given.value if given is not None and isinstance(given.value, str) else None
+        sharded = setup.sharding == "fsdp" and self.is_since(method.reference_sharded_since)
+        yield setup.frozen("reference", sharded=sharded, id=name), origin
+
+    def _teacher(self, setup: Setup) -> Iterator[tuple[dict[str, Any], str]]:
+        named = self.settings.find("teacher_model_name_or_path", "teacher_model")
+        server, options = (
+            self.settings.find("teacher_model_server_url"),
+            self.settings.find("teacher_model_init_kwargs"),
+        )
+        if not self.method.teacher or server is not None or setup.holds("teacher"):
+            return
+        if named is not None and isinstance(named.value, str):
+            yield setup.frozen("teacher", id=named.value, dtype=self._dtype(options, setup)), named.origin
+            return
+        self.findings.warn(f"The teacher of TRL's {self.method.name} is not named, so it is not counted.")
+        self.findings.add_uncertainty("more", "weights")
+
+    def _scorers(self, setup: Setup) -> Iterator[tuple[dict[str, Any], str]]:
+        """Yield reward models; functions of the user's own may hold some, which nobody can see from here."""
+        for name in _SCORERS if self.method.scored else ():
+            given = self.settings.find(name)
+            for value in _words(given.value) if given is not None else ():
+                origin = given.origin if given is not None else ""
+                if name == "reward_funcs" and "/" not in value and value not in _FUNCTIONS:
+                    self.findings.warn(f"{origin}: GPU memory of the reward function {value} is not counted.")
+                    self.findings.add_uncertainty("more", "weights")
+                elif name != "reward_funcs" or "/" in value:
+                    yield setup.frozen("reward", id=value, task="sequence-classification"), origin
+
+    def _dtype(self, options: Setting | None, setup: Setup) -> str | None:
+        if options is None:
+            return None
+        try:
+            table, _ = table_of_setting(options.value, setup.filesystem)
+        except InputError as error:
+            self.findings.mark_uncertain("other_models", f"Could not read {options.origin}: {error.message}")
+            return None
+        return DTYPE_NAMES.get(as_word(options.with_value(table.get("dtype", table.get("torch_dtype")))) or "")
+
+    def read_rollout(self, ranks: int | None) -> None:
+        """Record ``rollout.*`` where the training process generates text, or holds a vLLM that does.
+
+        Args:
+            ranks: ranks of the whole job; None: unknown.
+        """
+        findings = self.findings
+        vllm, mode = self.settings.find_true("use_vllm"), as_word(self.settings.find("vllm_mode"))
+        if self.method.generation == "none":
+            return
+        if vllm is None:
+            self._read_own_generation(ranks)
+        elif mode == "colocate":
+            self._read_colocated()
+        elif mode is not None:
+            findings.warn(f"{vllm.origin}: vLLM serves from its own GPUs, which are not part of this job.")
+        else:
+            sentence = "vLLM is assumed to run on a GPU that training does not use; otherwise give [rollout]."
+            findings.warn(f"{vllm.origin}: {sentence}")
+            findings.add_uncertainty("more", "weights", "activations", unless="rollout.engine")
+
+    def _read_own_generation(self, ranks: int | None) -> None:
+        """Record generation by transformers: the micro-batches whose sequences are generated at once."""
+        settings, findings = self.settings, self.findings
+        origin = f"{self.trl} generates text of {self.method.name} in the training process"
+        findings.record("rollout.engine", "transformers", origin, written=False)
+        steps, prompt = self._steps_per_generation(ranks), settings.find("max_prompt_length")
+        if steps is not None and (number := as_int(steps)) is not None and number > 1:
+            findings.record_from(steps, "rollout.micro_batches", number)
+        if prompt is not None and (tokens := as_int(prompt)) is not None:
+            findings.record_from(prompt, "rollout.prompt_length", tokens)
+        gather = settings.find("ds3_gather_for_generation")
+        if gather is not None and as_bool(gather) is False:
+            findings.record_from(gather, "rollout.gather_weights", False)
+        paged = settings.find_true("use_transformers_continuous_batching", "use_transformers_paged")
+        if paged is not None:
+            sentence = "its paged cache takes all free memory, and it casts the weights; neither is counted."
+            findings.warn(f"{paged.origin}: {sentence}")
+            findings.add_uncertainty("more", "activations")
+
+    def _steps_per_generation(self, ranks: int | None) -> Setting | None:
+        """Return the micro-batches of one generation: by default those of an optimizer step, since 0.18 or for PPO."""
+        settings, accumulation = self.settings, self.findings.get("training.gradient_accumulation")
+        if self.method.trains_value_model and accumulation is not None:
+            parts = as_int(settings.find("num_mini_batches")) or 1
+            why = f"{self.method.name} generates for a whole update: accumulation"
+            return default_setting(accumulation.value * parts, f"{why} ({accumulation.origin}) x num_mini_batches")
+        if self.method.generation != "group" or not self.is_since((0, 18)):
+            return None
+        steps, whole = settings.find("steps_per_generation"), settings.find("generation_batch_size")
+        if steps is not None and as_int(steps) is not None:
+            return steps
+        micro, total = self.findings.get("training.micro_batch"), as_int(whole)
+        if whole is not None and total is not None and micro is not None:
+            return whole.with_value(max(1, total // (micro.value * (ranks or 1))))
+        if accumulation is None:
+            return None
+        return default_setting(accumulation.value, f"steps_per_generation, by default the {accumulation.origin}")
+
+    def _read_colocated(self) -> None:
+        """Record a vLLM in the training process, with a share of each GPU of its own."""
+        find, findings = self.settings.find, self.findings
+        mode, share = find("vllm_mode"), find("vllm_gpu_memory_utilization", "gpu_memory_utilization")
+        if mode is not None:
+            findings.record_from(mode, "rollout.engine", "vllm")
+        if share is not None and 0 < (fraction := as_float(share) or 0) <= 1:
+            findings.record_from(share, "rollout.gpu_memory_utilization", fraction)
+        elif share is not None:
+            sentence = f"{share.origin}: {share.value!r} is not a share of a GPU; 0.3 is assumed for vLLM."
+            findings.mark_uncertain("rollout.gpu_memory_utilization", sentence)
+        tensor, sleep = find("vllm_tensor_parallel_size"), self.settings.find_true("vllm_enable_sleep_mode")
+        if tensor is not None and (number := as_int(tensor)) is not None and number > 1:
+            findings.record_from(tensor, "rollout.tensor", number)
+        if sleep is not None:
+            findings.record_from(sleep, "rollout.sleep", True)
+
+
+def _sum(prompt: Setting | None, completion: Setting | None) -> Setting | None:
+    """Return the length of the longest prompt with the longest completion; None if either has no bound."""
+    first, second = as_int(prompt), as_int(completion)
+    if prompt is None or completion is None or first is None or second is None:
+        return None
+    origin = f"longest prompt and completion ({'; '.join(dict.fromkeys((prompt.origin, completion.origin)))})"
+    return Setting(value=first + second, origin=origin, written=prompt.written or completion.written)
+
+
+def _words(value: Any) -> list[str]:
+    words = value if isinstance(value, list | tuple) else str(value).replace(",", " ").split()
+    return [str(word) for word in words if word not in (None, "None")]
+
+
+# Reads which of Liger-Kernel's kernels a Trainer is to use: ``use_liger_kernel`` and ``liger_kernel_config``.
+#
+# Defaults: those of Liger-Kernel 0.8.2 (``apply_liger_kernel_to_*`` in ``transformers/monkey_patch.py``).
+
+
+_CONFIG = "liger_kernel_config"
+_FUSED_LOSS, _LOSS_IN_PLACE = "fused_linear_cross_entropy", "cross_entropy"
+_PARTS = {"norm": ("rms_norm", "layer_norm"), "mlp": ("swiglu", "geglu"), "rope": ("rope",)}
+
+
+def read_liger(settings: LayeredSettings, findings: FindingCollector) -> Setting | None:
+    """Record the fused kernels, and return the setting that asks for a loss without logits, if one does."""
+    liger = settings.find_true("use_liger_kernel", "use_liger")
+    if liger is None:
+        return None
+    kernels = [part for part, names in _PARTS.items() if all(_is_on(settings, name) for name in names)]
+    in_place = _is_on(settings, _LOSS_IN_PLACE, default=False)
+    findings.record_from(liger, "training.fused_kernels", kernels + (["cross-entropy"] if in_place else []))
+    return liger if _is_on(settings, _FUSED_LOSS) and not in_place else None
+
+
+def _is_on(settings: LayeredSettings, name: str, *, default: bool = True) -> bool:
+    """Return True if a kernel is on: by the table of settings, JSON text of one, or a key of its own."""
+    given = settings.find(_CONFIG)
+    table = given.value if given is not None else None
+    if isinstance(table, str):
+        try:
+            table = decode_json(table)
+        except LimitError:
+            table = None
+    if isinstance(table, Mapping) and name in table:
+        return bool(table[name])
+    value = as_bool(settings.find(f"{_CONFIG}.{name}"))
+    return default if value is None else value
+
+
+# Reads what TRL's trainer of a method holds and computes, for a job whose other settings are known.
+
+
+_ORIGIN = "the job"
+_BATCH = ("training.micro_batch", "training.gradient_accumulation")
+_KNOWN = (*_BATCH, _LENGTH)
+"""Keys that the job decides, whatever the method."""
+
+
+def read_method(
+    name: str, job: Job, arguments: Mapping[str, tuple[Any, str]] = MappingProxyType({})
+) -> tuple[Finding, ...]:
+    """Return what a method adds to a job: sequences, loss, models beside the trained one, and text that it generates.
+
+    Args:
+        name: of a method in ``METHODS``.
+        job: the job, whose batch and length stay as they are.
+        arguments: of its trainer by TRL's names, each with its origin.
+    """
+    method, findings, training = METHODS[name], FindingCollector(), job.training
+    versions = {} if job.software.trl is None else {"trl": job.software.trl}
+    given = {key: Setting(value=value, origin=origin) for key, (value, origin) in arguments.items()}
+    settings = LayeredSettings({**_settings(job), **given}, trl_defaults(name, versions))
+    trainer = TrlTrainer(method=method, settings=settings, versions=versions, findings=findings)
+    for key, head in (("model.task", method.task), ("model.num_labels", method.num_labels)):
+        if head is not None:
+            findings.record(key, head, f"TRL's {name} trainer", written=False)
+    for key, value in zip(_BATCH, (training.micro_batch, training.gradient_accumulation), strict=True):
+        findings.record(key, value, _ORIGIN)
+    trainer.read_length(Setting(value=training.sequence_length, origin=_ORIGIN))
+    trainer.read_loss()
+    _read_arguments(settings, findings, job)
+    strategy = STRATEGIES[job.parallel.strategy]
+    zero3 = strategy.deepspeed and strategy.zero_stage == 3
+    setup = Setup(
+        adapters=job.lora is not None,
+        sharding="zero3" if zero3 else "fsdp" if strategy.fsdp else None,
+        filesystem=FilesystemView(cwd=Path()),
+        held=[(msgspec.to_builtins(model), _ORIGIN) for model in job.other_models],
+    )
+    trainer.read_other_models(setup)
+    if job.rollout is None:
+        trainer.read_rollout(job.parallel.data_ranks)
+    return tuple(finding for finding in findings.build().findings if finding.key not in _KNOWN)
+
+
+def _read_arguments(settings: LayeredSettings, findings: FindingCollector, job: Job) -> None:
+    """Record the precision and the checkpointing of a configuration of TRL's in which nothing else is set."""
+    loaded, mixed = settings.find("dtype"), settings.find_true("bf16_unless_fp16")
+    if job.lora is not None and mixed is not None and job.training.precision in HALF:
+        findings.record("lora.autocast", True, mixed.origin, written=False)
+    if loaded is not None:
+        kind = "bf16" if mixed is not None else None
+        precision = trainer_precision(DTYPE_NAMES.get(str(loaded.value)), kind, keeps_fp32=False)
+        findings.record("training.precision", precision, loaded.origin, written=False)
+    if (recomputed := settings.find_true("activation_checkpointing")) is not None:
+        findings.record("training.activation_checkpointing", "full", recomputed.origin, written=False)
+
+
+def _settings(job: Job) -> dict[str, Setting]:
+    """Return what the job sets by the names that TRL and transformers have for it."""
+    values = {
+        "load_in_4bit": is_four_bit(job.lora),
+        "load_in_8bit": job.lora is not None and job.lora.quantization == "int8",
+        "use_liger_kernel": job.training.loss == "fused-linear",
+    }
+    return {name: Setting(value=True, origin=_ORIGIN) for name, value in values.items() if value}
