@@ -13,9 +13,9 @@ from ..common.reserved_memory import with_reserved_memory
 from ..job.job import Job, effective_batch
 from ..job.job_file.changes import job_to_mapping, with_changes
 from ..job.resolved_job import ResolvedJob
+from ..readers.arguments.table import Written
 from ..readers.source.written_places import COMMAND_LINE, written_place
-from ..readers.tools.shared import ToolKey
-from ..readers.tools.tool_registry import keys_of_tool
+from ..readers.tools.tool_registry import table_of_tool
 
 if TYPE_CHECKING:
     from ..readers.source.evidence import Finding, JobReading
@@ -483,12 +483,12 @@ def tool_edits(
 def _edits_of(
     key: str, value: Any, now: "Finding | None", *, job: Job, tool: str | None, place: str | None
 ) -> Iterator[Edit]:
-    names = keys_of_tool(tool)
+    names = table_of_tool(tool)
     follows = names.derived.get(key)
     if follows:
         yield _described_edit(key, value, f"{key} becomes {_value(value)} automatically: {follows} stays the same")
         return
-    known = names.settings.get(key)
+    known = names.write.get(key)
     in_place = _edit_in_place(key, value, now, known) if now is not None else None
     if in_place is not None:
         yield in_place
@@ -503,7 +503,7 @@ def _edits_of(
     yield _described_edit(key, value, f"{key}: {old or 'not set'} -> {_value(value)}")
 
 
-def _edit_in_place(key: str, value: Any, now: "Finding", known: ToolKey | None) -> Edit | None:
+def _edit_in_place(key: str, value: Any, now: "Finding", known: Written | None) -> Edit | None:
     """Return the change of the setting that the user wrote; None if its value has no equivalent there."""
     written = written_place(now)
     if written is None:
@@ -525,21 +525,26 @@ def _usual_place(reading: "JobReading") -> str | None:
 
 
 def _flag_or_key(name: str, place: str | None, tool: str | None) -> str:
-    dashed = place == COMMAND_LINE or keys_of_tool(tool).always_flags
+    dashed = place == COMMAND_LINE or table_of_tool(tool).always_flags
     return f"--{name}" if dashed else name
 
 
-def _tool_value(known: ToolKey, value: Any) -> Any:
+def _tool_value(known: Written, value: Any) -> Any:
     if known.values is None:
         return value
-    return known.values.get(value) if not isinstance(value, list) else None
+    return known.values.get(_word(value)) if not isinstance(value, list) else None
 
 
-def _old_tool_value(known: ToolKey | None, value: Any) -> Any:
+def _old_tool_value(known: Written | None, value: Any) -> Any:
     """Return the tool's value for the job's value, if that is a known one."""
     if known is None or known.values is None or isinstance(value, list):
         return value
-    return known.values.get(value)
+    return known.values.get(_word(value))
+
+
+def _word(value: Any) -> str:
+    """Return a value of the job as the table of arguments has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _edit(key: str, place: str | None, setting: str, old: Any, new: Any) -> Edit:

@@ -13,8 +13,8 @@ from .program.program import Launch, Program, yaml_layer
 from .source.data_files import FilesystemView, layer_from_table, read_table
 from .source.evidence import Finding, FindingCollector, JobReading, Setting
 from .source.versions import transformers_defaults
-from .tools.shared import TRAINER_KEYS, ConfigTable, Tool, ToolKeys, has_any
-from .tools.tool_registry import all_tools
+from .tools.shared import ConfigTable, Tool, has_any
+from .tools.tool_registry import TRAINER_LIBRARIES, all_tools, table_of_tool
 from .trainer.trainer_program import read_trainer
 from .trl.defaults import model_config_defaults, trl_defaults
 from .unread_tools import unread_tool_of_table
@@ -85,16 +85,13 @@ def _library(table: ConfigTable, path: Path) -> Library | None:
 
 def _likeness(table: ConfigTable) -> str:
     """Return the tools with which a file shares names, as a part of a sentence; empty if it shares none."""
-    keys = {**TRAINER_KEYS, **{tool.name: tool.keys for tool in all_tools()}}
-    shared = {name: sorted(_top_level_names(own) & table.keys()) for name, own in keys.items()}
+    names = (*TRAINER_LIBRARIES, *(tool.name for tool in all_tools()))
+    shared = {
+        name: sorted({each.partition(".")[0] for each in table_of_tool(name).names} & table.keys()) for name in names
+    }
     best = sorted((name for name in shared if shared[name]), key=lambda name: -len(shared[name]))[:3]
     parts = [f"{name} ({', '.join(shared[name][:3])})" for name in best]
     return f" (it shares names with {', '.join(parts)})" if parts else ""
-
-
-def _top_level_names(keys: ToolKeys) -> set[str]:
-    names = [key.name for key in keys.settings.values()] + list(keys.derived.values())
-    return {name.partition(".")[0] for name in names}
 
 
 _PATH_VARIABLES = ("HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")

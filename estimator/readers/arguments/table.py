@@ -1,32 +1,227 @@
-"""Reads the table's files; what their sections mean is said at the fields of ``Library`` and ``Argument``."""
+"""Reads the table's files, and applies their lines to settings."""
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from ...job.rules.frameworks import DTYPE_NAMES
+from ...job.settings import UncertaintyDirection
+from ..source.evidence import (
+    MODEL_STATES,
+    Component,
+    FindingCollector,
+    LayeredSettings,
+    Setting,
+    SettingsLayer,
+    as_bool,
+    as_int,
+    as_word,
+    default_layer,
+    default_setting,
+)
 from ..source.versions import is_at_least, version_tuple
 
 Kind = TypeVar("Kind")
 Default = Any
 """A value, or values by the version since which each holds; ``none``: there is none."""
+_OFF = ("none", "root", "auto", "[]", "{}", "0", "0.0", "-1")
+"""Values that switch a setting off, beside those that mean false."""
+_DIRECTIONS: tuple[UncertaintyDirection, ...] = ("more", "less", "either")
+Part = Component | Literal["states"]
+_ACCELERATE = "accelerate."
+_MICRO_BATCH = "training.micro_batch"
+
+
+class Doubt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"with_": "with"}):
+    """Components that may need other memory than is counted where an argument is on (``states``: model states)."""
+
+    why: str
+    """A sentence after the argument's origin; ``{value}`` is its value."""
+    more: tuple[Part, ...] = ()
+    less: tuple[Part, ...] = ()
+    either: tuple[Part, ...] = ()
+    unless: str | None = None
+    """The job key that removes the doubt."""
+    words: tuple[str, ...] = ()
+    """Only for these values."""
+    off: tuple[str, ...] = ()
+    """Not for these values, beside those that switch anything off."""
+    where: Literal["on", "off"] = "on"
+    """``off``: where the argument is false instead."""
+    also: tuple[str, ...] = ()
+    """Further arguments of which the same is true."""
+    with_: tuple[str, ...] = ()
+    """Only where one of these arguments is on too, and more than 1 if it is a number."""
+
+
+class Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"as_": "as"}):
+    """An argument that is one of transformers', or of accelerate's flags (``accelerate.NAME``)."""
+
+    as_: str
+    on: Any = None
+    """Its value where the argument means true, or is one of ``when``; where not, it says nothing."""
+    when: tuple[str, ...] = ()
+    words: Mapping[str, Any] = {}
+    """Its values by those of the argument; others stay as they are."""
+
+
+class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"names": "from"}):
+    """A job key that one argument decides by itself."""
+
+    names: tuple[str, ...]
+    """The argument and its other names; earlier ones win."""
+    kind: Literal["count", "bool", "dtype"] = "bool"
+    on: Any = None
+    """The key's value where the argument means true; where not, it says nothing."""
+    words: Mapping[str, Any] = {}
+    """The key's values by those of the argument; another one is doubted."""
+    default: Any = None
+    """The tool's default; None: the key stays open without the argument."""
+
+
+class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tool's argument that stands for one job key and nothing else, for writing changes down."""
+
+    name: str
+    values: Mapping[str, Any] | None = None
+    """The tool's value for each value of the job, as text; None: they are equal."""
+    also: Mapping[str, Any] = {}
+    """Arguments that have to be set with it."""
+
+
+class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the arguments of a library or tool mean: its file."""
+
+    title: str
+    """Its name for people."""
+    argument: Mapping[str, Renamed | tuple[Renamed, ...]] = {}
+    ignored: frozenset[str] = frozenset()
+    """Arguments that are read elsewhere or have no effect on memory."""
+    record: Mapping[str, Mapping[str, Recorded | tuple[Recorded, ...]]] = {}
+    """Job keys by group."""
+    default: Mapping[str, Mapping[str, Default]] = {}
+    """Defaults by group and argument."""
+    doubt: Mapping[str, Mapping[str, Doubt]] = {}
+    """By group and argument."""
+    write: Mapping[str, Written] = {}
+    """By job key."""
+    derived: Mapping[str, str] = {}
+    """Job keys that the tool computes from another argument, which stays as it is."""
+    always_flags: bool = False
+    """True: names have dashes in front in files too."""
+
+    @property
+    def names(self) -> list[str]:
+        """Arguments that stand for one job key each."""
+        return [*(key.name for key in self.write.values()), *self.derived.values()]
+
+    def defaults(self, *groups: str) -> dict[str, Setting]:
+        """Return the defaults of groups, later ones over earlier ones."""
+        values = {name: value for group in groups for name, value in self.default[group].items()}
+        return default_layer(values, f"{self.title}'s default")
 
 
 def read_file(name: str, kind: type[Kind]) -> Kind:
-    """Return the table of a library or tool, the name of its file without ``.toml``."""
+    """Return a file of the table, by its name without ``.toml``."""
     return msgspec.toml.decode(Path(__file__).with_name(f"{name}.toml").read_bytes(), type=kind)
 
 
-def known_defaults(library: str, table: Mapping[str, Default], versions: Mapping[str, str]) -> dict[str, Any]:
-    """Return the defaults that hold in the library's version, without those that are none."""
-    values = {name: _of_version(library, default, versions) for name, default in table.items()}
-    return {name: value for name, value in values.items() if value is not None}
+@cache
+def library(name: str) -> Library:
+    """Return the arguments of a library or tool, by the name of its file."""
+    return read_file(name, Library)
 
 
-def _of_version(library: str, default: Default, versions: Mapping[str, str]) -> Any:
+def known_defaults(name: str, table: Mapping[str, Default], versions: Mapping[str, str]) -> dict[str, Any]:
+    """Return the defaults that hold in a library's version, without those that are none."""
+    values = {argument: _of_version(name, default, versions) for argument, default in table.items()}
+    return {argument: value for argument, value in values.items() if value is not None}
+
+
+def _of_version(name: str, default: Default, versions: Mapping[str, str]) -> Any:
     found = default if not isinstance(default, Mapping) else None
     for version, value in default.items() if isinstance(default, Mapping) else ():
         major, minor = version_tuple(version) or (0, 0)
-        found = value if is_at_least(library, (major, minor), versions) else found
+        found = value if is_at_least(name, (major, minor), versions) else found
     return None if found == "none" else found
+
+
+def translate(layer: SettingsLayer, table: Library) -> tuple[dict[str, Setting], dict[str, Setting]]:
+    """Return a tool's settings by transformers' names and by accelerate's, each with its origin.
+
+    What the table does not name keeps its name: most tools pass transformers' arguments through.
+    """
+    taken = {*table.argument, *table.ignored}
+    accelerate: dict[str, Setting] = {}
+    trainer = {name: setting for name, setting in layer.items() if name not in taken}
+    for name, rows in table.argument.items():
+        setting = layer.get(name)
+        for row in rows if isinstance(rows, tuple) else (rows,):
+            word = as_word(setting) or ""
+            if setting is None or (row.on is not None and not (word in row.when if row.when else as_bool(setting))):
+                continue
+            value = row.words.get(word, setting.value) if row.on is None else row.on
+            side = accelerate if row.as_.startswith(_ACCELERATE) else trainer
+            side.setdefault(row.as_.removeprefix(_ACCELERATE), setting.with_value(value))
+    return trainer, accelerate
+
+
+def record_arguments(table: Library, group: str, settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Record the job keys of a group that the settings decide."""
+    for key, rows in table.record[group].items():
+        for row in rows if isinstance(rows, tuple) else (rows,):
+            setting = settings.find(*row.names)
+            unset = settings.find_unset(*row.names) if key == _MICRO_BATCH else None
+            if unset is not None and unset.written:
+                findings.refuse(key, unset)  # no tool starts with a null batch
+            if setting is None and row.default is not None:
+                setting = default_setting(row.default, f"{table.title}'s default {row.names[0]}")
+            if setting is not None:
+                _record(key, row, setting, findings)
+
+
+def _record(key: str, row: Recorded, setting: Setting, findings: FindingCollector) -> None:
+    word, words = as_word(setting) or "", DTYPE_NAMES if row.kind == "dtype" else row.words
+    if words and word in words:
+        findings.record_from(setting, key, words[word])
+    elif words:
+        findings.mark_uncertain(key, f"{setting.origin}: {setting.value!r} is not supported and is not counted.")
+    elif row.kind == "count":
+        findings.record_count(key, setting)
+    elif row.on is None and as_bool(setting) is not None:
+        findings.record_from(setting, key, as_bool(setting))
+    elif row.on is not None and as_bool(setting):
+        findings.record_from(setting, key, row.on)
+
+
+def doubt_arguments(table: Library, group: str, settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Warn of every argument of a group that is on and not counted, and mark the components that it concerns."""
+    settings.find(*table.ignored)
+    for first, doubt in table.doubt[group].items():
+        for name in (first, *doubt.also):
+            setting = settings.find(name) or settings.find(*settings.names(f"{name}."))
+            if setting is not None and _holds(doubt, setting, settings):
+                findings.warn(f"{setting.origin}: {doubt.why.format(value=setting.value)}", unless=doubt.unless)
+                for direction in _DIRECTIONS:
+                    for part in getattr(doubt, direction):
+                        components = MODEL_STATES if part == "states" else (part,)
+                        findings.add_uncertainty(direction, *components, unless=doubt.unless)
+
+
+def _holds(doubt: Doubt, setting: Setting, settings: LayeredSettings) -> bool:
+    word = as_word(setting) or ""
+    if doubt.where == "off":
+        holds = as_bool(setting) is False
+    else:
+        holds = not _is_off(setting) and word not in doubt.off and (not doubt.words or word in doubt.words)
+    if not holds or not doubt.with_:
+        return holds
+    beside = settings.find(*doubt.with_)
+    return not _is_off(beside) and as_int(beside) != 1
+
+
+def _is_off(setting: Setting | None) -> bool:
+    return setting is None or as_bool(setting) is False or str(setting.value).strip().lower() in _OFF

@@ -6,111 +6,14 @@ from typing import Any
 
 from ...job.rules.frameworks import STRATEGIES
 from ...job.rules.optimizers.by_name import NOT_KNOWN, OptimizerChoice, optimizer_by_class
+from ..arguments.table import library
 from ..source.evidence import (
-    MODEL_STATES,
     FindingCollector,
     LayeredSettings,
     Setting,
-    UncountedSetting,
     as_bool,
     as_word,
-    warn_of_uncounted,
 )
-
-# DeepSpeed's settings that change memory and that no rule counts, with the direction of the doubt.
-#
-# Read from DeepSpeed's ``runtime/config.py`` and ``runtime/zero/config.py``, 0.14 to 0.19. Its section
-# ``activation_checkpointing`` concerns models that call DeepSpeed's own checkpointing, which transformers' do not.
-
-
-_ZERO = "zero_optimization."
-_DOUBTS = (
-    UncountedSetting(
-        path=f"{_ZERO}zero_quantized_weights",
-        direction="either",
-        components=("communication",),
-        why="weights are gathered in 8 bits and unpacked",
-    ),
-    UncountedSetting(
-        path=f"{_ZERO}zero_quantized_gradients",
-        direction="more",
-        components=("communication",),
-        why="gradients are reduced as quantized copies",
-    ),
-    UncountedSetting(
-        path=f"{_ZERO}mics_shard_size",
-        direction="more",
-        components=(*MODEL_STATES, "communication"),
-        why="states are sharded over groups of that size only",
-    ),
-    UncountedSetting(
-        path=f"{_ZERO}stage3_module_granularity_threshold",
-        direction="more",
-        components=("communication",),
-        why="modules with small parameters are gathered whole",
-    ),
-    UncountedSetting(
-        path=f"{_ZERO}zenflow",
-        direction="more",
-        components=("gradients", "optimizer"),
-        why="selected gradients and their states stay on the GPU",
-    ),
-    UncountedSetting(
-        path="bf16.bf16_master_weights_and_grads",
-        direction="less",
-        components=MODEL_STATES,
-        why="there are no fp32 master weights",
-    ),
-    UncountedSetting(
-        path="bf16.bf16_optimizer_states",
-        direction="less",
-        components=("optimizer",),
-        why="optimizer states have 16 bits",
-    ),
-    UncountedSetting(
-        path="fp16.fp16_master_weights_and_grads",
-        direction="less",
-        components=MODEL_STATES,
-        why="there are no fp32 master weights",
-    ),
-    UncountedSetting(
-        path="torch_autocast.enabled",
-        direction="either",
-        components=(*MODEL_STATES, "activations"),
-        why="torch's autocast chooses dtypes instead of DeepSpeed",
-    ),
-    UncountedSetting(
-        path="compile.deepcompile",
-        direction="either",
-        components=("activations", "communication"),
-        why="a compiled schedule gathers and frees weights",
-    ),
-    UncountedSetting(
-        path="sequence_parallel_size",
-        direction="less",
-        components=("activations", "logits"),
-        why="sequences are split over ranks",
-    ),
-)
-DOUBTFUL_PATHS = {each.path: each.path for each in _DOUBTS} | {
-    "communication_data_type": "communication_data_type",
-    "offload_ratio": f"{_ZERO}offload_optimizer.ratio",
-}
-"""Settings by the names under which a layer has them, and where the JSON has them."""
-_OFF: tuple[object, ...] = (0, 1, -1, "auto", {}, [])
-
-
-def doubt_zero(deepspeed: LayeredSettings, findings: FindingCollector) -> None:
-    """Warn of every setting that is on and not counted, and mark what it concerns."""
-    warn_of_uncounted(deepspeed, _DOUBTS, findings, is_off=_is_off)
-    reduced = deepspeed.find("communication_data_type")
-    if reduced is not None and as_word(reduced) in ("fp32", "float32"):
-        findings.warn(f"{reduced.origin}: fp32 copies of reduced gradients are not counted.")
-        findings.add_uncertainty("more", "communication")
-
-
-def _is_off(setting: Setting) -> bool:
-    return as_bool(setting) is False or (setting.value is not True and setting.value in _OFF)
 
 
 def partly_offloaded(deepspeed: LayeredSettings) -> Setting | None:
@@ -228,7 +131,6 @@ def _elements(setting: Setting) -> int | None:
 _WITH_AUTO = ("zero_stage", *AUTO_SIZES)
 """Settings whose ``auto`` is no gap: nothing fills it in, or it is computed from the model's hidden size."""
 _COPIED = {
-    "zero_hpz_partition_size": "zero_optimization.zero_hpz_partition_size",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
     "micro_batch": "train_micro_batch_size_per_gpu",
     "train_batch": "train_batch_size",
@@ -238,7 +140,9 @@ _COPIED = {
     "offload_param_device": "zero_optimization.offload_param.device",
     "gradient_dtype": "data_types.grad_accum_dtype",
     **ZERO_PATHS,
-    **DOUBTFUL_PATHS,
+    **{path: path for path in library("deepspeed").doubt["all"]},
+    "offload_ratio": "zero_optimization.offload_optimizer.ratio",
+    "zero_hpz_partition_size": "zero_optimization.zero_hpz_partition_size",
 }
 """Settings by our names, and where DeepSpeed's configuration has them."""
 

@@ -1,7 +1,7 @@
 """Evidence for a job: every value with the place it was read from, what is missing, and what is uncertain."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -199,9 +199,11 @@ _COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
     "parallel.fsdp_units": ("communication",),
     "parallel.cpu_offload": MODEL_STATES,
     "parallel.reduce_dtype": ("gradients",),
+    "parallel.sync_every_micro_batch": ("gradients",),
     "other_models": ("weights",),
 }
-"""Components of the budget that a job key decides; they are uncertain where its value is."""
+"""Components of the budget that a job key decides, other than model states and activations; they are uncertain where
+its value is."""
 
 
 _MEANINGS = {
@@ -491,7 +493,7 @@ class FindingCollector:
     def mark_uncertain(self, key: str, sentence: str, *, direction: UncertaintyDirection = "either") -> None:
         """Warn that a key's value is uncertain, and with it the components it decides, until the user gives it."""
         self.warn(sentence, unless=key)
-        self.add_uncertainty(direction, *_COMPONENTS_DECIDED_BY[key], unless=key)
+        self.add_uncertainty(direction, *_COMPONENTS_DECIDED_BY.get(key, (*MODEL_STATES, "activations")), unless=key)
 
     def get(self, key: str) -> Finding | None:
         """Return the finding of a key."""
@@ -594,35 +596,6 @@ def spell_out(flags: Mapping[str, Setting], known: Collection[str]) -> tuple[dic
         if len(meant) > 1:
             ambiguous[name] = meant
     return found, ambiguous
-
-
-# Settings that change memory and are not counted, with the direction of the doubt.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UncountedSetting:
-    """A setting that changes memory in a known direction, where it is on."""
-
-    path: str
-    direction: UncertaintyDirection
-    components: tuple[Component, ...]
-    why: str
-
-
-def warn_of_uncounted(
-    settings: LayeredSettings,
-    uncounted: Iterable[UncountedSetting],
-    findings: FindingCollector,
-    *,
-    is_off: Callable[[Setting], bool],
-) -> None:
-    """Warn of each of these settings that is on, and mark the components that it concerns."""
-    for each in uncounted:
-        setting = settings.find(each.path)
-        if setting is None or is_off(setting):
-            continue
-        findings.warn(f"{setting.origin}: {each.why}; this is not counted.")
-        findings.add_uncertainty(each.direction, *each.components)
 
 
 # Words of Megatron-FSDP for what it shards, as scripts, Megatron-LM and Automodel pass them to it.

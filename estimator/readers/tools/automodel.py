@@ -1,9 +1,11 @@
 """NeMo AutoModel: its YAML recipes and the overrides on its command line."""
 
 import re
+from functools import partial
 
 from ...job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES, Strategy
 from ...model.placement import STYLES, STYLES_OF_CLASSES
+from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program, ToolCommand, WorldSize, checked_ranks, read_world_size
 from ..source.evidence import (
     MEGATRON_SHARDING,
@@ -13,132 +15,29 @@ from ..source.evidence import (
     JobReading,
     LayeredSettings,
     Setting,
-    UncountedSetting,
     as_bool,
     as_int,
     as_word,
     default_setting,
     is_open,
-    warn_of_uncounted,
 )
 from ..source.versions import version_tuple
 from ..trainer.trainer_program import known_config, stored_dtype
 from ..trainer.unread_settings import warn_of_unread
 from .shared import (
-    CHECKPOINTING_SWITCH,
     Tool,
-    ToolKey,
-    ToolKeys,
-    apply_rules,
-    bool_rule,
     folder_id,
     has_any,
     has_key,
-    int_rule,
     optimizer_options,
-    record_bool,
     record_dropout,
-    record_int,
     record_optimizer,
     record_ranks,
     record_word,
     tool_settings,
-    word_rule,
 )
 
-# Settings of a recipe whose effect is not counted: the components that each may change, and in which direction.
-
-
-_DOUBTS = (
-    UncountedSetting(
-        path="distributed.enable_fsdp2_prefetch",
-        direction="more",
-        components=("communication",),
-        why="FSDP2 prefetches more blocks",
-    ),
-    UncountedSetting(
-        path="distributed.enable_async_tensor_parallel",
-        direction="more",
-        components=("communication",),
-        why="symmetric memory of the tensor-parallel group",
-    ),
-    UncountedSetting(
-        path="distributed.moe.lm_head_precision",
-        direction="more",
-        components=("weights", "logits"),
-        why="the head runs in another dtype",
-    ),
-    UncountedSetting(
-        path="distributed.multimodal.frozen_sharding",
-        direction="more",
-        components=("weights", "communication"),
-        why="frozen towers may be whole on every rank",
-    ),
-    UncountedSetting(
-        path="fp8.enabled",
-        direction="either",
-        components=("activations", "communication"),
-        why="torchao's float8 layers save fp8 inputs, and gather in fp8 if so configured",
-    ),
-    UncountedSetting(
-        path="qat.enabled",
-        direction="more",
-        components=("activations",),
-        why="fake quantization saves its input of every layer",
-    ),
-    UncountedSetting(
-        path="peft.use_dora",
-        direction="more",
-        components=("activations",),
-        why="DoRA computes with the full weight of every adapted layer",
-    ),
-    UncountedSetting(
-        path="neftune",
-        direction="more",
-        components=("activations",),
-        why="noise is added to a copy of the embeddings",
-    ),
-    UncountedSetting(
-        path="tool_call_eval",
-        direction="more",
-        components=("activations",),
-        why="text is generated during training",
-    ),
-    UncountedSetting(
-        path="teacher_model.pretrained_model_name_or_path",
-        direction="more",
-        components=(*MODEL_STATES, "activations", "logits"),
-        why="a teacher model is also loaded; give other_models",
-    ),
-)
-_WITHOUT_EFFECT = (
-    *("distributed.patch_is_packed_sequence", "distributed.backend", "distributed.moe.ignore_router_for_ac"),
-    *("distributed.moe.wrap_outer_model", "distributed.find_unused_parameters", "distributed.static_graph"),
-    *("distributed.broadcast_buffers", "distributed.bucket_cap_mb", "distributed.fsdp2_forward_prefetch_depth"),
-    *("distributed.fsdp2_backward_prefetch_depth", "model.use_sdpa_patching", "distributed.use_hf_tp_plan"),
-    *("distributed.activation_checkpointing_scope", "peft.use_memory_efficient_lora", "peft.use_triton"),
-)
-"""Settings that change no bytes that count, or only beside one of the above."""
-
-
-def mark_doubts(program: Program, settings: LayeredSettings) -> None:
-    """Warn of every setting that is on and not counted, and mark what it concerns."""
-    warn_of_uncounted(settings, _DOUBTS, program.findings, is_off=_is_off)
-    kernels = [settings.find(f"model.backend.{name}") for name in ("attn", "linear", "rms_norm", "experts")]
-    for kernel in kernels:
-        if kernel is not None and str(kernel.value).lower().startswith("te"):
-            program.findings.warn(f"{kernel.origin}: TransformerEngine saves other tensors than this figure assumes.")
-            program.findings.add_uncertainty("either", "activations")
-    scope = settings.find("distributed.activation_checkpointing_scope")
-    if scope is not None and str(scope.value).lower() not in ("all", "default", "auto"):
-        program.findings.warn(f"{scope.origin}: the figure assumes checkpointing of all blocks.")
-        program.findings.add_uncertainty("more", "activations")
-    settings.find(*_WITHOUT_EFFECT)
-
-
-def _is_off(setting: Setting) -> bool:
-    return as_bool(setting) is False or str(setting.value).lower() in ("root", "none", "[]", "{}")
-
+_TABLE = partial(library, "automodel")
 
 # The loss of a recipe, and the fused kernels of its model.
 #
@@ -146,13 +45,6 @@ def _is_off(setting: Setting) -> bool:
 # RoPE; ``_patch_liger_kernel``), not where tensor or context parallelism splits them (``_apply_preload_overrides``).
 
 
-_LOSSES = {
-    "maskedcrossentropy": "full",
-    "fusedlinearcrossentropy": "fused-linear",
-    "linearcrossentropy": "fused-linear",
-    "chunkedcrossentropy": "chunked",
-    "teparallelcrossentropy": "full",
-}
 _IN_PLACE = ("teparallelcrossentropy",)
 """Losses whose kernel writes the gradient over the logits and computes in fp32 itself (TransformerEngine's)."""
 _LIGER = ("norm", "mlp", "rope")
@@ -162,13 +54,7 @@ def read_loss(settings: LayeredSettings, findings: FindingCollector) -> None:
     """Record ``training.loss`` and ``training.fused_kernels``."""
     named = settings.find("loss_fn._target_", "loss_fn")
     loss = as_word(named) or ""
-    if named is not None and loss in _LOSSES:
-        findings.record_from(named, "training.loss", _LOSSES[loss])
-    elif named is not None:
-        findings.mark_uncertain("training.loss", f"{named.origin}: vramtop does not know the loss {named.value}.")
-    if (kept := settings.find("loss_fn.fp32_upcast")) is not None and as_bool(kept) is False:
-        findings.warn(f"{kept.origin}: no fp32 copy of the logits is made; the range allows for less.")
-        findings.add_uncertainty("less", "logits")
+    record_arguments(_TABLE(), "loss", settings, findings)
     without = _without_liger(settings)
     if loss in _IN_PLACE and named is not None:
         kernels = ["cross-entropy"] if without is not None else [*_LIGER, "cross-entropy"]
@@ -274,9 +160,6 @@ def read_precision(program: Program, settings: LayeredSettings) -> None:
     elif autocast is not None and kept == "fp32":
         low = DTYPE_NAMES.get(as_word(autocast) or "", "bf16")
         findings.record_from(autocast, "training.precision", f"{low}-mixed")
-    if autocast is not None:
-        findings.warn(f"{autocast.origin}: the residual stream may be fp32 under autocast; activations may be larger.")
-        findings.add_uncertainty("more", "activations")
     record_word(findings, "training.precision", weights, DTYPE_NAMES)
 
 
@@ -322,14 +205,6 @@ def _read_policy(program: Program, settings: LayeredSettings, weights: Setting, 
         findings.add_uncertainty("more", "logits")
 
 
-def reduces_in_fp32(settings: LayeredSettings) -> Setting:
-    """Return whether Megatron-FSDP reduces gradients in fp32: by default it does so in their own dtype."""
-    written = settings.find("distributed.grad_reduce_in_fp32")
-    if written is not None and as_bool(written) is not None:
-        return written
-    return default_setting(False, "Automodel's default grad_reduce_in_fp32")
-
-
 # Megatron-FSDP, once nvFSDP, under Automodel: its keys, and what Megatron-FSDP itself makes of them.
 #
 # Megatron-FSDP turns both overlaps on where it shards what they move, builds double buffers for user buffers of NCCL,
@@ -339,14 +214,6 @@ def reduces_in_fp32(settings: LayeredSettings) -> Setting:
 
 _REFUSED = {"params": "gradients and optimizer states whole", "grads_params": "optimizer states whole"}
 """Strategies that only Automodel's and nvFSDP's documentation name, and what they would leave whole by their names."""
-_FP8_COPIES = ("transposed fp8 weights stay", "weights", "communication")
-_MEGATRON_FSDP_DOUBTS = {
-    "disable_bucketing": ("one bucket holds everything outside the units", "communication"),
-    "keep_fp8_transpose_cache": _FP8_COPIES,
-    "keep_fp8_transpose_cache_when_using_custom_fsdp": _FP8_COPIES,
-    "report_nan_in_param_grad": ("gradients are checked one by one", "gradients"),
-}
-"""Switches that keep more: why, and the components that may be larger."""
 _UNIT_NAMES = ("distributed.nvfsdp_unit_modules", "distributed.megatron_fsdp_unit_modules")
 _LLAMA_BLOCK = "transformers.models.llama.modeling_llama.LlamaDecoderLayer"
 
@@ -356,17 +223,11 @@ def read_megatron_fsdp(program: Program, settings: LayeredSettings) -> None:
     findings = program.findings
     _read_sharding(settings, findings)
     _read_units(program, settings)
-    user_buffers = settings.find_true("distributed.nccl_ub")
-    record_bool(findings, "parallel.double_buffer", user_buffers or settings.find("distributed.fsdp_double_buffer"))
-    if user_buffers is not None:
-        findings.warn(f"{user_buffers.origin}: NCCL's user buffers use their own memory pool, which is not counted.")
-        findings.add_uncertainty("more", "communication")
-    reduced = reduces_in_fp32(settings)
-    findings.record_from(reduced, "parallel.reduce_dtype", "fp32" if as_bool(reduced) else "bf16")
-    preserved = settings.find("distributed.preserve_fp32_weights")
-    default = default_setting(False, "Automodel's default preserve_fp32_weights")
-    record_bool(findings, "parallel.main_weights", preserved or default)
-    _doubt_buffers(settings, findings)
+    record_arguments(_TABLE(), "megatron_fsdp", settings, findings)
+    doubt_arguments(_TABLE(), "megatron_fsdp", settings, findings)
+    if (sharding := findings.get("parallel.sharding")) is None or sharding.value != "optim_grads_params":
+        doubt_arguments(_TABLE(), "not_all_sharded", settings, findings)
+    settings.find("distributed.overlap_grad_reduce", "distributed.overlap_param_gather")
 
 
 def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> None:
@@ -419,35 +280,6 @@ def _block_prefix(program: Program) -> str | None:
         return first.partition("For")[0].lower()
     family = config.get("model_type")
     return family.removesuffix("_text").replace("_", "") if isinstance(family, str) else None
-
-
-def _doubt_buffers(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Doubt communication buffers where overlaps, buckets or fp8 copies differ from what is counted."""
-    sharding = findings.get("parallel.sharding")
-    forced = sharding is not None and sharding.value in ("optim_grads", "optim_grads_params")
-    for name in ("overlap_grad_reduce", "overlap_param_gather"):
-        off = settings.find(f"distributed.{name}")
-        only_params = name == "overlap_param_gather" and sharding is not None and sharding.value == "optim_grads"
-        if off is None or as_bool(off) is not False:
-            continue
-        if forced and not only_params:
-            findings.warn(f"{off.origin} has no effect: Megatron-FSDP overlaps communication for everything it shards.")
-        else:
-            findings.warn(f"{off.origin}: without overlap all buckets are communicated at once, which is not counted.")
-            findings.add_uncertainty("more", "communication")
-    for name, (why, *components) in _MEGATRON_FSDP_DOUBTS.items():
-        _doubt(settings, findings, name, why, *components)
-    for name in ("init_nvfsdp_with_meta_device", "init_fsdp_with_meta_device"):
-        settings.find(f"distributed.{name}")  # while loading only: weights are made shard by shard
-    for name in ("average_in_collective", "calculate_per_token_loss", "check_for_nan_in_grad"):
-        settings.find(f"distributed.{name}")  # no bytes
-
-
-def _doubt(settings: LayeredSettings, findings: FindingCollector, name: str, why: str, *components: str) -> None:
-    switched: Setting | None = settings.find_true(f"distributed.{name}")
-    if switched is not None:
-        findings.warn(f"{switched.origin}: {why}, which is not counted.")
-        findings.add_uncertainty("more", *components)  # type: ignore[arg-type]
 
 
 # The tensor-parallel plan of a recipe: ``tp_plan`` (``custom_tp_plan``, ``tp_shard_plan``), or Automodel's own.
@@ -518,20 +350,6 @@ def _styles(table: list[tuple[str, Setting]]) -> dict[str, str] | None:
 # Automodel's components/distributed; ``fully_shard_model`` and ``MegatronFSDP`` of Megatron-LM's megatron_fsdp.
 
 
-_CHECKPOINTING = {
-    **dict.fromkeys(("true", "on", "yes", "enabled", "full"), "full"),
-    "selective": "selective",
-    **dict.fromkeys(("false", "off", "no", "disabled", "none"), "none"),
-}
-_CHECKPOINTING_NAMES = ("distributed.activation_checkpointing", "activation_checkpointing")
-_CHECKPOINTING_RULE = word_rule("training.activation_checkpointing", _CHECKPOINTING, *_CHECKPOINTING_NAMES)
-_FSDP2_RULES = (
-    bool_rule("parallel.sequence_parallel", "distributed.sequence_parallel"),
-    bool_rule("parallel.reshard_after_forward", "distributed.reshard_after_forward"),
-)
-_SCHEDULES = ("1f1b", "schedule1f1b")
-
-
 def read_parallel(program: Program, settings: LayeredSettings) -> None:
     """Record the strategy, the ranks of every dimension, and the strategy's own settings."""
     findings, strategy = program.findings, strategy_of(program, settings)
@@ -539,7 +357,7 @@ def read_parallel(program: Program, settings: LayeredSettings) -> None:
     if strategy is not None and strategy.megatron_fsdp and version_of(program) >= (0, 2):
         _warn_of_checkpointing(settings, findings)
     else:
-        apply_rules((_CHECKPOINTING_RULE,), settings, findings, tool="Automodel")
+        record_arguments(_TABLE(), "checkpointing", settings, findings)
     if named is None or strategy is None:
         return
     if not is_known(named):
@@ -550,10 +368,10 @@ def read_parallel(program: Program, settings: LayeredSettings) -> None:
     if strategy.buckets:
         ranks = find("distributed.dp_size")
         ranks = world.ranks if ranks is None or is_open(ranks) else ranks
-        record_int(findings, "parallel.data_replicate", ranks)
+        findings.record_count("parallel.data_replicate", ranks)
         if ranks is None:
             findings.require("parallel.data_replicate")
-        record_bool(findings, "parallel.gradient_as_bucket_view", find("distributed.gradient_as_bucket_view"))
+        record_arguments(_TABLE(), "ddp", settings, findings)
         return
     sizes = {
         "tensor": find("distributed.tp_size"),
@@ -572,14 +390,15 @@ def read_parallel(program: Program, settings: LayeredSettings) -> None:
 
 def _warn_of_checkpointing(settings: LayeredSettings, findings: FindingCollector) -> None:
     """Record that Megatron-FSDP's manager skips activation checkpointing, since 0.2, on several ranks."""
-    written = settings.find(*_CHECKPOINTING_NAMES)
-    if written is not None and _CHECKPOINTING.get(as_word(written) or "", "none") != "none":
+    written = settings.find("distributed.activation_checkpointing", "activation_checkpointing")
+    if written is not None and as_word(written) not in ("false", "off", "no", "disabled", "none"):
         findings.warn(f"{written.origin} has no effect: Automodel does not support it with Megatron-FSDP.")
 
 
 def _read_fsdp2(settings: LayeredSettings, findings: FindingCollector) -> None:
-    _read_expert_resharding(settings, findings)
-    apply_rules(_FSDP2_RULES, settings, findings, tool="Automodel")
+    if (as_int(settings.find("distributed.ep_size")) or 1) > 1:
+        record_arguments(_TABLE(), "experts", settings, findings)
+    record_arguments(_TABLE(), "fsdp2", settings, findings)
     offload = settings.find(
         *("distributed.offload_policy._target_", "distributed.offload_policy", "distributed.cpu_offload")
     )
@@ -589,25 +408,6 @@ def _read_fsdp2(settings: LayeredSettings, findings: FindingCollector) -> None:
     if offload is not None and (as_bool(offload) or "cpuoffload" in str(offload.value).lower()):
         findings.record_from(offload, "parallel.cpu_offload", "all")
     settings.find(*settings.names("distributed.offload_policy."))
-    deferred = settings.find("distributed.defer_fsdp_grad_sync")
-    deferred = deferred or default_setting(True, "Automodel's default defer_fsdp_grad_sync")
-    if as_bool(deferred) is not None:
-        findings.record_from(deferred, "parallel.sync_every_micro_batch", not as_bool(deferred))
-    _read_pipeline(settings, findings)
-
-
-def _read_pipeline(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Doubt activations under schedules other than 1F1B, which hold more micro-batches."""
-    if (as_int(settings.find("distributed.pp_size")) or 1) == 1:
-        return
-    schedule = settings.find("distributed.pipeline.pp_schedule_csv", "distributed.pipeline.pp_schedule")
-    if schedule is not None and (as_word(schedule) or "") not in _SCHEDULES:
-        findings.warn(f"{schedule.origin}: a 1F1B schedule is assumed; others hold more micro-batches at once.")
-        findings.add_uncertainty("more", "activations")
-    uneven = settings.find("distributed.pipeline.module_fqns_per_model_part", "distributed.pipeline.layers_per_stage")
-    if uneven is not None or settings.names("distributed.pipeline.module_fqns_per_model_part."):
-        findings.warn("distributed.pipeline: blocks are assumed to be spread evenly over the stages.")
-        findings.add_uncertainty("more", *MODEL_STATES, "activations")
 
 
 def _data_shards(settings: LayeredSettings) -> Setting | None:
@@ -617,15 +417,6 @@ def _data_shards(settings: LayeredSettings) -> Setting | None:
     if total is None or size is None:
         return None
     return total.with_value(max(1, size // (as_int(copies) or 1)))
-
-
-def _read_expert_resharding(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Record that weights stay gathered by default where experts are spread over ranks (``MoEParallelizerConfig``)."""
-    experts = settings.find("distributed.ep_size")
-    written = settings.find("distributed.moe.reshard_after_forward")
-    if experts is not None and (as_int(experts) or 1) > 1:
-        default = default_setting(False, f"{experts.origin}: Automodel's default with experts")
-        record_bool(findings, "parallel.reshard_after_forward", written or default)
 
 
 # The checkpoints of a recipe (``CheckpointingConfig``, ``Checkpointer.save_model``).
@@ -659,10 +450,6 @@ _TASKS = {
 }
 """Tasks by a part of the builder's name."""
 _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
-_RULES = (
-    int_rule("training.micro_batch", "step_scheduler.local_batch_size", "step_scheduler.micro_batch_size"),
-    bool_rule("training.compile", "compile.enabled", "distributed.enable_compile", "compile"),
-)
 _LENGTH_NAMES = ("dataset.seq_length", "dataset.seq_len", "dataset.max_seq_length", "dataset.max_length")
 
 
@@ -678,7 +465,7 @@ def read(program: Program) -> JobReading:
     _read_optimizer(settings, findings)
     read_parallel(program, settings)
     read_saving(settings, findings)
-    mark_doubts(program, settings)
+    doubt_arguments(_TABLE(), "all", settings, findings)
     warn_of_unread(settings, findings)
     return findings.build()
 
@@ -714,13 +501,11 @@ def _read_batch(settings: LayeredSettings, findings: FindingCollector) -> None:
     """
     staged = settings.find("distributed.pp_size")
     if staged is not None and (as_int(staged) or 1) > 1:
-        size = settings.find("distributed.pipeline.pp_microbatch_size")
-        default = default_setting(1, "Automodel's default pp_microbatch_size")
-        record_int(findings, "training.micro_batch", size or default)
-    apply_rules(_RULES, settings, findings, tool="Automodel")
+        record_arguments(_TABLE(), "pipeline", settings, findings)
+    record_arguments(_TABLE(), "step", settings, findings)
     packed = settings.find("packed_sequence.packed_sequence_size")
     is_packed = packed is not None and str(packed.value) != "0"
-    record_int(findings, "training.sequence_length", packed if is_packed else settings.find(*_LENGTH_NAMES))
+    findings.record_count("training.sequence_length", packed if is_packed else settings.find(*_LENGTH_NAMES))
     if is_packed and packed is not None:
         findings.record_from(packed, "training.varying_lengths", False)
     else:
@@ -740,13 +525,12 @@ def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> No
 def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
     if settings.find("peft._target_", "peft.dim", "peft.peft_scheme") is None:
         return
-    record_int(findings, "lora.rank", settings.find("peft.dim") or default_setting(8, "Automodel's default peft.dim"))
+    record_arguments(_TABLE(), "lora", settings, findings)
     modules, all_linear = settings.find("peft.target_modules"), settings.find_true("peft.match_all_linear")
     if all_linear is not None:
         findings.record_from(all_linear, "lora.targets", "all-linear")
     elif modules is not None:
         _read_targets(modules, findings)
-    record_word(findings, "lora.adapter_dtype", settings.find("peft.lora_dtype"), DTYPE_NAMES)
     dropout = settings.find("peft.dropout") or default_setting(0.0, "Automodel's default peft.dropout")
     record_dropout(findings, dropout)  # of the input or of the output, as dropout_position says
     four, eight = settings.find_true("quantization.load_in_4bit"), settings.find_true("quantization.load_in_8bit")
@@ -780,16 +564,5 @@ TOOL = Tool(
     scripts={r"(.*/)?examples/\w+/(finetune|pretrain|kd|seq_cls)\.py": "python -m nemo_automodel.cli.app"},
     is_config=lambda table: has_key(table, "_target_") and has_any(table, "step_scheduler", "recipe"),
     read=read,
-    keys=ToolKeys(
-        settings={
-            "training.micro_batch": ToolKey(name="step_scheduler.local_batch_size"),
-            "training.sequence_length": ToolKey(name="packed_sequence.packed_sequence_size"),
-            "training.activation_checkpointing": ToolKey(
-                name="distributed.activation_checkpointing", values=CHECKPOINTING_SWITCH
-            ),
-            "parallel.reshard_after_forward": ToolKey(name="distributed.reshard_after_forward"),
-            "lora.rank": ToolKey(name="peft.dim"),
-        },
-        derived={"training.gradient_accumulation": "step_scheduler.global_batch_size"},
-    ),
+    table=_TABLE,
 )

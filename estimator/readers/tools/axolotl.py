@@ -5,8 +5,9 @@ transformers' Trainer and accelerate.
 """
 
 import re
-from collections.abc import Mapping
+from functools import partial
 
+from ..arguments.table import Library, doubt_arguments, library, translate
 from ..program.program import Program, ToolCommand, accelerate_layers
 from ..source.evidence import (
     JobReading,
@@ -22,57 +23,19 @@ from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from ..trl.defaults import trl_defaults
 from .shared import (
-    CHECKPOINTING_SWITCH,
-    OPTIMIZER_NAMES,
     PROJECTOR,
     VISION_TOWER,
     Tool,
-    ToolKey,
-    ToolKeys,
-    Translation,
-    batch_keys,
     globs_of_regex,
     tool_layers,
     uses_deepspeed,
 )
 
-_TRAINER_NAMES = {
-    "base_model": "model_name_or_path",
-    "sequence_len": "max_length",
-    "sample_packing": "packing",
-    "peft_r": "lora_r",
-    "wandb_name": "run_name",
-}
 _ADAPTERS_BY_TRL = ("dpo", "kto")
 _OF_TRL = "trl."
 """What the names of the settings in axolotl's section for TRL begin with."""
 _LEFT_TO_TRL = ("max_completion_length", "num_generations", "beta", "vllm_mode", "vllm_gpu_memory_utilization")
 """Settings of methods that generate text, for which axolotl has no default of its own."""
-_ACCELERATE_NAMES = {
-    "tensor_parallel_size": "parallelism_config_tp_size",
-    "context_parallel_size": "parallelism_config_cp_size",
-    "sequence_parallel_degree": "parallelism_config_cp_size",
-    "expert_parallel_size": "parallelism_config_ep_size",
-    "dp_shard_size": "parallelism_config_dp_shard_size",
-    "dp_replicate_size": "parallelism_config_dp_replicate_size",
-    "fsdp_version": "fsdp_version",
-}
-_SWITCHES: Mapping[str, tuple[str, object]] = {
-    "lora_target_linear": ("lora_target_modules", "all-linear"),
-    "flash_attention": ("attn_implementation", "flash_attention_2"),
-    "sdp_attention": ("attn_implementation", "sdpa"),
-    "eager_attention": ("attn_implementation", "eager"),
-    "xformers_attention": ("attn_implementation", "sdpa"),
-    "flex_attention": ("attn_implementation", "sdpa"),
-}
-_READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
-    *("bf16", "bfloat16", "fp16", "float16", "float32", "bnb_config_kwargs.bnb_4bit_use_double_quant", "batch_size"),
-    *("unfrozen_parameters", "freeze_mm_modules", "spectrum_top_fraction", "spectrum_model_name"),
-    *("lora_model_dir", "lora_modules_to_save_kwargs", "save_first_step", "lora_on_cpu"),
-    "liger_layer_norm",
-)
-
-
 _LIGER_LOSS = "fused_linear_cross_entropy"
 _LIGER_KERNELS = {
     "rope": "rope",
@@ -89,25 +52,25 @@ _RANGE = re.compile(r"\[\d*(:\d*)?\]$")
 
 def read(program: Program) -> JobReading:
     """Return the job of an axolotl configuration."""
+    table, findings = library("axolotl"), program.findings
     layers = tool_layers(program, "config", written=("debug.log",))
     settings = LayeredSettings(*layers)
-    translated = [_translate(layer) for layer in layers]
+    translated = [_translate(layer, table) for layer in layers]
+    doubt_arguments(table, "all", settings, findings)
     _read_frozen(program, settings)
     _doubt_kernels(program, settings)
     defaults = {
         **transformers_defaults(program.versions),
-        "micro_batch_size": default_setting(1, "axolotl's default"),
+        **table.defaults("all"),
         "per_device_eval_batch_size": settings.find("eval_batch_size") or default_setting(1, "as in training"),
-        "max_length": default_setting(512, "axolotl's default sequence_len"),
-        "packing": default_setting(False, "axolotl's default sample_packing"),
         **_quantization(settings),
         **_adapter_types(settings),
         **_trl_defaults(program, settings),
     }
-    accelerate = [each.accelerate for each in translated]
+    accelerate = [each for _, each in translated]
     return read_trainer(
         program,
-        [_precision(settings) | _accumulation(settings), *(each.trainer for each in translated), defaults],
+        [_precision(settings) | _accumulation(settings), *(each for each, _ in translated), defaults],
         [*accelerate, uses_deepspeed(settings), *accelerate_layers(program, {})],
         method=_method(settings),
     )
@@ -117,11 +80,9 @@ def _read_frozen(program: Program, settings: LayeredSettings) -> None:
     """Record the parameters that train (``utils/freeze.py``; ``unfrozen_parameters`` works without an adapter only)."""
     findings = program.findings
     unfrozen, adapter = settings.find("unfrozen_parameters"), settings.find("adapter")
-    spectrum = settings.find("spectrum_top_fraction")
-    if spectrum is not None:
-        findings.warn(f"{spectrum.origin}: Spectrum trains layers from its own list; all layers are counted.")
-        findings.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
-    elif unfrozen is not None and unfrozen.value and adapter is None:
+    if settings.find("spectrum_top_fraction") is not None:
+        return
+    if unfrozen is not None and unfrozen.value and adapter is None:
         patterns = unfrozen.value if isinstance(unfrozen.value, list) else [unfrozen.value]
         found = [globs_of_regex(_RANGE.sub("", str(each)), from_start=True, dots_are_literal=True) for each in patterns]
         if all(globs is not None for globs in found):
@@ -149,20 +110,13 @@ def _doubt_kernels(program: Program, settings: LayeredSettings) -> None:
         program.findings.add_uncertainty("less", "activations")
 
 
-def _translate(layer: SettingsLayer) -> Translation:
-    translation = Translation(layer)
-    translation.rename(_TRAINER_NAMES)
-    translation.rename({name: name.removeprefix(_OF_TRL) for name in layer if name.startswith(_OF_TRL)})
-    translation.move_to_accelerate(_ACCELERATE_NAMES)
-    translation.pop(*_READ_ELSEWHERE_OR_WITHOUT_EFFECT)
-    adapter = translation.pop("adapter")
-    if adapter is not None and as_word(adapter) in ("lora", "qlora"):
-        translation.put("use_peft", True, adapter)
-    translation.switch(_SWITCHES)
-    _translate_checkpointing(translation)
-    _translate_loss(translation)
-    _translate_sharding(translation)
-    return translation
+def _translate(layer: SettingsLayer, table: Library) -> tuple[dict[str, Setting], dict[str, Setting]]:
+    trainer, accelerate = translate(layer, table)
+    for name in [name for name in trainer if name.startswith(_OF_TRL)]:
+        trainer.setdefault(name.removeprefix(_OF_TRL), trainer.pop(name))
+    _translate_loss(trainer)
+    _translate_sharding(trainer, accelerate)
+    return trainer, accelerate
 
 
 def _trl_defaults(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
@@ -172,48 +126,37 @@ def _trl_defaults(program: Program, settings: LayeredSettings) -> dict[str, Sett
     return {name: setting for name, setting in defaults.items() if name in _LEFT_TO_TRL}
 
 
-def _translate_sharding(translation: Translation) -> None:
+def _translate_sharding(trainer: dict[str, Setting], accelerate: dict[str, Setting]) -> None:
     """Switch FSDP on where ``fsdp`` or ``fsdp_config`` is set (``utils/trainer.py``: ``prepare_optim_env``)."""
-    words = translation.pop("fsdp")
-    nested = [name for name in translation.trainer if name.startswith("fsdp_config.")]
-    on = words if words is not None and words.value else translation.trainer[nested[0]] if nested else None
+    words, nested = trainer.pop("fsdp", None), [name for name in trainer if name.startswith("fsdp_config.")]
+    on = words if words is not None and words.value else trainer[nested[0]] if nested else None
     for name in nested:
         inner = name.partition(".")[2]
-        translation.move_to_accelerate({name: inner if inner.startswith("fsdp_") else f"fsdp_{inner}"})
+        accelerate.setdefault(inner if inner.startswith("fsdp_") else f"fsdp_{inner}", trainer.pop(name))
     if on is not None:
-        translation.put_accelerate("use_fsdp", True, on)
+        accelerate.setdefault("use_fsdp", on.with_value(True))
         policy = default_setting("TRANSFORMER_BASED_WRAP", "transformers' default under axolotl")
-        translation.accelerate.setdefault("fsdp_auto_wrap_policy", policy)
+        accelerate.setdefault("fsdp_auto_wrap_policy", policy)
 
 
-def _translate_checkpointing(translation: Translation) -> None:
-    setting = translation.pop("gradient_checkpointing")
-    if setting is None:
-        return
-    offloads = as_word(setting) in ("offload", "offload_disk", "unsloth")
-    translation.put("activation_checkpointing", offloads or as_bool(setting), setting)
-    if offloads:
-        translation.put("activation_offloading", True, setting)
-
-
-def _translate_loss(translation: Translation) -> None:
+def _translate_loss(trainer: dict[str, Setting]) -> None:
     """Translate plugins that compute the loss without the logits."""
-    plugins = translation.pop("plugins")
+    plugins, fused = trainer.pop("plugins", None), trainer.pop("liger_fused_linear_cross_entropy", None)
     names = plugins.value if plugins is not None and isinstance(plugins.value, list) else []
-    fused = translation.pop("liger_fused_linear_cross_entropy")
-    kernels = {name: translation.pop(f"liger_{name}") for name in _LIGER_KERNELS}
+    kernels = {name: trainer.pop(f"liger_{name}", None) for name in _LIGER_KERNELS}
     stated = {key: on for key, on in {_LIGER_LOSS: fused, **kernels}.items() if on is not None}
     cut = any("cut_cross_entropy" in str(name).lower() for name in names)
+    off = dict.fromkeys(_LIGER_KERNELS.values(), False)
     if stated and any("liger" in str(name).lower() for name in names):
         table = {_LIGER_KERNELS.get(key, key): bool(as_bool(on)) for key, on in stated.items()}
-        off = {**dict.fromkeys(_LIGER_KERNELS.values(), False), _LIGER_LOSS: cut}
-        first = next(iter(stated.values()))
-        translation.put("use_liger_kernel", any(table.values()), first)
-        translation.put("liger_kernel_config", {**off, **table, "geglu": True, "layer_norm": True}, first)
+        config = {**off, _LIGER_LOSS: cut, **table, "geglu": True, "layer_norm": True}
+        first, wanted = next(iter(stated.values())), any(table.values())
     elif plugins is not None and cut:
-        translation.put("use_liger_kernel", True, plugins)
-        none = dict.fromkeys(_LIGER_KERNELS.values(), False)
-        translation.put("liger_kernel_config", {**none, _LIGER_LOSS: True}, plugins)
+        first, wanted, config = plugins, True, {**off, _LIGER_LOSS: True}
+    else:
+        return
+    trainer.setdefault("use_liger_kernel", first.with_value(wanted))
+    trainer.setdefault("liger_kernel_config", first.with_value(config))
 
 
 def _precision(settings: LayeredSettings) -> dict[str, Setting]:
@@ -301,16 +244,5 @@ TOOL = Tool(
     scripts={r"(.*/)?scripts/finetune\.py": "python -m axolotl.cli.train"},
     is_config=lambda table: "base_model" in table,
     read=read,
-    keys=ToolKeys(
-        settings={
-            **batch_keys(batch="micro_batch_size", length="sequence_len"),
-            "training.activation_checkpointing": ToolKey(name="gradient_checkpointing", values=CHECKPOINTING_SWITCH),
-            "training.activation_offload": ToolKey(name="gradient_checkpointing", values={True: "offload"}),
-            "training.optimizer": ToolKey(name="optimizer", values=OPTIMIZER_NAMES),
-            "model.attention": ToolKey(name="sdp_attention", values={"sdpa": True}),
-            "lora.rank": ToolKey(name="lora_r", also={"adapter": "lora"}),
-            "lora.targets": ToolKey(name="lora_target_linear", values={"all-linear": True}),
-            "lora.quantization": ToolKey(name="load_in_4bit", values={"nf4-double": True}, also={"adapter": "qlora"}),
-        }
-    ),
+    table=partial(library, "axolotl"),
 )

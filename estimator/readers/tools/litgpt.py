@@ -4,11 +4,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from ...common.errors import InputError, VramtopError
 from ...job.rules.frameworks import older
+from ..arguments.table import library, record_arguments
 from ..program.program import Program, ToolCommand, checked_ranks, visible_gpus
 from ..source.data_files import read_table
 from ..source.evidence import (
@@ -29,20 +31,14 @@ from ..trainer.unread_settings import warn_of_unread
 from .shared import (
     CONFIG_SUFFIXES,
     Tool,
-    ToolKey,
-    ToolKeys,
-    apply_rules,
     config_of_model,
     expand_abbreviations,
     folder_id,
     has_any,
-    int_rule,
     optimizer_options,
     record_dropout,
-    record_int,
     record_optimizer,
     tool_layers,
-    word_rule,
 )
 
 if TYPE_CHECKING:
@@ -386,26 +382,6 @@ def _record_converted(program: Program, own: Mapping[str, Any], origin: str) -> 
 # Names and meanings: ``litgpt/finetune``, ``litgpt/pretrain.py``, ``litgpt/args.py`` of LitGPT 0.5.
 
 
-_PRECISION = {
-    "bf16-true": "bf16",
-    "16-true": "fp16",
-    "bf16-mixed": "bf16-mixed",
-    "16-mixed": "fp16-mixed",
-    "32-true": "fp32",
-    "32": "fp32",
-}
-_QUANTIZATION = {
-    "bnb.nf4": "nf4",
-    "bnb.nf4-dq": "nf4-double",
-    "bnb.fp4": "nf4",
-    "bnb.fp4-dq": "nf4-double",
-    "bnb.int8-training": "int8",
-    "bnb.int8": "int8",
-}
-_RULES = (
-    int_rule("training.sequence_length", "train.max_seq_length", "data.max_seq_length"),
-    word_rule("training.precision", _PRECISION, "precision", default="bf16-mixed"),
-)
 _SUBCOMMANDS = frozenset(
     {"finetune", "finetune_lora", "finetune_full", "finetune_adapter", "finetune_adapter_v2", "pretrain"}
 )
@@ -428,12 +404,8 @@ def read(program: Program) -> JobReading:
     pretrains = recipe == "pretrain"
     findings.record("training.framework", "litgpt", "the program is LitGPT")
     read_litgpt_model(program, settings, positional=_named_model(words))
-    apply_rules(
-        (int_rule("training.micro_batch", "train.micro_batch_size", default=4 if pretrains else 1), *_RULES),
-        settings,
-        findings,
-        tool="LitGPT",
-    )
+    record_arguments(library("litgpt"), "pretrain" if pretrains else "finetune", settings, findings)
+    record_arguments(library("litgpt"), "step", settings, findings)
     name = "train.global_batch_size"
     total = settings.find(name) or _default(512 if pretrains else 16, name)
     findings.record_global_batch(as_int(total), total)
@@ -499,16 +471,9 @@ def _read_optimizer(settings: LayeredSettings, findings: FindingCollector, *, pr
 
 def _read_lora(program: Program, settings: LayeredSettings) -> None:
     findings = program.findings
-    record_int(findings, "lora.rank", settings.find("lora_r") or _default(8, "lora_r"))
+    record_arguments(library("litgpt"), "lora", settings, findings)
     record_targets(program, settings)
     record_dropout(findings, settings.find("lora_dropout"))
-    quantize = settings.find("quantize")
-    quantization = _QUANTIZATION.get(str(quantize.value)) if quantize is not None else None
-    if quantize is not None and quantization is not None:
-        findings.record_from(quantize, "lora.quantization", quantization)
-    elif quantize is not None:
-        sentence = f"{quantize.origin}: {quantize.value!r} is not supported and is not counted."
-        findings.mark_uncertain("lora.quantization", sentence, direction="less")
 
 
 TOOL = Tool(
@@ -520,14 +485,5 @@ TOOL = Tool(
         isinstance(table.get("train"), Mapping) and has_any(table, "checkpoint_dir", "model_name", "lora_r")
     ),
     read=read,
-    keys=ToolKeys(
-        settings={
-            "training.micro_batch": ToolKey(name="train.micro_batch_size"),
-            "training.sequence_length": ToolKey(name="train.max_seq_length"),
-            "training.precision": ToolKey(name="precision", values={"bf16": "bf16-true", "bf16-mixed": "bf16-mixed"}),
-            "lora.rank": ToolKey(name="lora_r"),
-            "lora.quantization": ToolKey(name="quantize", values={"nf4-double": "bnb.nf4-dq", "nf4": "bnb.nf4"}),
-        },
-        derived={"training.gradient_accumulation": "train.global_batch_size"},
-    ),
+    table=partial(library, "litgpt"),
 )

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ...common.limits import decode_json
 from ...common.untrusted_files import check_nesting
+from ..arguments.table import doubt_arguments, library, translate
 from ..program.program import Program, ToolCommand, accelerate_layers, processes_per_node, read_world_size
 from ..source.evidence import (
     FindingCollector,
@@ -16,21 +18,15 @@ from ..source.evidence import (
     as_bool,
     as_int,
     as_word,
-    default_layer,
     default_setting,
 )
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared import (
-    OPTIMIZER_NAMES,
     PROJECTOR,
     VISION_TOWER,
     ConfigTable,
     Tool,
-    ToolKey,
-    ToolKeys,
-    Translation,
-    batch_keys,
     config_of_model,
     has_any,
     tool_layers,
@@ -144,16 +140,6 @@ _VERSION1_TRAINER_NAMES = {
     "flash_attn": "attn_implementation",
 }
 _PASSED_ON = ("output_dir", "save_total_limit", "trust_remote_code")
-_DEFAULTS: Mapping[str, object] = {
-    "model_name_or_path": "Qwen/Qwen3-4B-Instruct-2507",
-    "per_device_train_batch_size": 1,
-    "max_length": 2048,
-    "activation_checkpointing": True,
-    "attn_implementation": "sdpa",
-    "gradient_accumulation_steps": 1,
-    "optim": "adamw_torch",
-    "packing": False,
-}
 _TASKS = {"cls": "token-classification", "other": "feature-extraction"}
 _READ_OPTIONS = {
     "peft_config": {"name", "r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules"},
@@ -211,7 +197,7 @@ def read_version1(program: Program, layers: tuple[SettingsLayer, ...]) -> JobRea
         )
     _warn(program, settings, dist)
     _read_reference(program, settings, peft=peft, sharded=sharded)
-    defaults = default_layer(_DEFAULTS, "LLaMA-Factory's default (version 1)")
+    defaults = library("llamafactory").defaults("version1")
     return read_trainer(
         program, [own, defaults], [_sharding(settings, dist), processes_per_node(program.environ)], method=None
     )
@@ -364,25 +350,6 @@ def is_version1_program(program: Program) -> bool:
 # Names and meanings: ``src/llamafactory/hparams`` of LLaMA-Factory 0.9.
 
 
-_TRAINER_NAMES = {
-    "enable_liger_kernel": "use_liger_kernel",
-    "cutoff_len": "max_length",
-    "lora_rank": "lora_r",
-    "additional_target": "modules_to_save",
-}
-_SWITCHES: Mapping[str, tuple[str, object]] = {
-    "neat_packing": ("packing", True),
-    "use_unsloth_gc": ("activation_offloading", True),
-    "pure_bf16": ("bf16", False),
-    "use_muon": ("optim", "muon"),
-}
-_ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
-_READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
-    *("finetuning_type", "quantization_bit", "double_quantization", "bnb_4bit_quant_type"),
-    *("lora_alpha", "quantization_method", "loraplus_lr_ratio", "low_cpu_mem_usage"),
-    *("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules", "use_llama_pro"),
-    *("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model"),
-)
 _FUSED_LOSS = "fused_linear_cross_entropy"
 _COMMANDS = frozenset({"train", "sft", "dpo", "rm"})
 """The last three are version 1's."""
@@ -397,7 +364,8 @@ def read(program: Program) -> JobReading:
         return read_version1(program, layers)
     finetuning = settings.find("finetuning_type")
     lora = finetuning is None or as_word(finetuning) == "lora"
-    translated = [_translate(layer, findings) for layer in layers]
+    table = library("llamafactory")
+    doubt_arguments(table, "all", settings, findings)
     _warn_of_uncounted(settings, findings)
     if as_word(finetuning) == "freeze":
         record_freezing(program, settings, settings.find("model_name_or_path"))
@@ -405,7 +373,7 @@ def read(program: Program) -> JobReading:
         record_frozen_parts(program, settings, settings.find("model_name_or_path"))
     defaults = {
         **transformers_defaults(program.versions),
-        **_own_defaults(lora=lora),
+        **table.defaults("all", *(["lora"] if lora else [])),
         "use_peft": _use_peft(finetuning, lora=lora),
         "dtype": _weights(settings, lora=lora),
     }
@@ -415,7 +383,12 @@ def read(program: Program) -> JobReading:
         defaults["task"] = default_setting("causal-lm", "LLaMA-Factory's reward model is a language model")
     return read_trainer(
         program,
-        [*translated, _quantization(settings, findings), _kernels(settings, stage), defaults],
+        [
+            *(translate(layer, table)[0] for layer in layers),
+            _quantization(settings, findings),
+            _kernels(settings, stage),
+            defaults,
+        ],
         [uses_deepspeed(settings), processes_per_node(program.environ), *accelerate_layers(program, {})],
         method=_method(stage, settings),
         own_loss=False,
@@ -442,52 +415,13 @@ def _method(stage: str | None, settings: LayeredSettings) -> str | None:
 
 
 def _warn_of_uncounted(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Warn of methods other than LoRA, freezing and full fine-tuning, and of PPO's further models."""
-    finetuning = settings.find("finetuning_type")
-    if finetuning is not None and as_word(finetuning) not in ("lora", "full", "freeze"):
-        findings.warn(f"{finetuning.origin}: {finetuning.value} is counted as training all weights.")
-        findings.add_uncertainty("less", "gradients", "optimizer")
+    """Warn of a reward model's unused head, and of PPO's further models."""
     if as_word(settings.find("stage")) == "rm":
         findings.warn("The reward model is counted with a language model's head: its loss is computed but not used.")
         findings.add_uncertainty("less", "logits")
     if as_word(settings.find("stage")) == "ppo":
         findings.warn("PPO's reference, reward and value models and its text generation are not counted.")
         findings.add_uncertainty("more", "weights", "activations")
-
-
-def _translate(layer: SettingsLayer, findings: FindingCollector) -> dict[str, Setting]:
-    translation = Translation(layer)
-    translation.rename(_TRAINER_NAMES)
-    translation.switch(_SWITCHES)
-    translation.pop(*_READ_ELSEWHERE_OR_WITHOUT_EFFECT)
-    if (off := translation.pop("disable_gradient_checkpointing")) is not None:
-        translation.put("activation_checkpointing", not as_bool(off), off)
-    attention = translation.pop("flash_attn")
-    if attention is not None and as_word(attention) in _ATTENTION:
-        translation.put("attn_implementation", _ATTENTION[as_word(attention) or ""], attention)
-    _warn_of_badam(translation, findings)
-    return translation.trainer
-
-
-def _warn_of_badam(translation: Translation, findings: FindingCollector) -> None:
-    """Warn of BAdam, which trains one block at a time: gradients and states exist for that block alone."""
-    switch = translation.pop("use_badam")
-    translation.pop(*(each for each in list(translation.trainer) if each.startswith("badam_")))
-    if switch is not None and as_bool(switch):
-        sentence = (
-            f"{switch.origin}: BAdam trains one block at a time, but gradients and states are counted for all blocks."
-        )
-        findings.mark_uncertain("training.optimizer", sentence, direction="less")
-        findings.add_uncertainty("less", "gradients")
-
-
-def _own_defaults(*, lora: bool) -> dict[str, Setting]:
-    values: dict[str, object] = {"max_length": 2048, "activation_checkpointing": True, "galore_rank": 16}
-    values["apollo_rank"] = 16
-    if lora:
-        values |= {"lora_r": 8, "lora_target_modules": "all-linear"}
-        values |= {"kbit_preparation": False, "lora_adapter_dtype": "float32"}  # model/adapter.py
-    return default_layer(values, "LLaMA-Factory's default")
 
 
 def _use_peft(finetuning: Setting | None, *, lora: bool) -> Setting:
@@ -551,20 +485,5 @@ TOOL = Tool(
         or is_version1(table)
     ),
     read=read,
-    keys=ToolKeys(
-        settings={
-            **batch_keys(batch="per_device_train_batch_size", length="cutoff_len"),
-            "training.activation_checkpointing": ToolKey(
-                name="disable_gradient_checkpointing", values={"full": False, "none": True}
-            ),
-            "training.activation_offload": ToolKey(name="use_unsloth_gc"),
-            "training.optimizer": ToolKey(name="optim", values=OPTIMIZER_NAMES),
-            "training.loss": ToolKey(name="enable_liger_kernel", values={"fused-linear": True}),
-            "training.precision": ToolKey(name="pure_bf16", values={"bf16": True}),
-            "model.attention": ToolKey(name="flash_attn", values={"sdpa": "sdpa", "flash_attention_2": "fa2"}),
-            "lora.rank": ToolKey(name="lora_rank", also={"finetuning_type": "lora"}),
-            "lora.targets": ToolKey(name="lora_target", values={"all-linear": "all"}),
-            "lora.quantization": ToolKey(name="quantization_bit", values={"nf4-double": 4}),
-        }
-    ),
+    table=partial(library, "llamafactory"),
 )

@@ -5,12 +5,12 @@ Names, meanings and defaults: ``megatron/training/arguments.py`` and ``megatron/
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program, WorldSize, read_world_size
 from ..source.evidence import (
-    MEGATRON_OUTER_SHARDING,
-    MEGATRON_SHARDING,
     FindingCollector,
     JobReading,
     LayeredSettings,
@@ -22,17 +22,9 @@ from ..source.evidence import (
 from ..trainer.unread_settings import warn_of_unread
 from .shared import (
     Tool,
-    ToolKey,
-    ToolKeys,
-    apply_rules,
-    bool_rule,
-    int_rule,
     record_optimizer,
     record_ranks,
-    record_word,
-    switch_rule,
     tool_settings,
-    word_rule,
 )
 
 _DTYPES = ("fp32", "bf16", "fp16")
@@ -40,7 +32,6 @@ _FSDP_DTYPES = {
     "parallel.gradient_dtype": "megatron_fsdp_main_grads_dtype",
     "parallel.reduce_dtype": "megatron_fsdp_grad_comm_dtype",
 }
-_ATTENTION = {"flash": "flash_attention_2", "fused": "sdpa", "unfused": "eager", "local": "eager"}
 _OPTIMIZERS = {
     "adam": "megatron.core.optimizer.Adam",
     "sgd": "apex.optimizers.FusedSGD",
@@ -48,20 +39,6 @@ _OPTIMIZERS = {
     "lion": "lion_pytorch.Lion",
 }
 """Classes by Megatron's names."""
-_RULES = (
-    int_rule("training.micro_batch", "micro_batch_size"),
-    int_rule("training.sequence_length", "seq_length", "encoder_seq_length"),
-    bool_rule("parallel.sequence_parallel", "sequence_parallel"),
-    switch_rule("parallel.cpu_offload", "optimizer", "optimizer_cpu_offload"),
-)
-_FSDP_RULES = (
-    word_rule("parallel.sharding", MEGATRON_SHARDING, "data_parallel_sharding_strategy"),
-    switch_rule("parallel.double_buffer", True, "nccl_ub"),
-    bool_rule("parallel.double_buffer", "fsdp_double_buffer", "megatron_fsdp_max_pool_double_buffer"),
-    word_rule("parallel.outer_sharding", MEGATRON_OUTER_SHARDING, "outer_dp_sharding_strategy"),
-    int_rule("parallel.communication_unit", "suggested_communication_unit_size"),
-)
-"""Whether gathering and reducing overlap changes nothing: Megatron-FSDP overlaps them wherever it shards gradients."""
 _GPT2_BPE_VOCABULARY = 50257
 _SWIGLU_FFN_MULTIPLE = 64
 """Megatron rounds the feed-forward width of a gated MLP down to a multiple of it."""
@@ -77,7 +54,8 @@ def read(program: Program) -> JobReading:
             unless="model.id",
         )
     _read_model(settings, findings)
-    apply_rules(_RULES, settings, findings, tool="Megatron")
+    record_arguments(library("megatron"), "step", settings, findings)
+    doubt_arguments(library("megatron"), "all", settings, findings)
     _read_optimizer(settings, findings)
     _read_precision(settings, findings)
     _read_recompute(settings, findings)
@@ -89,14 +67,9 @@ def read(program: Program) -> JobReading:
 
 
 def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Record the optimizer; fewer bits of its states, which ``use_precision_aware_optimizer`` allows, are a doubt."""
     setting = settings.find("optimizer") or default_setting("adam", "Megatron's default optimizer")
     known = _OPTIMIZERS.get(as_word(setting) or "")
     record_optimizer(findings, setting.with_value(known or setting.value), options={})
-    narrow = settings.find_true("use_precision_aware_optimizer")
-    if narrow is not None:
-        sentence = f"{narrow.origin}: states and main weights are counted in fp32; they may have fewer bits."
-        findings.mark_uncertain("training.optimizer", sentence, direction="less")
 
 
 def _read_precision(settings: LayeredSettings, findings: FindingCollector) -> None:
@@ -139,7 +112,7 @@ def _read_model(settings: LayeredSettings, findings: FindingCollector) -> None:
     )
     config = shape.llama_config(settings) if gated else shape.gpt2_config(settings)
     findings.record("model.config", config, "--num-layers, --hidden-size and the other flags of the model's shape")
-    record_word(findings, "model.attention", find("attention_backend"), _ATTENTION)
+    record_arguments(library("megatron"), "attention", settings, findings)
     if findings.get("model.attention") is None:
         local = as_word(find("transformer_impl")) == "local" and not settings.is_true("use_flash_attn")
         attention = "eager" if local else "flash_attention_2"
@@ -233,8 +206,7 @@ def _read_recompute(settings: LayeredSettings, findings: FindingCollector) -> No
     if granularity is None and (activations := settings.find_true("recompute_activations")) is not None:
         findings.record_from(activations, "training.activation_checkpointing", "selective")
         return
-    known = {"full": "full", "selective": "selective"}
-    record_word(findings, "training.activation_checkpointing", granularity, known)
+    record_arguments(library("megatron"), "checkpointing", settings, findings)
     layers = as_int(settings.find("recompute_num_layers"))
     if as_word(granularity) == "full" and layers and layers > 1:
         sentence = "--recompute-num-layers: the figure assumes that each layer is recomputed by itself."
@@ -259,9 +231,6 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
         _record_replicas(findings, world, sizes)
     elif ranks != 1:
         record_ranks(findings, world, sizes, None)
-        if find("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank") is not None:
-            findings.warn("Virtual pipeline stages are not counted: they keep more micro-batches' activations.")
-            findings.add_uncertainty("more", "activations")
 
 
 def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> bool:
@@ -271,7 +240,7 @@ def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> boo
     torch_fsdp = settings.find_true("use_torch_fsdp2")
     if fsdp is not None:
         findings.record_from(fsdp, "parallel.strategy", "megatron-fsdp")
-        apply_rules(_FSDP_RULES, settings, findings, tool="Megatron")
+        record_arguments(library("megatron"), "fsdp", settings, findings)
         _read_fsdp_dtypes(settings, findings)
     elif torch_fsdp is not None:
         findings.record_from(torch_fsdp, "parallel.strategy", "fsdp2")
@@ -281,7 +250,7 @@ def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> boo
 
 
 def _read_fsdp_dtypes(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Record Megatron-FSDP's dtypes; ``auto`` is the model's own. A 16-bit main copy and FP8's caches are doubts."""
+    """Record Megatron-FSDP's dtypes; ``auto`` is the model's own. A 16-bit main copy is a doubt."""
     for key, name in _FSDP_DTYPES.items():
         found = settings.find(name)
         if found is not None and as_word(found) in _DTYPES:
@@ -292,10 +261,6 @@ def _read_fsdp_dtypes(settings: LayeredSettings, findings: FindingCollector) -> 
     elif dtype is not None and as_word(dtype) in ("bf16", "fp16"):
         sentence = f"{dtype.origin}: main weights are counted in fp32; they have 16 bits."
         findings.mark_uncertain("parallel.main_weights", sentence, direction="less")
-    cache = settings.find_true("keep_fp8_transpose_cache")
-    if cache is not None and settings.find("fp8", "fp8_format") is not None:
-        findings.warn(f"{cache.origin}: transposed copies of FP8 weights are kept but not counted.")
-        findings.add_uncertainty("more", "weights")
 
 
 def _record_replicas(findings: FindingCollector, world: WorldSize, sizes: dict[str, Setting | None]) -> None:
@@ -319,15 +284,5 @@ TOOL = Tool(
         {"num_layers", "hidden_size", "micro_batch_size"} <= {key.replace("-", "_") for key in table}
     ),
     read=read,
-    keys=ToolKeys(
-        settings={
-            "training.micro_batch": ToolKey(name="micro-batch-size"),
-            "training.sequence_length": ToolKey(name="seq-length"),
-            "training.activation_checkpointing": ToolKey(
-                name="recompute-granularity", values={"full": "full", "selective": "selective"}
-            ),
-        },
-        derived={"training.gradient_accumulation": "--global-batch-size"},
-        always_flags=True,
-    ),
+    table=partial(library, "megatron"),
 )

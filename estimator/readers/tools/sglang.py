@@ -5,31 +5,22 @@ Names, meanings and defaults: ``sglang/srt/server_args.py`` of the versions 0.4 
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ...job.resolved_job import served_precision
-from ...job.rules.frameworks import DTYPE_NAMES, SEQUENCES, SHARE, usual
+from ...job.rules.frameworks import SEQUENCES, SHARE, usual
 from ...model.checkpoint import WEIGHT_FORMATS, stored_dtype
+from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program, ToolCommand
 from ..source.evidence import FindingCollector, JobReading, LayeredSettings, as_word, default_setting, is_open
 from ..trainer.trainer_program import known_config
 from .shared import (
     Tool,
-    ToolKey,
-    ToolKeys,
-    apply_rules,
     has_any,
-    int_rule,
-    record_int,
     record_share,
     record_word,
     tool_layers,
-)
-
-_MOVES_MEMORY = ("cpu_offload_gb", "speculative_algorithm", "speculative_draft_model_path", "max_total_tokens")
-_PARALLEL_RULES = (
-    int_rule("parallel.tensor", "tensor_parallel_size", "tp_size", "tp"),
-    int_rule("parallel.pipeline", "pipeline_parallel_size", "pp_size", "pp"),
 )
 
 
@@ -48,32 +39,27 @@ def read(program: Program) -> JobReading:
     _read_sizes(settings, config, findings)
     _read_share(settings, findings)
     _read_types(settings, config, findings)
-    apply_rules(_PARALLEL_RULES, settings, findings, tool="SGLang")
+    record_arguments(library("sglang"), "parallel", settings, findings)
+    doubt_arguments(library("sglang"), "all", settings, findings)
     copies = settings.find("data_parallel_size", "dp_size", "dp")
     if copies is not None and not settings.is_true("enable_dp_attention"):
-        record_int(findings, "parallel.data_replicate", copies)
+        findings.record_count("parallel.data_replicate", copies)
     if settings.is_true("disable_cuda_graph"):
         findings.record("inference.cuda_graphs", False, "--disable-cuda-graph")
-    if settings.is_true("enable_memory_saver"):
-        findings.record("inference.sleep", True, "--enable-memory-saver")
-    for name in _MOVES_MEMORY:
-        if (found := settings.find(name)) is not None and str(found.value) not in ("0", "0.0"):
-            findings.warn(f"{found.origin} changes weights or cache but is not counted.")
-            findings.add_uncertainty("less", "activations")
     return findings.build()
 
 
 def _read_sizes(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
     if (length := settings.find("context_length")) is not None:
-        record_int(findings, "training.sequence_length", length)
+        findings.record_count("training.sequence_length", length)
     elif isinstance(longest := config.get("max_position_embeddings"), int):
         origin = "the model's max_position_embeddings: SGLang's default context_length"
         findings.record("training.sequence_length", longest, origin, written=False)
     default = default_setting(int(usual("sglang", SEQUENCES, {})), "SGLang's cache limits the number of requests")
-    record_int(findings, "training.micro_batch", settings.find("max_running_requests") or default)
+    findings.record_count("training.micro_batch", settings.find("max_running_requests") or default)
     step = settings.find("chunked_prefill_size")
     if step is not None and str(step.value) != "-1":
-        record_int(findings, "inference.prefill_tokens", step)
+        findings.record_count("inference.prefill_tokens", step)
 
 
 def _read_share(settings: LayeredSettings, findings: FindingCollector) -> None:
@@ -87,15 +73,11 @@ def _read_share(settings: LayeredSettings, findings: FindingCollector) -> None:
 def _read_types(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
     dtype = settings.find("dtype")
     if dtype is not None and as_word(dtype) != "auto":
-        record_word(findings, "training.precision", dtype, DTYPE_NAMES)
+        record_arguments(library("sglang"), "weights", settings, findings)
     else:
         origin = "SGLang computes in the model's stored dtype"
         findings.record("training.precision", served_precision(stored_dtype(config)), origin, written=False)
-    cache = settings.find("kv_cache_dtype")
-    if cache is not None and (as_word(cache) or "").startswith("fp8"):
-        findings.record_from(cache, "inference.cache_dtype", "fp8")
-    elif cache is not None and as_word(cache) not in ("auto", "bfloat16", "bf16"):
-        findings.mark_uncertain("inference.cache_dtype", f"{cache.origin}: {cache.value!r} is not counted.")
+    record_arguments(library("sglang"), "cache", settings, findings)
     quantization, stored_quantization = settings.find("quantization"), config.get("quantization_config")
     if quantization is not None:
         record_word(findings, "inference.weights", quantization, WEIGHT_FORMATS)
@@ -116,16 +98,5 @@ TOOL = Tool(
     commands=(ToolCommand(name="sglang", subcommands=frozenset({"serve"})),),
     is_config=lambda table: has_any(table, "mem-fraction-static", "mem_fraction_static"),
     read=read,
-    keys=ToolKeys(
-        settings={
-            "training.micro_batch": ToolKey(name="max-running-requests"),
-            "training.sequence_length": ToolKey(name="context-length"),
-            "training.precision": ToolKey(name="dtype", values={"bf16": "bfloat16", "fp16": "float16"}),
-            "inference.cache_dtype": ToolKey(name="kv-cache-dtype", values={"fp8": "fp8_e4m3"}),
-            "inference.weights": ToolKey(name="quantization", values={"fp8": "fp8"}),
-            SHARE: ToolKey(name="mem-fraction-static"),
-            "inference.prefill_tokens": ToolKey(name="chunked-prefill-size"),
-            "parallel.tensor": ToolKey(name="tp-size"),
-        }
-    ),
+    table=partial(library, "sglang"),
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...common.errors import InputError, VramtopError
 from ...job.rules.optimizers.by_name import optimizer_arguments, optimizer_by_class
+from ..arguments.table import Library
 from ..program.program import Program, ToolCommand, WorldSize
 from ..program.run_logs import latest_file, table_in_file, table_in_log
 from ..source.data_files import NULL_IS_WRONG, FilesystemView, read_table
@@ -23,7 +24,6 @@ from ..source.evidence import (
     as_bool,
     as_int,
     as_word,
-    default_setting,
     is_open,
     parse_flags,
 )
@@ -33,29 +33,6 @@ from ..trainer.trainer_program import given_config, known_config
 
 
 ConfigTable = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolKey:
-    """A tool's setting that stands for one job key and nothing else."""
-
-    name: str
-    values: Mapping[Any, Any] | None = None
-    """The tool's value for each value of the job; None: they are equal."""
-    also: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that have to be set with it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolKeys:
-    """A tool's own names for job keys, for writing changes down as edits of its configuration."""
-
-    settings: Mapping[str, ToolKey] = field(default_factory=dict)
-    """Settings by job key."""
-    derived: Mapping[str, str] = field(default_factory=dict)
-    """Job keys that the tool computes from another setting, which stays as it is."""
-    always_flags: bool = False
-    """True: names have dashes in front in files too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +55,8 @@ class Tool:
     """Return True for the table of one of its configuration files."""
     read: Callable[[Program], JobReading]
     """Read a program, or a configuration file alone, into a job."""
-    keys: ToolKeys
-    """Its own names for job keys."""
+    table: Callable[[], Library]
+    """What its arguments mean, read when it is called."""
 
 
 def has_key(table: ConfigTable, key: str) -> bool:
@@ -213,65 +190,7 @@ def _parse_value(text: str) -> Any:
     return text
 
 
-# Rules from a tool's settings to job keys, and the ranks of tools with a training loop of their own.
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRule:
-    """A job key that one setting of a tool decides by itself."""
-
-    key: str
-    names: tuple[str, ...]
-    """The setting's names; earlier ones win."""
-    record: Callable[[FindingCollector, str, Setting], None]
-    default: object = None
-    """The tool's default; None: the key stays open without the setting."""
-
-
-_MICRO_BATCH = "training.micro_batch"
-
-
-def int_rule(key: str, *names: str, default: int | None = None) -> KeyRule:
-    """Return a rule for a whole number of at least 1."""
-    return KeyRule(key, names, record_int, default)
-
-
-def bool_rule(key: str, *names: str) -> KeyRule:
-    """Return a rule for a value that is true or false."""
-    return KeyRule(key, names, record_bool)
-
-
-def word_rule(key: str, values: Mapping[str, str], *names: str, default: str | None = None) -> KeyRule:
-    """Return a rule for a word, with the job's value for each word of the tool."""
-    return KeyRule(key, names, lambda findings, key, setting: record_word(findings, key, setting, values), default)
-
-
-def switch_rule(key: str, value: object, *names: str) -> KeyRule:
-    """Return a rule that records a value where the setting is true, and nothing otherwise."""
-
-    def record(findings: FindingCollector, key: str, setting: Setting) -> None:
-        if as_bool(setting):
-            findings.record_from(setting, key, value)
-
-    return KeyRule(key, names, record)
-
-
-def apply_rules(rules: Sequence[KeyRule], settings: LayeredSettings, findings: FindingCollector, *, tool: str) -> None:
-    """Record the job keys that the settings decide, by the tool's rules; ``tool`` is the name for its defaults."""
-    for rule in rules:
-        setting = settings.find(*rule.names)
-        unset = settings.find_unset(*rule.names) if rule.key == _MICRO_BATCH else None
-        if unset is not None and unset.written:
-            findings.refuse(rule.key, unset)  # no tool starts with a null batch
-        if setting is None and rule.default is not None:
-            setting = default_setting(rule.default, f"{tool}'s default {rule.names[0]}")
-        if setting is not None:
-            rule.record(findings, rule.key, setting)
-
-
-def record_int(findings: FindingCollector, key: str, setting: Setting | None) -> None:
-    """Record a whole number of at least 1; refuse any other value."""
-    findings.record_count(key, setting)
+# The ranks and options of tools with a training loop of their own.
 
 
 def record_share(findings: FindingCollector, key: str, setting: Setting, *, whole: bool) -> None:
@@ -343,7 +262,7 @@ def record_ranks(
         if name != "expert":
             divisor *= size
     if shard is not None and not is_open(shard):
-        record_int(findings, "parallel.data_shard", shard)
+        findings.record_count("parallel.data_shard", shard)
         return
     ranks = world.ranks if world is not None else None
     total = as_int(ranks)
@@ -450,54 +369,6 @@ def config_of_model(program: Program, model: Setting | None) -> Mapping[str, Any
     name = folder_id(program.filesystem, str(model.value)) or str(model.value)
     finding = Finding(key="model.id", value=name, origin=model.origin, written=model.written)
     return known_config(finding, program.environ, folders=program.pid is None)
-
-
-# Names of transformers' and TRL's own settings, for writing changes down; tools built on them share some.
-#
-# Only names that stand for one job key and nothing else; the readers understand many more.
-
-
-OPTIMIZER_NAMES = {
-    "adamw-fused": "adamw_torch_fused",
-    "adamw-8bit": "adamw_bnb_8bit",
-    "paged-adamw-8bit": "paged_adamw_8bit",
-}
-"""transformers' names of optimizers."""
-CHECKPOINTING_SWITCH: Mapping[Any, Any] = {"full": True, "none": False}
-"""Activation checkpointing as a tool writes it that switches it on or off."""
-
-
-def batch_keys(*, batch: str, length: str, accumulation: str = "gradient_accumulation_steps") -> dict[str, ToolKey]:
-    """Return the settings of micro-batch, accumulation and sequence length."""
-    return {
-        "training.micro_batch": ToolKey(name=batch),
-        "training.gradient_accumulation": ToolKey(name=accumulation),
-        "training.sequence_length": ToolKey(name=length),
-    }
-
-
-_TRL = {
-    **batch_keys(batch="per_device_train_batch_size", length="max_length"),
-    "training.evaluation_batch": ToolKey(name="per_device_eval_batch_size"),
-    "training.activation_checkpointing": ToolKey(name="gradient_checkpointing", values=CHECKPOINTING_SWITCH),
-    "training.activation_offload": ToolKey(name="activation_offloading"),
-    "training.optimizer": ToolKey(name="optim", values=OPTIMIZER_NAMES),
-    "training.loss": ToolKey(name="use_liger_kernel", values={"fused-linear": True}),
-    "model.attention": ToolKey(name="attn_implementation"),
-    "training.precision": ToolKey(name="dtype", values={"bf16": "bfloat16"}),
-    "lora.rank": ToolKey(name="lora_r", also={"use_peft": True}),
-    "lora.targets": ToolKey(name="lora_target_modules"),
-    "lora.quantization": ToolKey(name="load_in_4bit", values={"nf4-double": True}, also={"use_bnb_nested_quant": True}),
-}
-_IN_TRAINING_ARGUMENTS = (
-    *("training.micro_batch", "training.gradient_accumulation", "training.activation_checkpointing"),
-    *("training.evaluation_batch", "training.optimizer", "training.loss"),
-)
-TRAINER_KEYS: Mapping[str, ToolKeys] = {
-    "TRL": ToolKeys(settings=_TRL),
-    "transformers": ToolKeys(settings={key: _TRL[key] for key in _IN_TRAINING_ARGUMENTS}),
-}
-"""Programs that are read without a ``Tool`` of their own, by the name that ``tool_of_line`` has for them."""
 
 
 # Parameters that a tool freezes or trains by their names, as the globs of ``training.trainable``.
@@ -641,55 +512,6 @@ def _repeated(piece: list[str], quantifier: str) -> list[str]:
     if len(piece) == 1 and piece[0] in _DIGITS:
         return [*none, *(piece[0] * count for count in (1, 2, 3))]
     return ["*"] if quantifier == "*" else [f"{each}*" for each in piece]
-
-
-# Translation of a tool's settings to those of transformers and accelerate; each keeps its origin.
-
-
-class Translation:
-    """One layer being translated. What is not touched keeps its name: most tools pass transformers' arguments through.
-
-    Args:
-        layer: the tool's settings.
-    """
-
-    def __init__(self, layer: SettingsLayer) -> None:
-        self.trainer: dict[str, Setting] = dict(layer)
-        """Settings by transformers' names."""
-        self.accelerate: dict[str, Setting] = {}
-        """Settings by the names of accelerate's flags."""
-
-    def pop(self, *names: str) -> Setting | None:
-        """Remove settings from the layer, and return the first of them that is there."""
-        found = [setting for name in names if (setting := self.trainer.pop(name, None)) is not None]
-        return found[0] if found else None
-
-    def put(self, name: str, value: Any, source: Setting) -> None:
-        """Add a value under transformers' name with the origin of another setting, unless the name is set already."""
-        self.trainer.setdefault(name, source.with_value(value))
-
-    def put_accelerate(self, name: str, value: Any, source: Setting) -> None:
-        """Add a value under accelerate's name with the origin of another setting, unless the name is set already."""
-        self.accelerate.setdefault(name, source.with_value(value))
-
-    def switch(self, names: Mapping[str, tuple[str, object]]) -> None:
-        """Translate switches: the tool's name to transformers' name and its value where the switch is on."""
-        for old, (new, value) in names.items():
-            setting = self.pop(old)
-            if setting is not None and as_bool(setting):
-                self.put(new, value, setting)
-
-    def rename(self, names: Mapping[str, str]) -> None:
-        """Rename settings: the tool's name to transformers' name."""
-        for old, new in names.items():
-            if (setting := self.pop(old)) is not None:
-                self.put(new, setting.value, setting)
-
-    def move_to_accelerate(self, names: Mapping[str, str]) -> None:
-        """Move settings to accelerate's: the tool's name to the name of accelerate's flag."""
-        for old, new in names.items():
-            if (setting := self.pop(old)) is not None:
-                self.put_accelerate(new, setting.value, setting)
 
 
 def uses_deepspeed(settings: LayeredSettings) -> dict[str, Setting]:

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from ..arguments.table import Library, doubt_arguments, library, translate
 from ..program.program import Program, ToolCommand, accelerate_layers, processes_per_node, visible_gpus
 from ..source.evidence import (
     MODEL_STATES,
@@ -21,15 +23,9 @@ from ..source.evidence import (
 from ..source.versions import transformers_defaults, version_tuple
 from ..trainer.trainer_program import read_trainer
 from .shared import (
-    CHECKPOINTING_SWITCH,
-    OPTIMIZER_NAMES,
     PROJECTOR,
     VISION_TOWER,
     Tool,
-    ToolKey,
-    ToolKeys,
-    Translation,
-    batch_keys,
     config_of_model,
     globs_of_first_share,
     globs_of_regex,
@@ -48,20 +44,15 @@ _ADALORA_RANK = 12
 _DROPOUT = 0.05
 _KEEPS_DTYPE = (4, 5)
 """Version since which ``lora_dtype`` is the adapters' type (swift/tuners/peft.py, pull request 9832)."""
-_TASKS_WITHOUT_LOGITS = ("embedding", "reranker", "generative_reranker", "decision")
 
 
 def read_adapters(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
     """Return rank and adapted layers under the trainer's names, where ms-swift has its own words for them."""
-    findings, found = program.findings, _targets(program, settings)
-    tuner, trained = settings.find("tuner_type", "train_type"), settings.find("adapters")
+    found, tuner = _targets(program, settings), settings.find("tuner_type", "train_type")
     if as_word(tuner) == "adalora":
         default = default_setting(_ADALORA_RANK, "ms-swift's default adalora_init_r")
         found["lora_r"] = settings.find("adalora_init_r") or default
     found |= _types(program, settings)
-    if trained is not None and trained.value:
-        findings.warn(f"{trained.origin}: rank and layers come from the saved adapter, which vramtop does not read.")
-        findings.add_uncertainty("either", "gradients", "optimizer", "activations", unless="lora.rank")
     return found
 
 
@@ -78,18 +69,6 @@ def _types(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
     if dtype is not None and (version_tuple(version) or _KEEPS_DTYPE) >= _KEEPS_DTYPE:
         found["lora_adapter_dtype"] = dtype
     return found
-
-
-def doubt_task(program: Program, settings: LayeredSettings) -> None:
-    """Warn of tasks that have neither the head of a causal language model nor one sequence an example."""
-    task, backend = settings.find("task_type"), settings.find("tuner_backend")
-    if task is not None and as_word(task) in _TASKS_WITHOUT_LOGITS:
-        program.findings.warn(f"{task.origin}: {task.value} is counted as a causal language model.")
-        program.findings.add_uncertainty("less", "logits")
-        program.findings.add_uncertainty("more", "activations")  # a positive and negatives beside each example
-    if backend is not None and as_word(backend) == "unsloth":
-        program.findings.warn(f"{backend.origin}: tensors saved by Unsloth's own kernels are not counted.")
-        program.findings.add_uncertainty("less", "activations", "logits")
 
 
 def _targets(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
@@ -212,26 +191,6 @@ def _names(setting: Setting | None) -> list[str]:
 # Names and meanings: ``swift/arguments`` of ms-swift 4. It trains with transformers' Trainer.
 
 
-_TRAINER_NAMES = {"model": "model_name_or_path", "lora_rank": "lora_r", "target_modules": "lora_target_modules"}
-_READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
-    *("tuner_type", "train_type", "lora_alpha", "lora_dropout", "vit_gradient_checkpointing", "lora_bias"),
-    *("sequence_parallel_size", "deepspeed_autotp_size", "lora_dtype", "lora_dropout_p", "lorap_lr_ratio"),
-    *("freeze_parameters", "freeze_parameters_regex", "freeze_parameters_ratio", "freeze_llm", "freeze_vit"),
-    *("freeze_aligner", "trainable_parameters", "trainable_parameters_regex"),
-    *("target_regex", "adapters", "tuner_backend", "adalora_init_r", "adalora_target_r"),
-    *("quant_method", "quant_bits", "bnb_4bit_use_double_quant", "bnb_4bit_quant_type"),
-)
-_DIMENSIONS = {
-    "sequence_parallel_size": "parallelism_config_cp_size",
-    "deepspeed_autotp_size": "parallelism_config_tp_size",
-}
-_ATTENTION = {
-    "flash_attn": "flash_attention_2",
-    "flash_attention_2": "flash_attention_2",
-    "flash_attention_3": "flash_attention_3",
-    "sdpa": "sdpa",
-    "eager": "eager",
-}
 _SHIPPED_ZERO: Mapping[str, Mapping[str, object]] = {
     "zero0": {"zero_stage": 0},
     "zero1": {"zero_stage": 1},
@@ -260,17 +219,14 @@ def read(program: Program) -> JobReading:
     """Return the job of an ms-swift command line or configuration."""
     findings, layers = program.findings, tool_layers(program, "config", written=("args.json", "*/args.json"))
     settings = LayeredSettings(*layers)
-    tuner = settings.find("tuner_type", "train_type")
+    tuner, table = settings.find("tuner_type", "train_type"), library("swift")
     lora = tuner is None or as_word(tuner) in ("lora", "longlora", "adalora")
-    if tuner is not None and not lora and as_word(tuner) != "full":
-        findings.warn(f"{tuner.origin}: {tuner.value} is counted as training all weights.")
-        findings.add_uncertainty("less", "gradients", "optimizer")
+    doubt_arguments(table, "all", settings, findings)
     own = read_adapters(program, settings) if lora else {}
     own |= _length(settings)
     _doubt_logits(settings, findings)
     if not lora:
         read_frozen(program, settings)
-    doubt_task(program, settings)
     default_tuner = default_setting("lora", "ms-swift's default tuner_type lora")
     if settings.find("gradient_accumulation_steps") is None:
         origin = f"ms-swift's default of {_DEFAULT_BATCH} a step"
@@ -278,34 +234,27 @@ def read(program: Program) -> JobReading:
     quantization = _quantization(settings, findings)
     defaults = {
         **transformers_defaults(program.versions),
-        **_own_defaults(lora=lora),
+        **table.defaults("all", *(["lora"] if lora else [])),
         "use_peft": (tuner or default_tuner).with_value(lora),
         **_precision(program, settings, lora=lora),
     }
     shipped = [_shipped_deepspeed(settings), _shipped_fsdp(settings)]
-    processes = _processes(program)
+    translated = [_translate(layer, table) for layer in layers]
     return read_trainer(
         program,
-        [own, *(_translate(layer) for layer in layers), quantization, defaults],
-        [*shipped, _dimensions(settings), processes, *accelerate_layers(program, {})],
+        [own, *(each for each, _ in translated), quantization, defaults],
+        [*shipped, *(each for _, each in translated), _processes(program), *accelerate_layers(program, {})],
         method=_method(settings),
         own_loss=False,
     )
 
 
-def _translate(layer: SettingsLayer) -> dict[str, Setting]:
-    translation = Translation(layer)
-    translation.rename(_TRAINER_NAMES)
-    translation.pop(*_READ_ELSEWHERE_OR_WITHOUT_EFFECT)
-    attention = translation.pop("attn_impl")
-    if attention is not None:
-        name = str(attention.value)
-        translation.put("attn_implementation", _ATTENTION.get(name, name), attention)
+def _translate(layer: SettingsLayer, table: Library) -> tuple[dict[str, Setting], dict[str, Setting]]:
+    trainer, accelerate = translate(layer, table)
     for name, shipped in (("deepspeed", _SHIPPED_ZERO), ("fsdp", _SHIPPED_FSDP)):
-        named = translation.trainer.get(name)
-        if named is not None and str(named.value) in shipped:
-            translation.pop(name)
-    return translation.trainer
+        if name in trainer and str(trainer[name].value) in shipped:
+            del trainer[name]
+    return trainer, accelerate
 
 
 def _quantization(settings: LayeredSettings, findings: FindingCollector) -> dict[str, Setting]:
@@ -354,14 +303,6 @@ def _doubt_logits(settings: LayeredSettings, findings: FindingCollector) -> None
     findings.add_uncertainty("less", "logits", unless="training.loss_length")
 
 
-def _own_defaults(*, lora: bool) -> dict[str, Setting]:
-    values: dict[str, object] = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
-    values |= {"activation_checkpointing": True, "packing": False}
-    if lora:
-        values |= {"lora_r": 8, "lora_target_modules": "all-linear"}
-    return default_layer(values, "ms-swift's default")
-
-
 def _precision(program: Program, settings: LayeredSettings, *, lora: bool) -> dict[str, Setting]:
     """Return the dtypes: weights in ``torch_dtype``, else as stored, else bf16; computation in bf16, or else fp16.
 
@@ -404,11 +345,6 @@ def _shipped_fsdp(settings: LayeredSettings) -> dict[str, Setting]:
     return {name: named.with_value(value) for name, value in values.items()} if named is not None else {}
 
 
-def _dimensions(settings: LayeredSettings) -> dict[str, Setting]:
-    found = {flag: settings.find(name) for name, flag in _DIMENSIONS.items()}
-    return {flag: setting for flag, setting in found.items() if setting is not None}
-
-
 def _method(settings: LayeredSettings) -> str | None:
     kind = settings.find("rlhf_type")
     method = as_word(kind) if kind is not None and as_bool(kind) is None else None
@@ -431,16 +367,5 @@ TOOL = Tool(
         and has_any(table, "tuner_type", "train_type", "attn_impl", "target_modules", "swift_version")
     ),
     read=read,
-    keys=ToolKeys(
-        settings={
-            **batch_keys(batch="per_device_train_batch_size", length="max_length"),
-            "training.activation_checkpointing": ToolKey(name="gradient_checkpointing", values=CHECKPOINTING_SWITCH),
-            "training.optimizer": ToolKey(name="optim", values=OPTIMIZER_NAMES),
-            "training.loss": ToolKey(name="use_liger_kernel", values={"fused-linear": True}),
-            "model.attention": ToolKey(name="attn_impl"),
-            "lora.rank": ToolKey(name="lora_rank", also={"tuner_type": "lora"}),
-            "lora.targets": ToolKey(name="target_modules"),
-            "lora.quantization": ToolKey(name="quant_bits", values={"nf4-double": 4}, also={"quant_method": "bnb"}),
-        }
-    ),
+    table=partial(library, "swift"),
 )

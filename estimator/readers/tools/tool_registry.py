@@ -5,14 +5,22 @@ lines are parsed here too, as the tools' own commands are part of them.
 """
 
 import pkgutil
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from importlib import import_module
 from pathlib import PurePath
 
 from .. import tools
+from ..arguments.table import Library, library
 from ..program.program import Launch, LaunchParser
-from .shared import TRAINER_KEYS, ConfigTable, Tool, ToolKeys
+from ..trl.methods import TABLE
+from .shared import ConfigTable, Tool
+
+TRAINER_LIBRARIES: Mapping[str, Callable[[], Library]] = {
+    "TRL": lambda: TABLE,
+    "transformers": partial(library, "transformers"),
+}
+"""Libraries whose programs are read without a ``Tool``, by the name that ``tool_of_line`` has for them."""
 
 
 @cache
@@ -40,10 +48,10 @@ def find_tool_by_config(table: ConfigTable) -> Tool | None:
     return next((tool for tool in all_tools() if tool.is_config(table)), None)
 
 
-def keys_of_tool(name: str | None) -> ToolKeys:
-    """Return the own names for job keys of a tool, or of ``TRL`` or ``transformers``; none if it is unknown."""
-    keys = {**TRAINER_KEYS, **{tool.name: tool.keys for tool in all_tools()}}
-    return keys.get(name or "", ToolKeys())
+def table_of_tool(name: str | None) -> Library:
+    """Return the arguments of a tool, or of ``TRL`` or ``transformers``; an empty table if it is unknown."""
+    tables = {**TRAINER_LIBRARIES, **{tool.name: tool.table for tool in all_tools()}}
+    return tables[name]() if name in tables else Library(title="")
 
 
 def parse_launch(argv: Sequence[str]) -> Launch:

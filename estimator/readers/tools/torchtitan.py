@@ -7,8 +7,10 @@ values cannot be seen without running it: the user has to give what no flag stat
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from ...job.rules.frameworks import DTYPE_NAMES
+from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program, WorldSize, read_world_size
 from ..source.evidence import (
     MODEL_STATES,
@@ -24,32 +26,19 @@ from ..source.evidence import (
 from ..trainer.unread_settings import warn_of_unread
 from .shared import (
     Tool,
-    ToolKey,
-    ToolKeys,
-    apply_rules,
-    bool_rule,
     folder_id,
     has_any,
-    record_int,
     record_optimizer,
     record_ranks,
     record_word,
     section,
-    switch_rule,
     tool_settings,
     torchtitan_id,
-    word_rule,
 )
 
 _CHECKPOINTING_WORD = re.compile(r"activation[-_]checkpoint:([\w-]+)")
 _FLAVOR = re.compile(r"(\w+?)_(\d+(?:\.\d+|_\d+)?b(?:[-_]a\d+b)?)", re.IGNORECASE)
 """A configuration function named for a model and its flavor: ``llama3_8b``."""
-_RULES = (
-    bool_rule("training.compile", "compile.enable", "training.compile"),
-    bool_rule("training.optimizer_in_backward", "optimizer.early_step_in_backward"),
-    word_rule("parallel.reduce_dtype", DTYPE_NAMES, "training.mixed_precision_reduce"),
-    switch_rule("parallel.cpu_offload", "all", "training.enable_cpu_offload"),
-)
 
 
 def read(program: Program) -> JobReading:
@@ -63,7 +52,8 @@ def read(program: Program) -> JobReading:
     _read_precision(settings, findings)
     _read_optimizer(settings, findings)
     _read_checkpointing(settings, checkpointing, findings)
-    apply_rules(_RULES, settings, findings, tool="torchtitan")
+    record_arguments(library("torchtitan"), "step", settings, findings)
+    doubt_arguments(library("torchtitan"), "all", settings, findings)
     _read_float8(settings, findings)
     _read_parallel(program, settings)
     _doubt_other_steps(settings, findings)
@@ -108,7 +98,7 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
 def _read_batch(settings: LayeredSettings, findings: FindingCollector) -> None:
     """Record length, batch and accumulation. A pipeline splits the local batch into its own micro-batches."""
     length = settings.find("training.seq_len", "training.max_context_length")
-    record_int(findings, "training.sequence_length", length)
+    findings.record_count("training.sequence_length", length)
     batch = settings.find("training.local_batch_size", "training.batch_size")
     tokens = settings.find("training.num_tokens_per_microbatch_per_dp_rank")
     if tokens is not None and not is_open(tokens) and as_int(tokens) is None:
@@ -120,7 +110,7 @@ def _read_batch(settings: LayeredSettings, findings: FindingCollector) -> None:
         findings.record_global_batch(as_int(total), total)
     stages, local = as_int(settings.find("parallelism.pipeline_parallel_degree")) or 1, as_int(batch)
     if stages == 1 or batch is None or local is None:
-        record_int(findings, "training.micro_batch", batch)
+        findings.record_count("training.micro_batch", batch)
         return
     micro = settings.find("parallelism.pipeline_parallel_microbatch_size")
     micro = micro or default_setting(1, "torchtitan's default micro-batch of a pipeline")
@@ -178,17 +168,13 @@ def _read_checkpointing(settings: LayeredSettings, mode: Setting | None, finding
 
 
 def _doubt_other_steps(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Doubt validation on larger batches than training's, and copies of torchft's algorithms (0.2, job_config.py)."""
+    """Doubt validation on larger batches than training's."""
     if settings.is_true("validation.enable"):
         batch, length = (as_int(settings.find(f"validation.{name}")) for name in ("local_batch_size", "seq_len"))
         trained = [as_int(settings.find(f"training.{name}")) for name in ("local_batch_size", "seq_len")]
         if (batch or 8) * (length or 2048) > (trained[0] or 8) * (trained[1] or 2048):
             findings.warn("validation.enable: validation batches are larger than training batches and are not counted.")
             findings.add_uncertainty("more", "logits")
-    method = settings.find("fault_tolerance.semi_sync_method")
-    if method is not None and settings.is_true("fault_tolerance.enable"):
-        findings.warn(f"{method.origin}: the weight copies of {method.value} are not counted.")
-        findings.add_uncertainty("more", "weights", "optimizer")
 
 
 def _doubt_function(settings: LayeredSettings, findings: FindingCollector, *, states_mode: bool) -> None:
@@ -216,7 +202,6 @@ def _read_float8(settings: LayeredSettings, findings: FindingCollector) -> None:
         findings.warn(f"{converters.origin}: 8-bit linear layers are counted in bf16.")
         findings.add_uncertainty("more", "weights")  # copies in 8 bits
         findings.add_uncertainty("less", "activations")
-    settings.find("quantize.linear.float8.filter_fqns", "float8.filter_fqns")  # which need no warning
 
 
 def _read_parallel(program: Program, settings: LayeredSettings) -> None:
@@ -271,17 +256,5 @@ TOOL = Tool(
         and "framework" not in section(table, "training")
     ),
     read=read,
-    keys=ToolKeys(
-        settings={
-            "training.micro_batch": ToolKey(name="training.local_batch_size"),
-            "training.sequence_length": ToolKey(name="training.seq_len"),
-            "training.activation_checkpointing": ToolKey(name="activation_checkpoint.mode"),
-            "parallel.data_shard": ToolKey(name="parallelism.data_parallel_shard_degree"),
-            "parallel.reshard_after_forward": ToolKey(
-                name="parallelism.fsdp_reshard_after_forward", values={True: "always", False: "never"}
-            ),
-            "parallel.cpu_offload": ToolKey(name="training.enable_cpu_offload", values={"all": True}),
-        },
-        derived={"training.gradient_accumulation": "training.global_batch_size"},
-    ),
+    table=partial(library, "torchtitan"),
 )

@@ -6,13 +6,13 @@ Names and meanings: ``recipes/`` and ``torchtune/training`` of torchtune 0.6. Th
 
 import os
 import re
+from functools import partial
 from pathlib import Path, PurePath
 
 from ...common.trust import look_up_program
-from ...job.rules.frameworks import DTYPE_NAMES
+from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program, ToolCommand, read_world_size
 from ..source.evidence import (
-    MODEL_STATES,
     FindingCollector,
     JobReading,
     LayeredSettings,
@@ -25,25 +25,16 @@ from ..source.evidence import (
 )
 from ..trainer.unread_settings import warn_of_unread
 from .shared import (
-    CHECKPOINTING_SWITCH,
     Tool,
-    ToolKey,
-    ToolKeys,
-    apply_rules,
-    batch_keys,
-    bool_rule,
     folder_id,
     has_key,
-    int_rule,
     optimizer_options,
     overrides_first,
     record_dropout,
     record_optimizer,
     record_ranks,
-    switch_rule,
     tool_settings,
     torchtune_id,
-    word_rule,
 )
 
 _DISTRIBUTED_NAMES = ("custom_sharded_layers", "fsdp_cpu_offload", "tensor_parallel_dim", "data_parallel_shard_dim")
@@ -51,22 +42,6 @@ _DISTRIBUTED_NAMES = ("custom_sharded_layers", "fsdp_cpu_offload", "tensor_paral
 _MLP_TARGETS = ("gate_proj", "up_proj", "down_proj")
 _PREFERENCE_LOSSES = ("DPO", "RSO", "SimPO", "IPO")
 _CHUNKED_LOSSES = ("Chunked", "LinearCrossEntropy")
-_RULES = (
-    int_rule("training.micro_batch", "batch_size"),
-    int_rule("training.sequence_length", "tokenizer.max_seq_len"),
-    int_rule("training.gradient_accumulation", "gradient_accumulation_steps"),
-    word_rule("training.precision", DTYPE_NAMES, "dtype", default="bf16"),
-    word_rule(
-        "training.activation_checkpointing", {"true": "full", "false": "none"}, "enable_activation_checkpointing"
-    ),
-    bool_rule("training.activation_offload", "enable_activation_offloading"),
-    bool_rule("training.optimizer_in_backward", "optimizer_in_bwd"),
-    bool_rule("training.compile", "compile"),
-)
-_SHARDED_RULES = (
-    bool_rule("parallel.reshard_after_forward", "fsdp_reshard_after_forward"),
-    switch_rule("parallel.cpu_offload", "all", "fsdp_cpu_offload"),
-)
 
 
 def read(program: Program) -> JobReading:
@@ -75,7 +50,8 @@ def read(program: Program) -> JobReading:
     settings = tool_settings(program, "config", written=("torchtune_config.yaml",), shipped=_shipped_config(program))
     findings.record("training.framework", "torchtune", "the program is torchtune")
     _read_model(program, settings)
-    apply_rules(_RULES, settings, findings, tool="torchtune")
+    record_arguments(library("torchtune"), "step", settings, findings)
+    doubt_arguments(library("torchtune"), "all", settings, findings)
     packed = settings.find("dataset.packed", "packed") or default_setting(False, "torchtune's default packed")
     findings.record_from(packed, "training.varying_lengths", not as_bool(packed))
     if settings.find("ac_mode") is not None:
@@ -139,10 +115,8 @@ def _read_other_models(program: Program, settings: LayeredSettings) -> None:
     loss, teacher = settings.find("loss._component_"), settings.find("teacher_model._component_")
     reference = settings.find("ref_checkpointer._component_")
     if settings.find("policy_model._component_", "reward_and_value_model._component_") is not None:
-        sentence = "PPO's reference, reward and value models and its text generation are not counted."
-        findings.warn(sentence)
-        findings.add_uncertainty("more", *MODEL_STATES, "activations", "logits")
-    elif loss is not None and any(word in str(loss.value) for word in _PREFERENCE_LOSSES):
+        return
+    if loss is not None and any(word in str(loss.value) for word in _PREFERENCE_LOSSES):
         origin = f"{loss.origin}: each example is a chosen and a rejected sequence"
         findings.record("training.sequences_per_example", 2, origin, written=False)
         findings.record("training.loss", "log-probs", loss.origin)
@@ -175,7 +149,7 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
     name = str(builder.value).rpartition(".")[2] if builder is not None else ""
     if builder is None or "lora" not in name:
         return
-    apply_rules((int_rule("lora.rank", "model.lora_rank"),), settings, findings, tool="torchtune")
+    record_arguments(library("torchtune"), "lora", settings, findings)
     _read_targets(settings, findings)
     record_dropout(findings, settings.find("model.lora_dropout"))
     if name.startswith("qlora"):
@@ -215,10 +189,7 @@ def _read_ranks(program: Program, settings: LayeredSettings) -> None:
     }
     world_of_launch = world if program.config_file is None else None
     record_ranks(findings, world_of_launch, sizes, settings.find("data_parallel_shard_dim"))
-    apply_rules(_SHARDED_RULES, settings, findings, tool="torchtune")
-    if (own := settings.find("custom_sharded_layers")) is not None and own.value:
-        findings.warn(f"{own.origin}: these layers are separate units, but are counted with the root.")
-        findings.add_uncertainty("less", "communication")
+    record_arguments(library("torchtune"), "sharded", settings, findings)
     dtype = as_word(settings.find("dtype"))
     if dtype in ("bf16", "fp16"):
         findings.record("parallel.reduce_dtype", dtype, "FSDP2 reduces gradients in their own dtype", written=False)
@@ -231,17 +202,5 @@ TOOL = Tool(
     entries={r"torchtune\._cli\.tune\.main": "tune"},
     is_config=lambda table: has_key(table, "_component_"),
     read=read,
-    keys=ToolKeys(
-        settings={
-            **batch_keys(batch="batch_size", length="tokenizer.max_seq_len"),
-            "training.activation_checkpointing": ToolKey(
-                name="enable_activation_checkpointing", values=CHECKPOINTING_SWITCH
-            ),
-            "training.activation_offload": ToolKey(name="enable_activation_offloading"),
-            "training.optimizer": ToolKey(name="optimizer.fused", values={"adamw-fused": True}),
-            "training.precision": ToolKey(name="dtype", values={"bf16": "bf16"}),
-            "parallel.reshard_after_forward": ToolKey(name="fsdp_reshard_after_forward"),
-            "parallel.cpu_offload": ToolKey(name="fsdp_cpu_offload", values={"all": True}),
-        }
-    ),
+    table=partial(library, "torchtune"),
 )

@@ -4,44 +4,27 @@ Names, meanings and defaults: ``unsloth_cli/config.py`` of 2026. It trains with 
 """
 
 import re
+from functools import partial
 
+from ..arguments.table import library, translate
 from ..program.program import Program, ToolCommand
 from ..source.evidence import JobReading, LayeredSettings, Setting, SettingsLayer, as_word, default_setting
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
-from .shared import Tool, ToolKeys, section, tool_layers
-
-_DEFAULTS = {
-    "per_device_train_batch_size": 2,
-    "gradient_accumulation_steps": 4,
-    "max_length": 2048,
-    "lora_r": 64,
-    "lora_target_modules": "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
-    "load_in_4bit": True,
-    "bnb_4bit_use_double_quant": True,
-    "optim": "adamw_8bit",
-    "bf16": True,
-    "dtype": "bfloat16",
-    "packing": False,
-    "use_liger_kernel": True,  # unsloth's own loss makes no logits either
-}
-_TRAINER_NAMES = {
-    "model": "model_name_or_path",
-    "batch_size": "per_device_train_batch_size",
-    "max_seq_length": "max_length",
-    "target_modules": "lora_target_modules",
-}
-_READ_ELSEWHERE = ("training_type", "gradient_checkpointing")
+from .shared import Tool, section, tool_layers
 
 
 def read(program: Program) -> JobReading:
     """Return the job of ``unsloth train``."""
     layers = [_without_sections(layer) for layer in tool_layers(program, "config", "c")]
-    settings = LayeredSettings(*layers)
+    settings, table = LayeredSettings(*layers), library("unsloth")
     kind, checkpointing = settings.find("training_type"), settings.find("gradient_checkpointing")
     lora = kind is None or as_word(kind) != "full"
     mode = as_word(checkpointing) or "unsloth"
-    values = {**_DEFAULTS, "use_peft": lora, "activation_checkpointing": mode not in ("none", "false", "no", "off")}
+    values: dict[str, object] = {
+        "use_peft": lora,
+        "activation_checkpointing": mode not in ("none", "false", "no", "off"),
+    }
     if mode == "unsloth":
         values["activation_offloading"] = True
     if not lora:
@@ -49,10 +32,9 @@ def read(program: Program) -> JobReading:
     deciding = {"use_peft": kind, "activation_checkpointing": checkpointing, "activation_offloading": checkpointing}
     defaults = {name: _value_or_default(value, deciding.get(name)) for name, value in values.items()}
     written = {name: setting for name, setting in defaults.items() if setting.written}
-    translated = [_translate(layer) for layer in layers]
-    return read_trainer(
-        program, [written, *translated, transformers_defaults(program.versions) | defaults], [], method=None
-    )
+    translated = [translate(layer, table)[0] for layer in layers]
+    defaults = transformers_defaults(program.versions) | table.defaults("all") | defaults
+    return read_trainer(program, [written, *translated, defaults], [], method=None)
 
 
 def _value_or_default(value: object, deciding: Setting | None) -> Setting:
@@ -65,10 +47,6 @@ def _without_sections(layer: SettingsLayer) -> dict[str, Setting]:
     return {name.rpartition(".")[2]: setting for name, setting in layer.items()}
 
 
-def _translate(layer: SettingsLayer) -> dict[str, Setting]:
-    return {_TRAINER_NAMES.get(name, name): setting for name, setting in layer.items() if name not in _READ_ELSEWHERE}
-
-
 TOOL = Tool(
     name="unsloth",
     programs=re.compile(r"(.*/)?unsloth|unsloth_cli(\.\w+)*"),
@@ -77,5 +55,5 @@ TOOL = Tool(
         "max_seq_length" in section(table, "training") and ("model" in table or "lora_r" in section(table, "lora"))
     ),
     read=read,
-    keys=ToolKeys(),
+    table=partial(library, "unsloth"),
 )

@@ -5,11 +5,13 @@ Names, meanings and defaults: ``vllm/engine/arg_utils.py`` and ``vllm/config`` o
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ...job.resolved_job import served_precision
-from ...job.rules.frameworks import DTYPE_NAMES, SEQUENCES, SHARE, usual
+from ...job.rules.frameworks import SEQUENCES, SHARE, usual
 from ...model.checkpoint import WEIGHT_FORMATS, stored_dtype
+from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program, ToolCommand
 from ..source.evidence import (
     FindingCollector,
@@ -24,26 +26,14 @@ from ..source.evidence import (
 from ..trainer.trainer_program import known_config
 from .shared import (
     Tool,
-    ToolKey,
-    ToolKeys,
-    apply_rules,
     has_any,
-    int_rule,
-    record_int,
     record_share,
     record_word,
     tool_layers,
 )
 
-_CACHE_DTYPES = {"auto": "auto", "bfloat16": "auto", "float16": "auto"}
 _UNITS = {"k": 1000, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 """Suffixes of counts and sizes: ``32k`` is 32,000 and ``32K`` 32,768."""
-_SPLIT_NOT_COUNTED = ("cpu_offload_gb", "speculative_config", "speculative_model")
-"""Settings that move memory between the weights and the cache; the share as a whole stays."""
-_PARALLEL_RULES = (
-    int_rule("parallel.tensor", "tensor_parallel_size", "tp"),
-    int_rule("parallel.pipeline", "pipeline_parallel_size", "pp"),
-)
 
 
 def read(program: Program) -> JobReading:
@@ -66,17 +56,7 @@ def _read_switches(settings: LayeredSettings, program: Program) -> None:
     findings = program.findings
     if settings.is_true("enforce_eager"):
         findings.record("inference.cuda_graphs", False, "--enforce-eager")
-    if settings.is_true("enable_sleep_mode"):
-        findings.record("inference.sleep", True, "--enable-sleep-mode")
-    if settings.is_true("enable_lora"):
-        findings.warn("--enable-lora: the adapters' slots are counted as cache.")
-    for name in _SPLIT_NOT_COUNTED:
-        if (found := settings.find(name)) is not None and str(found.value) not in ("0", "0.0"):
-            findings.warn(f"{found.origin} moves memory between weights and cache; this is not counted.")
-    blocks = settings.find("num_gpu_blocks_override")
-    if blocks is not None:
-        findings.warn(f"{blocks.origin} sets the cache size but is not counted.")
-        findings.add_uncertainty("less", "activations")
+    doubt_arguments(library("vllm"), "all", settings, findings)
 
 
 def _read_model(settings: LayeredSettings, program: Program) -> None:
@@ -106,7 +86,7 @@ def _read_sizes(settings: LayeredSettings, config: Mapping[str, Any], findings: 
         findings.record("training.sequence_length", longest, origin, written=False)
     origin = "vLLM's default max_num_seqs (1024 on large GPUs)"
     sequences = settings.find("max_num_seqs") or default_setting(int(usual("vllm", SEQUENCES, {})), origin)
-    record_int(findings, "training.micro_batch", sequences)
+    findings.record_count("training.micro_batch", sequences)
     step = settings.find("max_num_batched_tokens")
     if step is not None and (tokens := _count(step)):
         findings.record_from(step, "inference.prefill_tokens", tokens)
@@ -130,15 +110,11 @@ def _read_memory_share(settings: LayeredSettings, program: Program) -> None:
 def _read_dtypes(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
     dtype = settings.find("dtype")
     if dtype is not None and as_word(dtype) != "auto":
-        record_word(findings, "training.precision", dtype, DTYPE_NAMES)
+        record_arguments(library("vllm"), "weights", settings, findings)
     else:
         origin = "vLLM computes in the model's stored dtype"
         findings.record("training.precision", served_precision(stored_dtype(config)), origin, written=False)
-    cache = settings.find("kv_cache_dtype")
-    if cache is not None and (as_word(cache) or "").startswith("fp8"):
-        findings.record_from(cache, "inference.cache_dtype", "fp8")
-    else:
-        record_word(findings, "inference.cache_dtype", cache, _CACHE_DTYPES)
+    record_arguments(library("vllm"), "cache", settings, findings)
     quantization, stored_quantization = settings.find("quantization"), config.get("quantization_config")
     if quantization is not None:
         record_word(findings, "inference.weights", quantization, WEIGHT_FORMATS)
@@ -160,10 +136,10 @@ def _read_stored_quantization(quantization: Mapping[str, Any], findings: Finding
 
 
 def _read_parallel(settings: LayeredSettings, findings: FindingCollector) -> None:
-    apply_rules(_PARALLEL_RULES, settings, findings, tool="vLLM")
+    record_arguments(library("vllm"), "parallel", settings, findings)
     copies = settings.find("data_parallel_size", "dp")
     if copies is not None and as_int(copies) != 1:
-        record_int(findings, "parallel.data_replicate", copies)
+        findings.record_count("parallel.data_replicate", copies)
         if settings.is_true("enable_expert_parallel"):
             findings.warn("--enable-expert-parallel: all experts are counted on each data-parallel rank.")
 
@@ -186,16 +162,5 @@ TOOL = Tool(
     commands=(ToolCommand(name="vllm", subcommands=frozenset({"serve"})),),
     is_config=lambda table: has_any(table, "gpu-memory-utilization", "max-model-len", "max-num-seqs"),
     read=read,
-    keys=ToolKeys(
-        settings={
-            "training.micro_batch": ToolKey(name="max-num-seqs"),
-            "training.sequence_length": ToolKey(name="max-model-len"),
-            "training.precision": ToolKey(name="dtype", values={"bf16": "bfloat16", "fp16": "float16"}),
-            "inference.cache_dtype": ToolKey(name="kv-cache-dtype"),
-            "inference.weights": ToolKey(name="quantization", values={"fp8": "fp8"}),
-            "inference.gpu_memory_utilization": ToolKey(name="gpu-memory-utilization"),
-            "inference.prefill_tokens": ToolKey(name="max-num-batched-tokens"),
-            "parallel.tensor": ToolKey(name="tensor-parallel-size"),
-        }
-    ),
+    table=partial(library, "vllm"),
 )

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...common.errors import InputError
-from ..program.deepspeed import deepspeed_layer, doubt_zero, partly_offloaded
+from ..arguments.table import doubt_arguments, library
+from ..program.deepspeed import deepspeed_layer, partly_offloaded
 from ..program.megatron_fsdp import record_megatron_fsdp
 from ..program.program import WorldSize, visible_gpus
 from ..source.data_files import table_of_setting
@@ -167,10 +168,7 @@ def _read_zero(deepspeed: LayeredSettings, world: WorldSize, data: int | None, f
     findings.record_from(stage, "parallel.strategy", f"zero{number}")
     _record_ranks("parallel.data_shard", data, world, findings)
     _read_zero_offload(deepspeed, number, findings)
-    doubt_zero(deepspeed, findings)
-    if (hpz := deepspeed.find("zero_hpz_partition_size")) and (as_int(hpz) or 0) > 1:
-        findings.warn(f"{hpz.origin}: hpZ's second copy of the weights on each machine is not counted.")
-        findings.add_uncertainty("more", "weights")
+    doubt_arguments(library("deepspeed"), "all", deepspeed, findings)
 
 
 def _read_zero_offload(deepspeed: LayeredSettings, stage: int, findings: FindingCollector) -> None:

@@ -11,7 +11,7 @@ from .methods import METHODS, TABLE
 
 def trl_defaults(method: str, versions: Mapping[str, str]) -> dict[str, Setting]:
     """Return the defaults that TRL changes or adds; of a method that is not known here, those that all have."""
-    known = known_defaults("trl", TABLE.default["all"] | _own(method), versions)
+    known = known_defaults("trl", {**TABLE.default["all"], **_own(method)}, versions)
     return default_layer(known, f"default of {framework_with_version('trl', versions)}")
 
 

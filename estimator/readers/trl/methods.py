@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from ..arguments.table import Default, read_file
+from ..arguments.table import Default, Library, read_file
 
 Scores = Literal["likelihood", "log-probs", "scores", "divergence"]
 """What the loss is made of: the likelihood of the tokens, as in pre-training; log-probabilities of completions; a score
@@ -64,12 +64,10 @@ class Method(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Its own defaults by argument."""
 
 
-class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file ``trl.toml``."""
+class _Table(Library, frozen=True, forbid_unknown_fields=True):
+    """The file ``trl.toml``; the defaults of the group ``all`` are every method's."""
 
-    default: Mapping[str, dict[str, Default]]
-    """Defaults by group and argument; the group ``all`` is every method's."""
-    method: Mapping[str, Method]
+    method: Mapping[str, Method] = {}
 
 
 TABLE = read_file("trl", _Table)

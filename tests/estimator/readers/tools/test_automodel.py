@@ -277,3 +277,9 @@ def test_checkpoints_are_sharded(read: ReadRecipe) -> None:
     reading = read(checkpoint={"enabled": True, "save_consolidated": "final"})
     assert values(reading, "saving.weights", "saving.optimizer") == ("sharded", True)
     assert read(checkpoint={"enabled": False}).job().saving is None
+
+
+def test_an_unknown_dtype_of_adapters_is_a_doubt(read: ReadRecipe) -> None:
+    reading = read(peft={"_target_": "x.PeftConfig", "dim": 4, "lora_dtype": "auto8"})
+    assert "'auto8' is not supported" in " ".join(reading.warnings)
+    assert reading.job().unsure.weights == "either"

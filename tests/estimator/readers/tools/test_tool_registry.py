@@ -13,31 +13,40 @@ from vramtop.estimator.readers import tools
 from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
 from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 from vramtop.estimator.readers.tools import tool_registry
-from vramtop.estimator.readers.tools.shared import TRAINER_KEYS
-from vramtop.estimator.readers.tools.tool_registry import all_tools, find_tool_by_config, keys_of_tool, parse_launch
+from vramtop.estimator.readers.tools.tool_registry import (
+    TRAINER_LIBRARIES,
+    all_tools,
+    find_tool_by_config,
+    parse_launch,
+    table_of_tool,
+)
 
 MADE_UP_TOOL = '''
 """brewer: a made-up training tool."""
 
 import re
 
+import msgspec
 from vramtop.estimator.readers.program.program import ToolCommand
-from vramtop.estimator.readers.tools.shared import apply_rules, int_rule, word_rule
-from vramtop.estimator.readers.tools.shared import tool_settings
-from vramtop.estimator.readers.tools.shared import Tool, ToolKey, ToolKeys
+from vramtop.estimator.readers.arguments.table import Library, record_arguments
+from vramtop.estimator.readers.tools.shared import Tool, tool_settings
 
-RULES = (
-    int_rule("training.micro_batch", "kettle.batch"),
-    int_rule("training.sequence_length", "kettle.length", default=512),
-    word_rule("training.precision", {"strong": "fp32", "mild": "bf16"}, "blend", default="mild"),
-)
+TABLE = msgspec.toml.decode("""
+title = "brewer"
+[record.step]
+"training.micro_batch" = { from = ["kettle.batch"], kind = "count" }
+"training.sequence_length" = { from = ["kettle.length"], kind = "count", default = 512 }
+"training.precision" = { from = ["blend"], words = { strong = "fp32", mild = "bf16" }, default = "mild" }
+[write]
+"training.precision" = { name = "blend", values = { fp32 = "strong", bf16 = "mild" } }
+""", type=Library)
 
 
 def read(program):
     settings = tool_settings(program, "recipe")
     model = settings.find("leaves")
     program.findings.record_from(model, "model.id", model.value)
-    apply_rules(RULES, settings, program.findings, tool="brewer")
+    record_arguments(TABLE, "step", settings, program.findings)
     return program.findings.build()
 
 
@@ -47,7 +56,7 @@ TOOL = Tool(
     commands=(ToolCommand(name="brewer", subcommands=frozenset({"brew"})),),
     is_config=lambda table: "leaves" in table,
     read=read,
-    keys=ToolKeys(settings={"training.precision": ToolKey(name="blend", values={"fp32": "strong", "bf16": "mild"})}),
+    table=lambda: TABLE,
 )
 '''
 TABLES = {"model": ModelSpec, "training": Training, "lora": Lora, "inference": Inference, "parallel": Parallel}
@@ -91,7 +100,7 @@ def test_a_new_tool_needs_only_one_module(tmp_path: Path) -> None:
 def test_without_its_module_the_tool_is_unknown() -> None:
     assert find_tool_by_config({"leaves": "org/model"}) is None
     assert parse_launch(["brewer", "brew"]).program_name is None
-    assert keys_of_tool("brewer").settings == {}
+    assert table_of_tool("brewer").write == {}
 
 
 def test_every_module_and_room_of_the_folder_is_a_tool() -> None:
@@ -109,10 +118,11 @@ def test_names_commands_and_configurations_belong_to_one_tool_each() -> None:
     assert len(set(commands)) == len(commands)
 
 
-@pytest.mark.parametrize("name", [*(tool.name for tool in all_tools()), *TRAINER_KEYS])
+@pytest.mark.parametrize("name", [*(tool.name for tool in all_tools()), *TRAINER_LIBRARIES])
 def test_edit_names_map_to_keys_and_values_of_a_job(name: str) -> None:
-    for key, setting in keys_of_tool(name).settings.items():
+    for key, setting in table_of_tool(name).write.items():
         table, _, field = key.partition(".")
         assert field in TABLES[table].__struct_fields__
-        for value in setting.values or ():
+        for word in setting.values or ():
+            value = {"true": True, "false": False}.get(word, word)
             assert with_changes(Job(), {key: value}, where="the test") is not None
