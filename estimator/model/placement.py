@@ -272,22 +272,6 @@ WHOLE: Final = frozenset(
     }
 )
 """Styles that split no parameter of the module they name; the plan names experts' parameters by themselves."""
-STYLES: Final = frozenset(
-    {
-        *("colwise", "colwise_rep", "colwise_gather_output", "packed_colwise", "embedding_colwise"),
-        *("rowwise", "rowwise_rep", "rowwise_split_input", "packed_rowwise", "embedding_rowwise", "grouped_gemm"),
-        *WHOLE,
-    }
-)
-"""Every style of transformers' plans (``integrations/tensor_parallel.py``, 4.48 to 5.23)."""
-STYLES_OF_CLASSES: Mapping[str, str] = {
-    "ColwiseParallel": "colwise",
-    "RowwiseParallel": "rowwise",
-    "SequenceParallel": "sequence_parallel",
-    "VocabParallelEmbedding": "embedding_rowwise",
-    "SequenceParallelAllGatherActivation": "sequence_parallel",
-}
-"""Styles for torch's classes, and for those that Automodel derives from them (components/distributed)."""
 
 
 # Tensor-parallel plans as data: a style for each pattern of module names, and the parameters that it splits.

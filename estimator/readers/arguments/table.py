@@ -35,16 +35,29 @@ _ACCELERATE = "accelerate."
 _MICRO_BATCH = "training.micro_batch"
 
 
-class Doubt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"with_": "with"}):
-    """Components that may need other memory than is counted where an argument is on (``states``: model states)."""
+class Effect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Components that may need more or less memory than is counted; ``states`` are the model states."""
 
-    why: str
-    """A sentence after the argument's origin; ``{value}`` is its value."""
     more: tuple[Part, ...] = ()
     less: tuple[Part, ...] = ()
     either: tuple[Part, ...] = ()
     unless: str | None = None
     """The job key that removes the doubt."""
+
+    def doubt(self, sentence: str, findings: FindingCollector, *, unless: str | None = None) -> None:
+        """Warn with a sentence, and mark the components."""
+        key = unless or self.unless
+        findings.warn(sentence, unless=key)
+        for direction in _DIRECTIONS:
+            for part in getattr(self, direction):
+                findings.add_uncertainty(direction, *(MODEL_STATES if part == "states" else (part,)), unless=key)
+
+
+class Doubt(Effect, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"with_": "with"}):
+    """An argument that is not counted where it is on."""
+
+    why: str
+    """A sentence after the argument's origin; ``{value}`` is its value."""
     words: tuple[str, ...] = ()
     """Only for these values."""
     off: tuple[str, ...] = ()
@@ -106,10 +119,16 @@ class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Defaults by group and argument."""
     doubt: Mapping[str, Mapping[str, Doubt]] = {}
     """By group and argument."""
+    key: Mapping[str, str] = {}
+    """The job key that depends on an argument, whatever else it does."""
+    pattern: Mapping[str, Mapping[str, Effect]] = {}
+    """What arguments that nobody reads may change, by group and a part of their names."""
     write: Mapping[str, Written] = {}
     """By job key."""
     derived: Mapping[str, str] = {}
     """Job keys that the tool computes from another argument, which stays as it is."""
+    model: Mapping[str, str] = {}
+    """Hugging Face ids of models by its own names for them."""
     always_flags: bool = False
     """True: names have dashes in front in files too."""
 
@@ -160,7 +179,7 @@ def translate(layer: SettingsLayer, table: Library) -> tuple[dict[str, Setting],
     for name, rows in table.argument.items():
         setting = layer.get(name)
         for row in rows if isinstance(rows, tuple) else (rows,):
-            word = as_word(setting) or ""
+            word = _word(setting, row.words)
             if setting is None or (row.on is not None and not (word in row.when if row.when else as_bool(setting))):
                 continue
             value = row.words.get(word, setting.value) if row.on is None else row.on
@@ -184,7 +203,8 @@ def record_arguments(table: Library, group: str, settings: LayeredSettings, find
 
 
 def _record(key: str, row: Recorded, setting: Setting, findings: FindingCollector) -> None:
-    word, words = as_word(setting) or "", DTYPE_NAMES if row.kind == "dtype" else row.words
+    words = DTYPE_NAMES if row.kind == "dtype" else row.words
+    word = _word(setting, words)
     if words and word in words:
         findings.record_from(setting, key, words[word])
     elif words:
@@ -197,6 +217,12 @@ def _record(key: str, row: Recorded, setting: Setting, findings: FindingCollecto
         findings.record_from(setting, key, row.on)
 
 
+def _word(setting: Setting | None, words: Mapping[str, Any]) -> str:
+    """Return an argument's value as one of the words; ``on``, ``yes`` and ``1`` are ``true`` where they are none."""
+    word, means = as_word(setting) or "", as_bool(setting)
+    return word if word in words or means is None else str(means).lower()
+
+
 def doubt_arguments(table: Library, group: str, settings: LayeredSettings, findings: FindingCollector) -> None:
     """Warn of every argument of a group that is on and not counted, and mark the components that it concerns."""
     settings.find(*table.ignored)
@@ -204,11 +230,7 @@ def doubt_arguments(table: Library, group: str, settings: LayeredSettings, findi
         for name in (first, *doubt.also):
             setting = settings.find(name) or settings.find(*settings.names(f"{name}."))
             if setting is not None and _holds(doubt, setting, settings):
-                findings.warn(f"{setting.origin}: {doubt.why.format(value=setting.value)}", unless=doubt.unless)
-                for direction in _DIRECTIONS:
-                    for part in getattr(doubt, direction):
-                        components = MODEL_STATES if part == "states" else (part,)
-                        findings.add_uncertainty(direction, *components, unless=doubt.unless)
+                doubt.doubt(f"{setting.origin}: {doubt.why.format(value=setting.value)}", findings)
 
 
 def _holds(doubt: Doubt, setting: Setting, settings: LayeredSettings) -> bool:

@@ -4,13 +4,11 @@ import re
 from functools import partial
 
 from ...job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES, Strategy
-from ...model.placement import STYLES, STYLES_OF_CLASSES
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program, ToolCommand, WorldSize, checked_ranks, read_world_size
 from ..source.evidence import (
     MEGATRON_SHARDING,
     MODEL_STATES,
-    Component,
     FindingCollector,
     JobReading,
     LayeredSettings,
@@ -290,58 +288,24 @@ def _block_prefix(program: Program) -> str | None:
 
 
 _NAMES = ("distributed.tp_plan", "distributed.custom_tp_plan", "distributed.tp_shard_plan")
-_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-_OWN = "nemo_automodel"
-_LEFT_WHOLE: tuple[Component, ...] = (*MODEL_STATES, "activations")
 
 
 def read_tensor_plan(program: Program, settings: LayeredSettings, *, strategy: Strategy) -> None:
-    """Record ``parallel.tensor_plan``, or doubt what a plan that cannot be read leaves whole."""
+    """Doubt what a plan of the recipe's own leaves whole."""
     findings = program.findings
-    written = settings.find(*_NAMES)
-    table = _table(settings)
-    if as_int(settings.find("distributed.tp_size")) in (None, 1) or (written is None and not table):
+    inner = [name for prefix in _NAMES for name in settings.names(f"{prefix}.")]
+    given = settings.find(*_NAMES, *inner)
+    if as_int(settings.find("distributed.tp_size")) in (None, 1) or given is None:
         return
-    given = written or table[0][1]
+    settings.find(*inner)
     if strategy.megatron_fsdp:
         findings.warn(f"{given.origin} is ignored: Automodel does not pass your plan to Megatron-FSDP.")
-        return
-    path = str(given.value) if written is not None and _PATH.fullmatch(str(given.value)) else None
-    if path is not None and path.startswith(f"{_OWN}."):
+    elif str(given.value).startswith("nemo_automodel."):
         findings.warn(f"{given.origin}: Automodel's own plan is counted as the model's plan in transformers.")
-        return
-    plan = _styles(table) if path is None else None
-    if plan is not None:
-        findings.record_from(given, "parallel.tensor_plan", plan)
-        return
-    why = "it cannot be read without running it" if path is not None else "not all of its styles are known"
-    findings.warn(f"{given.origin}: {why}; the model's own plan is assumed.", unless="parallel.tensor_plan")
-    findings.add_uncertainty("more", *_LEFT_WHOLE, unless="parallel.tensor_plan")
-
-
-def _table(settings: LayeredSettings) -> list[tuple[str, Setting]]:
-    """Return the entries of a plan that is written as a table: module, and style or its class."""
-    entries = []
-    for prefix in _NAMES:
-        for name in settings.names(f"{prefix}."):
-            setting = settings.find(name)
-            if setting is not None:
-                entries.append((name.removeprefix(f"{prefix}."), setting))
-    return entries
-
-
-def _styles(table: list[tuple[str, Setting]]) -> dict[str, str] | None:
-    """Return the plan of a table, with layouts as part of the style; None: a style is not known."""
-    plan: dict[str, str] = {}
-    for name, setting in table:
-        module, _, last = name.rpartition(".")
-        value = str(setting.value)
-        known = STYLES_OF_CLASSES.get(value.rpartition(".")[2])
-        style = known if last == "_target_" else value if value in STYLES else None
-        if style is None:
-            return None
-        plan[module if last == "_target_" else name] = style
-    return plan or None
+    else:
+        sentence = f"{given.origin}: a plan of your own is not read; the model's own plan is assumed."
+        findings.warn(sentence, unless="parallel.tensor_plan")
+        findings.add_uncertainty("more", *MODEL_STATES, "activations", unless="parallel.tensor_plan")
 
 
 # Reads how a recipe spreads its job over ranks: the ``distributed`` section, by strategy.

@@ -44,45 +44,22 @@ from .shared import (
 if TYPE_CHECKING:
     from ...model.architecture import Architecture
 
-# LitGPT's adapter methods (LLaMA-Adapter, and its second version): which parameters train, and how many.
+# LitGPT's adapter methods (LLaMA-Adapter, and its second version): which parameters train.
 #
 # Read from ``adapter.py`` and ``adapter_v2.py`` of LitGPT 0.5.13.
 
 
-_PROMPT_LENGTH = 10
-_FIRST_LAYER = 2
-"""Layers from this one on attend to the learned prompt."""
-
-
 def read_adapter_method(program: Program, settings: LayeredSettings, *, second: bool) -> None:
-    """Record the parameters that train: a prompt for most layers; in version 2 the norms, scales and biases too."""
+    """Record the parameters of the model that train: none, in version 2 the norms; the method's own are a doubt."""
     findings = program.findings
     origin = f"LitGPT's adapter method{' v2' if second else ''}"
     findings.record("training.trainable", ["*norm*", "*ln_*"] if second else ["!*"], origin, written=False)
-    number = _count(program, second=second)
-    if number is not None:
-        findings.record("training.trainable_parameters", number, origin, written=False)
-    else:
-        findings.warn(f"{origin}: its own parameters are not counted, because the model's config is not known.")
-        findings.add_uncertainty("more", "gradients", "optimizer")
+    findings.warn(f"{origin}: its own parameters (some millions) are not counted.")
+    findings.add_uncertainty("more", "gradients", "optimizer", unless="training.trainable_parameters")
     quantize = settings.find("quantize")
     if quantize is not None:
         findings.warn(f"{quantize.origin}: weights are counted unquantized, because there are no LoRA adapters.")
         findings.add_uncertainty("less", "weights")
-
-
-def _count(program: Program, *, second: bool) -> int | None:
-    """Return the number of parameters that train; None if the model's config is not known."""
-    arch = known_architecture(program)
-    if arch is None or arch.experts:
-        return None
-    prompts = max(arch.layers - _FIRST_LAYER, 0) * (_PROMPT_LENGTH * arch.hidden + arch.heads)
-    if not second:
-        return prompts
-    mlp = (2 if arch.gated else 1) * arch.mlp_size + arch.hidden
-    outputs = arch.layers * (arch.query_size + arch.key_size + arch.value_size + arch.hidden + mlp) + arch.vocab
-    norms = (arch.layers * arch.norms_per_layer + 1) * arch.hidden * (2 if arch.norm == "layer" else 1)
-    return prompts + 2 * outputs + norms
 
 
 def known_architecture(program: Program) -> "Architecture | None":

@@ -5,10 +5,11 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from ...common.errors import InputError, VramtopError
+from ...common.errors import InputError
 from ...job.rules.optimizers.by_name import optimizer_arguments, optimizer_by_class
 from ..arguments.table import Library
 from ..program.program import Program, ToolCommand, WorldSize
@@ -285,72 +286,6 @@ def record_dropout(findings: FindingCollector, setting: Setting | None) -> None:
         findings.record_from(setting, "lora.dropout", share)
 
 
-# Hugging Face ids of models that tools name in their own way: torchtune's builders, torchtitan's flavors.
-
-
-TORCHTUNE = {
-    "llama2_7b": "meta-llama/Llama-2-7b-hf",
-    "llama2_13b": "meta-llama/Llama-2-13b-hf",
-    "llama2_70b": "meta-llama/Llama-2-70b-hf",
-    "llama3_8b": "meta-llama/Meta-Llama-3-8B",
-    "llama3_70b": "meta-llama/Meta-Llama-3-70B",
-    "llama3_1_8b": "meta-llama/Llama-3.1-8B",
-    "llama3_1_70b": "meta-llama/Llama-3.1-70B",
-    "llama3_1_405b": "meta-llama/Llama-3.1-405B",
-    "llama3_2_1b": "meta-llama/Llama-3.2-1B",
-    "llama3_2_3b": "meta-llama/Llama-3.2-3B",
-    "llama3_3_70b": "meta-llama/Llama-3.3-70B-Instruct",
-    "mistral_7b": "mistralai/Mistral-7B-v0.3",
-    "qwen2_0_5b": "Qwen/Qwen2-0.5B",
-    "qwen2_1_5b": "Qwen/Qwen2-1.5B",
-    "qwen2_7b": "Qwen/Qwen2-7B",
-    "qwen2_5_0_5b": "Qwen/Qwen2.5-0.5B",
-    "qwen2_5_1_5b": "Qwen/Qwen2.5-1.5B",
-    "qwen2_5_3b": "Qwen/Qwen2.5-3B",
-    "qwen2_5_7b": "Qwen/Qwen2.5-7B",
-    "qwen2_5_14b": "Qwen/Qwen2.5-14B",
-    "qwen2_5_32b": "Qwen/Qwen2.5-32B",
-    "qwen2_5_72b": "Qwen/Qwen2.5-72B",
-    "qwen3_0_6b": "Qwen/Qwen3-0.6B",
-    "qwen3_4b": "Qwen/Qwen3-4B",
-    "qwen3_8b": "Qwen/Qwen3-8B",
-    "qwen3_32b": "Qwen/Qwen3-32B",
-    "gemma2_2b": "google/gemma-2-2b",
-    "gemma2_9b": "google/gemma-2-9b",
-    "phi3_mini": "microsoft/Phi-3-mini-4k-instruct",
-    "phi4_14b": "microsoft/phi-4",
-}
-"""torchtune 0.6's builders (``torchtune/models``) without the prefixes and suffixes of variants."""
-_VARIANT = re.compile(r"^q?lora_|_(instruct|base|v\d|reward|classifier)$")
-
-TORCHTITAN = {
-    ("llama3", "8b"): "meta-llama/Llama-3.1-8B",
-    ("llama3", "70b"): "meta-llama/Llama-3.1-70B",
-    ("llama3", "405b"): "meta-llama/Llama-3.1-405B",
-    ("llama2", "7b"): "meta-llama/Llama-2-7b-hf",
-    ("llama2", "13b"): "meta-llama/Llama-2-13b-hf",
-    ("qwen3", "0.6b"): "Qwen/Qwen3-0.6B",
-    ("qwen3", "4b"): "Qwen/Qwen3-4B",
-    ("qwen3", "8b"): "Qwen/Qwen3-8B",
-    ("qwen3", "32b"): "Qwen/Qwen3-32B",
-    ("qwen3", "30b-a3b"): "Qwen/Qwen3-30B-A3B",
-    ("deepseek_v3", "16b"): "deepseek-ai/DeepSeek-V2-Lite",
-    ("deepseek_v3", "671b"): "deepseek-ai/DeepSeek-V3",
-    ("gpt_oss", "20b"): "openai/gpt-oss-20b",
-}
-"""torchtitan's models and flavors (``torchtitan/models/*/__init__.py``)."""
-
-
-def torchtune_id(component: str) -> str | None:
-    """Return the id of a builder, such as ``torchtune.models.llama3_1.qlora_llama3_1_8b``; None if it is unknown."""
-    return TORCHTUNE.get(_VARIANT.sub("", component.rpartition(".")[2]))
-
-
-def torchtitan_id(model: str, flavor: str) -> str | None:
-    """Return the id of a model and its flavor; None if it is unknown."""
-    return TORCHTITAN.get((model.lower(), flavor.lower()))
-
-
 def folder_id(filesystem: FilesystemView, text: str) -> str | None:
     """Return a checkpoint folder's full path, if it holds a config.json."""
     folder = filesystem.resolve(text)
@@ -380,138 +315,55 @@ PROJECTOR = ("multi_modal_projector", "mm_projector", "visual.merger", "aligner"
 """Parts of names of the layers between an encoder and the language model."""
 _MAX_GLOBS = 128
 _MAX_CHARACTERS = 500
-_TOKEN = re.compile(r"\\[.dwWDsS_\-]|\[\^?[^\[\]\\]+\]|\{\d(?:,\d)?\}|\(\?:|[(|)^$.+*?]|[A-Za-z0-9_:\-]")
-_DIGITS = ("[0-9]", "[!0-9]")
-
-
-class _UntranslatableError(Exception):
-    """A regular expression says something that no few globs do."""
+_GROUP = re.compile(r"\((?:\?:)?([^()]*)\)(?![+*?{])")
+_TOKEN = re.compile(r"(\\[.dw_\-]|\[[^\[\]\\]+\]|[\^$.]|[A-Za-z0-9_:\-])([+*?]?)")
+_GLOBS = {"\\d": "[0-9]", "\\w": "?", "\\.": ".", "\\_": "_", "\\-": "-"}
 
 
 def globs_of_regex(text: str, *, from_start: bool, dots_are_literal: bool = False) -> list[str] | None:
     """Return globs of whole names that match where a regular expression does; None if no few globs do.
 
-    Repeated classes of letters match any text, repeated digits one to three.
+    Repeated classes of letters match any text, repeated digits one to three. Groups may not be repeated.
 
     Args:
         text: the regular expression; it is never run, as one that never ends would never end.
         from_start: it is matched from the beginning of a name (``re.match``), not anywhere (``re.search``).
         dots_are_literal: a dot stands for itself, unless ``+`` follows.
     """
-    if len(text) > _MAX_CHARACTERS:
-        return None
+    texts = [text]
+    while len(texts) <= _MAX_GLOBS and len(text) <= _MAX_CHARACTERS and (group := _GROUP.search(texts[0])):
+        alternatives = group[1].split("|")
+        texts = [each.replace(group[0], word, 1) for word in alternatives for each in texts]
+    globs = [_globs(part, from_start, dots_are_literal) for each in texts for part in each.split("|")]
+    found = [glob for each in globs for glob in each or ()]
+    is_plain = None not in globs and len(text) <= _MAX_CHARACTERS and len(found) <= _MAX_GLOBS
+    return list(dict.fromkeys(found)) if is_plain else None
+
+
+def _globs(text: str, from_start: bool, literal: bool) -> list[str] | None:
+    """Return the globs of an expression without groups."""
     tokens = _TOKEN.findall(text)
-    if "".join(tokens) != text:
+    anchors = [at for at, (word, _) in enumerate(tokens) if word in "^$"]
+    inner = set(anchors) - ({0} if text.startswith("^") else {len(tokens) - 1}) - {len(tokens) - 1}
+    if "".join(word + quantifier for word, quantifier in tokens) != text or inner or (literal and "\\." in text):
         return None
-    try:
-        found, rest = _alternatives(tokens, dots_are_literal)
-    except _UntranslatableError:
+    pieces = [_repeated(word, each, literal) for word, each in tokens if word not in "^$"]
+    if prod(len(piece) for piece in pieces) > _MAX_GLOBS:
         return None
-    if rest:
-        return None
-    globs = []
-    for glob in found:
-        begins = "" if glob.startswith("^") or from_start else "*"
-        ends = "" if glob.endswith("$") else "*"
-        whole = f"{begins}{glob.removeprefix('^').removesuffix('$')}{ends}"
-        if "^" in whole or "$" in whole:
-            return None
-        globs.append(re.sub(r"\*+", "*", whole))
-    return list(dict.fromkeys(globs))
+    begins, ends = "" if from_start or text.startswith("^") else "*", "" if text.endswith("$") else "*"
+    return [re.sub(r"\*+", "*", f"{begins}{''.join(parts)}{ends}") for parts in itertools.product(*pieces)]
 
 
-def globs_of_first_share(config: Mapping[str, Any] | None, share: float) -> list[str] | None:
-    """Return globs of the parameters that come first in a model and make up a share of it, by whole layers."""
-    if share >= 1:
-        return ["*"]
-    from ...model.read_architecture import (
-        count_parameters,  # here: a model is looked up only where it must be
-        read_architecture,
-    )
-
-    try:
-        arch = read_architecture(config) if config is not None else None
-    except VramtopError:
-        arch = None
-    if arch is None:
-        return None
-    inventory = count_parameters(arch)
-    left = int(inventory.parameters * share)
-    embeddings = [group for group in inventory.groups if group.role == "embedding" and not group.layered]
-    layered = [group for group in inventory.groups if group.layered]
-    globs = []
-    for group in embeddings:
-        if group.elements <= left:
-            left -= group.elements
-            globs.append(group.name)
-    per_layer = sum(group.elements for group in layered) // max(1, arch.layers)
-    blocks = layered[0].name.partition("*")[0] if layered else ""
-    whole = min(arch.layers, left // per_layer) if per_layer else 0
-    return [*globs, *(f"{blocks}{layer}.*" for layer in range(whole))]
-
-
-def _alternatives(tokens: list[str], literal: bool) -> tuple[list[str], list[str]]:
-    """Return the globs of ``a|b`` up to a closing bracket, and the tokens after it."""
-    found: list[str] = []
-    while True:
-        sequence, tokens = _sequence(tokens, literal)
-        found += sequence
-        if len(found) > _MAX_GLOBS:
-            raise _UntranslatableError
-        if not tokens or tokens[0] != "|":
-            return found, tokens
-        tokens = tokens[1:]
-
-
-def _sequence(tokens: list[str], literal: bool) -> tuple[list[str], list[str]]:
-    found = [""]
-    while tokens and tokens[0] not in "|)":
-        word, tokens = tokens[0], tokens[1:]
-        if word in ("(", "(?:"):
-            piece, tokens = _alternatives(tokens, literal)
-            if not tokens:
-                raise _UntranslatableError
-            tokens = tokens[1:]
-        else:
-            literal_dot = literal and word == "." and tokens[:1] != ["+"]
-            piece = ["."] if literal_dot else _glob(word, literal)
-        if tokens and (tokens[0] in "+*?" or tokens[0].startswith("{")):
-            piece, tokens = _repeated(piece, tokens[0]), tokens[1:]
-            if tokens and tokens[0] in "+?":  # lazy or possessive: matches the same names
-                tokens = tokens[1:]
-        found = [before + after for before, after in itertools.product(found, piece)]
-        if len(found) > _MAX_GLOBS:
-            raise _UntranslatableError
-    return found, tokens
-
-
-def _glob(word: str, literal: bool) -> list[str]:
-    """Return the globs of one part of an expression."""
-    if word.startswith("["):
-        return [f"[!{word[2:]}" if word.startswith("[^") else word]
-    if word.startswith("\\"):
-        if literal and word == "\\.":
-            raise _UntranslatableError  # the dot is escaped twice, and then matches anything after a backslash
-        known = {"\\d": "[0-9]", "\\D": "[!0-9]", "\\w": "?", "\\.": ".", "\\_": "_", "\\-": "-"}
-        if word not in known:
-            raise _UntranslatableError
-        return [known[word]]
-    if word in "+*?)" or word.startswith("{"):
-        raise _UntranslatableError
-    return ["?"] if word == "." else [word]
-
-
-def _repeated(piece: list[str], quantifier: str) -> list[str]:
-    if quantifier == "?":
-        return ["", *piece]
-    if quantifier.startswith("{"):
-        least, _, most = quantifier[1:-1].partition(",")
-        counts = range(int(least), int(most or least) + 1)
-        return ["".join(parts) for count in counts for parts in itertools.product(piece, repeat=count)]
-    none = [""] if quantifier == "*" else []
-    if len(piece) == 1 and piece[0] in _DIGITS:
-        return [*none, *(piece[0] * count for count in (1, 2, 3))]
-    return ["*"] if quantifier == "*" else [f"{each}*" for each in piece]
+def _repeated(word: str, quantifier: str, literal: bool) -> list[str]:
+    """Return the globs of one part of an expression with what follows it: ``+``, ``*``, ``?`` or nothing."""
+    dot = "." if literal and quantifier != "+" else "?"
+    glob = dot if word == "." else _GLOBS.get(word, word.replace("[^", "[!", 1))
+    if quantifier in ("", "?"):
+        return [glob] if not quantifier else ["", glob]
+    digits = [glob * count for count in (1, 2, 3)] if glob in ("[0-9]", "[!0-9]") else []
+    if quantifier == "*":
+        return ["", *digits] if digits else ["*"]
+    return digits or [f"{glob}*"]
 
 
 def uses_deepspeed(settings: LayeredSettings) -> dict[str, Setting]:

@@ -15,6 +15,7 @@ from ..source.evidence import (
     Setting,
     SettingsLayer,
     as_bool,
+    as_float,
     as_int,
     as_word,
     default_layer,
@@ -27,7 +28,6 @@ from .shared import (
     VISION_TOWER,
     Tool,
     config_of_model,
-    globs_of_first_share,
     globs_of_regex,
     has_any,
     tool_layers,
@@ -131,19 +131,17 @@ _ENCODER_SWITCHES: Mapping[str, tuple[tuple[str, ...], bool]] = {
 
 
 def read_frozen(program: Program, settings: LayeredSettings) -> None:
-    """Record the parameters that train: a share, prefixes and a pattern freeze them, then others train again.
+    """Record the parameters that train: prefixes and a pattern freeze them, or all, then others train again.
 
     Source: ``swift/utils/transformers_utils.py``; by default a vision tower and its projector are frozen.
     """
     findings, config = program.findings, config_of_model(program, settings.find("model"))
     given = [found for name in _FREEZING if (found := settings.find(name)) is not None]
-    ratio = settings.find("freeze_parameters_ratio")
-    share = _share(ratio) if ratio is not None else 0.0
-    first = globs_of_first_share(config, share) if share else []
+    share = as_float(settings.find("freeze_parameters_ratio")) or 0.0
     named_off = _named_globs(settings, "freeze_parameters")
     on = _named_globs(settings, "trainable_parameters")
-    understood = first is not None and named_off is not None and on is not None
-    off = [*(first or ()), *_frozen_encoders(settings, config), *(named_off or ())]
+    understood = (share <= 0 or share >= 1) and named_off is not None and on is not None
+    off = [*(["*"] if share >= 1 else []), *_frozen_encoders(settings, config), *(named_off or ())]
     if not understood:
         findings.warn(f"{given[0].origin}: vramtop does not understand what it freezes; all parameters are counted.")
         findings.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
@@ -170,13 +168,6 @@ def _named_globs(settings: LayeredSettings, name: str) -> list[str] | None:
     matching = globs_of_regex(str(regex.value), from_start=False) if regex is not None else []
     prefixes = [f"{prefix}*" for prefix in _names(settings.find(name))]
     return None if matching is None else [*prefixes, *matching]
-
-
-def _share(ratio: Setting) -> float:
-    try:
-        return min(1.0, max(0.0, float(str(ratio.value))))
-    except ValueError:
-        return 0.0
 
 
 def _names(setting: Setting | None) -> list[str]:

@@ -33,7 +33,6 @@ from .shared import (
     record_word,
     section,
     tool_settings,
-    torchtitan_id,
 )
 
 _CHECKPOINTING_WORD = re.compile(r"activation[-_]checkpoint:([\w-]+)")
@@ -86,7 +85,7 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
         flavor = function.with_value(found[2].replace("_", "."))
     if name is None or flavor is None:
         return
-    known = torchtitan_id(str(name.value), str(flavor.value))
+    known = library("torchtitan").model.get(f"{name.value} {flavor.value}".lower())
     if known is not None:
         findings.record("model.id", known, f"{name.origin}, {flavor.origin}")
     else:

@@ -34,11 +34,11 @@ from .shared import (
     record_optimizer,
     record_ranks,
     tool_settings,
-    torchtune_id,
 )
 
 _DISTRIBUTED_NAMES = ("custom_sharded_layers", "fsdp_cpu_offload", "tensor_parallel_dim", "data_parallel_shard_dim")
 """Settings that only distributed recipes have."""
+_VARIANT = re.compile(r"^q?lora_|_(instruct|base|v\d|reward|classifier)$")
 _MLP_TARGETS = ("gate_proj", "up_proj", "down_proj")
 _PREFERENCE_LOSSES = ("DPO", "RSO", "SimPO", "IPO")
 _CHUNKED_LOSSES = ("Chunked", "LinearCrossEntropy")
@@ -96,13 +96,18 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
         findings.record_from(checkpoint, "model.id", folder)
         return
     builder = settings.find("model._component_", "policy_model._component_")
-    known = torchtune_id(str(builder.value)) if builder is not None else None
+    known = _model_id(str(builder.value)) if builder is not None else None
     if builder is not None and known is not None:
         findings.record_from(builder, "model.id", known)
     elif builder is not None:
         findings.warn(
             f"{builder.origin}: the builder {builder.value} is not supported; give model.id.", unless="model.id"
         )
+
+
+def _model_id(builder: str) -> str | None:
+    """Return the id of a builder, such as ``torchtune.models.llama3_1.qlora_llama3_1_8b``; None if it is unknown."""
+    return library("torchtune").model.get(_VARIANT.sub("", builder.rpartition(".")[2]))
 
 
 def _read_other_models(program: Program, settings: LayeredSettings) -> None:
@@ -127,7 +132,7 @@ def _read_other_models(program: Program, settings: LayeredSettings) -> None:
             models = [{"role": "reference", "sharded": sharded}]
             findings.record("other_models", models, reference.origin)
     elif teacher is not None:
-        known = torchtune_id(str(teacher.value))
+        known = _model_id(str(teacher.value))
         if known is not None:
             findings.record("other_models", [{"role": "teacher", "id": known, "sharded": sharded}], teacher.origin)
         else:

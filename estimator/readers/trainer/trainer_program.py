@@ -10,6 +10,7 @@ from ...common.limits import LimitError, decode_json
 from ...job.resolved_job import trainer_precision
 from ...job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES, usual
 from ...job.settings import ModelSpec, Task
+from ..arguments.table import library
 from ..program.deepspeed import record_zero_sizes
 from ..program.program import Program, WorldSize, checked_ranks, read_world_size
 from ..program.run_logs import logged_trainer_settings
@@ -270,27 +271,6 @@ def _read_attention(setting: Setting | None, versions: Mapping[str, str], findin
 # Defaults that follow from a model's config: the dtype of its weights and the layers that peft adapts.
 
 
-_PEFT_TARGETS = {
-    **dict.fromkeys(
-        ("llama", "llama4", "mistral", "mixtral", "gemma", "gemma2", "gemma3_text", "qwen2", "qwen3"),
-        "q_proj v_proj",
-    ),
-    **dict.fromkeys(("opt", "bart", "gptj", "gpt_neo", "stablelm"), "q_proj v_proj"),
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra", "layoutlm"), "query value"),
-    **dict.fromkeys(("gpt_neox", "bloom", "falcon", "chatglm"), "query_key_value"),
-    **dict.fromkeys(("t5", "mt5"), "q v"),
-    **dict.fromkeys(("gpt2", "gpt_bigcode"), "c_attn"),
-    "deberta-v2": "query_proj value_proj",
-    "deberta": "in_proj",
-    "mpt": "Wqkv",
-    "codegen": "qkv_proj",
-    "nemotron_h": "q_proj k_proj v_proj o_proj",
-    "rwkv": "key value receptance output",
-    "phi": "q_proj v_proj fc1 fc2",
-}
-"""By model type, as of peft 0.21 (its ``utils/constants.py``); for other types peft requires target modules."""
-
-
 def known_config(
     model: Finding | Setting | None, environ: Mapping[str, str], *, folders: bool = True
 ) -> Mapping[str, Any] | None:
@@ -347,9 +327,8 @@ def default_targets(config: Mapping[str, Any] | None) -> Setting | None:
     if config is None:
         return default_setting(["q_proj", "v_proj"], "peft's default for most decoder models")
     kind = str(config.get("model_type"))
-    if kind not in _PEFT_TARGETS:
-        return None
-    return default_setting(_PEFT_TARGETS[kind].split(), f"peft's default for {kind}")
+    targets = library("peft").default["target_modules"].get(kind)
+    return default_setting(targets.split(), f"peft's default for {kind}") if targets else None
 
 
 # Reads a job's precision from the dtype of its weights and from mixed precision, wherever each is set.

@@ -118,6 +118,7 @@ def test_settings_of_fsdp2(read: ReadRecipe, settings: dict[str, Any], key: str,
         ({"pp_size": 2, "pipeline": {"pp_schedule": "1f1b"}}, "activations", "no"),
         ({"tp_size": 2, "tp_plan": "plans.by_model"}, "weights", "more"),
         ({"tp_size": 2, "tp_plan": "elsewhere.plan"}, "weights", "more"),
+        ({"tp_size": 2, "custom_tp_plan": {"lm_head": "colwise"}}, "weights", "more"),
         ({"tp_size": 1, "tp_plan": "elsewhere.plan"}, "weights", "no"),
     ],
 )
@@ -127,22 +128,6 @@ def test_direction_of_doubt_of_fsdp2(
     reading = read(distributed={"strategy": "fsdp2"} | settings)
     assert getattr(reading.job().unsure, component) == direction
     assert bool(reading.warnings) == (direction != "no")
-
-
-@pytest.mark.parametrize("name", ["tp_plan", "custom_tp_plan"])
-@pytest.mark.parametrize(
-    ("plan", "expected"),
-    [
-        ({"model.layers.*.mlp.up_proj": "colwise"}, {"model.layers.*.mlp.up_proj": "colwise"}),
-        (
-            {"lm_head": {"_target_": "torch.distributed.tensor.parallel.ColwiseParallel"}},
-            {"lm_head": "colwise"},
-        ),
-    ],
-)
-def test_a_table_of_styles_is_read(read: ReadRecipe, name: str, plan: Any, expected: dict[str, str]) -> None:
-    reading = read(distributed={"strategy": "fsdp2", "tp_size": 2, name: plan})
-    assert reading.job().parallel.tensor_plan == expected
 
 
 def test_megatron_fsdp_gets_no_plan(read: ReadRecipe) -> None:

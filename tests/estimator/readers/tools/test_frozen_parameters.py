@@ -50,7 +50,7 @@ def test_axolotl_freezes_encoders(read: Read, tmp_path: Path) -> None:
         ("--freeze_parameters model.embed_tokens model.norm", ["!model.embed_tokens*", "!model.norm*"]),
         ("--freeze_parameters_ratio 1 --trainable_parameters lm_head", ["!*", "lm_head*"]),
         (r"--freeze_parameters_regex 'layers\.[0-9]\.'", ["!*layers.[0-9].*"]),
-        ("--freeze_parameters_ratio 0.3", ["!model.embed_tokens.weight", "!model.layers.0.*"]),
+        ("--freeze_parameters_ratio 0.3", None),
     ],
 )
 def test_swift_freezes_and_activates(read: Read, flags: str, patterns: list[str] | None) -> None:

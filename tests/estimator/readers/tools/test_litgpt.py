@@ -125,13 +125,14 @@ def test_lora_of_experts_and_of_unknown_models(read: Read) -> None:
     assert {"gate_proj", "fc1", "dense_h_to_4h"} <= set(read(line.replace("NAME", "some/model")).value("lora.targets"))
 
 
-@pytest.mark.parametrize(("recipe", "trained"), [("finetune_adapter", 287_168), ("finetune_adapter_v2", 1_364_928)])
-def test_adapter_methods_train_few_parameters(read: Read, recipe: str, trained: int) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "trained"), [("finetune_adapter", ["!*"]), ("finetune_adapter_v2", ["*norm*", "*ln_*"])]
+)
+def test_parameters_of_adapter_methods_are_a_doubt(read: Read, recipe: str, trained: list[str]) -> None:
     reading = read(f"litgpt {recipe} {LLAMA} {LENGTH}")
-    assert values(reading, "lora.rank", "training.trainable_parameters") == (None, trained)
-    unknown = read(f"litgpt {recipe} some/model {LENGTH}")
-    assert unknown.value("training.trainable_parameters") is None
-    assert any("own parameters are not counted" in warning for warning in unknown.warnings)
+    assert values(reading, "lora.rank", "training.trainable") == (None, trained)
+    assert any("own parameters (some millions) are not counted" in warning for warning in reading.warnings)
+    assert reading.job().unsure.gradients == "more"
 
 
 def test_tied_embeddings_are_kept_where_they_are_asked_for(read: Read) -> None:
