@@ -127,8 +127,8 @@ class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By job key."""
     derived: Mapping[str, str] = {}
     """Job keys that the tool computes from another argument, which stays as it is."""
-    model: Mapping[str, str] = {}
-    """Hugging Face ids of models by its own names for them."""
+    words: Mapping[str, Mapping[str, str]] = {}
+    """What its names for things stand for, by subject: models, optimizers, attention."""
     always_flags: bool = False
     """True: names have dashes in front in files too."""
 

@@ -79,13 +79,6 @@ def _without_liger(settings: LayeredSettings) -> Setting | None:
 # The strategy of a recipe's ``distributed`` section, and the version of AutoModel that reads it.
 
 
-_STRATEGIES = {
-    **dict.fromkeys(("fsdp2", "fsdp2manager", "fsdp2config"), "fsdp2"),
-    **dict.fromkeys(("megatron_fsdp", "megatron-fsdp", "mfsdp"), "megatron-fsdp"),
-    **dict.fromkeys(("megatronfsdpmanager", "megatronfsdpconfig"), "megatron-fsdp"),
-    **dict.fromkeys(("nvfsdp", "nvfsdpmanager"), "megatron-fsdp"),
-    **dict.fromkeys(("ddp", "ddpmanager", "ddpconfig"), "ddp"),
-}
 _SIZE_NAMES = ("dp", "tp", "cp", "pp", "ep")
 _LATEST = (0, 5)
 """The version whose source these rules follow (tags v0.1.0 to v0.5.0 of NVIDIA-NeMo/Automodel)."""
@@ -111,12 +104,12 @@ def strategy_of(program: Program, settings: LayeredSettings) -> Strategy | None:
     named = named_strategy(settings)
     if named is None or as_int(world_size(program, settings).ranks) == 1:
         return None
-    return STRATEGIES[_STRATEGIES.get(as_word(named) or "", "fsdp2")]
+    return STRATEGIES[_TABLE().words["strategy"].get(as_word(named) or "", "fsdp2")]
 
 
 def is_known(named: Setting) -> bool:
     """Return True for a strategy with rules."""
-    return (as_word(named) or "") in _STRATEGIES
+    return (as_word(named) or "") in _TABLE().words["strategy"]
 
 
 def world_size(program: Program, settings: LayeredSettings) -> WorldSize:
@@ -407,12 +400,6 @@ def read_saving(settings: LayeredSettings, findings: FindingCollector) -> None:
 # Names and meanings: ``nemo_automodel/recipes``, ``_transformers`` and ``components`` of Automodel 0.1 to 0.5.
 
 
-_TASKS = {
-    "ForSequenceClassification": "sequence-classification",
-    "ForImageTextToText": "image-text-to-text",
-    "ForTextToWaveform": "text-to-waveform",
-}
-"""Tasks by a part of the builder's name."""
 _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 _LENGTH_NAMES = ("dataset.seq_length", "dataset.seq_len", "dataset.max_seq_length", "dataset.max_length")
 
@@ -442,7 +429,10 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
     if name is not None:
         findings.record_from(name, "model.id", folder_id(program.filesystem, str(name.value)) or str(name.value))
     builder = settings.find("model._target_")
-    task = next((task for word, task in _TASKS.items() if builder is not None and word in str(builder.value)), None)
+    task = next(
+        (task for word, task in _TABLE().words["task"].items() if builder is not None and word in str(builder.value)),
+        None,
+    )
     if builder is not None and task is not None:
         findings.record_from(builder, "model.task", task)
     packed = settings.find("packed_sequence.packed_sequence_size")

@@ -1,7 +1,7 @@
 """LLaMA-Factory: its YAML and the overrides of ``llamafactory-cli train x.yaml cutoff_len=4096``, versions 0 and 1."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -23,11 +23,10 @@ from ..source.evidence import (
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared import (
-    PROJECTOR,
-    VISION_TOWER,
     ConfigTable,
     Tool,
     config_of_model,
+    frozen_parts,
     has_any,
     tool_layers,
     uses_deepspeed,
@@ -40,13 +39,7 @@ from .shared import (
 
 
 _LAYER_FIELDS = ("num_hidden_layers", "num_layers", "n_layer")
-_LANGUAGE_MODEL = ("language_model", "lm_head")
-_PARTS_OF_VISION_MODELS = {
-    "freeze_vision_tower": (VISION_TOWER, True),
-    "freeze_multi_modal_projector": (PROJECTOR, True),
-    "freeze_language_model": (_LANGUAGE_MODEL, False),
-}
-"""Switches with the parts of names that they freeze, and their defaults."""
+_PARTS = ("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model")
 
 
 def record_freezing(program: Program, settings: LayeredSettings, model: Setting | None) -> None:
@@ -84,22 +77,13 @@ def record_frozen_parts(program: Program, settings: LayeredSettings, model: Sett
     """Record the parts of a model with a vision tower that do not train: by default the tower and its projector."""
     frozen = _frozen_parts(settings, config_of_model(program, model))
     if frozen:
-        origins = [found.origin for name in _PARTS_OF_VISION_MODELS if (found := settings.find(name)) is not None]
+        origins = [found.origin for name in _PARTS if (found := settings.find(name)) is not None]
         origin = "; ".join(origins) or "LLaMA-Factory freezes vision tower and projector by default"
         program.findings.record("training.trainable", frozen, origin, written=bool(origins))
 
 
 def _frozen_parts(settings: LayeredSettings, config: Mapping[str, Any] | None) -> list[str]:
-    if config is None or "vision_config" not in config:
-        return []
-    return [f"!*{part}*" for part in _switched_off(settings)]
-
-
-def _switched_off(settings: LayeredSettings) -> Iterator[str]:
-    for name, (parts, default) in _PARTS_OF_VISION_MODELS.items():
-        written = as_bool(settings.find(name))
-        if default if written is None else written:
-            yield from parts
+    return [f"!{glob}" for glob in frozen_parts(settings, config, switches=_PARTS)]
 
 
 def _number_of_layers(config: Mapping[str, Any] | None) -> int | None:

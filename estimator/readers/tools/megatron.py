@@ -32,13 +32,6 @@ _FSDP_DTYPES = {
     "parallel.gradient_dtype": "megatron_fsdp_main_grads_dtype",
     "parallel.reduce_dtype": "megatron_fsdp_grad_comm_dtype",
 }
-_OPTIMIZERS = {
-    "adam": "megatron.core.optimizer.Adam",
-    "sgd": "apex.optimizers.FusedSGD",
-    **dict.fromkeys(("muon", "dist_muon"), "muon.Muon"),
-    "lion": "lion_pytorch.Lion",
-}
-"""Classes by Megatron's names."""
 _GPT2_BPE_VOCABULARY = 50257
 _SWIGLU_FFN_MULTIPLE = 64
 """Megatron rounds the feed-forward width of a gated MLP down to a multiple of it."""
@@ -68,7 +61,7 @@ def read(program: Program) -> JobReading:
 
 def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
     setting = settings.find("optimizer") or default_setting("adam", "Megatron's default optimizer")
-    known = _OPTIMIZERS.get(as_word(setting) or "")
+    known = library("megatron").words["optimizer"].get(as_word(setting) or "")
     record_optimizer(findings, setting.with_value(known or setting.value), options={})
 
 

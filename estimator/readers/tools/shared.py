@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ...common.errors import InputError
+from ...job.resolved_job import served_precision
 from ...job.rules.optimizers.by_name import optimizer_arguments, optimizer_by_class
-from ..arguments.table import Library
+from ...model.checkpoint import WEIGHT_FORMATS, stored_dtype
+from ..arguments.table import Library, doubt_arguments, record_arguments
 from ..program.program import Program, ToolCommand, WorldSize
 from ..program.run_logs import latest_file, table_in_file, table_in_log
 from ..source.data_files import NULL_IS_WRONG, FilesystemView, read_table
@@ -194,6 +196,65 @@ def _parse_value(text: str) -> Any:
 # The ranks and options of tools with a training loop of their own.
 
 
+def read_server(
+    program: Program, settings: LayeredSettings, named: Setting | None, table: Library
+) -> Mapping[str, Any]:
+    """Record the model of an inference server and its dtypes, and return the model's config.
+
+    Args:
+        program: the server.
+        settings: its settings.
+        named: the setting that names the model.
+        table: its arguments.
+    """
+    findings, running = program.findings, f"the program is {table.title}"
+    if named is not None:
+        findings.record_from(named, "model.id", folder_id(program.filesystem, str(named.value)) or str(named.value))
+    findings.record("training.mode", "inference", running, written=False)
+    findings.record("inference.engine", table.title.lower(), running, written=False)
+    config = known_config(findings.get("model.id"), program.environ) or {}
+    dtype, quantization, stored = (
+        settings.find("dtype"),
+        settings.find("quantization"),
+        config.get("quantization_config"),
+    )
+    if dtype is not None and as_word(dtype) != "auto":
+        record_arguments(table, "weights", settings, findings)
+    else:
+        origin = f"{table.title} computes in the model's stored dtype"
+        findings.record("training.precision", served_precision(stored_dtype(config)), origin, written=False)
+    for group in ("cache", "parallel"):
+        record_arguments(table, group, settings, findings)
+    doubt_arguments(table, "all", settings, findings)
+    if quantization is not None:
+        record_word(findings, "inference.weights", quantization, WEIGHT_FORMATS)
+    elif isinstance(stored, Mapping):
+        _read_stored_quantization(stored, findings)
+    return config
+
+
+def _read_stored_quantization(quantization: Mapping[str, Any], findings: FindingCollector) -> None:
+    """Record the format of the checkpoint's weights, from the model's config."""
+    method, bits = str(quantization.get("quant_method") or ""), quantization.get("bits")
+    origin = "the model's quantization_config"
+    if bits == 8 or method == "compressed-tensors":
+        findings.warn(f"{origin} ({method or bits}) is counted as 8 bits per weight.")
+        findings.record("inference.weights", "int8", origin, written=False)
+    elif method in WEIGHT_FORMATS:
+        findings.record("inference.weights", WEIGHT_FORMATS[method], origin, written=False)
+    elif method:
+        findings.warn(f"{origin}: {method} is not supported; 16 bits per weight are assumed.")
+
+
+def record_length(findings: FindingCollector, setting: Setting | None, config: Mapping[str, Any], default: str) -> None:
+    """Record a server's longest sequence, by default the model's; ``default`` names the server's argument."""
+    if setting is not None:
+        findings.record_count("training.sequence_length", setting)
+    elif isinstance(longest := config.get("max_position_embeddings"), int):
+        origin = f"the model's max_position_embeddings: {default}"
+        findings.record("training.sequence_length", longest, origin, written=False)
+
+
 def record_share(findings: FindingCollector, key: str, setting: Setting, *, whole: bool) -> None:
     """Record a share of the GPU's memory; refuse any other value.
 
@@ -313,6 +374,28 @@ VISION_TOWER = ("vision_tower", "vision_model", "vision_encoder", "visual.patch_
 """Parts of names of encoders for pictures and sound, in transformers' models."""
 PROJECTOR = ("multi_modal_projector", "mm_projector", "visual.merger", "aligner", "embed_vision", "embed_audio")
 """Parts of names of the layers between an encoder and the language model."""
+LANGUAGE_MODEL = ("language_model", "lm_head")
+"""Parts of names of the language model with its head."""
+
+
+def frozen_parts(settings: LayeredSettings, config: Mapping[str, Any] | None, *, switches: Sequence[str]) -> list[str]:
+    """Return globs of the parts of a model with a vision tower that do not train, by default tower and projector.
+
+    Args:
+        settings: the tool's.
+        config: the model's; None: not known.
+        switches: the settings that freeze the tower, the projector, and the language model.
+    """
+    if config is None or "vision_config" not in config:
+        return []
+    found: list[str] = []
+    for name, parts in zip(switches, (VISION_TOWER, PROJECTOR, LANGUAGE_MODEL), strict=True):
+        written = as_bool(settings.find(name))
+        if parts is not LANGUAGE_MODEL if written is None else written:
+            found += [f"*{part}*" for part in parts]
+    return found
+
+
 _MAX_GLOBS = 128
 _MAX_CHARACTERS = 500
 _GROUP = re.compile(r"\((?:\?:)?([^()]*)\)(?![+*?{])")

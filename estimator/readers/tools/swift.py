@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from ..arguments.table import Library, doubt_arguments, library, translate
 from ..program.program import Program, ToolCommand, accelerate_layers, processes_per_node, visible_gpus
@@ -24,10 +23,9 @@ from ..source.evidence import (
 from ..source.versions import transformers_defaults, version_tuple
 from ..trainer.trainer_program import read_trainer
 from .shared import (
-    PROJECTOR,
-    VISION_TOWER,
     Tool,
     config_of_model,
+    frozen_parts,
     globs_of_regex,
     has_any,
     tool_layers,
@@ -122,12 +120,7 @@ _FREEZING = (
     *("freeze_parameters_ratio", "freeze_parameters", "freeze_parameters_regex"),
     *("trainable_parameters", "trainable_parameters_regex", "freeze_llm", "freeze_vit", "freeze_aligner"),
 )
-_ENCODER_SWITCHES: Mapping[str, tuple[tuple[str, ...], bool]] = {
-    "freeze_vit": (VISION_TOWER, True),
-    "freeze_aligner": (PROJECTOR, True),
-    "freeze_llm": (("language_model", "lm_head"), False),
-}
-"""Switches with the parts of names that they freeze, and their defaults."""
+_PARTS = ("freeze_vit", "freeze_aligner", "freeze_llm")
 
 
 def read_frozen(program: Program, settings: LayeredSettings) -> None:
@@ -141,7 +134,7 @@ def read_frozen(program: Program, settings: LayeredSettings) -> None:
     named_off = _named_globs(settings, "freeze_parameters")
     on = _named_globs(settings, "trainable_parameters")
     understood = (share <= 0 or share >= 1) and named_off is not None and on is not None
-    off = [*(["*"] if share >= 1 else []), *_frozen_encoders(settings, config), *(named_off or ())]
+    off = [*(["*"] if share >= 1 else []), *frozen_parts(settings, config, switches=_PARTS), *(named_off or ())]
     if not understood:
         findings.warn(f"{given[0].origin}: vramtop does not understand what it freezes; all parameters are counted.")
         findings.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
@@ -149,17 +142,6 @@ def read_frozen(program: Program, settings: LayeredSettings) -> None:
         origin = "; ".join(found.origin for found in given) or "ms-swift freezes vision tower and projector by default"
         patterns = [*(f"!{glob}" for glob in off), *(on or ())]
         findings.record("training.trainable", patterns, origin, written=bool(given))
-
-
-def _frozen_encoders(settings: LayeredSettings, config: Mapping[str, Any] | None) -> list[str]:
-    """Return globs of the parts of a model with a vision tower that do not train."""
-    if config is None or "vision_config" not in config:
-        return []
-    found: list[str] = []
-    for name, (parts, default) in _ENCODER_SWITCHES.items():
-        written = as_bool(settings.find(name))
-        found += [f"*{part}*" for part in parts] if (default if written is None else written) else []
-    return found
 
 
 def _named_globs(settings: LayeredSettings, name: str) -> list[str] | None:

@@ -85,7 +85,7 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
         flavor = function.with_value(found[2].replace("_", "."))
     if name is None or flavor is None:
         return
-    known = library("torchtitan").model.get(f"{name.value} {flavor.value}".lower())
+    known = library("torchtitan").words["model"].get(f"{name.value} {flavor.value}".lower())
     if known is not None:
         findings.record("model.id", known, f"{name.origin}, {flavor.origin}")
     else:

@@ -107,7 +107,7 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
 
 def _model_id(builder: str) -> str | None:
     """Return the id of a builder, such as ``torchtune.models.llama3_1.qlora_llama3_1_8b``; None if it is unknown."""
-    return library("torchtune").model.get(_VARIANT.sub("", builder.rpartition(".")[2]))
+    return library("torchtune").words["model"].get(_VARIANT.sub("", builder.rpartition(".")[2]))
 
 
 def _read_other_models(program: Program, settings: LayeredSettings) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...common.errors import InputError
-from ..arguments.table import doubt_arguments, library
+from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.deepspeed import deepspeed_layer, partly_offloaded
 from ..program.megatron_fsdp import record_megatron_fsdp
 from ..program.program import WorldSize, visible_gpus
@@ -28,12 +28,6 @@ from .trainer_inputs import TrainerInputs
 _UNKNOWN_STAGE = "unknown"
 """Stands for a ZeRO stage whose file cannot be read."""
 _STAGE_IN_NAME = re.compile(r"(?:z|zero|stage)[-_]?(?:stage[-_]?)?([0-3])(?!\d)", re.IGNORECASE)
-_FSDP1 = {"full_shard": "full", "shard_grad_op": "grad_op", "no_shard": "none"} | {
-    f"hybrid_shard{end}": sharding for end, sharding in (("", "hybrid"), ("_zero2", "hybrid_grad_op"))
-}
-_PREFETCH = {"backward_pre": "pre", "backward_post": "post", "no_prefetch": "none"}
-_DIMENSIONS = {"tp": "tensor", "cp": "context", "sp": "context", "ep": "expert"}
-"""Dimensions in ParallelismConfig by their short names, and in the job."""
 _MAX_ZERO_STAGE = 3
 _DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 _OFFLOAD_DEVICES = ("cpu", "nvme")
@@ -131,7 +125,7 @@ def _stage_from_file_name(config: Setting, findings: FindingCollector) -> Settin
 def _read_dimensions(inputs: TrainerInputs, findings: FindingCollector) -> int:
     """Record the tensor, context and expert ranks. Return how many ranks process the same data."""
     same_data = 1
-    for short, key in _DIMENSIONS.items():
+    for short, key in library("accelerate").words["dimension"].items():
         setting = inputs.accelerate.find(f"parallelism_config_{short}_size")
         if key == "tensor" and setting is None and inputs.deepspeed is not None:
             setting = inputs.deepspeed.find("tensor")
@@ -143,11 +137,7 @@ def _read_dimensions(inputs: TrainerInputs, findings: FindingCollector) -> int:
         if key != "expert":
             same_data *= size
         findings.record(f"parallel.{key}", size, setting.origin)
-    if inputs.accelerate.is_true("use_megatron_lm"):
-        findings.warn(
-            "vramtop does not read accelerate's Megatron-LM plugin: tensor and pipeline ranks are not counted."
-        )
-        findings.add_uncertainty("less", *MODEL_STATES, "activations")
+    doubt_arguments(library("accelerate"), "megatron", inputs.accelerate, findings)
     return same_data
 
 
@@ -196,15 +186,11 @@ def _read_fsdp(fsdp: LayeredSettings, inputs: TrainerInputs, data: int | None, f
         return
     if as_int(version) == 2:
         findings.record_from(version, "parallel.strategy", "fsdp2")
-        reshard = fsdp.find("fsdp_reshard_after_forward")
-        if reshard is not None and as_bool(reshard) is not None:
-            findings.record("parallel.reshard_after_forward", as_bool(reshard), reshard.origin)
+        record_arguments(library("accelerate"), "fsdp2", fsdp, findings)
         _record_shards_and_replicas(inputs, data, findings)
     else:
         _read_fsdp1(fsdp, version, inputs, data, findings)
-    load = fsdp.find("fsdp_cpu_ram_efficient_loading")
-    if load is not None and as_bool(load) is not None:
-        findings.record("parallel.load_on_rank_zero", as_bool(load), load.origin)
+    record_arguments(library("accelerate"), "fsdp", fsdp, findings)
     by_trainer = not fsdp.is_true("script_own_sharding") and not inputs.accelerate.is_true("script_own_loop")
     read_units(fsdp, findings, first_version=as_int(version) == 1, by_trainer=by_trainer)
     own, steps = fsdp.find_true("script_own_sharding"), findings.get("training.gradient_accumulation")
@@ -215,8 +201,6 @@ def _read_fsdp(fsdp: LayeredSettings, inputs: TrainerInputs, data: int | None, f
         )
         findings.warn(sentence, unless="training.gradient_accumulation")
         findings.add_uncertainty("less", "gradients", unless="training.gradient_accumulation")
-    if (offload := fsdp.find_true("fsdp_offload_params")) is not None:
-        findings.record("parallel.cpu_offload", "all", offload.origin)
 
 
 def _read_fsdp1(
@@ -230,21 +214,15 @@ def _read_fsdp1(
     if 1 <= (parse_digits(word) or 0) <= len(FSDP1_NAMES):
         word = FSDP1_NAMES[int(word) - 1].lower()
     findings.record_from(version, "parallel.strategy", "fsdp1")
-    if word not in _FSDP1:
+    known = library("accelerate").words["fsdp1_sharding"]
+    if word not in known:
         sentence = f"FSDP sharding strategy {strategy.value!r} ({strategy.origin}) is not known; full is assumed."
         findings.mark_uncertain("parallel.sharding", sentence, direction="more")
-    findings.record_from(strategy, "parallel.sharding", _FSDP1.get(word, "full"))
-    prefetch = fsdp.find("fsdp_backward_prefetch") or fsdp.find("fsdp_backward_prefetch_policy")
-    if prefetch is None and not fsdp.is_true("script_own_sharding"):  # torch's own default is BACKWARD_PRE
-        prefetch = default_setting("no_prefetch", "accelerate's default fsdp_backward_prefetch")
-    if prefetch is not None and as_word(prefetch) in _PREFETCH:
-        findings.record_from(prefetch, "parallel.fsdp_backward_prefetch", _PREFETCH[as_word(prefetch) or ""])
-    limit = fsdp.find("fsdp_limit_all_gathers")
-    if limit is not None and as_bool(limit) is not None:
-        findings.record_from(limit, "parallel.limit_all_gathers", as_bool(limit))
-    original = fsdp.find("fsdp_use_orig_params") or fsdp.find("use_orig_params")
-    if original is not None and as_bool(original) is not None:
-        findings.record("parallel.original_parameters", as_bool(original), original.origin)
+    findings.record_from(strategy, "parallel.sharding", known.get(word, "full"))
+    record_arguments(library("accelerate"), "fsdp1", fsdp, findings)
+    if not fsdp.is_true("script_own_sharding"):  # torch's own default is BACKWARD_PRE
+        origin = "accelerate's default fsdp_backward_prefetch"
+        findings.record("parallel.fsdp_backward_prefetch", "none", origin, written=False)
     per_node = inputs.world.per_node
     if word == "no_shard":
         _record_ranks("parallel.data_replicate", data, inputs.world, findings)
@@ -290,13 +268,9 @@ def _read_ddp(inputs: TrainerInputs, data: int | None, findings: FindingCollecto
         )
         findings.warn(sentence, unless="parallel.data_replicate")
         findings.add_uncertainty("more", "gradients", unless="parallel.data_replicate")
-    views = accelerate.find("gradient_as_bucket_view")
-    if views is not None and as_bool(views) is not None:
-        findings.record_from(views, "parallel.gradient_as_bucket_view", as_bool(views))
-    hook = settings.find("ddp_comm_hook") or accelerate.find("ddp_comm_hook")
-    if hook is not None and as_word(hook) not in ("no", "none"):
-        findings.warn(f"{hook.origin}: the hook's copies of the DDP buckets are not counted.")
-        findings.add_uncertainty("more", "communication")
+    record_arguments(library("accelerate"), "ddp", accelerate, findings)
+    for each in (settings, accelerate):
+        doubt_arguments(library("accelerate"), "ddp", each, findings)
 
 
 def _read_synchronisation(inputs: TrainerInputs, findings: FindingCollector) -> None:

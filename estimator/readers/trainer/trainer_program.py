@@ -174,19 +174,6 @@ def _read_copied_modules(settings: LayeredSettings, findings: FindingCollector) 
 
 
 _MODEL_NAMES = ("model_name_or_path", "config_name", "model_name", "model_id", "model_path", "base_model", "model")
-_ATTENTION = {
-    **{name: name for name in ("sdpa", "eager", "flash_attention_2", "flash_attention_3")},
-    "kernels-community/flash-attn": "flash_attention_2",
-    "kernels-community/flash-attn2": "flash_attention_2",
-    "kernels-community/flash-attn3": "flash_attention_3",
-    "kernels-community/vllm-flash-attn3": "flash_attention_3",
-}
-_TASK_BY_PEFT_TYPE = {
-    "seq_cls": "sequence-classification",
-    "token_cls": "token-classification",
-    "seq_2_seq_lm": "seq2seq-lm",
-    "question_ans": "question-answering",
-}
 _TASKS = get_args(Task)
 _TASKS_WITH_LABELS = ("sequence-classification", "token-classification")
 
@@ -226,11 +213,11 @@ def read_model(inputs: TrainerInputs, findings: FindingCollector) -> None:
 
 def _read_task(inputs: TrainerInputs, findings: FindingCollector) -> None:
     task = inputs.settings.find("task")
-    peft_task = inputs.settings.find("lora_task_type", "task_type")
+    peft_task, tasks = inputs.settings.find("lora_task_type", "task_type"), library("transformers").words["task"]
     if task is not None and task.value in _TASKS:
         findings.record_from(task, "model.task", task.value)
-    elif peft_task is not None and as_word(peft_task) in _TASK_BY_PEFT_TYPE:
-        findings.record_from(peft_task, "model.task", _TASK_BY_PEFT_TYPE[as_word(peft_task) or ""])
+    elif peft_task is not None and (known := tasks.get(as_word(peft_task) or "")):
+        findings.record_from(peft_task, "model.task", known)
     elif inputs.trl is not None and inputs.trl.task is not None:
         origin = f"the model that TRL's {inputs.trl.name} trains"
         findings.record("model.task", inputs.trl.task, origin, written=False)
@@ -249,8 +236,8 @@ def _read_num_labels(inputs: TrainerInputs, findings: FindingCollector) -> None:
 
 def _read_attention(setting: Setting | None, versions: Mapping[str, str], findings: FindingCollector) -> None:
     name = str(setting.value).partition("@")[0] if setting is not None else ""
-    if setting is not None and name in _ATTENTION:
-        findings.record_from(setting, "model.attention", _ATTENTION[name])
+    if setting is not None and name in (known := library("transformers").words["attention"]):
+        findings.record_from(setting, "model.attention", known[name])
         return
     if setting is not None:
         sentence = f"{setting.origin}: vramtop does not know attention {setting.value!r}; the default is assumed."
@@ -258,8 +245,8 @@ def _read_attention(setting: Setting | None, versions: Mapping[str, str], findin
     default = usual("transformers", "model.attention", versions)
     origin = "transformers' default"
     if default != usual("transformers", "model.attention", {}):
-        known = ", ".join(f"{name} {versions[name]}" for name in ("transformers", "torch") if name in versions)
-        origin = f"default of transformers with {known}"
+        versions_known = ", ".join(f"{name} {versions[name]}" for name in ("transformers", "torch") if name in versions)
+        origin = f"default of transformers with {versions_known}"
     findings.record("model.attention", default, origin, written=False)
     version = versions.get("transformers")
     older = usual("transformers", "model.attention", {"transformers": "4.0"})
