@@ -408,6 +408,12 @@ class FindingCollector:
         else:
             self.record_from(setting, key, number)
 
+    def record_dropout(self, setting: Setting | None) -> None:
+        """Record the dropout of adapters, where a setting says it."""
+        rate = as_float(setting)
+        if setting is not None and rate is not None and 0 <= rate < 1:
+            self.record_from(setting, "lora.dropout", rate)
+
     def refuse(self, key: str, setting: Setting, what: str = "") -> None:
         """Record that what is written for a key makes no sense: no default replaces it, the user has to give it.
 

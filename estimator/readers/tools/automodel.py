@@ -28,7 +28,6 @@ from .shared import (
     has_any,
     has_key,
     optimizer_options,
-    record_dropout,
     record_optimizer,
     record_ranks,
     record_word,
@@ -486,7 +485,7 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
     elif modules is not None:
         _read_targets(modules, findings)
     dropout = settings.find("peft.dropout") or default_setting(0.0, "Automodel's default peft.dropout")
-    record_dropout(findings, dropout)  # of the input or of the output, as dropout_position says
+    findings.record_dropout(dropout)  # of the input or of the output, as dropout_position says
     four, eight = settings.find_true("quantization.load_in_4bit"), settings.find_true("quantization.load_in_8bit")
     double = settings.is_true("quantization.bnb_4bit_use_double_quant")
     if four is not None:

@@ -25,6 +25,7 @@ from ..source.evidence import (
     is_open,
     parse_digits,
     refusal,
+    spell_out,
 )
 from ..trainer.trainer_program import known_config
 from ..trainer.unread_settings import warn_of_unread
@@ -32,11 +33,9 @@ from .shared import (
     CONFIG_SUFFIXES,
     Tool,
     config_of_model,
-    expand_abbreviations,
     folder_id,
     has_any,
     optimizer_options,
-    record_dropout,
     record_optimizer,
     tool_layers,
 )
@@ -376,7 +375,7 @@ def read(program: Program) -> JobReading:
     words, flags = _split_words(program.launch.arguments)
     program = replace(program, launch=replace(program.launch, arguments=(*words, *flags)))
     findings, layers = program.findings, tool_layers(program, "config")
-    settings = LayeredSettings(expand_abbreviations(layers[0], _OPTIONS), *layers[1:])
+    settings = LayeredSettings(spell_out(layers[0], _OPTIONS)[0], *layers[1:])
     recipe = _recipe(program, settings, words)
     pretrains = recipe == "pretrain"
     findings.record("training.framework", "litgpt", "the program is LitGPT")
@@ -450,7 +449,7 @@ def _read_lora(program: Program, settings: LayeredSettings) -> None:
     findings = program.findings
     record_arguments(library("litgpt"), "lora", settings, findings)
     record_targets(program, settings)
-    record_dropout(findings, settings.find("lora_dropout"))
+    findings.record_dropout(settings.find("lora_dropout"))
 
 
 TOOL = Tool(

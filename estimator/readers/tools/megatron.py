@@ -4,7 +4,6 @@ Names, meanings and defaults: ``megatron/training/arguments.py`` and ``megatron/
 """
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ from ..source.evidence import (
     JobReading,
     LayeredSettings,
     Setting,
+    as_float,
     as_int,
     as_word,
     default_setting,
@@ -92,18 +92,17 @@ def _read_model(settings: LayeredSettings, findings: FindingCollector) -> None:
         return
     layers, hidden, heads = (size or 1 for size in sizes)
     gated = settings.is_true("swiglu")
-    multiple = _SWIGLU_FFN_MULTIPLE
-    default_ffn = int(hidden * 4 * 2 / 3 / multiple) * multiple if gated else 4 * hidden
-    shape = _ModelShape(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        ffn=as_int(find("ffn_hidden_size")) or default_ffn,
-        vocabulary=vocabulary,
-        positions=as_int(find("max_position_embeddings")) or as_int(find("seq_length")) or 1024,
-        tied=not settings.is_true("untie_embeddings_and_output_weights"),
-    )
-    config = shape.llama_config(settings) if gated else shape.gpt2_config(settings)
+    default_ffn = int(hidden * 4 * 2 / 3 / _SWIGLU_FFN_MULTIPLE) * _SWIGLU_FFN_MULTIPLE if gated else 4 * hidden
+    config = {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "intermediate_size": as_int(find("ffn_hidden_size")) or default_ffn,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": as_int(find("max_position_embeddings")) or as_int(find("seq_length")) or 1024,
+        "tie_word_embeddings": not settings.is_true("untie_embeddings_and_output_weights"),
+    }
+    config = _as_llama(config, settings) if gated else _as_gpt2(config, settings)
     findings.record("model.config", config, "--num-layers, --hidden-size and the other flags of the model's shape")
     record_arguments(library("megatron"), "attention", settings, findings)
     if findings.get("model.attention") is None:
@@ -114,69 +113,43 @@ def _read_model(settings: LayeredSettings, findings: FindingCollector) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ModelShape:
-    """Sizes of a model that make its config."""
+_GPT2_NAMES = {
+    "num_hidden_layers": "n_layer",
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "max_position_embeddings": "n_positions",
+}
 
-    layers: int
-    hidden: int
-    heads: int
-    ffn: int
-    vocabulary: int
-    positions: int
-    tied: bool
-    """True if input and output embeddings are one matrix."""
 
-    def llama_config(self, settings: LayeredSettings) -> dict[str, Any]:
-        """Return the config of a Llama, or of a Mixtral if there are experts."""
-        find = settings.find
-        groups = as_int(find("num_query_groups")) if settings.is_true("group_query_attention") else None
-        config = {
-            "model_type": "llama",
-            "num_hidden_layers": self.layers,
-            "hidden_size": self.hidden,
-            "intermediate_size": self.ffn,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": groups or self.heads,
-            "head_dim": as_int(find("kv_channels")) or self.hidden // self.heads,
-            "vocab_size": self.vocabulary,
-            "max_position_embeddings": self.positions,
-            "tie_word_embeddings": self.tied,
+def _as_llama(config: dict[str, Any], settings: LayeredSettings) -> dict[str, Any]:
+    """Return the config of a Llama, or of a Mixtral if there are experts."""
+    find, heads = settings.find, config["num_attention_heads"]
+    groups = as_int(find("num_query_groups")) if settings.is_true("group_query_attention") else None
+    head = as_int(find("kv_channels")) or config["hidden_size"] // heads
+    config |= {"model_type": "llama", "num_key_value_heads": groups or heads, "head_dim": head}
+    if experts := as_int(find("num_experts")):
+        config |= {
+            "model_type": "mixtral",
+            "num_local_experts": experts,
+            "num_experts_per_tok": as_int(find("moe_router_topk")) or 2,
+            "intermediate_size": as_int(find("moe_ffn_hidden_size")) or config["intermediate_size"],
         }
-        experts = as_int(find("num_experts"))
-        if experts:
-            config |= {
-                "model_type": "mixtral",
-                "num_local_experts": experts,
-                "num_experts_per_tok": as_int(find("moe_router_topk")) or 2,
-                "intermediate_size": as_int(find("moe_ffn_hidden_size")) or self.ffn,
-            }
-        return config
-
-    def gpt2_config(self, settings: LayeredSettings) -> dict[str, Any]:
-        """Return the config of a GPT-2 with Megatron's dropouts."""
-        attention, hidden = (_as_float(settings.find(f"{part}_dropout"), 0.1) for part in ("attention", "hidden"))
-        return {
-            "model_type": "gpt2",
-            "n_layer": self.layers,
-            "n_embd": self.hidden,
-            "n_head": self.heads,
-            "n_inner": self.ffn,
-            "n_positions": self.positions,
-            "vocab_size": self.vocabulary,
-            "activation_function": "gelu",
-            "tie_word_embeddings": self.tied,
-            "attn_pdrop": attention,
-            "resid_pdrop": hidden,
-            "embd_pdrop": hidden,
-        }
+    return config
 
 
-def _as_float(setting: Setting | None, default: float) -> float:
-    try:
-        return float(str(setting.value)) if setting is not None else default
-    except ValueError:
-        return default
+def _as_gpt2(config: dict[str, Any], settings: LayeredSettings) -> dict[str, Any]:
+    """Return the config of a GPT-2 with Megatron's dropouts."""
+    rates = [as_float(settings.find(f"{part}_dropout")) for part in ("attention", "hidden")]
+    attention, hidden = (0.1 if rate is None else rate for rate in rates)
+    return {
+        **{_GPT2_NAMES.get(name, name): value for name, value in config.items()},
+        "model_type": "gpt2",
+        "activation_function": "gelu",
+        "attn_pdrop": attention,
+        "resid_pdrop": hidden,
+        "embd_pdrop": hidden,
+    }
 
 
 def _padded_vocabulary(settings: LayeredSettings) -> int | None:

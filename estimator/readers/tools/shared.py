@@ -25,6 +25,7 @@ from ..source.evidence import (
     Setting,
     SettingsLayer,
     as_bool,
+    as_float,
     as_int,
     as_word,
     is_open,
@@ -124,20 +125,6 @@ def tool_layers(
         return layers
     table = table_in_log(found, _RESOLVED_CONFIG_MARK) if found.suffix == ".log" else table_in_file(found)
     return layers if table is None else (_flat_layer(table, source=f"{found.name} of the run"), *layers)
-
-
-def expand_abbreviations(layer: SettingsLayer, options: Sequence[str]) -> dict[str, Setting]:
-    """Return the command line's settings by full names: argparse takes the beginning of an option that fits one only.
-
-    Args:
-        layer: settings by names as they were written.
-        options: full names.
-    """
-    found = {}
-    for name, setting in layer.items():
-        fitting = [] if name in options else [option for option in options if option.startswith(name)]
-        found[fitting[0] if len(fitting) == 1 else name] = setting
-    return found
 
 
 def overrides_first(arguments: tuple[str, ...]) -> list[str]:
@@ -264,10 +251,7 @@ def record_share(findings: FindingCollector, key: str, setting: Setting, *, whol
         setting: as it was found.
         whole: the share may be 1.
     """
-    try:
-        number = 0.0 if isinstance(setting.value, bool) else float(setting.value)
-    except (TypeError, ValueError, OverflowError):
-        number = 0.0
+    number = as_float(setting) or 0.0
     if 0 < number < 1 or (whole and number == 1):
         findings.record_from(setting, key, number)
     else:
@@ -335,16 +319,6 @@ def record_ranks(
         findings.require("parallel.data_shard")
     else:
         findings.record_from(ranks, "parallel.data_shard", total // divisor)
-
-
-def record_dropout(findings: FindingCollector, setting: Setting | None) -> None:
-    """Record the dropout of adapters, where a setting says it."""
-    try:
-        share = float(str(setting.value)) if setting is not None else -1.0
-    except ValueError:
-        return
-    if setting is not None and 0 <= share < 1:
-        findings.record_from(setting, "lora.dropout", share)
 
 
 def folder_id(filesystem: FilesystemView, text: str) -> str | None:

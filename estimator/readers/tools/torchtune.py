@@ -30,7 +30,6 @@ from .shared import (
     has_key,
     optimizer_options,
     overrides_first,
-    record_dropout,
     record_optimizer,
     record_ranks,
     tool_settings,
@@ -156,7 +155,7 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
         return
     record_arguments(library("torchtune"), "lora", settings, findings)
     _read_targets(settings, findings)
-    record_dropout(findings, settings.find("model.lora_dropout"))
+    findings.record_dropout(settings.find("model.lora_dropout"))
     if name.startswith("qlora"):
         # torchao's NF4 quantizes the scales of its blocks of 64 again, over blocks of 256
         findings.record_from(builder, "lora.quantization", "nf4-double")

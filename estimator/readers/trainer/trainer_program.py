@@ -80,7 +80,7 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
         sentence = f"{rank.origin} is the only adapter setting: the adapted layers are not known."
         findings.mark_uncertain("lora.targets", sentence)
     _read_copied_modules(inputs.settings, findings)
-    _read_dropout(find(*_DROPOUT_NAMES), findings)
+    findings.record_dropout(find(*_DROPOUT_NAMES))
     prepared = find("kbit_preparation")
     _read_type(inputs.settings, findings)
     if quantization is not None:
@@ -103,16 +103,6 @@ def _read_type(settings: LayeredSettings, findings: FindingCollector) -> None:
         dtype = DTYPE_NAMES.get(word)
     if dtype is not None:
         findings.record_from(setting, "lora.adapter_dtype", dtype)
-
-
-def _read_dropout(setting: Setting | None, findings: FindingCollector) -> None:
-    """Record the adapters' dropout, where there is some."""
-    try:
-        rate = float(setting.value) if setting is not None else 0.0
-    except (TypeError, ValueError):
-        return
-    if setting is not None and 0 < rate < 1:
-        findings.record_from(setting, "lora.dropout", rate)
 
 
 def _quantization(settings: LayeredSettings) -> Setting | None:

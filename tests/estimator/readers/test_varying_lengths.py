@@ -85,7 +85,7 @@ def test_dropout_of_adapters(tmp_path: Path) -> None:
     """TRL's commands have 0.05 by default; torchtune's and LitGPT's own settings count."""
     trl = "trl sft --model_name_or_path org/model --use_peft --max_length 512"
     assert read(tmp_path, trl).value("lora.dropout") == 0.05
-    assert read(tmp_path, f"{trl} --lora_dropout 0").value("lora.dropout") is None
+    assert read(tmp_path, f"{trl} --lora_dropout 0").value("lora.dropout") == 0
     (tmp_path / "t.yaml").write_text(TORCHTUNE)
     assert read_config_file(tmp_path / "t.yaml", environ={}).value("lora.dropout") == 0.1
     lit = "litgpt finetune_lora org/model --lora_dropout 0"

@@ -80,7 +80,7 @@ def test_types_around_adapters(read: Read, tmp_path: Path) -> None:
     assert types_around_adapters(trl)[0] is True
     line = "swift sft --model org/model --quant_method bnb --quant_bits 4 --torch_dtype bfloat16"
     assert types_around_adapters(read(line)) == (False, None, 0.05)
-    assert types_around_adapters(read(f"{line} --lora_dtype bfloat16 --lora_dropout 0")) == (False, "bf16", None)
+    assert types_around_adapters(read(f"{line} --lora_dtype bfloat16 --lora_dropout 0")) == (False, "bf16", 0.0)
 
 
 @pytest.mark.parametrize(("stage", "loss", "in_place"), [("sft", "fused-linear", False), ("rm", None, True)])
