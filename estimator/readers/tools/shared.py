@@ -258,12 +258,6 @@ def record_share(findings: FindingCollector, key: str, setting: Setting, *, whol
         findings.refuse(key, setting, f"share of the GPU's memory (above 0, {'at most' if whole else 'below'} 1)")
 
 
-def record_bool(findings: FindingCollector, key: str, setting: Setting | None) -> None:
-    """Record a value that is true or false; ignore any other."""
-    if setting is not None and (value := as_bool(setting)) is not None:
-        findings.record_from(setting, key, value)
-
-
 def record_word(findings: FindingCollector, key: str, setting: Setting | None, values: Mapping[str, str]) -> None:
     """Record the job's value for a word; warn about an unknown word."""
     if setting is None:

@@ -164,25 +164,6 @@ def _names(setting: Setting | None) -> list[str]:
 # Names and meanings: ``swift/arguments`` of ms-swift 4. It trains with transformers' Trainer.
 
 
-_SHIPPED_ZERO: Mapping[str, Mapping[str, object]] = {
-    "zero0": {"zero_stage": 0},
-    "zero1": {"zero_stage": 1},
-    "zero2": {"zero_stage": 2},
-    "zero3": {"zero_stage": 3},
-    "zero2_offload": {"zero_stage": 2, "offload_optimizer_device": "cpu"},
-    "zero3_offload": {"zero_stage": 3, "offload_optimizer_device": "cpu", "offload_param_device": "cpu"},
-}
-"""Configurations of DeepSpeed that ms-swift ships, by the names of accelerate's flags."""
-_SHIPPED_FSDP: Mapping[str, Mapping[str, object]] = {
-    "fsdp2": {
-        "use_fsdp": True,
-        "fsdp_version": 2,
-        "fsdp_reshard_after_forward": True,
-        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "fsdp_activation_checkpointing": True,
-    }
-}
-"""Configurations of FSDP that ms-swift ships (``swift/config/fsdp2.json``), by the names of accelerate's flags."""
 _DEFAULT_BATCH = 16
 """Examples per optimizer step over all ranks."""
 _COMMANDS = frozenset({"sft", "pt", "rlhf"})
@@ -211,7 +192,7 @@ def read(program: Program) -> JobReading:
         "use_peft": (tuner or default_tuner).with_value(lora),
         **_precision(program, settings, lora=lora),
     }
-    shipped = [_shipped_deepspeed(settings), _shipped_fsdp(settings)]
+    shipped = [_shipped(settings, name) for name in ("deepspeed", "fsdp")]
     translated = [_translate(layer, table) for layer in layers]
     return read_trainer(
         program,
@@ -224,8 +205,8 @@ def read(program: Program) -> JobReading:
 
 def _translate(layer: SettingsLayer, table: Library) -> tuple[dict[str, Setting], dict[str, Setting]]:
     trainer, accelerate = translate(layer, table)
-    for name, shipped in (("deepspeed", _SHIPPED_ZERO), ("fsdp", _SHIPPED_FSDP)):
-        if name in trainer and str(trainer[name].value) in shipped:
+    for name in ("deepspeed", "fsdp"):
+        if name in trainer and f"{name}_{trainer[name].value}" in table.default:
             del trainer[name]
     return trainer, accelerate
 
@@ -299,23 +280,17 @@ def _stored_dtype(program: Program, settings: LayeredSettings) -> Setting | None
     return default_setting(dtype, f"the model's config says {dtype}") if dtype else None
 
 
-def _shipped_deepspeed(settings: LayeredSettings) -> dict[str, Setting]:
+def _shipped(settings: LayeredSettings, name: str) -> dict[str, Setting]:
     """Return a shipped configuration (``--deepspeed zero2``); the trainer reads other values, files and JSON."""
-    named = settings.find("deepspeed")
+    named = settings.find(name)
     if named is None:
         return {}
-    layer = uses_deepspeed(settings)
-    if str(named.value) in _SHIPPED_ZERO:
-        layer |= {name: named.with_value(value) for name, value in _SHIPPED_ZERO[str(named.value)].items()}
+    values = library("swift").default.get(f"{name}_{named.value}", {})
+    layer = {each: named.with_value(value) for each, value in values.items()}
+    if name == "deepspeed" and values:
         half = "fp16" if as_word(settings.find("torch_dtype")) in ("float16", "fp16") else "bf16"
         layer["mixed_precision"] = default_setting(half, f"{named.origin}: follows the trainer")
-    return layer
-
-
-def _shipped_fsdp(settings: LayeredSettings) -> dict[str, Setting]:
-    named = settings.find("fsdp")
-    values = _SHIPPED_FSDP.get(str(named.value), {}) if named is not None else {}
-    return {name: named.with_value(value) for name, value in values.items()} if named is not None else {}
+    return layer if name == "fsdp" else uses_deepspeed(settings) | layer
 
 
 def _method(settings: LayeredSettings) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...common.errors import InputError
 from ...job.rules.optimizers.by_name import OptimizerChoice, optimizer_by_trainer_name
+from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import WorldSize
 from ..source.data_files import NULL_IS_WRONG, FilesystemView, layer_from_table, table_of_setting
 from ..source.evidence import FindingCollector, LayeredSettings, Setting, as_bool, as_int, as_word
@@ -196,8 +197,8 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     _read_evaluation(inputs.settings, findings)
     _read_accumulation(inputs, findings)
     read_optimizer(inputs, findings)
-    if (hook := inputs.settings.find_true("script_in_backward")) is not None:
-        findings.record_from(hook, "training.optimizer_in_backward", True)
+    record_arguments(library("transformers"), "step", inputs.settings, findings)
+    doubt_arguments(library("transformers"), "step", inputs.settings, findings)
     _read_checkpointing(inputs, findings)
     if trainer is not None:
         trainer.read_loss(own_loss=inputs.own_loss)
@@ -208,9 +209,6 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     else:
         _read_loss(inputs, findings)
     _read_compile(inputs, findings)
-    if inputs.settings.is_true("auto_find_batch_size"):
-        sentence = "auto_find_batch_size is on: after an out-of-memory error, the batch size is reduced."
-        findings.mark_uncertain("training.micro_batch", sentence, direction="less")
     if inputs.method is not None and inputs.trl is None:
         findings.warn(f"TRL's method {inputs.method} is not supported: its additional models are not counted.")
         findings.add_uncertainty("more", "weights", "activations", "logits")
@@ -380,9 +378,6 @@ def _read_loss(inputs: TrainerInputs, findings: FindingCollector) -> None:
 
 
 def _read_compile(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    compiled = inputs.settings.find_true("torch_compile", "compile")
     dynamo = inputs.accelerate.find("dynamo_backend")
-    if compiled is not None:
-        findings.record("training.compile", True, compiled.origin)
-    elif dynamo is not None and as_word(dynamo) not in ("no", "none"):
+    if dynamo is not None and as_word(dynamo) not in ("no", "none"):
         findings.record("training.compile", True, dynamo.origin)

@@ -17,6 +17,7 @@ from ...job.job import Job
 from ...job.resolved_job import trainer_precision
 from ...job.rules.dtype_widths import is_four_bit
 from ...job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES
+from ..arguments.table import doubt_arguments
 from ..source.data_files import FilesystemView, table_of_setting
 from ..source.evidence import (
     MODEL_STATES,
@@ -33,7 +34,7 @@ from ..source.evidence import (
 from ..source.versions import framework_with_version, is_at_least
 from ..source.written_places import origin_of_bound
 from .defaults import trl_defaults
-from .methods import METHODS, Method, Since
+from .methods import METHODS, TABLE, Method, Since
 
 _COMPLETION_NAMES = ("max_completion_length", "max_new_tokens", "response_length")
 _LENGTH, _LOSS = "training.sequence_length", "training.loss"
@@ -212,9 +213,7 @@ class TrlTrainer:
         elif setup.adapters and quantized and setup.sharding is None and until is not None:
             origin = f"{self.trl} prepares a quantized model for {method.name} (prepare_model_for_kbit_training)"
             findings.record("lora.kbit_preparation", True, origin, written=False)
-        if (cast := settings.find_true("cast_lm_head_to_fp32")) is not None:
-            findings.warn(f"{cast.origin}: the head is counted in the dtype of the other weights.")
-            findings.add_uncertainty("more", "weights", "logits")
+        doubt_arguments(TABLE, "casts", settings, findings)
 
     def _reference(self, setup: Setup) -> Iterator[tuple[dict[str, Any], str]]:
         """Yield the frozen copy of the model, where the trainer makes or is given one."""
@@ -303,11 +302,7 @@ class TrlTrainer:
         gather = settings.find("ds3_gather_for_generation")
         if gather is not None and as_bool(gather) is False:
             findings.record_from(gather, "rollout.gather_weights", False)
-        paged = settings.find_true("use_transformers_continuous_batching", "use_transformers_paged")
-        if paged is not None:
-            sentence = "its paged cache takes all free memory, and it casts the weights; neither is counted."
-            findings.warn(f"{paged.origin}: {sentence}")
-            findings.add_uncertainty("more", "activations")
+        doubt_arguments(TABLE, "generation", settings, findings)
 
     def _steps_per_generation(self, ranks: int | None) -> Setting | None:
         """Return the micro-batches of one generation: by default those of an optimizer step, since 0.18 or for PPO."""
