@@ -180,6 +180,8 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     class InDevice:
         def __init__(self, device: Any = None) -> None:
             self.device = device
+            found = numbered(getattr(device, "device", device), gpus)
+            self.idx = -1 if found is None or found.type != "cuda" else found.index
 
         def __enter__(self) -> None:
             self.before = gpus.current
@@ -205,8 +207,9 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     def stat(name: str) -> Callable[..., int]:
         return lambda device=None: stats()[name]
 
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
+    def nothing() -> Callable[..., None]:
+        """Return a function that does nothing, another each time: ``torch._dynamo`` tells functions apart."""
+        return lambda *_, **__: None
 
     def info(device: Any = None) -> tuple[int, int]:
         return max(0, card.total_memory - card.context - gpus.held.reserved), card.total_memory
@@ -215,8 +218,8 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "_is_compiled": lambda: True,
-        "_lazy_init": nothing,
-        "init": nothing,
+        "_lazy_init": nothing(),
+        "init": nothing(),
         "device_count": lambda: gpus.count,
         "current_device": lambda: gpus.current,
         "set_device": set_device,
@@ -232,7 +235,7 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "can_device_access_peer": lambda device, peer_device: True,
         "mem_get_info": info,
         "utilization": lambda device=None: 100,
-        "ipc_collect": nothing,
+        "ipc_collect": nothing(),
         "empty_cache": gpus.empty_cache,
         "memory_allocated": stat("allocated_bytes.all.current"),
         "max_memory_allocated": stat("allocated_bytes.all.peak"),
@@ -244,30 +247,30 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "memory_summary": lambda *_, **__: "",
         "reset_peak_memory_stats": lambda device=None: gpus.reset_peak(),
         "reset_max_memory_allocated": lambda device=None: gpus.reset_peak(),
-        "reset_accumulated_memory_stats": nothing,
-        "set_per_process_memory_fraction": nothing,
-        "manual_seed": nothing,
-        "manual_seed_all": nothing,
-        "seed": nothing,
-        "seed_all": nothing,
+        "reset_accumulated_memory_stats": nothing(),
+        "set_per_process_memory_fraction": nothing(),
+        "manual_seed": nothing(),
+        "manual_seed_all": nothing(),
+        "seed": nothing(),
+        "seed_all": nothing(),
         "initial_seed": lambda: 0,
         "get_rng_state": lambda device=None: state,
         "get_rng_state_all": lambda: [state] * gpus.count,
-        "set_rng_state": nothing,
-        "set_rng_state_all": nothing,
+        "set_rng_state": nothing(),
+        "set_rng_state_all": nothing(),
         "is_current_stream_capturing": lambda: False,
     }
     for module in (torch.cuda, torch.cuda.memory, torch.cuda.random):
         for name, answer in answers.items():
             if hasattr(module, name):
                 yield module, name, answer
-    missing = {"_cuda_getCurrentRawStream": lambda device=None: 0, "_host_emptyCache": nothing}
+    missing = {"_cuda_getCurrentRawStream": lambda device=None: 0, "_host_emptyCache": nothing()}
     for name, answer in missing.items():  # torch is built without CUDA; kernels and graphs ask for them
         if not hasattr(torch._C, name):
             setattr(torch._C, name, answer)
     yield from _accelerator(answers)
     for name in ("range_push", "range_pop", "mark"):
-        yield torch.cuda.nvtx, name, nothing
+        yield torch.cuda.nvtx, name, nothing()
     yield torch.backends.cuda, "is_built", lambda: True
     yield torch.backends.cudnn, "is_available", lambda: True
     yield torch.version, "cuda", torch.version.cuda or "12.8"
