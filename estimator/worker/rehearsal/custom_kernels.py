@@ -39,6 +39,7 @@ class NoLibrary:
         def nothing(*_: Any, **__: Any) -> int:
             return 0
 
+        nothing.restype = None  # type: ignore[attr-defined] # by which unsloth knows functions of ctypes
         return nothing
 
     __getitem__ = __getattr__

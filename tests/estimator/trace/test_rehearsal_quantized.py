@@ -81,6 +81,7 @@ def test_an_adapter_on_quantized_weights_takes_what_it_takes_on_the_cpu(program,
 def test_optimizer_states_in_8_bits_and_pages(program) -> None:
     text = """
 import sys, torch, bitsandbytes
+assert hasattr(bitsandbytes.functional.lib.cdequantize_blockwise_fp32, "restype")  # which unsloth asks for
 net = torch.nn.Linear(1024, 1024, bias=False).cuda()
 optimizer = bitsandbytes.optim.{}(net.parameters())
 for _ in range(3):
