@@ -31,8 +31,19 @@ _TEXTS = (
     "code", "prompt", "completion", "chosen", "rejected", "title", "review", "caption", "transcription", "problem",
     "solution", "abstract", "passage",
 )  # fmt: skip
-_OTHERS = ("messages", "conversations", "answers", "label", "fine_label", "score", "tokens", "ner_tags", "image",
-           "images", "img", "audio")  # fmt: skip
+_IMAGES = ("image", "images", "img", "conditioning_image", "original_image", "edited_image")
+_OTHERS = (
+    "messages",
+    "conversations",
+    "answers",
+    "label",
+    "fine_label",
+    "score",
+    "tokens",
+    "ner_tags",
+    *_IMAGES,
+    "audio",
+)
 _PREFERENCES = ("prompt", "chosen", "rejected")
 _OF_TRAINERS = {
     **dict.fromkeys(("DPOTrainer", "ORPOTrainer", "CPOTrainer", "RewardTrainer"), _PREFERENCES),
@@ -282,7 +293,7 @@ def _column(name: str, sizes: dict[str, Any]) -> tuple[Any, Any]:
         return [0] * len(words), datasets.Sequence(label)
     if name == "answers":
         return {"text": [words[0]], "answer_start": [0]}, None
-    if name in ("image", "img", "images"):
+    if name in _IMAGES:
         picture = {"bytes": _png(sizes["width"], sizes["height"]), "path": None}
         return (picture, datasets.Image()) if name != "images" else ([picture], datasets.Sequence(datasets.Image()))
     if name == "audio":
