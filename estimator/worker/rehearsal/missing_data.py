@@ -32,18 +32,8 @@ _TEXTS = (
     "solution", "abstract", "passage",
 )  # fmt: skip
 _IMAGES = ("image", "images", "img", "conditioning_image", "original_image", "edited_image")
-_OTHERS = (
-    "messages",
-    "conversations",
-    "answers",
-    "label",
-    "fine_label",
-    "score",
-    "tokens",
-    "ner_tags",
-    *_IMAGES,
-    "audio",
-)
+_OTHERS = ("messages", "conversations", "answers", "label", "fine_label", "score", "tokens", "ner_tags", "idx", "audio",
+           *_IMAGES)  # fmt: skip
 _PREFERENCES = ("prompt", "chosen", "rejected")
 _OF_TRAINERS = {
     **dict.fromkeys(("DPOTrainer", "ORPOTrainer", "CPOTrainer", "RewardTrainer"), _PREFERENCES),
@@ -285,6 +275,8 @@ def _column(name: str, sizes: dict[str, Any]) -> tuple[Any, Any]:
         return [{who: user, what: " ".join(words[:half])}, {who: model, what: " ".join(words[half:])}], None
     if name in ("label", "fine_label"):
         return 0, label
+    if name == "idx":
+        return 0, None
     if name == "score":
         return 0.5, None
     if name == "tokens":
