@@ -82,13 +82,14 @@ class Plugin(Thing):
         self.settings: dict[str, Setting] = {}
         self.sentences: list[str] = []
         origin = f"{call.where}: {call.name}(...)"
+        unread: list[int | str] = []
         if switch is not None:
             self.settings[switch] = Setting(value=True, origin=origin)
         for at, value in enumerate(call.args):
             if call.name == "GradientAccumulationPlugin" and type(value) is int:
                 self.settings[names["num_steps"]] = Setting(value=value, origin=origin)
             else:
-                self.sentences.append(f"{call.where}: {call.shown(at)} is not read.")
+                unread.append(at)
         for name, value in call.kwargs.items():
             if value is None or name in _WITHOUT_EFFECT:
                 continue
@@ -96,9 +97,13 @@ class Plugin(Thing):
             if name == "auto_wrap_policy" and setting is None:
                 setting = Setting(value="other_wrap", origin=f"{call.where}: {call.name}({name}=...)")
             if names.get(name) is None or setting is None:
-                self.sentences.append(f"{call.where}: {call.shown(name)} is not read.")
+                unread.append(name)
             else:
                 self.settings[names[name]] = setting
+        if unread:
+            keys = ", ".join(f"{each}=..." if isinstance(each, str) else "..." for each in unread)
+            shown = call.shown(unread[0]) if len(unread) == 1 else f"{call.name}({keys})"
+            self.sentences.append(f"{call.where}: {shown} is not read.")
         if call.unknown_table is not None:
             self.sentences.append(f"{call.where}: {call.name}(**...) is only known when the script runs.")
 

@@ -117,7 +117,8 @@ from datasets import load_dataset
 every = load_dataset("a/b")
 assert set(every) == {"train", "validation", "test"}, every
 row = every["train"][0]
-assert row["image"].size == row["conditioning_image"].size == (64, 32) and row["messages"][1]["role"] == "assistant", row
+assert row["image"].size == row["conditioning_image"].size == (64, 32), row
+assert row["messages"][1]["role"] == "assistant", row
 assert every["train"].features["label"].num_classes == 10 and isinstance(row["score"], float) and row["idx"] == 0
 assert next(iter(load_dataset("a/b", split="train", streaming=True)))["answers"]["answer_start"] == [0]
 rows = every["train"].map(lambda row: {"length": len(row["question"].split())})
