@@ -116,6 +116,7 @@ def _names(setting: Setting | None) -> list[str]:
 _PLUGINS = ("peft_config", "dist_config", "quant_config", "optim_config", "kernel_config", "init_config")
 _OWN_NAMES = ("micro_batch_size", "model_class", "batching_strategy", "cp_mode", "mp_shard_size", "dp_size")
 _FSDP = ("fsdp2", "fsdpturbo")
+_PASSED_ON = ("output_dir", "save_total_limit", "trust_remote_code")
 
 
 def is_version1(table: ConfigTable) -> bool:
@@ -145,7 +146,8 @@ def read_version1(program: Program, layers: tuple[SettingsLayer, ...]) -> JobRea
     sharded = _is_distributed(program) and backend in _FSDP
     if (total := find("global_batch_size")) is not None:
         findings.record_global_batch(as_int(total), total)
-    own, accelerate = translate(layer, table)
+    understood = {name: setting for name, setting in layer.items() if "." in name or name in _PASSED_ON}
+    own, accelerate = translate(understood | {name: layer[name] for name in table.argument if name in layer}, table)
     if "optim_config.name" in layer:
         own["optim"] = layer["optim_config.name"]
     if backend == "deepspeed" and "dist_config.config_file" in layer:
