@@ -458,7 +458,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         if func is WAIT:
             return args[0]
         if func is SUM and self._phase == "backward" and self._can_sum_in_place(*args, **(kwargs or {})):
-            return args[0].add_(args[1])
+            return args[0]
         if self.has_streams:
             self.order.issue(self.stream_number(torch.cpu.current_stream()))
         result = run(func, args, kwargs or {})
