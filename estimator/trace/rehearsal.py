@@ -38,7 +38,7 @@ from .isolated_run import IsolatedRun
 from .kept_rehearsals import ConvolutionFacts, KeptRehearsal, RehearsalAnswer
 from .launch_wrappers import without_wrappers
 from .own_program import not_rehearsed, require_own
-from .traced_budget import Overhead, overhead_of, peak_of, phases_of, timeline_of
+from .traced_budget import Overhead, highest_of, overhead_of, peak_of, phases_of, timeline_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -272,7 +272,7 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
     if answer.batches_left and answer.evaluation_growth:
         phases, more = _with_all_batches(phases, answer)
         reserved += more
-    highest = max(phases, key=lambda phase: phase.components.total_bytes)
+    highest = highest_of(phases, overhead)
     parts = highest.components
     states = parts.weights + parts.other_models + parts.gradients + parts.optimizer
     less = highest.allocated_bytes - states if "sizes" in answer.doubt_kinds else 0  # the step's may be absent

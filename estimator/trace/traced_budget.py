@@ -104,8 +104,9 @@ def traced_budget(
     trace = trace_job(job, model, allocator_conf=conf, python=python, timeout=timeout, hint=hint)
     overhead = overhead_of(resolved, gpu)
     phases = phases_of(trace.phases, overhead)
-    highest = max(phases, key=lambda phase: phase.components.total_bytes)
-    capacity = capacity_on(gpu, memory_bytes, highest.outside_bytes + overhead.workspace)
+    highest = highest_of(phases, overhead)
+    outside = max(phase.outside_bytes for phase in phases)
+    capacity = capacity_on(gpu, memory_bytes, outside + overhead.workspace)
     on_gpu = _reserved_on(capacity, trace, conf)
     reserved = trace.reserved if on_gpu.out_of_memory else on_gpu  # its need, where it exceeds the GPU
     doubts = doubts_of(resolved, recurrent=has_recurrent_blocks(model.config))
@@ -173,6 +174,15 @@ def overhead_of(
 def phases_of(traced: Mapping[PhaseName, TracedPhase], overhead: Overhead) -> tuple[Phase, ...]:
     """Return the phases of a trace in their order, with the overhead."""
     return tuple(_phase(name, traced[name], overhead) for name in _PHASES if name in traced)
+
+
+def highest_of(phases: Sequence[Phase], overhead: Overhead) -> Phase:
+    """Return the phase in which the program has most allocated: cuBLAS's workspaces, which stay, do not count."""
+
+    def program_bytes(phase: Phase) -> int:
+        return phase.allocated_bytes - (0 if phase.name == "loading" else overhead.workspace)
+
+    return max(phases, key=program_bytes)
 
 
 def _phase(name: PhaseName, traced: TracedPhase, overhead: Overhead) -> Phase:

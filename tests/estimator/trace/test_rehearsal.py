@@ -1064,6 +1064,9 @@ for _ in range(3):
     assert freed.peak.reserved_bytes >= freed.peak.allocated_bytes >= 8192 * 8192 * 4
     assert kept.peak.phase != "loading"
     assert freed.phase("backward").components.total_bytes < freed.phase("loading").components.total_bytes
+    smaller = rehearse([sys.executable, program(text.format("del whole").replace("8192", "2048"))]).budget
+    assert smaller.phase("backward").components.total_bytes > smaller.phase("loading").components.total_bytes
+    assert (smaller.peak.phase, smaller.peak.components.weights) == ("loading", 2048 * 2048 * 4 + 8192 + 16896)
 
 
 def test_a_weight_may_be_larger_than_the_memory_of_the_host(program) -> None:
