@@ -138,9 +138,10 @@ def what_is_known(loaded: LoadedJob, budget: Budget, need: str) -> tuple[str, ..
     return f"Needs about {need}, read from the {loaded.place or 'command line'}. Not known:", *listed
 
 
-def offer_of(options: argparse.Namespace, loaded: LoadedJob, budget: Budget) -> str | None:
+def offer_of(options: argparse.Namespace, loaded: LoadedJob, budget: Budget | None) -> str | None:
     """Return the command that rehearses a program of which something is not known; None: all is, or it cannot be."""
-    if loaded.program is None or budget.rehearsal is not None or not loaded.unknown(budget):
+    is_rehearsed = budget is not None and budget.rehearsal is not None
+    if loaded.program is None or is_rehearsed or not loaded.unknown(budget):
         return None
     line = rehearsing_line(options, loaded.program)
     return f"vramtop read the program but did not run it; {line} runs it without a GPU."

@@ -80,6 +80,15 @@ def test_flags_that_describe_a_job_do_not_hide_the_way_out(
     assert runs() == 0
 
 
+def test_preflight_names_the_rehearsal_of_what_was_not_wholly_read(
+    folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["preflight", "--gpu-memory", "24", "--method", "formula", "--", str(folder / "python"), "open.py"])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "vramtop preflight --rehearse --gpu-memory 24GiB -- " in last
+    assert runs() == 0
+
+
 @pytest.mark.parametrize("script", ["train.py", "open.py"])
 @pytest.mark.parametrize("setting", ["ask", "always"])
 def test_without_a_terminal_nothing_runs_and_the_last_line_is_the_command(

@@ -29,7 +29,7 @@ from ..json_text import json_text
 from ..measured_runs import correction
 from ..option_values import described_gpu, described_host, gpu_indices
 from ..progress import Progress
-from ..rehearsing import may_run, rehearsal_is_kept, rehearsing_line
+from ..rehearsing import may_run, offer_of, rehearsal_is_kept, rehearsing_line
 
 if TYPE_CHECKING:
     from ..json_types import PreflightJson
@@ -51,6 +51,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     for why in loaded.why_unread:
         line = "" if options.rehearse else f" {rehearsing_line(options, job)} rehearses it."
         notes = (*notes, f"{why}{line}")
+    if (offer := offer_of(options, loaded, None)) is not None:
+        notes = (*notes, offer)
     outcomes = _run_checks(context, options)
     if options.json:
         print(json_text(_to_json(context, outcomes, notes)))
