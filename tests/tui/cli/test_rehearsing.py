@@ -81,12 +81,11 @@ def test_flags_that_describe_a_job_do_not_hide_the_way_out(
 
 
 def test_preflight_names_the_rehearsal_of_what_was_not_wholly_read(
-    folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    main(["preflight", "--gpu-memory", "24", "--method", "formula", "--", str(folder / "python"), "open.py"])
+    main(["preflight", "--gpu-memory", "24", "--method", "formula", "--", sys.executable, "open.py"])
     last = capsys.readouterr().out.splitlines()[-1]
     assert "vramtop preflight --rehearse --gpu-memory 24GiB -- " in last
-    assert runs() == 0
 
 
 @pytest.mark.parametrize("script", ["train.py", "open.py"])
