@@ -593,7 +593,7 @@ def models_of_script(settings: LayeredSettings, program: Program) -> list[tuple[
     if given is None or not isinstance(given.value, list):
         return []
     trained = program.findings.get("model.id")
-    return [(_complete(dict(entry), trained, program), given.origin) for entry in given.value]
+    return [(_complete(dict(each), trained, program), given.origin) for each in given.value if isinstance(each, dict)]
 
 
 def _complete(entry: dict[str, Any], trained: Finding | None, program: Program) -> dict[str, Any]:
