@@ -434,6 +434,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         """Freed records whose other streams are not known to be done, with the events that tell."""
         self._vocabulary_sizes = frozenset(vocabulary_sizes)
         self._live: dict[int, StorageRecord] = {}
+        self._live_numbers: set[int] = set()
         self._finalized: set[int] = set()
         self._emptied_on: dict[int, int] = {}
         """By storage that was emptied in place, its GPU."""
@@ -687,6 +688,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         history.records.append(record)
         history.events.append(record.number + 1)
         self._live[key] = record
+        self._live_numbers.add(record.number)
         if key not in self._finalized:
             self._finalized.add(key)
             weakref.finalize(storage, self._finalize, key).atexit = False
@@ -705,6 +707,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
 
     def _free(self, key: int) -> None:
         record = self._live.pop(key)
+        self._live_numbers.discard(record.number)
         self.history.events.append(-(record.number + 1))
         events = [(stream, self.order.record(stream)) for stream in record.used_on]
         if not all(self.order.has_passed(*each) for each in events):
@@ -715,9 +718,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
     def _label_activations(self) -> None:
         """Label what a forward pass leaves allocated: it was saved for the backward pass."""
         if self._unlabelled:
-            live = {record.number for record in self._live.values()}
             for record in self._unlabelled:
-                if record.number in live:
+                if record.number in self._live_numbers:
                     _claim(record, "activations")
             self._unlabelled = []
 

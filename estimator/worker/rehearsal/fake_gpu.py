@@ -439,8 +439,7 @@ class FakeGpus(StorageTracker):
 
     def count_copies_of_weights(self) -> None:
         """Count copies of weights that outlive a step as another model: an average that the program keeps itself."""
-        live = {record.number for record in self._live.values()}
-        self._copies_of_weights = [each for each in self._copies_of_weights if each.number in live]
+        self._copies_of_weights = [each for each in self._copies_of_weights if each.number in self._live_numbers]
         for record in self._copies_of_weights:
             if record.component not in _STATES:
                 record.component = "other_models"
