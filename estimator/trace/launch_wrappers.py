@@ -19,6 +19,7 @@ _CONDA = ("conda", "mamba", "micromamba")
 _MPI = ("mpirun", "mpiexec", "orterun")
 _PLAIN = ("env", "nohup", "time", "timeout", "nice", "ionice", "stdbuf", "setsid", "numactl", "taskset")
 """Commands that run another one as it is."""
+_WRAPPERS = (*_PROJECTS, *_CONDA, *_MPI, *_PLAIN, "pixi", "srun")
 
 
 def without_wrappers(
@@ -38,7 +39,7 @@ def without_wrappers(
     while words:
         name = PurePath(words[0]).name
         if name in _PLAIN:
-            at = 1 + (LaunchParser(()).find_program_index(words[1:]) or 0)
+            at = _command(words)
             given.update(_assigned(word) for word in words[1:at] if _is_assignment(word))
             words = words[at:]
         elif _is_assignment(words[0]):
@@ -59,6 +60,13 @@ def without_wrappers(
         else:
             break
     return words, given, ranks
+
+
+def _command(words: list[str]) -> int:
+    """Return where the command begins that a plain wrapper runs: a program, or another wrapper."""
+    program = 1 + (LaunchParser(()).find_program_index(words[1:]) or 0)
+    wrappers = (at for at in range(1, program) if PurePath(words[at]).name in _WRAPPERS)
+    return next(wrappers, program)
 
 
 def _is_assignment(word: str) -> bool:

@@ -736,7 +736,7 @@ def _read_or_rehearsed(text: str, changes: Mapping[str, Any]) -> LoadedJob:
 
 
 def _with_program(loaded: LoadedJob, words: Sequence[str]) -> LoadedJob:
-    """Return the job of a launch line with its program, if a rehearsal could run it."""
+    """Return the job read from a launch line, together with its program if that can be rehearsed."""
     from vramtop.estimator.trace.rehearsal import python_command
 
     if loaded.job.is_served:

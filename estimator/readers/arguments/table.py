@@ -75,20 +75,20 @@ class Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"
 
     as_: str
     on: Any = None
-    """Its value where the argument means true, or is one of ``when``; where not, it says nothing."""
+    """The value to pass on where the argument is true, or one of ``when``; otherwise it is left out."""
     when: tuple[str, ...] = ()
     words: Mapping[str, Any] = {}
     """Its values by those of the argument; others stay as they are."""
 
 
 class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"names": "from"}):
-    """A job key that one argument decides by itself."""
+    """How one argument sets a job key."""
 
     names: tuple[str, ...]
     """The argument and its other names; earlier ones win."""
     kind: Literal["count", "bool", "dtype"] = "bool"
     on: Any = None
-    """The key's value where the argument means true; where not, it says nothing."""
+    """The key's value where the argument is true; otherwise the key stays open."""
     words: Mapping[str, Any] = {}
     """The key's values by those of the argument; another one is doubted."""
     default: Any = None
@@ -130,7 +130,7 @@ class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     words: Mapping[str, Mapping[str, str]] = {}
     """What its names for things stand for, by subject: models, optimizers, attention."""
     always_flags: bool = False
-    """True: names have dashes in front in files too."""
+    """Its files write arguments with dashes in front, as a command line does."""
 
     @property
     def names(self) -> list[str]:
@@ -218,7 +218,7 @@ def _record(key: str, row: Recorded, setting: Setting, findings: FindingCollecto
 
 
 def _word(setting: Setting | None, words: Mapping[str, Any]) -> str:
-    """Return an argument's value as one of the words; ``on``, ``yes`` and ``1`` are ``true`` where they are none."""
+    """Return an argument's value as one of ``words``; other spellings of true and false become those two."""
     word, means = as_word(setting) or "", as_bool(setting)
     return word if word in words or means is None else str(means).lower()
 

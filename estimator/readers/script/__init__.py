@@ -1,4 +1,4 @@
-"""Plain readings of training scripts: what their literals, options and known libraries' calls say.
+"""Reads training scripts without running them: literals, options, and calls of known libraries.
 
 Lives here: reading only; nothing that is read is imported or run.
 """

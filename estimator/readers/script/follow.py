@@ -140,7 +140,7 @@ class Reader:
         """The class and the object of each method that is being followed, innermost last; None for a function."""
         self._may_return = [False]
         self._rest: Sequence[ast.stmt] = ()
-        """The statements after the one that is followed, in its block."""
+        """The statements that come after the current one in its block."""
         self.open_lists: list[Any] = []
         """Lists and tables of which only some items are known, as a loop over unknown data fills them."""
         self._steps = _MAX_STEPS
@@ -804,7 +804,7 @@ def _fails(body: Sequence[ast.stmt]) -> bool:
 
 
 def _dotted(node: ast.expr) -> str:
-    """Return a dotted name as it is written."""
+    """Return a dotted name, such as ``torch.optim.AdamW``, as the script writes it."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

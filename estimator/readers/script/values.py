@@ -165,7 +165,7 @@ class Class(Thing):
         return next((each for each in found if each is not UNKNOWN), UNKNOWN)
 
     def library_bases(self) -> Iterator[str]:
-        """Yield the paths of the libraries' classes that it derives from."""
+        """Yield the full names of the library classes that it inherits from."""
         for base in self.bases:
             if isinstance(base, Name):
                 yield base.path

@@ -130,3 +130,5 @@ def test_commands_that_run_another_are_skipped(tmp_path: Path) -> None:
     line = ["nohup", "nice", "-n", "10", "env", "A=1", "timeout", "3600", sys.executable, "train.py", "--epochs", "2"]
     _, words, given = python_command(line, {}, folder=str(tmp_path))
     assert (words, given) == (["train.py", "--epochs", "2"], {"A": "1"})
+    _, _, given = python_command(["nohup", "srun", "-n", "2", *line[-4:]], {}, folder=str(tmp_path))
+    assert given["SLURM_NTASKS"] == "2"
