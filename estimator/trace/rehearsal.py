@@ -550,7 +550,8 @@ def python_command(
     else:
         file = words[0] if Path(folder or "", words[0]).is_file() else str(find_program(words[0], path) or "")
         if not file:
-            raise InputError(f"{words[0]}: {why_not_found(words[0], path)}")
+            is_script = words[0].endswith((".py", _NOTEBOOK))
+            raise InputError(f"{words[0]}: {'no such file' if is_script else why_not_found(words[0], path)}")
         interpreter = "python3" if file.endswith((".py", _NOTEBOOK)) else _interpreter(Path(folder or "", file))
         if interpreter is None:
             raise InputError(f"{words[0]} is not a Python program; write the command that it runs: python train.py ...")

@@ -123,6 +123,8 @@ def test_a_notebook_has_papermills_parameters_and_what_magics_do(
 def test_jupyter_without_a_notebook_is_not_rehearsed() -> None:
     with pytest.raises(InputError, match=r"names no notebook that it runs: write vramtop rehearse NOTEBOOK.ipynb"):
         python_command(["jupyter", "lab"], {})
+    with pytest.raises(InputError, match=r"^absent.ipynb: no such file$"):
+        python_command(["papermill", "absent.ipynb", "out.ipynb"], {})
 
 
 def test_commands_that_run_another_are_skipped(tmp_path: Path) -> None:
