@@ -385,11 +385,17 @@ class Budget:
         return replace(self, peak=peak, steady_device_bytes=need.device_bytes)
 
     @property
+    def not_counted_phases(self) -> tuple[PhaseName, ...]:
+        """What a training run does besides its steps and no figure here holds."""
+        if self.job.training.mode != "train":
+            return ()
+        besides: tuple[PhaseName, ...] = ("evaluation", "saving")
+        return tuple(name for name in besides if self.phase(name) is None)
+
+    @property
     def not_counted(self) -> str | None:
         """What a training run does besides its steps and no figure here holds, in a sentence; None: nothing."""
-        if self.job.training.mode != "train":
-            return None
-        missing = [name for name in ("evaluation", "saving") if self.phase(name) is None]
+        missing = self.not_counted_phases
         return f"This figure does not include {' or '.join(missing)}." if missing else None
 
     @property

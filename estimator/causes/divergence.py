@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from ..budget import Budget
 from ..common.errors import VramtopError
 from ..common.reserved_memory import only_figures
-from ..common.sizes import MIB, format_gib
+from ..common.sizes import MIB, format_gib, size_text
 from .cause_search import Estimate, Measure
 from .explain import Explanation, explain
 
@@ -100,6 +100,8 @@ class Divergence:
     """The likeliest first."""
     further: tuple[str, ...] = ()
     """Causes that are no settings, one sentence each."""
+    is_trend: bool = False
+    """The causes are those of memory that grows, which the status of the process says already."""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -157,6 +159,11 @@ def _explain_figure(budget: Budget, observation: Observation, estimate: Estimate
     if budget.serving is not None:
         words = f"{_MEASURE_LABELS[measure]} {format_gib(observed)} GiB, expected {format_gib(expected)}"
         return Divergence(sentence=f"{words}; {_WHY_SERVER}", parts=(), explanations=())
+    label = "ran out of memory with" if observation.at_least else _MEASURE_LABELS[measure]
+    figures = f"{label} {format_gib(observed)} GiB, expected {format_gib(expected)}"
+    if budget.job.program is not None:
+        causes = tuple(_beyond_rehearsal(budget, observed > expected, observation.counters is not None))
+        return Divergence(sentence=figures, parts=(), explanations=(), further=causes)
     found = explain(
         budget.job,
         budget,
@@ -169,13 +176,27 @@ def _explain_figure(budget: Budget, observation: Observation, estimate: Estimate
         other_processes_bytes=observation.other_processes_bytes,
         at_least=observation.at_least,
     )
-    label = "ran out of memory with" if observation.at_least else _MEASURE_LABELS[measure]
-    figures = f"{label} {format_gib(observed)} GiB, expected {format_gib(expected)}"
     peak = budget.peak
     inside = measure == "device" and peak.low_bytes <= observed <= peak.shown_high_bytes
     why = next(_predictions(found), None)
     why = why or ("within the prediction error" if inside else _unexplained(budget, estimate))
     return Divergence(sentence=f"{figures}; {why}", parts=(), explanations=found)
+
+
+def _beyond_rehearsal(budget: Budget, is_more: bool, has_counters: bool) -> Iterator[str]:
+    """Yield why a run may differ from its own program as it was rehearsed: no setting of a job does."""
+    facts = budget.rehearsal
+    steps = max(facts.optimizer_steps.values(), default=0) if facts else 0
+    rehearsed = f"the {steps} rehearsed optimizer steps" if steps > 1 else "the rehearsed optimizer step"
+    yield f"its batches may be {'larger or longer' if is_more else 'smaller or shorter'} than those of {rehearsed}"
+    if not is_more:
+        return
+    if left_out := budget.not_counted_phases:
+        yield f"{' and '.join(left_out)} came after the rehearsal's end and {'are' if left_out[1:] else 'is'} not counted"
+    if facts and facts.growth_bytes:
+        yield f"each rehearsed step kept {size_text(facts.growth_bytes)}"
+    if not has_counters:
+        yield "vramtop run -- COMMAND starts it with a probe, which tells tensors from torch's cache and from CUDA's part"
 
 
 @only_figures()

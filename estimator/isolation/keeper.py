@@ -90,6 +90,8 @@ def _keep(kept: Kept) -> None:
     _end_children()
     watch.remove_shared_memory()
     report = {"level": level, "why": why, "code": code, **watch.told()}
+    if kept.is_offline:  # what it connected to cannot have answered
+        report["addresses"] = []
     with open(f"{kept.scratch}/{REPORT}", "w", encoding="utf-8", errors="surrogateescape") as written:
         json.dump(report, written)
     nothing = os.open(os.devnull, os.O_RDWR)

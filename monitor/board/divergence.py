@@ -9,7 +9,7 @@ from typing import Literal
 from vramtop.estimator.budget import Budget, Peak
 from vramtop.estimator.causes.divergence import Divergence, Observation, explain_divergence
 from vramtop.estimator.common.sizes import MIB, UNSEEN_BYTES, format_gib
-from vramtop.estimator.job.job import REHEARSED, Job
+from vramtop.estimator.job.job import Job
 
 from ..host.plain_text import duration_text
 from ..snapshot.snapshot import GpuProcess, MemorySample, ProcessCounters, usual_interval
@@ -607,10 +607,8 @@ def diagnose(
         assumed: dotted keys of the job that are defaults or inferences (``Finding.written`` is false).
     """
     if comparison.trend is not None:  # a setting changes a level, and no trend
-        return Divergence(sentence=comparison.sentence, parts=(), explanations=(), further=_causes_of_growth(process))
-    if budget.job.program is not None:
-        further = f"{budget.job.label} {REHEARSED}."
-        return Divergence(sentence=comparison.sentence, parts=(), explanations=(), further=(further,))
+        causes = _causes_of_growth(process)
+        return Divergence(sentence=comparison.sentence, parts=(), explanations=(), further=causes, is_trend=True)
     peak, now = comparison.peak_usage, comparison.observed_bytes
     observation = Observation(
         device_bytes=now if peak is None or comparison.phase == "loading" else peak.size_bytes,

@@ -14,7 +14,7 @@ def divergence_content(divergence: Divergence) -> Content:
     Of a trend, the status above has the sentence already.
     """
     head, below = divergence.sentence, divergence.lines
-    if divergence.further and not divergence.parts and not divergence.explanations:
+    if divergence.is_trend:
         head = "causes of endless growth:"
     repeated = next((line for line in below if head.endswith(f"; {line}")), None)
     if repeated is not None:  # the sentence ends in the first of the lines below

@@ -1530,7 +1530,8 @@ class AttachScreen(Screen[None]):
         self._takes_edits = True
         self.remove_class("-unreadable")
         self._show_run()
-        self._focus_on(form if missing else None)
+        is_no_known_model = "model.id" in missing and self._may_rehearse  # a rehearsal needs none of the fields
+        self._focus_on(form if missing and not is_no_known_model else None)
         self._estimate_job()
 
     def _show_read_again(self, attachment: Attachment) -> None:

@@ -62,10 +62,10 @@ def start(words: Sequence[str], gpus: FakeGpus) -> None:
 def _launch_with_accelerate(words: Sequence[str], gpus: FakeGpus) -> None:
     """Run ``accelerate launch`` until it would start processes: several ones are torch's launcher's."""
     from accelerate.commands import launch
-    from accelerate.utils.launch import prepare_simple_launcher_cmd_env
+    from accelerate.utils import launch as commands
 
     def one_process(args: Any) -> None:
-        command, variables = prepare_simple_launcher_cmd_env(args)
+        command, variables = commands.prepare_simple_launcher_cmd_env(args)
         os.environ.update(variables)
         _start_rank(command[1:], gpus)
 
@@ -78,7 +78,13 @@ def _launch_with_accelerate(words: Sequence[str], gpus: FakeGpus) -> None:
 
     args = launch.launch_command_parser().parse_args(words)
     gpus.count = max(gpus.count, (args.num_processes or 1) // (args.num_machines or 1))  # else it starts one process
-    with replaced((launch, "simple_launcher", one_process), (launch, "deepspeed_launcher", deepspeed)):
+    stand_ins: list[tuple[Any, str, Any]] = [
+        (launch, "simple_launcher", one_process),
+        (launch, "deepspeed_launcher", deepspeed),
+    ]
+    if hasattr(commands, "is_port_in_use"):  # by the run itself, which may be rehearsed beside it
+        stand_ins.append((commands, "is_port_in_use", lambda port=None: False))
+    with replaced(*stand_ins):
         launch.launch_command(args)
 
 

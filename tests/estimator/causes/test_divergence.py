@@ -1,17 +1,18 @@
 """The part of a job's memory that differs from its budget, and the sentences that report it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget import Budget
+from vramtop.estimator.budget import Budget, RehearsalFacts
 from vramtop.estimator.causes.divergence import Divergence, Observation, explain_divergence
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
+from vramtop.estimator.job.settings import Program
 
 TABLES: dict[str, Any] = {
     "model": {"id": "meta-llama/Llama-3.1-8B"},
@@ -162,3 +163,27 @@ def test_a_job_that_ran_out_of_memory_is_explained_by_larger_predictions(budget:
     divergence = explain_divergence(budget, seen, estimate)
     assert divergence.sentence.startswith("ran out of memory with")
     assert divergence.explanations
+
+
+def test_a_rehearsed_program_differs_by_what_its_rehearsal_has_not_seen(budget: Budget) -> None:
+    facts = RehearsalFacts(
+        python="python",
+        versions={},
+        optimizer_steps={"AdamW": 3},
+        step=3,
+        seconds=1,
+        host_bytes=GIB,
+        time=0,
+        growth_bytes=9 * MIB,
+    )
+    rehearsed = replace(budget, rehearsal=facts, job=Job(program=Program(command="python train.py")))
+    more = explain_divergence(rehearsed, Observation(device_bytes=4000 * GIB), estimate)
+    assert more.sentence == f"observed 4000.0 GiB, expected {format_gib(budget.steady_device_bytes)}"
+    assert more.lines == (
+        "its batches may be larger or longer than those of the 3 rehearsed optimizer steps",
+        "evaluation and saving came after the rehearsal's end and are not counted",
+        "each rehearsed step kept 9 MiB",
+        "vramtop run -- COMMAND starts it with a probe, which tells tensors from torch's cache and from CUDA's part",
+    )
+    less = explain_divergence(rehearsed, Observation(device_bytes=MIB), estimate)
+    assert less.lines == ("its batches may be smaller or shorter than those of the 3 rehearsed optimizer steps",)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -223,6 +224,22 @@ def test_what_asks_the_network_is_not_kept_unless_it_is_offline(folder: Path) ->
     assert said in found.assumptions
     with pytest.raises(CannotTellError, match="not rehearsed"):
         rehearsed(may_run=False)
+    try:
+        offline = rehearsed(offline=True)
+    except CannotTellError as error:  # a kernel without namespaces
+        assert "offline only in a namespace" in error.message
+    else:
+        assert rehearsed(may_run=False, offline=True) == offline
+
+
+def test_a_launcher_that_asks_for_the_port_of_a_run_beside_it_is_no_network(folder: Path) -> None:
+    Path("train.py").write_text(PROGRAM)
+    command = "env/bin/python -m accelerate.commands.launch --multi_gpu --num_processes 2"
+    with socket.create_server(("127.0.0.1", 0)) as of_the_run:
+        command += f" --main_process_port {of_the_run.getsockname()[1]} train.py"
+        job = Job(program=Program(command=command, folder=str(folder)))
+        found = rehearse_job(job, may_run=True, environ=dict(os.environ)).budget
+        assert rehearse_job(job, may_run=False, environ=dict(os.environ)).budget == found
 
 
 def test_machines_that_share_a_cache_have_rehearsals_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     else:
         output = detect_output(ascii_only=options.ascii)
         print("\n".join(run_lines(report, output, verbose=options.verbose)))
+        if rehearsed is None and (missing or attachment.warnings) and _can_be_rehearsed(options.process):
+            print(f"For the exact figure: vramtop attach {options.process} --rehearse runs its program beside it.")
     return 0 if budget else 3
 
 
@@ -123,6 +125,14 @@ def _rehearse(options: argparse.Namespace, snapshot: Snapshot | None) -> Budget:
     gpu_type = match_nvml_name(gpu.name, gpu.total_bytes) if gpu and gpu.name else None
     with Progress(quiet=options.json) as progress:
         return found.rehearse(gpu=gpu_type, progress=progress)
+
+
+def _can_be_rehearsed(pid: int) -> bool:
+    try:
+        find_program(pid)
+    except (CannotTellError, InputError):
+        return False
+    return True
 
 
 def _estimate(options: argparse.Namespace, attachment: Attachment, job: Job, gpu: GpuReading | None) -> Budget:

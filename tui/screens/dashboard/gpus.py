@@ -49,7 +49,7 @@ from ...draw.labels import (
 from ...draw.memory_graph import Readings, TimelineMark, graph_levels, level_rows, timeline_cells, timeline_marks
 from ...draw.palette import STATUSES, budget_size, colour_of, ink_on, unattributed_label
 from ...draw.text_output import printable
-from ...keys import bind
+from ...keys import bind, shown_key
 from ...widgets.row_table import ContentLines, RowTable, StaticLines
 from ..base import STALE_INTERVALS
 
@@ -636,8 +636,10 @@ def _why_no_budget(gpu: GpuRow) -> str:
             else "in MIG mode, without MIG devices"
         )
         return f"{words}; {printable(reason)}" if reason else words
-    if problem := next((row.problem for row in gpu.rows if row.problem), None):
-        return f"n/a: {printable(problem)}"
+    if (row := next((row for row in gpu.rows if row.problem), None)) and row.problem:
+        key = shown_key("dashboard.attach")
+        to_do = f"; press {key} to rehearse it" if row.no_budget_reason == "needs model" else ""
+        return f"n/a: {printable(row.problem)}{to_do}"
     if gpu.reading.processes is None:
         refused = (fault.message for fault in gpu.reading.faults if fault.field == "processes")
         return f"processes n/a: {printable(next(refused, 'not known'))}"

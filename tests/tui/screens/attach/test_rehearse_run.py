@@ -18,6 +18,7 @@ from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.attach.rehearse_run import find_program
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.cli.estimators import Estimators
+from vramtop.tui.cli.main import main
 from vramtop.tui.job.dialogs import RehearseScreen
 from vramtop.tui.screens.attach import AttachScreen
 
@@ -73,7 +74,7 @@ async def test_a_run_that_was_not_read_is_rehearsed_after_a_yes_and_known_from_t
     screen = AttachScreen(watchlist, estimate=quick, pid=run.pid)
     async with opened(screen) as (screen, pilot):
         await until_shown(pilot, lambda: "rehearses this run: about 20 s of one core" in screen_text(pilot.app))
-        await pilot.press("ctrl+r")
+        await pilot.press("r")  # the cursor is in no field: a rehearsal needs none of them
         await until_shown(pilot, lambda: isinstance(pilot.app.screen, RehearseScreen) and pilot.app.focused)
         assert "train.py 2048" in screen_text(pilot.app)
         assert str(tmp_path) in screen_text(pilot.app)
@@ -98,6 +99,12 @@ async def test_a_rehearsal_is_stopped_by_its_key_or_by_escape(run) -> None:
             await until_shown(pilot, lambda: "stops it" in screen_text(pilot.app))
             await pilot.press(key)
             await until_shown(pilot, lambda: "stops it" not in screen_text(pilot.app))
+
+
+def test_attaching_from_the_command_line_offers_it(run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["attach", str(run.pid)]) == 3
+    offer = f"For the exact figure: vramtop attach {run.pid} --rehearse runs its program beside it."
+    assert capsys.readouterr().out.splitlines()[-1] == offer
 
 
 @pytest.mark.parametrize("text", [WAITS])
