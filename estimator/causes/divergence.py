@@ -192,11 +192,11 @@ def _beyond_rehearsal(budget: Budget, is_more: bool, has_counters: bool) -> Iter
     if not is_more:
         return
     if left_out := budget.not_counted_phases:
-        yield f"{' and '.join(left_out)} came after the rehearsal's end and {'are' if left_out[1:] else 'is'} not counted"
+        yield f"{' and '.join(left_out)} came after the rehearsal's end: not counted"
     if facts and facts.growth_bytes:
         yield f"each rehearsed step kept {size_text(facts.growth_bytes)}"
     if not has_counters:
-        yield "vramtop run -- COMMAND starts it with a probe, which tells tensors from torch's cache and from CUDA's part"
+        yield "vramtop run -- COMMAND starts it with a probe, which tells tensors from cache and CUDA's part"
 
 
 @only_figures()

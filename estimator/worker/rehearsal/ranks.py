@@ -83,7 +83,7 @@ def _launch_with_accelerate(words: Sequence[str], gpus: FakeGpus) -> None:
         (launch, "deepspeed_launcher", deepspeed),
     ]
     if hasattr(commands, "is_port_in_use"):  # by the run itself, which may be rehearsed beside it
-        stand_ins.append((commands, "is_port_in_use", lambda port=None: False))
+        stand_ins.append((commands, "is_port_in_use", lambda _=None: False))
     with replaced(*stand_ins):
         launch.launch_command(args)
 

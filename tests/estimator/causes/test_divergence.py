@@ -181,9 +181,9 @@ def test_a_rehearsed_program_differs_by_what_its_rehearsal_has_not_seen(budget: 
     assert more.sentence == f"observed 4000.0 GiB, expected {format_gib(budget.steady_device_bytes)}"
     assert more.lines == (
         "its batches may be larger or longer than those of the 3 rehearsed optimizer steps",
-        "evaluation and saving came after the rehearsal's end and are not counted",
+        "evaluation and saving came after the rehearsal's end: not counted",
         "each rehearsed step kept 9 MiB",
-        "vramtop run -- COMMAND starts it with a probe, which tells tensors from torch's cache and from CUDA's part",
+        "vramtop run -- COMMAND starts it with a probe, which tells tensors from cache and CUDA's part",
     )
     less = explain_divergence(rehearsed, Observation(device_bytes=MIB), estimate)
     assert less.lines == ("its batches may be smaller or shorter than those of the 3 rehearsed optimizer steps",)

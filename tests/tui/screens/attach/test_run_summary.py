@@ -59,6 +59,8 @@ def test_an_explanation_is_shown_once():
 
 
 def test_what_makes_memory_grow_does_not_repeat_that_it_grows():
-    growing = Divergence(sentence="holds 44.9 GiB and grows", parts=(), explanations=(), further=("kept tensors",), is_trend=True)
+    growing = Divergence(
+        sentence="holds 44.9 GiB and grows", parts=(), explanations=(), further=("kept tensors",), is_trend=True
+    )
     shown = divergence_content(growing).plain.splitlines()
     assert shown == ["Why? causes of endless growth:", "  · kept tensors"]
