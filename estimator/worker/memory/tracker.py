@@ -194,7 +194,7 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return args[0] if entry is _SELF else None
     storage = args[0].untyped_storage() if kind == _VIEW else None
     many, described = entry
-    made = [_make(mode, each, storage) for each in described]
+    made = [None if each is None else _make(mode, each, storage) for each in described]
     return many(made) if many else made[0]
 
 
@@ -275,7 +275,8 @@ def _entry(kind: int, args: tuple[Any, ...], result: Any) -> Any:
     if kind == _WRITTEN:
         return _NOTHING if result is None else _SELF if result is args[0] else None
     many = type(result) if isinstance(result, (list, tuple)) else None
-    results = list(result) if many else [result]
+    whole = list(result) if many else [result]
+    results = [each for each in whole if each is not None]  # a gradient that nobody asks for is None
     if not results or any(type(each) is not FakeTensor or each.fake_device != _CPU for each in results):
         return None
     if any(
@@ -291,7 +292,9 @@ def _entry(kind: int, args: tuple[Any, ...], result: Any) -> Any:
         inputs = {each.untyped_storage()._cdata for each in args if type(each) is FakeTensor}
         if len(storages) != len(results) or storages & inputs or any(map(_is_partial, results)):
             return None
-    return many, [(each.shape, each.stride(), each.dtype, each.storage_offset()) for each in results]
+    return many, [
+        None if each is None else (each.shape, each.stride(), each.dtype, each.storage_offset()) for each in whole
+    ]
 
 
 def _is_partial(tensor: Any) -> bool:
@@ -316,6 +319,11 @@ _EMPTY, _EMPTY_STRIDED, _SUBCLASS = torch.empty, torch.empty_strided, torch.Tens
 """torch's own, which a program may find replaced."""
 _NEW = "_vramtop_new"
 """Attributes of a new fake tensor, kept by its mode."""
+
+
+def new_bytes(mode: Any, count: int) -> Any:
+    """Return a new fake tensor of so many bytes."""
+    return _make(mode, ((count,), (1,), torch.uint8, 0), None)
 
 
 def _make(mode: Any, described: tuple[Any, ...], storage: Any) -> Any:

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSettings, CachingAllocator, OutOfMemoryError
 from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Convolutions
-from ..memory.tracker import DEVICE, StorageTracker, allocator_events, parts_of, shares_storage, storage_of
+from ..memory.tracker import DEVICE, StorageTracker, allocator_events, new_bytes, parts_of, shares_storage, storage_of
 from ..replaced import replaced
 from .bounds import bounds_of_result, is_bounded, most_true, number_of_values
 from .custom_kernels import python_of
@@ -96,6 +96,8 @@ class _Operator:
 
     is_of_torch: bool
     is_mutable: bool
+    writes_lists: tuple[tuple[int, str], ...]
+    """Positions and names of the lists of tensors that it writes into, of which FakeTensorMode takes no note."""
     copies: bool
     reads: bool
     """It returns a number, or true or false, to the program."""
@@ -116,9 +118,15 @@ class _Operator:
 @functools.lru_cache(maxsize=4096)
 def _operator(func: Any) -> _Operator:
     is_random = torch.Tag.nondeterministic_seeded in func.tags
+    arguments = enumerate(func._schema.arguments)
     return _Operator(
         is_of_torch=func.namespace in _TORCHS,
         is_mutable=bool(func._schema.is_mutable),
+        writes_lists=tuple(
+            (at, each.name)
+            for at, each in arguments
+            if each.alias_info is not None and each.alias_info.is_write and each.type.kind() == "ListType"
+        ),
         copies=func in _COPIES,
         reads=func in _READ,
         multiplies=_PRODUCTS.search(func._schema.name.partition("::")[2]) is not None,
@@ -333,7 +341,7 @@ class FakeGpus(StorageTracker):
         if operator.copies and not self.in_module and self._is_weight(args[0]):
             self._note_copy(result)
         if operator.convolves and self.gpu != HOST:
-            self._take_workspaces(args[0], self.convolutions.workspaces(func, args, result))
+            self._take_workspaces(self.convolutions.workspaces(func, args, result))
         compare = operator.compare
         if compare is not None and result.constant is None and args[0].is_floating_point() and args[1] > 0:
             result.assumed = compare(self._plausible, args[1])
@@ -341,6 +349,9 @@ class FakeGpus(StorageTracker):
 
     def _shaped(self, func: Any, operator: _Operator, types: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation; of known values, views and what is written are no new tensors, as FakeTensorMode has it."""
+        for at, name in operator.writes_lists:
+            for each in args[at] if at < len(args) else kwargs[name]:
+                self.forget_values(each)
         given = dict.fromkeys(_tensors((*args, *kwargs.values())))
         is_known = all(each.constant is not None for each in given)
         if not given or not is_known or not operator.is_decided:
@@ -444,14 +455,13 @@ class FakeGpus(StorageTracker):
             if record.component not in _STATES:
                 record.component = "other_models"
 
-    def _take_workspaces(self, like: Any, workspaces: Iterator[Workspace]) -> None:
+    def _take_workspaces(self, workspaces: Iterator[Workspace]) -> None:
         for each in workspaces:
             if each.is_new:
                 self.empty_cache()
             if each.high:
                 self._workspaces[len(self.history.records)] = each
-                with self.mode:
-                    self._tracked(like.new_empty((max(1, each.expected),), dtype=torch.uint8))
+                self._tracked(new_bytes(self.mode, max(1, each.expected)))
 
     def convolution_facts(self) -> dict[str, Any] | None:
         """Return what the ranges of a budget need to know about convolutions; None: there was none."""

@@ -970,7 +970,13 @@ for step in range(3):
     assert parts["other_models"] == parts["weights"] == 4 * 512 * 513
 
 
-@pytest.mark.parametrize("made", quick_every(3, ["torch.empty_like(ids)", "ids.new_empty(3)", "ids.resize_(4)"]))
+@pytest.mark.parametrize(
+    "made",
+    [
+        "[torch._foreach_add_([ids], [torch.empty_like(ids)]), ids][1]",
+        *quick_every(3, ["torch.empty_like(ids)", "ids.new_empty(3)", "ids.resize_(4)"]),
+    ],
+)
 def test_uninitialized_memory_has_no_known_value(program, made: str) -> None:
     text = f"""
 import torch

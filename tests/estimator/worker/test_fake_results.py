@@ -61,6 +61,17 @@ def test_a_result_is_made_once_by_the_mode(monkeypatch: pytest.MonkeyPatch) -> N
     assert {each.stride() for each in views} == {(1, 4)}
 
 
+def test_a_gradient_that_nobody_asks_for_is_none_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker, "_ENTRIES", {})
+    backward, of_bias = torch.ops.aten.convolution_backward.default, False
+    with FakeTensorMode():
+        given = torch.empty(2, 4, 6, 6), torch.empty(2, 3, 8, 8), torch.empty(4, 3, 3, 3)
+        settings = [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, of_bias]
+        for made in (tracker.run(backward, (*given, *settings), {}) for _ in range(2)):
+            assert [each if each is None else each.shape for each in made] == [(2, 3, 8, 8), (4, 3, 3, 3), None]
+    assert None not in tracker._ENTRIES.values()
+
+
 @pytest.mark.parametrize("number", [2.0, 2, True])
 def test_known_values_beside_unknown_ones_make_the_results_of_the_mode(number: Any) -> None:
     """A number beside a tensor becomes a known tensor of its own type, which the result does not take."""
