@@ -11,7 +11,9 @@ import contextlib
 import functools
 import inspect
 import io
+import itertools
 import random
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..replaced import replaced
 from .fake_gpu import is_own, program_lines
 from .imports import after_import
+from .synthetic_sets import mark, watch_sets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,6 +50,10 @@ _OTHER_SPLITS = ("validation_matched", "validation_mismatched", "dev", "valid", 
                  "train_prefs", "test_prefs")  # fmt: skip
 _LABELS = 10
 _MOST_SOURCE = 2**20
+_CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml")
+_VALUE = re.compile(r"""(?:[:=\[,]|^\s*-)\s*["']?([A-Za-z_]\w*)["']?\s*(?=[,\]}#]|$)""", re.MULTILINE)
+"""A value of one word in YAML, JSON or TOML."""
+_JOINED = re.compile(r"[=+,:;\[\]]")
 _HERE = str(Path(__file__).parent)
 _SAMPLES_PER_SECOND = 16_000
 _MNIST, _CIFAR = (28, 28, "L", 60_000, 10_000), (32, 32, "RGB", 50_000, 10_000)
@@ -62,6 +69,14 @@ _SETS: dict[str, tuple[int, tuple[int, int, str, int, int] | None]] = {
 """torchvision's sets of images with a class each: classes, and width, height, mode, and items for training and test."""
 
 
+_P50K, _ENDOFTEXT = 50_280, 50_256
+_VOCABULARIES = {
+    "vocab.bpe": 50_256, "r50k_base.tiktoken": 50_256, "p50k_base.tiktoken": _P50K, "cl100k_base.tiktoken": 100_256,
+    "o200k_base.tiktoken": 199_998,
+}  # fmt: skip
+"""Files that tiktoken downloads, and the tokens in each; ``p50k_base`` has others after its end of text."""
+
+
 class MissingData:
     """Watches what loads data.
 
@@ -75,12 +90,16 @@ class MissingData:
         self.sizes = sizes
         self._missing: list[tuple[BaseException, str]] = []
         """The exceptions of data that was not there, with its name and the line that asked for it."""
+        self._has_stood_in = False
         self._warn = warn
 
     def watch(self) -> None:
         """Begin."""
         after_import("datasets.load", self._change_datasets)
+        if self.sizes is not None:
+            watch_sets(self.sizes["items"])
         after_import("torchvision.datasets", self._change_torchvision)
+        after_import("tiktoken.load", self._change_tiktoken)
 
     def of(self, error: BaseException | None) -> str | None:
         """Return the data that a failure of the program is about: ``imdb, at train.py:3``; None: it is about others."""
@@ -91,10 +110,17 @@ class MissingData:
             error = error.__cause__ or error.__context__
         return None
 
+    def hint(self, error: BaseException) -> str:
+        """Return what to try where a program failed for want of items, or nothing."""
+        if self._has_stood_in and "num_samples=0" in str(error):
+            return "; it dropped all synthetic items, perhaps as too long: try fewer words (--data synthetic,words=300)"
+        return ""
+
     def _note(self, error: BaseException, name: str) -> None:
         self._missing.append((error, f"{name}, at {_line()}"))
 
     def _stands_in(self, name: str, what: str) -> None:
+        self._has_stood_in = True
         self._warn(f"{_line()} finds no data ({name}): {what} stand in for it")
 
     def _change_datasets(self, module: ModuleType) -> None:
@@ -134,6 +160,7 @@ class MissingData:
         self._stands_in(name, f"{count:,} items with {', '.join(names)}{of_text}")
         if is_streamed:
             made = made.to_iterable_dataset()
+        mark(made)
         if isinstance(split, (list, tuple)):
             return [made for _ in split]
         if split is not None:
@@ -170,6 +197,36 @@ class MissingData:
                 self._stands_in(name, f"images of {width} x {height} in {classes:,} classes")
 
         return open_or_make
+
+    def _change_tiktoken(self, module: ModuleType) -> None:
+        for name in ("load_tiktoken_bpe", "data_gym_to_mergeable_bpe_ranks"):
+            setattr(module, name, self._ranking(getattr(module, name)))
+
+    def _ranking(self, load: Any) -> Any:
+        @functools.wraps(load)
+        def load_or_make(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return load(*args, **kwargs)
+            except Exception as error:
+                file = Path(str(next(iter((*args, *kwargs.values()))))).name
+                name = f"tiktoken's {file}"
+                if self.sizes is None or file not in _VOCABULARIES:
+                    self._note(error, name)
+                    raise
+            self._stands_in(name, f"{_VOCABULARIES[file]:,} made-up tokens")
+            return _ranks(_VOCABULARIES[file])
+
+        return load_or_make
+
+
+def _ranks(count: int) -> dict[bytes, int]:
+    """Return as many tokens of byte-pair encoding: bytes, then what makes up synthetic texts, then others."""
+    tokens = [bytes([each]) for each in range(256)]
+    tokens += [f" {word[:end]}".encode() for word in _WORDS for end in range(1, len(word) + 1)]
+    tokens += [bytes(each) for each in itertools.product(range(256), repeat=2)]
+    tokens += [bytes(each) for each in itertools.product(range(256), range(256), range(4))]
+    after = _ENDOFTEXT if count == _P50K else count
+    return {token: at + (at >= after) for at, token in enumerate(itertools.islice(dict.fromkeys(tokens), count))}
 
 
 def _own_size(sizes: dict[str, Any]) -> tuple[int, int, str, int, int]:
@@ -225,7 +282,7 @@ def _without_network() -> Any:
 
 def _words_of_program() -> tuple[set[str], set[str]]:
     """Return the strings and names in the source of the program's modules and of its calling frames."""
-    strings, names = set(sys.argv), set()
+    strings, names = set(_words_of_line()), set()
     for file in {*_calling_files(), *_own_files()}:
         source = Path(file)
         if source.is_file() and source.stat().st_size <= _MOST_SOURCE:
@@ -239,6 +296,15 @@ def _words_of_program() -> tuple[set[str], set[str]]:
                 elif isinstance(node, (ast.Name, ast.Attribute)):
                     names.add(node.id if isinstance(node, ast.Name) else node.attr)
     return strings, names
+
+
+def _words_of_line() -> Iterator[str]:
+    """Yield the words of the command line, also joined ones, and the values in configurations that it names."""
+    for word in sys.argv:
+        yield from _JOINED.split(word)
+        file = Path(word.rpartition("=")[2])
+        if file.suffix in _CONFIGURATIONS and file.is_file() and file.stat().st_size <= _MOST_SOURCE:
+            yield from _VALUE.findall(file.read_text(encoding="utf-8", errors="replace"))
 
 
 def _calling_files() -> Iterator[str]:

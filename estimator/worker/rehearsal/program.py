@@ -420,7 +420,7 @@ class Rehearsal:
         answer: dict[str, Any] = {
             "ended": ended,
             "line": program_line() if error is None else _last_line(error),
-            "error": None if error is None else f"{type(error).__name__}: {error}"[:1000],
+            "error": None if error is None else f"{type(error).__name__}: {error}"[:1000] + self._data.hint(error),
             "missing_data": self._data.of(error),
             "missing_package": _missing_package(error),
             "steps": [

@@ -15,8 +15,10 @@ pytest.importorskip("torch")
 
 LIBRARY = {
     "__init__.py": """
+from types import SimpleNamespace
 from .load import load_dataset, load_from_disk
 class Dataset(list):
+    info = SimpleNamespace(description=None)
     @classmethod
     def from_dict(cls, columns):
         return cls(dict(zip(columns, row)) for row in zip(*columns.values()))
@@ -130,6 +132,85 @@ for _ in range(4):
 """)
     found = rehearsed(file, "synthetic,items=10,words=50,image=64x32")
     assert found.budget.model.parameters == 50 * 2 + 2
+
+
+def test_synthetic_items_take_what_a_program_makes_of_its_own_columns(program):
+    pytest.importorskip("datasets")
+    file = program("""
+import torch
+from datasets import load_dataset
+rows = load_dataset("a/b", split="train")
+assert set(rows.column_names) == {"text", "sentence", "question", "input"}, rows
+assert "text" not in rows.rename_column("text", "sentence").column_names
+assert rows.rename_column("transcript", "sentence").column_names == rows.column_names
+swapped = rows.rename_columns({"question": "input", "input": "question"})
+assert set(swapped.column_names) == set(rows.column_names)
+rows = rows.add_column("input", [1] * len(rows)).remove_columns(["text", "url"])
+rows = rows.map(lambda row: row, remove_columns=["id"])
+assert rows[0]["input"] == 1 and "text" not in rows.column_names
+assert len(rows.skip(10_000)) == len(rows) == 10 and len(rows.skip(4)) == 6 and len(rows.select(range(20))) == 20
+assert len(rows.train_test_split(test_size=2000)["train"]) == 5
+streamed = load_dataset("a/b", split="train", streaming=True)
+assert next(iter(streamed.skip(10_000).rename_column("text", "sentence")))["sentence"]
+net = torch.nn.Linear(2, 2).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(4):
+    net(torch.ones(1, 2).cuda()).sum().backward()
+    optimizer.step()
+""")
+    assert rehearsed(file, "synthetic,items=10,words=50").budget.model.parameters == 6
+
+
+@pytest.mark.usefixtures("library")
+def test_columns_are_also_those_that_the_command_line_and_its_configuration_name(program):
+    file = program("""
+import torch
+from datasets import load_dataset
+row = load_dataset("a/b", split="train")[0]
+assert {*"question response summary title".split()} <= {*row} and not {*"prompt output".split()} & {*row}, row
+net = torch.nn.Linear(2, 2).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(4):
+    net(torch.ones(1, 2).cuda()).sum().backward()
+    optimizer.step()
+""")
+    Path("sft.yaml").write_text("fields: # text\n- question\nanswer_field: 'response'\nnote: prompt and output\n")
+    rehearsed(f"{file} --config=sft.yaml --columns title+summary", "synthetic")
+
+
+@pytest.mark.usefixtures("library")
+def test_a_program_that_drops_all_synthetic_items_is_told_to_ask_for_shorter_ones(program):
+    file = program("""
+from datasets import load_dataset
+from torch.utils.data import RandomSampler
+RandomSampler([row for row in load_dataset("a/b", split="train") if len(row["text"].split()) < 512])
+""")
+    with pytest.raises(CannotTellError, match=r"num_samples=0; it dropped all synthetic items.*words=300"):
+        rehearsed(file, "synthetic")
+
+
+def test_a_vocabulary_that_tiktoken_would_download_has_its_size(program):
+    package = Path("tiktoken")
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "load.py").write_text("def load_tiktoken_bpe(file):\n    raise OSError(file)\n"
+                                     "data_gym_to_mergeable_bpe_ranks = load_tiktoken_bpe\n")  # fmt: skip
+    file = program("""
+import torch
+from tiktoken.load import load_tiktoken_bpe
+ranks = load_tiktoken_bpe("https://example.org/o200k_base.tiktoken")
+assert sorted(ranks.values()) == list(range(199_998)) and all(ranks[bytes([each])] < 256 for each in range(256))
+net = torch.nn.Embedding(len(ranks), 2).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(4):
+    net(torch.ones(1, dtype=torch.long).cuda()).sum().backward()
+    optimizer.step()
+""")
+    found = rehearsed(file, "synthetic")
+    assert found.budget.model.parameters == 199_998 * 2
+    assert any("tiktoken's o200k_base.tiktoken): 199,998 made-up tokens stand in" in each for each in found.warnings)
+    with pytest.raises(CannotTellError, match=r"its data \(tiktoken's o200k_base\.tiktoken, at train\.py:4\)"):
+        rehearsed(file, None)
 
 
 def test_sets_of_torchvision(program):

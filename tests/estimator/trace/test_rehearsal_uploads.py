@@ -152,6 +152,7 @@ assert create_repo(repo_id="me/rows", repo_type="dataset").repo_type == "dataset
 made = upload_file(path_or_fileobj=b"x", path_in_repo="x", repo_id="me/net", commit_message="one")
 assert made.repo_url.repo_id == "me/net" and made.commit_message == "one" and len(made.oid) == 40
 api = HfApi()
+assert f"{api.whoami()['name']}/net" == create_repo("net").repo_id
 assert api.upload_folder(repo_id="me/net", folder_path=".", run_as_future=True).result().commit_url
 added = [CommitOperationAdd("x", b"x")]
 api.preupload_lfs_files("me/net", additions=added)
