@@ -112,8 +112,9 @@ class MissingData:
 
     def hint(self, error: BaseException) -> str:
         """Return what to try where a program failed for want of items, or nothing."""
-        if self._has_stood_in and "num_samples=0" in str(error):
-            return "; it dropped all synthetic items, perhaps as too long: try fewer words (--data synthetic,words=300)"
+        if self.sizes is not None and self._has_stood_in and "num_samples=0" in str(error):
+            words = max(1, self.sizes["words"] // 8)
+            return f"; it dropped all synthetic items, perhaps as too long: try fewer words, as in words={words}"
         return ""
 
     def _note(self, error: BaseException, name: str) -> None:

@@ -185,7 +185,7 @@ from datasets import load_dataset
 from torch.utils.data import RandomSampler
 RandomSampler([row for row in load_dataset("a/b", split="train") if len(row["text"].split()) < 512])
 """)
-    with pytest.raises(CannotTellError, match=r"num_samples=0; it dropped all synthetic items.*words=300"):
+    with pytest.raises(CannotTellError, match=r"num_samples=0; it dropped all synthetic items.*words=256"):
         rehearsed(file, "synthetic")
 
 
