@@ -210,6 +210,7 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         for name, stand_in in from_rank_to_rank:
             yield module, name, stand_in
         yield module, "monitored_barrier", nothing
+    yield c10d.ProcessGroup, "monitored_barrier", nothing  # Lightning's
     yield from _replicas(gpus)
     yield from _shards(gpus)
 

@@ -461,6 +461,7 @@ whole = torch.empty(64, device="cuda")
 dist.all_gather_into_tensor(whole, x), dist.reduce_scatter_tensor(x, whole)
 found, host = [None] * 16, dist.new_group(backend="gloo")
 dist.all_gather_object(found, {"own": 1}, group=host)
+host.monitored_barrier(), dist.monitored_barrier(host)
 assert found == [{"own": 1}] * 16
 dist.broadcast_object_list(found)
 net = nn.Sequential(nn.Linear(1024, 512, bias=False), nn.Linear(512, 1024, bias=False)).to(rank)
