@@ -11,6 +11,7 @@ from ..common.errors import InputError
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..model.find_config import ResolvedModel
+from .image_labels import IMAGES, LABELLED_TASKS, LabelledImages
 from .image_layouts import ImageLayout, image_layout
 from .named_models import InputSizes
 from .training_script import How, TrainerScript, require_expressible
@@ -19,17 +20,17 @@ MEDIA_TASKS = (
     "image-classification",
     "zero-shot-image-classification",
     "image-text-to-text",
-    "semantic-segmentation",
+    *LABELLED_TASKS,
     "speech-seq2seq",
     "ctc",
     "feature-extraction",
 )
-_READ_IMAGES = MEDIA_TASKS[:4]
-_TAKES_ANY_SIZE = frozenset(("dinov2", "convnext", "segformer"))
+_READ_IMAGES = MEDIA_TASKS[: 3 + len(LABELLED_TASKS)]
+_TAKES_ANY_SIZE = frozenset(("dinov2", "convnext", "segformer", *IMAGES))
 """Model types that take images of another size than their config's: DINOv2 interpolates its positions."""
 _CROPPED = {"dinov2": 224}
 """Pixels to which a processor scales images, where the config has another size."""
-_IMAGES = {"segformer": 512}
+_IMAGES = {"segformer": 512, "sam": 1024}
 """Pixels of a side of an image where the config does not say it, unless it is 224."""
 _RATE = 16_000
 """Samples in a second of audio."""
@@ -63,6 +64,7 @@ def media_script(
     model: ResolvedModel,
     *,
     sizes: InputSizes | None = None,
+    processed: tuple[int, int] | None = None,
     how: How = How(),  # noqa: B008 - frozen
 ) -> str:
     """Return the script.
@@ -71,6 +73,7 @@ def media_script(
         job: a job that trains a model on images or audio.
         model: its config.
         sizes: of the images and the audio; None: those that the model was published with.
+        processed: height and width that the processor beside the config makes; None: there is none.
         how: choices of how it is written and run.
 
     Raises:
@@ -79,12 +82,18 @@ def media_script(
     """
     resolved = resolve_job(job)
     require_expressible(resolved, MEDIA_TASKS)
-    return _MediaScript(resolved, model, how.stated, how, sizes or InputSizes()).text()
+    return _MediaScript(resolved, model, how, sizes or InputSizes(), processed).text()
 
 
-def input_words(job: Job, model: ResolvedModel, sizes: InputSizes, stated: Collection[str] | None) -> str:
+def input_words(
+    job: Job,
+    model: ResolvedModel,
+    sizes: InputSizes,
+    stated: Collection[str] | None,
+    processed: tuple[int, int] | None = None,
+) -> str:
     """Return one example of the job in words, such as ``1 image of 224 x 224 pixels``."""
-    return _MediaScript(resolve_job(job), model, stated, How(), sizes).input_words()
+    return _MediaScript(resolve_job(job), model, How(stated), sizes, processed).input_words()
 
 
 class _MediaScript(TrainerScript):
@@ -94,12 +103,12 @@ class _MediaScript(TrainerScript):
         self,
         job: ResolvedJob,
         model: ResolvedModel,
-        stated: Collection[str] | None,
         how: How,
         sizes: InputSizes,
+        processed: tuple[int, int] | None,
     ) -> None:
-        super().__init__(job, model, stated, how)
-        self._sizes = sizes
+        super().__init__(job, model, how.stated, how)
+        self._sizes, self._processed = sizes, processed
         self._collates = False
         kind, task = model.config["model_type"], job.model.task
         if task == "feature-extraction":
@@ -112,6 +121,11 @@ class _MediaScript(TrainerScript):
             raise InputError(f"--seconds means nothing for {model.label}, which is given images")
         if task != "image-text-to-text" and (sizes.images or 1) > 1:
             raise InputError(f"{model.label} is given one image in each example; --batch N gives it N of them")
+        self._labelled = self._labels() if task in LABELLED_TASKS else None
+        if self._labelled is not None:
+            self._collates = self._labelled.collates
+            self._imports |= set(self._labelled.needs)
+            self._trainer = replace(self._trainer, name=self._labelled.trainer or self._trainer.name)
         if kind == "whisper" and sizes.seconds not in (None, _WHISPER_SECONDS):
             raise InputError(f"{model.label} pads or cuts audio to {_WHISPER_SECONDS} seconds; leave out --seconds")
 
@@ -120,6 +134,9 @@ class _MediaScript(TrainerScript):
         config, kind = self._model.config, self._model.config["model_type"]
         height, width = self._sizes.height, self._sizes.width
         part = config.get("vision_config", config)
+        if kind in IMAGES:
+            usual = self._processed or IMAGES[kind]
+            return height or usual[0], width or usual[1]
         fixed = part.get("image_size", _IMAGES.get(kind, 224))
         wanted = (height or fixed, width or fixed)
         if kind in _CROPPED and height is None:
@@ -130,6 +147,17 @@ class _MediaScript(TrainerScript):
                 "leave out the size"
             )
         return wanted
+
+    def _labels(self) -> LabelledImages:
+        (height, width), task, config = self._image(), self._job.model.task, self._model.config
+        comment = "" if self._sizes.height else "  # not set: the size of its processor, or of its paper's training"
+        return LabelledImages(task=task, config=config, height=height, width=width, comment=comment)
+
+    def _import_lines(self) -> str:
+        lines = super()._import_lines()
+        for name, why in () if self._labelled is None else self._labelled.needs.items():
+            lines = lines.replace(f"import {name}", f"import {name}  # noqa: F401 - {why}")
+        return lines
 
     def _layout(self) -> ImageLayout:
         """Return what the processor makes of one image beside a text."""
@@ -186,10 +214,8 @@ class _MediaScript(TrainerScript):
         if task == "image-classification":
             height, width = self._image()
             yield f'item = {{"pixel_values": torch.rand(3, {height}, {width}), "labels": 0}}'
-        elif task == "semantic-segmentation":
-            height, width = self._image()
-            yield f'item = {{"pixel_values": torch.rand(3, {height}, {width}),'
-            yield f'        "labels": torch.zeros({height}, {width}, dtype=torch.long)}}'
+        elif self._labelled is not None:
+            yield from self._labelled.lines()
         elif task == "feature-extraction":
             comment = self._comment("training.sequence_length", "as many as the model takes")
             yield f"text = torch.randint(1000, 30000, ({self._sentence()},)){comment}"
@@ -262,8 +288,10 @@ class _MediaScript(TrainerScript):
 
     def _arguments(self) -> Iterator[str]:
         yield from super()._arguments()
-        if self._job.model.task == "feature-extraction":
+        if self._job.model.task in ("feature-extraction", "mask-generation"):
             yield "remove_unused_columns=False,  # which the model itself does not take"
+        if self._model.config["model_type"] == "glpn":
+            yield "average_tokens_across_devices=False,  # would scale the loss in place, a root that backward needs"
 
     def _given(self, has_optimizer: bool) -> Iterator[str]:
         yield from super()._given(has_optimizer)

@@ -9,17 +9,29 @@ import msgspec
 
 from ..common.errors import InputError
 from ..job.settings import ModelSpec, Task
-from ..model.find_config import ResolvedModel
+from ..model.find_config import ResolvedModel, read_config
 
 _HEADS: Mapping[Task, str] = {
     "image-classification": "ForImageClassification",
+    "object-detection": "ForObjectDetection",
+    "instance-segmentation": "ForInstanceSegmentation",
+    "universal-segmentation": "ForUniversalSegmentation",
     "semantic-segmentation": "ForSemanticSegmentation",
+    "depth-estimation": "ForDepthEstimation",
+    "mask-generation": "Model",
     "zero-shot-image-classification": "Model",
     "image-text-to-text": "ForConditionalGeneration",
     "speech-seq2seq": "ForConditionalGeneration",
     "ctc": "ForCTC",
 }
 """Ends of the names of the classes that have a task's head."""
+_OTHER_TASKS: Mapping[str, tuple[Task, ...]] = {
+    "table-transformer": ("object-detection",),
+    "zoedepth": ("depth-estimation",),
+    "dpt": ("semantic-segmentation",),
+    "beit": ("semantic-segmentation",),
+}
+"""Tasks of model types for which no model is named here, but whose checkpoints on disk have scripts."""
 
 
 class NamedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,6 +46,8 @@ class NamedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     aliases: tuple[str, ...] = ()
     config: dict[str, Any]
     """The fields of its config.json that differ from the defaults of its class."""
+    processed: tuple[int, int] | None = None
+    """Height and width that the processor beside its config.json makes of an image; None: there is none."""
 
     @property
     def label(self) -> str:
@@ -88,12 +102,32 @@ def named_by_config(model: ResolvedModel) -> NamedModel | None:
     """Return the model of a checkpoint on disk whose class is that of a named model; None: it is of another class."""
     if model.source not in ("folder", "cache"):
         return None
-    kind = model.config.get("model_type")
-    task = next((each.task for each in named_models() if each.config["model_type"] == kind), None)
+    kind = str(model.config.get("model_type"))
+    named = (each.task for each in named_models() if each.config["model_type"] == kind)
+    tasks = [task for task in (*named, *_OTHER_TASKS.get(kind, ())) if task in _HEADS]
     name = next(iter(model.config.get("architectures") or ()), "Model")
-    if task is None or task not in _HEADS or not name.endswith(("Model", _HEADS[task])):
+    headed = (task for task in tasks if name.endswith(_HEADS[task]))
+    task = next(headed, tasks[0] if tasks and name.endswith("Model") else None)
+    if task is None:
         return None
-    return NamedModel(id=model.label, task=task, parameters=None, config=dict(model.config))
+    processed = _processed_size(Path(model.where).with_name("preprocessor_config.json"))
+    return NamedModel(id=model.label, task=task, parameters=None, config=dict(model.config), processed=processed)
+
+
+def _processed_size(file: Path) -> tuple[int, int] | None:
+    """Return height and width of the largest landscape image that a processor makes; None: its file does not say."""
+    try:
+        fields = read_config(file)
+    except InputError:
+        return None
+    size = fields.get("size")
+    sides = {"shortest_edge": size, "longest_edge": fields.get("max_size")} if isinstance(size, int) else size or {}
+    height = sides.get("height") or sides.get("shortest_edge") or sides.get("longest_edge")
+    width = sides.get("width") or sides.get("longest_edge") or height
+    step = fields.get("size_divisor") or 1
+    if not isinstance(height, int) or not isinstance(width, int):
+        return None
+    return -(-height // step) * step, -(-width // step) * step
 
 
 @functools.cache

@@ -107,8 +107,8 @@ def script_of_model(
     if isinstance(named, NamedModel):
         model = resolve_model(job.model)
         job = job_of_model(job, model)
-        text = media_script(job, model, sizes=inputs, how=written)
-        words, how = input_words(job, model, inputs, stated), job.training.optimizer
+        text = media_script(job, model, sizes=inputs, processed=named.processed, how=written)
+        words, how = input_words(job, model, inputs, stated, named.processed), job.training.optimizer
     else:
         if isinstance(named, LibraryModel):
             text, words = image_script(job, named, sizes=inputs, how=written), image_words(named, inputs)

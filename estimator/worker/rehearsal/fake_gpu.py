@@ -722,6 +722,8 @@ class FakeGpus(StorageTracker):
             goes_on = next(map(answer_to_go_on, program_frames(sys._getframe(1))), None)
             if goes_on is not None:  # a program that its author publishes does not fail
                 return goes_on
+            if _is_checked(sys._getframe(1)):
+                return True
             assumed = getattr(args[0], "assumed", False)
             if not many and not asks_for_overflow and self._is_told(args[0]):
                 word = "yes" if assumed else "no"
@@ -877,6 +879,15 @@ def _asks_for_overflow(line: str) -> bool:
     name, _, number = line.rpartition(":")
     first = int(number or 0)
     return any(_ASKS_FOR_OVERFLOW.search(linecache.getline(name, first + at)) for at in range(5))
+
+
+def _is_checked(frame: Any) -> bool:
+    """Return True if torch itself reads a value for a program, and fails where it is false (``torch._check...``)."""
+    while frame is not None and not _is_of_program(frame.f_code.co_filename):
+        if frame.f_code.co_name == "_check_tensor_all_with":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def program_line() -> str:

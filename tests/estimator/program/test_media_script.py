@@ -1,5 +1,6 @@
 """Scripts of models that are given images, audio or pairs of texts: they take on the CPU what their rehearsal says."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,16 @@ from real_run import real_peak
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.job.settings import ModelSpec
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.program.media_script import media_script
-from vramtop.estimator.program.named_models import InputSizes, NamedModel, find_named_model, named_models
+from vramtop.estimator.program.named_models import (
+    InputSizes,
+    NamedModel,
+    find_named_model,
+    named_by_config,
+    named_models,
+)
 from vramtop.estimator.program.training_script import How
 from vramtop.estimator.trace.rehearsal import rehearse
 from vramtop.estimator.worker.request.tasks import auto_class_name
@@ -34,6 +42,85 @@ WHISPER = {
 }  # fmt: skip
 PLAIN = {**SMALL, "num_key_value_heads": 2, "vocab_size": 512, "head_dim": 32}
 CLIP_EYES = {"model_type": "clip_vision_model", **SMALL, "image_size": 112, "patch_size": 14}
+STAGES = ["stage1", "stage2", "stage3", "stage4"]
+SWIN = {"model_type": "swin", "embed_dim": 32, "depths": [1] * 4, "num_heads": [2] * 4, "out_features": STAGES}
+RESNET = {"embedding_size": 16, "hidden_sizes": [16, 32, 48, 64], "depths": [1] * 4, "layer_type": "basic"}
+DETR = {
+    "d_model": 64,
+    **{f"{part}_{name}": size for part in ("encoder", "decoder") for name, size in (
+        ("layers", 2), ("attention_heads", 2), ("ffn_dim", 128)
+    )},
+    "num_queries": 30,
+    "backbone_config": {"model_type": "resnet", **RESNET, "out_features": ["stage4"]},
+}  # fmt: skip
+RT_DETR = {
+    "encoder_hidden_dim": 64,
+    "encoder_in_channels": [32, 48, 64],
+    "encoder_ffn_dim": 128,
+    "encoder_attention_heads": 2,
+    "d_model": 64,
+    "decoder_in_channels": [64] * 3,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 2,
+    "decoder_ffn_dim": 128,
+    "num_queries": 30,
+    "num_denoising": 40,
+    "backbone_config": {"model_type": "rt_detr_resnet", **RESNET, "out_features": STAGES[1:]},
+}
+DINO = {"model_type": "dinov2", **SMALL, "num_hidden_layers": 4, "image_size": 56, "patch_size": 14}
+LABELLED: dict[str, dict[str, Any]] = {
+    "detr": DETR,
+    "rtdetr-v2": RT_DETR,
+    "yolos": {**SMALL, "image_size": [64, 96], "num_detection_tokens": 30},
+    "mask2former": {
+        "feature_size": 32,
+        "mask_feature_size": 32,
+        "hidden_dim": 64,
+        "encoder_feedforward_dim": 64,
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+        "num_attention_heads": 2,
+        "dim_feedforward": 64,
+        "num_queries": 25,
+        "train_num_points": 64,
+        "backbone_config": SWIN,
+    },
+    "maskformer": {
+        "fpn_feature_size": 32,
+        "mask_feature_size": 32,
+        "backbone_config": SWIN,
+        "decoder_config": {"model_type": "detr", **{key: DETR[key] for key in DETR if key != "backbone_config"}},
+    },
+    "upernet": {"hidden_size": 32, "auxiliary_in_channels": 128, "auxiliary_channels": 32, "backbone_config": SWIN},
+    "depth-anything": {
+        "reassemble_hidden_size": 64,
+        "fusion_hidden_size": 32,
+        "neck_hidden_sizes": [16, 32, 48, 64],
+        "backbone_config": {**DINO, "out_indices": [1, 2, 3, 4], "reshape_hidden_states": False},
+    },
+    "glpn": {
+        "hidden_sizes": [16, 32, 48, 64],
+        "num_attention_heads": [1, 2, 2, 2],
+        "depths": [1] * 4,
+        "decoder_hidden_size": 32,
+    },
+    "sam": {
+        "vision_config": {
+            **SMALL,
+            "image_size": 128,
+            "mlp_dim": 128,
+            "output_channels": 32,
+            "num_pos_feats": 16,
+            "global_attn_indexes": [1],
+            "window_size": 4,
+        },
+        "prompt_encoder_config": {"hidden_size": 32, "image_size": 128, "mask_input_channels": 8},
+        "mask_decoder_config": {"hidden_size": 32, "mlp_dim": 64, "iou_head_hidden_dim": 32, "num_attention_heads": 2},
+    },
+}
+"""Models whose labels say something of parts of an image."""
+MATCHED = ("detr", "rtdetr-v2", "yolos", "mask2former", "maskformer")
+"""Those whose loss needs scipy."""
 SHRUNKEN: dict[str, dict[str, Any]] = {
     "vit-base": {**SMALL, "image_size": 64},
     "clip": {"text_config": SMALL, "vision_config": {**SMALL, "image_size": 64}, "projection_dim": 32},
@@ -119,8 +206,10 @@ BATCH = 2
 def shrunken(name: str) -> Job:
     model = find_named_model(name)
     assert model is not None
-    config = {"model_type": model.config["model_type"], **SHRUNKEN[name]}
-    spec = {"id": model.id, "task": model.task, "config": config}
+    config = {"model_type": model.config["model_type"], **(SHRUNKEN | LABELLED)[name]}
+    # where the attention of a real run has no values, which these losses check
+    attention = {"attention": "eager"} if model.task == "object-detection" else {}
+    spec = {"id": model.id, "task": model.task, "config": config, **attention}
     training = {"precision": "fp32", "micro_batch": BATCH, "optimizer": "adamw"}
     return job_from_mapping({"model": spec, "training": training}, where="job")
 
@@ -143,16 +232,88 @@ def test_its_rehearsal_takes_what_a_real_run_takes(name: str, tmp_path: Path, mo
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(on_gpu, rel=near)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_rehearsals")
+@pytest.mark.parametrize("name", LABELLED)
+def test_labels_of_parts_of_an_image_take_what_a_real_run_takes(name: str, tmp_path: Path, monkeypatch) -> None:
+    if name in MATCHED:
+        pytest.importorskip("scipy", reason="transformers' losses match objects with scipy")
+    monkeypatch.chdir(tmp_path)
+    sizes = {"sam": InputSizes(), "depth-anything": InputSizes(height=112, width=168)}
+    small = InputSizes(height=128, width=160)
+    script = script_of(shrunken(name), stated=set(), steps=3, sizes=sizes.get(name, small))
+    Path("train.py").write_text(script, encoding="utf-8")
+    found = rehearse([sys.executable, "train.py"])
+    on_gpu = real_peak("train.py", ranks=None) - host_bytes(script)
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(on_gpu, rel=0.002)
+
+
 def host_bytes(script: str) -> int:
-    """Return the bytes of an item and of the next batch, which accelerate has made on the host already."""
+    """Return the bytes of an item and of the next batch, which accelerate has made on the host already.
+
+    Labels that a batch has in a list are the item's own on the host, and copies on the GPU.
+    """
     names: dict[str, Any] = {}
     exec(script.partition("arguments = ")[0], names)  # noqa: S102 - the script that is tested
+    from torch.utils._pytree import tree_leaves
     from transformers import default_data_collator
 
-    item = names["item"]
-    batch = names.get("collate", default_data_collator)([item] * BATCH)
-    tensors = [each for each in (*item.values(), *batch.values()) if hasattr(each, "nbytes")]
-    return sum(-(-each.nbytes // 512) * 512 for each in tensors)
+    item = [each for each in tree_leaves(names["item"]) if hasattr(each, "nbytes")]
+    batch = tree_leaves(names.get("collate", default_data_collator)([names["item"]] * BATCH))
+    own = {id(each) for each in item}
+    stacked = [each for each in batch if hasattr(each, "nbytes") and id(each) not in own]
+    copied = [each for each in batch if id(each) in own]
+    return sum(map(_block, [*item, *stacked])) - sum(map(_block, copied))
+
+
+def _block(tensor: Any) -> int:
+    return -(-tensor.nbytes // 512) * 512
+
+
+def test_labels_are_those_that_the_model_takes() -> None:
+    text = script_of(shrunken("detr"), stated=set())
+    assert '"pixel_mask": torch.ones(800, 1333, dtype=torch.long),' in text
+    assert '"class_labels": torch.zeros(objects, dtype=torch.long), "boxes": torch.rand(objects, 4)},' in text
+    assert "import scipy  # noqa: F401 - matches objects in the loss" in text
+    assert "import timm" not in text  # its backbone is transformers' own here
+    assert '"mask_labels": torch.randint(2, (objects, 1024, 1024)).float(),' in script_of(shrunken("mask2former"))
+    assert "trainer = DepthTrainer(" in script_of(shrunken("depth-anything"))
+    assert "trainer = Trainer(" in script_of(shrunken("glpn"))  # which has a loss
+    assert "remove_unused_columns=False" in script_of(shrunken("sam"))
+    with pytest.raises(InputError, match="takes images of 128 x 128 pixels"):
+        script_of(shrunken("sam"), sizes=InputSizes(height=64, width=64))
+
+
+def test_a_folder_has_the_size_that_its_processor_makes(tmp_path: Path) -> None:
+    config = {"model_type": "detr", "architectures": ["DetrForObjectDetection"], "num_labels": 3}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    spec = ModelSpec(id=str(tmp_path))
+    assert named_by_config(resolve_model(spec)).processed is None
+    for processor, size in (
+        ({"size": {"shortest_edge": 480, "longest_edge": 640}}, (480, 640)),
+        ({"size": 800, "max_size": 1333, "size_divisor": 32}, (800, 1344)),
+        ({"size": {"height": 320, "width": 320}}, (320, 320)),
+    ):
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor), encoding="utf-8")
+        assert named_by_config(resolve_model(spec)).processed == size
+    text = media_script(Job(model=named_by_config(resolve_model(spec)).spec), resolve_model(spec), processed=(320, 320))
+    assert '"pixel_values": torch.rand(3, 320, 320),' in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "task"),
+    [
+        ("dpt", "DPTForDepthEstimation", "depth-estimation"),
+        ("dpt", "DPTForSemanticSegmentation", "semantic-segmentation"),
+        ("beit", "BeitForSemanticSegmentation", "semantic-segmentation"),
+        ("detr", "DetrForSegmentation", None),
+    ],
+)
+def test_a_checkpoint_has_the_task_of_its_class(kind: str, architecture: str, task: str | None, tmp_path: Path) -> None:
+    config = {"model_type": kind, "architectures": [architecture]}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    found = named_by_config(resolve_model(ModelSpec(id=str(tmp_path))))
+    assert (found and found.task) == task
 
 
 @pytest.mark.parametrize("name", ["vit-base", "whisper-tiny", "clip"])
@@ -165,6 +326,8 @@ def test_it_has_the_parameters_that_are_published(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", named_models(), ids=lambda model: model.label)
 def test_every_model_has_the_parameters_that_are_published(model: NamedModel) -> None:
+    if model.config["model_type"] in ("detr", "conditional_detr", "deformable_detr"):
+        pytest.importorskip("timm", reason="timm has their backbone", exc_type=ImportError)
     assert built_parameters(model) == model.parameters
 
 
