@@ -143,6 +143,7 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         return
     from torch import multiprocessing
     from torch.distributed import device_mesh, distributed_c10d as c10d
+    from torch.distributed.elastic.utils import macros
     from torch.distributed.launcher.api import elastic_launch
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -152,7 +153,7 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         os.environ.update(_environment_of_rank_0(ranks, machines))
         if callable(self._entrypoint):  # of accelerate's notebook_launcher
             return {0: self._entrypoint(*words)}
-        _start_rank(words, gpus)
+        _start_rank(macros.substitute([*words], "0"), gpus)
         return {}
 
     def start_processes(fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, *_: Any, **__: Any) -> Any:

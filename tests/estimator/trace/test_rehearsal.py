@@ -444,6 +444,21 @@ for _ in range(3):
     assert not Path("deep").exists()
 
 
+def test_the_old_launcher_tells_the_program_its_local_rank(program) -> None:
+    file = program("""
+import argparse, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--local-rank", type=int)
+net = torch.nn.Linear(4, 4).to(parser.parse_args().local_rank)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(4):
+    net(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+""")
+    found = rehearse([sys.executable, "-m", "torch.distributed.launch", "--nproc_per_node=2", file])
+    assert found.budget.model.parameters == 20
+
+
 @pytest.mark.parametrize("views", quick_every(2, [False, True]))
 def test_torchrun_starts_one_of_many_ranks_whose_replica_has_buckets(program, views: bool) -> None:
     text = """
