@@ -136,7 +136,10 @@ class _MediaScript(TrainerScript):
         part = config.get("vision_config", config)
         if kind in IMAGES:
             usual = self._processed or IMAGES[kind]
-            return height or usual[0], width or usual[1]
+            wanted = height or usual[0], width or usual[1]
+            if kind == "dpt" and wanted[0] != wanted[1]:  # its neck lays its tokens out as a square
+                raise InputError(f"{self._model.label} takes square images only; give one side, such as 384")
+            return wanted
         fixed = part.get("image_size", _IMAGES.get(kind, 224))
         wanted = (height or fixed, width or fixed)
         if kind in _CROPPED and height is None:

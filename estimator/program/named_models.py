@@ -111,7 +111,9 @@ def named_by_config(model: ResolvedModel) -> NamedModel | None:
     if task is None:
         return None
     processed = _processed_size(Path(model.where).with_name("preprocessor_config.json"))
-    return NamedModel(id=model.label, task=task, parameters=None, config=dict(model.config), processed=processed)
+    stated = {"dtype", "torch_dtype"} & model.config.keys()
+    config = {**model.config} if stated else {**model.config, "torch_dtype": "float32"}  # as older configs leave out
+    return NamedModel(id=model.label, task=task, parameters=None, config=config, processed=processed)
 
 
 def _processed_size(file: Path) -> tuple[int, int] | None:

@@ -98,6 +98,14 @@ LABELLED: dict[str, dict[str, Any]] = {
         "neck_hidden_sizes": [16, 32, 48, 64],
         "backbone_config": {**DINO, "out_indices": [1, 2, 3, 4], "reshape_hidden_states": False},
     },
+    "dpt": {
+        **SMALL,
+        "num_hidden_layers": 4,
+        "image_size": 64,
+        "backbone_out_indices": [0, 1, 2, 3],
+        "neck_hidden_sizes": [16, 32, 48, 64],
+        "fusion_hidden_size": 32,
+    },
     "glpn": {
         "hidden_sizes": [16, 32, 48, 64],
         "num_attention_heads": [1, 2, 2, 2],
@@ -240,6 +248,7 @@ def test_labels_of_parts_of_an_image_take_what_a_real_run_takes(name: str, tmp_p
         pytest.importorskip("scipy", reason="transformers' losses match objects with scipy")
     monkeypatch.chdir(tmp_path)
     sizes = {"sam": InputSizes(), "depth-anything": InputSizes(height=112, width=168)}
+    sizes["dpt"] = InputSizes(height=128, width=128)
     small = InputSizes(height=128, width=160)
     script = script_of(shrunken(name), stated=set(), steps=3, sizes=sizes.get(name, small))
     Path("train.py").write_text(script, encoding="utf-8")
@@ -282,6 +291,8 @@ def test_labels_are_those_that_the_model_takes() -> None:
     assert "remove_unused_columns=False" in script_of(shrunken("sam"))
     with pytest.raises(InputError, match="takes images of 128 x 128 pixels"):
         script_of(shrunken("sam"), sizes=InputSizes(height=64, width=64))
+    with pytest.raises(InputError, match="takes square images only"):
+        script_of(shrunken("dpt"), sizes=InputSizes(height=64, width=96))
 
 
 def test_a_folder_has_the_size_that_its_processor_makes(tmp_path: Path) -> None:
@@ -296,7 +307,9 @@ def test_a_folder_has_the_size_that_its_processor_makes(tmp_path: Path) -> None:
     ):
         (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor), encoding="utf-8")
         assert named_by_config(resolve_model(spec)).processed == size
-    text = media_script(Job(model=named_by_config(resolve_model(spec)).spec), resolve_model(spec), processed=(320, 320))
+    named = named_by_config(resolve_model(spec))
+    assert named.config["torch_dtype"] == "float32"  # where the config.json states none
+    text = media_script(Job(model=named.spec), resolve_model(named.spec), processed=named.processed)
     assert '"pixel_values": torch.rand(3, 320, 320),' in text
 
 
