@@ -37,7 +37,7 @@ from .models import (
 )
 from .notes import ALL, STEP, TRAINED, Notes
 from .options import LIBRARIES, MEMORY_ARGUMENTS, Namespace, Options, Parsed, Parser, field, run_function
-from .sharding import SHARDING_FUNCTIONS, initialize_deepspeed
+from .sharding import SHARDING_FUNCTIONS, SHARDING_POLICIES, initialize_deepspeed
 from .training import (
     TRAINING_CONFIG,
     Arguments,
@@ -611,7 +611,7 @@ _MATTER: Mapping[str, tuple[Component, ...]] = {
     **dict.fromkeys(("requires_grad_", "freeze", "unfreeze", "freeze_base_model", "freeze_encoder"), TRAINED),
     **dict.fromkeys(("gradient_checkpointing_enable", "enable_gradient_checkpointing"), ("activations",)),
     **dict.fromkeys(("apply_activation_checkpointing", "checkpoint_wrapper", "checkpoint"), ("activations",)),
-    **dict.fromkeys((*SHARDING_FUNCTIONS,), MODEL_STATES),
+    **dict.fromkeys((*SHARDING_FUNCTIONS, *SHARDING_POLICIES), MODEL_STATES),
     **dict.fromkeys(("autocast",), ("activations",)),
     **dict.fromkeys(("half", "bfloat16"), (*MODEL_STATES, "activations")),
     **dict.fromkeys(("deepcopy", "create_reference_model"), ("weights",)),

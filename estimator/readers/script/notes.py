@@ -72,8 +72,6 @@ class Notes:
     """Models' names that configs (1) and tokenizers (2) are loaded by."""
     passes: list[tuple[Any, str, tuple[ast.AST, ...]]] = field(default_factory=list)
     """Forward passes with gradients since the last backward pass: model, place, and the loops around it."""
-    sharded: list[Any] = field(default_factory=list)
-    """What FSDP wraps in the script's own training loop, in order."""
     default_dtype: Setting | None = None
     visible_devices: Setting | None = None
     """The CUDA_VISIBLE_DEVICES that the script sets."""

@@ -21,7 +21,6 @@ from .libraries import DIFFUSION, LOSSES, Libraries, starts_training
 from .models import LENGTH_ARGUMENTS, Model, Parameters, Part, models_in, trainable_patterns
 from .notes import ALL, STEP, TRAINED, Doubt, Notes
 from .options import LIBRARIES, MEMORY_ARGUMENTS, Options, may_parse_elsewhere
-from .sharding import settle_sharding
 from .training import TRAINING_CONFIG, Optimizer, TrainerObject
 from .values import UNKNOWN, Instance, Scope
 
@@ -251,7 +250,6 @@ def _settings(tree: ast.Module, name: str, notes: Notes, options: Options, reade
     """Return what a reading comes to."""
     trained = _find_trained(notes)
     model, has_optimizer = trained.model, bool(notes.trainers or notes.optimizers)
-    settle_sharding(notes, model)
     layers = _read_layers(tree, name, notes, options, reader)
     _read_optimizer(notes, model, layers)
     unused: set[str] = set()

@@ -1,20 +1,12 @@
 """Sharding and precision of a script's own loop: accelerate, DDP, FSDP, Megatron-FSDP, DeepSpeed, autocast."""
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..source.evidence import (
-    MEGATRON_OUTER_SHARDING,
-    MEGATRON_SHARDING,
-    MODEL_STATES,
-    Component,
-    Setting,
-    default_setting,
-)
-from .models import Model, Part, models_in
+from ..source.evidence import MODEL_STATES, Setting, default_setting
+from .models import models_in
 from .notes import Notes
-from .values import UNKNOWN, Attribute, Bound, Call, Class, Function, Name, Thing, plain, short_text
+from .values import UNKNOWN, Attribute, Bound, Call, Function, Name, Thing, plain, short_text
 
 if TYPE_CHECKING:
     from ...job.settings import UncertaintyDirection
@@ -32,12 +24,6 @@ def put_on_gpu(call: Call, *, sharded: bool) -> Any:
         model.on_gpu = True if model.on_gpu is None else model.on_gpu
         model.sharded = model.sharded or sharded
     return value
-
-
-def _doubt(
-    notes: Notes, call: Call, name: str, components: tuple[Component, ...], direction: Any, *, key: str | None = None
-) -> None:
-    notes.doubt(f"{call.where}: {call.shown(name)} is not read.", *components, direction=direction, key=key)
 
 
 # accelerate: ``Accelerator(...)`` and its plugins, by the names of accelerate's flags.
@@ -113,8 +99,7 @@ def make_fsdp_plugin(call: Call, notes: Notes) -> Any:
     found = Plugin(call, "use_fsdp", _FSDP_ARGUMENTS)
     default = default_setting("no_wrap", "the default of FullyShardedDataParallelPlugin")
     found.settings.setdefault("fsdp_auto_wrap_policy", default)
-    policy = call.value(None, "mixed_precision_policy")
-    if policy is not None and not (isinstance(policy, DtypePolicy) and policy.reduced == policy.gathered):
+    if call.value(None, "mixed_precision_policy") is not None:
         found.sentences.append(f"{call.where}: {call.shown('mixed_precision_policy')} is not read.")
     return found
 
@@ -220,7 +205,8 @@ def replicate(call: Call, notes: Notes) -> Any:
         direction: UncertaintyDirection = "more" if "comm_hook" in sentence else "less"
         notes.doubt(sentence, "communication", direction=direction, key="parallel.gradient_as_bucket_view")
     if call.value(None, "mixed_precision") is not None:
-        _doubt(notes, call, "mixed_precision", ("weights", "activations", "communication"), "either")
+        sentence = f"{call.where}: {call.shown('mixed_precision')} is not read."
+        notes.doubt(sentence, "weights", "activations", "communication")
     return put_on_gpu(call, sharded=False)
 
 
@@ -231,257 +217,27 @@ def _autocast_arguments(call: Call, notes: Notes) -> Any:
     return Plugin(Call(call.run, call.node, call.path), None, {})
 
 
-# FSDP in a script's own loop: what it wraps, how it shards, the dtypes and offloading of its policies.
+# FSDP and Megatron-FSDP in a script's own loop: units, meshes and dtypes of their shards are a rehearsal's business.
 
 
-_VERSION = {"FSDP": 1, "FullyShardedDataParallel": 1, "fully_shard": 2}
-_BLOCK_CLASS = re.compile(r"(?!.*(?:Moe|MoE|MLP|Attention))\w*(?:Block|Layer)")
-_UNITS = "fsdp_auto_wrap_policy"
-_DEFAULT_SIZE = 100_000_000
-"""``min_num_params`` of ``size_based_auto_wrap_policy`` (torch/distributed/fsdp/wrap.py)."""
-
-
-class DtypePolicy(Thing):
-    """``MixedPrecision(...)`` or ``MixedPrecisionPolicy(...)``: the dtypes of what is gathered and reduced."""
-
-    def __init__(self, call: Call) -> None:
-        self.gathered, self.reduced = (
-            plain(call.value(at, name)) for at, name in enumerate(("param_dtype", "reduce_dtype"))
-        )
-        self.has_main_weights = call.value(None, "main_params_dtype", default=True) is not None
-        """Megatron-FSDP's policy of the same name keeps an fp32 copy of the weights."""
-
-
-class _UnitPolicy(Thing):
-    """``ModuleWrapPolicy({LlamaDecoderLayer})``: the classes that become units."""
-
-    def __init__(self, classes: Any) -> None:
-        self.classes = classes
-
-
-class _Mesh(Thing):
-    """``init_device_mesh("cuda", (2, 4), mesh_dim_names=("replicate", "shard"))``: its sizes by name."""
-
-    def __init__(self, sizes: list[Any], names: list[Any]) -> None:
-        self.sizes, self._names = sizes, names
-
-    def item(self, key: Any) -> Any:
-        """Return the part of it with some of its dimensions."""
-        wanted = list(key) if isinstance(key, list | tuple) else [key]
-        if not all(each in self._names for each in wanted) or len(self._names) != len(self.sizes):
-            return UNKNOWN
-        return _Mesh([self.sizes[self._names.index(each)] for each in wanted], wanted)
-
-
-def _make_mesh(call: Call, notes: Notes) -> Any:
-    sizes, names = call.run.iterate(call.value(1, "mesh_shape")), call.run.iterate(call.value(2, "mesh_dim_names"))
-    return _Mesh(sizes, names or []) if sizes else UNKNOWN
+SHARDING_POLICIES = (
+    "MixedPrecision",
+    "MixedPrecisionPolicy",
+    "CPUOffloadPolicy",
+    "ModuleWrapPolicy",
+    "init_device_mesh",
+)
+"""What is made for those who shard, perhaps in another file."""
+_SHARDS = ("FSDP", "FullyShardedDataParallel", "fully_shard", "fully_shard_model", "parallelize_module")
 
 
 def shard(call: Call, notes: Notes) -> Any:
-    """Follow ``FSDP(model)`` and ``fully_shard(model)``."""
-    if call.name == "fully_shard_model" or _OWN_ARGUMENTS & set(call.kwargs):
-        return _shard_with_megatron(call, notes)
-    version = _VERSION[call.name]
-    setting, loop = Setting(value=True, origin=f"{call.where}: {call.name}(...)"), notes.own_loop
-    value = call.value(0, "module", default=UNKNOWN)
-    notes.sharded.append(value)
-    loop.setdefault("use_fsdp", setting)
-    loop.setdefault("script_own_sharding", setting)
-    loop.setdefault("fsdp_version", setting.with_value(version))
-    _read_reshard(call, notes, setting)
-    _read_strategy(call, notes, setting)
-    _read_dtypes(call, notes, setting)
-    _read_offloading(call, notes, setting)
-    if version == 1:
-        _read_ahead(call, notes, setting)
-        policy = call.value(4, "auto_wrap_policy")
-        _read_units(policy, call, notes, setting) if policy is not None else loop.setdefault(
-            _UNITS, setting.with_value("no_wrap")
-        )
-    elif isinstance(value, Part):
-        is_layer = re.search(r"(layers?|blocks?|h)\.\?$", value.name) is not None
-        if not is_layer:
-            sentence = f"{call.where}: {short_text(call.node)}: units other than layers are counted with the root."
-            notes.doubt(sentence, "communication", direction="less", key="parallel.fsdp_units")
-        loop[_UNITS] = setting.with_value("blocks" if is_layer else "other_wrap")
-    elif _UNITS not in loop:
-        loop[_UNITS] = setting.with_value("no_wrap")
-    elif value is UNKNOWN:
-        loop[_UNITS] = setting.with_value("other_wrap")
-    for name in ("ignored_modules", "ignored_states", "ignored_parameters", "ignored_params"):
-        if call.value(None, name) not in (None, []):
-            _unsharded(notes, call, f"{name}=... leaves parameters unsharded")
-    return put_on_gpu(call, sharded=True)
-
-
-def _read_reshard(call: Call, notes: Notes, setting: Setting) -> None:
-    name = "reshard_after_forward"
-    given = plain(call.value(None, name))
-    if isinstance(given, bool):
-        notes.own_loop.setdefault("fsdp_reshard_after_forward", setting.with_value(given))
-    elif given is not None:
-        notes.own_loop.setdefault("fsdp_reshard_after_forward", setting.with_value(False))
-        _doubt(notes, call, name, ("communication",), "less")
-
-
-def _read_ahead(call: Call, notes: Notes, setting: Setting) -> None:
-    """Read how far FSDP1 gathers ahead: ``backward_prefetch`` and ``limit_all_gathers``."""
-    prefetch, limit = call.value(5, "backward_prefetch", default=False), call.value(None, "limit_all_gathers")
-    if prefetch is None or isinstance(plain(prefetch), str):
-        notes.own_loop.setdefault("fsdp_backward_prefetch", setting.with_value(plain(prefetch) or "no_prefetch"))
-    elif prefetch is not False:
-        _doubt(notes, call, "backward_prefetch", ("communication",), "less", key="parallel.fsdp_backward_prefetch")
-    if isinstance(limit, bool):
-        notes.own_loop.setdefault("fsdp_limit_all_gathers", setting.with_value(limit))
-    elif limit is not None:
-        _doubt(notes, call, "limit_all_gathers", ("communication",), "more", key="parallel.limit_all_gathers")
-
-
-def _read_units(policy: Any, call: Call, notes: Notes, setting: Setting) -> None:
-    """Read what FSDP1's policy wraps: blocks by their class, or by size."""
-    function = policy.function if isinstance(policy, Bound) else policy
-    kwargs = policy.kwargs if isinstance(policy, Bound) else {}
-    classes = policy.classes if isinstance(policy, _UnitPolicy) else kwargs.get("transformer_layer_cls")
-    loop, named = notes.own_loop, getattr(function, "name", "")
-    if named == "size_based_auto_wrap_policy":
-        smallest = kwargs.get("min_num_params", _DEFAULT_SIZE)
-        known = type(smallest) in (int, float)
-        loop[_UNITS] = setting.with_value("size_based_wrap")
-        loop["fsdp_min_num_params"] = setting.with_value(int(smallest) if known else _DEFAULT_SIZE)
-        if not known:
-            _doubt(notes, call, "auto_wrap_policy", ("communication",), "either", key="parallel.fsdp_units")
-        return
-    found = (call.run.iterate(classes) if not isinstance(classes, Name | Class) else [classes]) or []
-    model = next(models_in(call.value(0, "module")), None)
-    if found and all(_is_block_class(each, model) for each in found):
-        loop[_UNITS] = setting.with_value("blocks")
-    elif found and all(isinstance(each, Name) and not _BLOCK_CLASS.fullmatch(each.name) for each in found):
-        loop[_UNITS] = setting.with_value("transformer_based_wrap")
-        loop["fsdp_transformer_layer_cls_to_wrap"] = setting.with_value([each.name for each in found])
-    else:
-        loop[_UNITS] = setting.with_value("other_wrap")
-
-
-def _is_block_class(kind: Any, model: Model | None) -> bool:
-    """Return True for the class of a model's blocks, by its name and the family of the model."""
-    if not isinstance(kind, Name | Class) or not _BLOCK_CLASS.fullmatch(kind.name):
-        return False
-    table = model.config.table() if model is not None and model.config is not None else None
-    family = re.sub(r"_text$|_", "", str((table or {}).get("model_type") or ""))
-    return isinstance(kind, Class) or not family or kind.name.lower().startswith(family)
-
-
-def settle_sharding(notes: Notes, trained: Model | None) -> None:
-    """Drop FSDP that shards another model than the trained one; without a root, nothing is counted as sharded."""
-    setting = notes.own_loop.get("script_own_sharding")
-    if setting is None or any(next(models_in(value), None) is None for value in notes.sharded):
-        return
-    if trained is not None and not any(trained in models_in(value) for value in notes.sharded):
-        for name in [name for name in notes.own_loop if name.startswith(("fsdp_", "use_fsdp", "script_"))]:
-            del notes.own_loop[name]
-    elif all(isinstance(value, Part) for value in notes.sharded):
-        sentence = f"{setting.origin}: parameters outside the wrapped modules are not sharded; nothing is counted so."
-        notes.own_loop["fsdp_version"] = setting.with_value(1)
-        notes.own_loop["fsdp_sharding_strategy"] = setting.with_value("NO_SHARD")
-        notes.doubt(sentence, *MODEL_STATES, direction="less", key="parallel.strategy")
-
-
-def _read_strategy(call: Call, notes: Notes, setting: Setting) -> None:
-    """Read FSDP1's sharding strategy, and the mesh; what is not known may shard nothing."""
-    strategy = call.value(2 if _VERSION[call.name] == 1 else None, "sharding_strategy")
-    if isinstance(plain(strategy), str):
-        notes.own_loop.setdefault("fsdp_sharding_strategy", setting.with_value(plain(strategy)))
-    elif strategy is not None:
-        _unsharded(notes, call, "its sharding strategy is only known when the script runs")
-    mesh = call.value(None, "mesh", "device_mesh")
-    if isinstance(mesh, _Mesh) and len(mesh.sizes) == 1:
-        return
-    if isinstance(mesh, _Mesh) and len(mesh.sizes) == 2 and all(type(size) is int for size in mesh.sizes):
-        for name, size in zip(("replicate", "shard"), mesh.sizes, strict=True):
-            notes.own_loop.setdefault(f"parallelism_config_dp_{name}_size", setting.with_value(size))
-    elif mesh is not None:
-        _unsharded(notes, call, "the ranks that share its shards are only known when the script runs")
-
-
-def _unsharded(notes: Notes, call: Call, sentence: str) -> None:
-    """Count nothing as sharded, and less as possible."""
-    setting = Setting(value=1, origin=f"{call.where}: {call.name}(...)")
-    notes.own_loop["fsdp_version"] = setting
-    notes.own_loop["fsdp_sharding_strategy"] = setting.with_value("NO_SHARD")
-    sentence = f"{setting.origin}: {sentence}; the figure assumes no sharding."
-    notes.doubt(sentence, *MODEL_STATES, direction="less", key="parallel.strategy")
-
-
-def _read_dtypes(call: Call, notes: Notes, setting: Setting) -> None:
-    """Read the dtypes of gathered parameters and reduced gradients."""
-    policy = call.value(6 if _VERSION[call.name] == 1 else None, "mixed_precision", "mp_policy")
-    if policy is None:
-        return
-    if not isinstance(policy, DtypePolicy) or UNKNOWN in (policy.gathered, policy.reduced):
-        name = "mixed_precision" if "mixed_precision" in call.kwargs else "mp_policy"
-        _doubt(notes, call, name, (*MODEL_STATES, "activations", "communication"), "either", key="training.precision")
-        return
-    if policy.gathered is None and policy.reduced is None:
-        return
-    for name, value in (
-        ("mixed_precision", MIXED_PRECISION.get(str(policy.gathered))),
-        ("script_gathered_dtype", policy.gathered),
-        ("script_reduce_dtype", policy.reduced or policy.gathered),
-    ):
-        if value is not None:
-            notes.own_loop[name] = setting.with_value(value)
-
-
-def _read_offloading(call: Call, notes: Notes, setting: Setting) -> None:
-    offload = call.value(3 if _VERSION[call.name] == 1 else None, "cpu_offload", "offload_policy")
-    if offload is True:
-        notes.own_loop.setdefault("fsdp_offload_params", setting)
-    elif offload not in (None, False):
-        name = "cpu_offload" if "cpu_offload" in call.kwargs else "offload_policy"
-        _doubt(notes, call, name, MODEL_STATES, "less", key="parallel.cpu_offload")
-
-
-# Megatron-FSDP, once nvFSDP; names and defaults: ``megatron_fsdp/fully_shard.py`` of Megatron-LM (core 0.20).
-
-
-_OWN_ARGUMENTS = {
-    *("zero_dp_strategy", "fsdp_unit_modules", "dp_shard_dim", "outer_dp_sharding_strategy", "nvfsdp_unit_modules"),
-    *("data_parallel_sharding_strategy", "init_model_with_meta_device", "init_nvfsdp_with_meta_device"),
-}
-
-
-def _shard_with_megatron(call: Call, notes: Notes) -> Any:
-    """Follow ``fully_shard_model(model, ...)``, and ``fully_shard(model, optimizer, ...)``, which returns both."""
+    """Note that ``FSDP(model)``, ``fully_shard(model)`` or ``parallelize_module(model, ...)`` divides a model."""
     setting = Setting(value=True, origin=f"{call.where}: {call.name}(...)")
-    own: dict[str, Any] = {"megatron_fsdp": True, "megatron_fsdp_main_weights": True}
-    words = ("zero_dp_strategy", "data_parallel_sharding_strategy")
-    for key, table, names in (
-        ("megatron_fsdp_sharding", MEGATRON_SHARDING, words),
-        ("megatron_fsdp_outer", MEGATRON_OUTER_SHARDING, ("outer_dp_sharding_strategy",)),
-    ):
-        value = plain(call.value(None, *names))
-        if value is UNKNOWN:
-            _doubt(notes, call, names[0], MODEL_STATES, "either", key="parallel.sharding")
-        elif (known := table.get(str(value).lower())) is not None:
-            own[key] = known
-    if call.value(None, "fsdp_unit_modules", "nvfsdp_unit_modules") is None:
-        own["megatron_fsdp_units"] = "model"
-    if any(call.value(None, name) is True for name in ("nccl_ub", "fsdp_double_buffer")):
-        own["megatron_fsdp_double_buffer"] = True
-    policy = call.value(None, "mixed_precision_policy")
-    if isinstance(policy, DtypePolicy):
-        own["megatron_fsdp_main_weights"] = policy.has_main_weights
-    elif call.value(None, "preserve_fp32_weights", default=True) is False:
-        own["megatron_fsdp_main_weights"] = False
-    for name, value in own.items():
-        notes.own_loop.setdefault(name, setting.with_value(value))
-    if call.value(None, "keep_fp8_transpose_cache", default=False) is not False:
-        sentence = f"{call.where}: keep_fp8_transpose_cache keeps transposed copies of FP8 weights; none are counted."
-        notes.doubt(sentence, "weights", direction="more")
-    model = put_on_gpu(call, sharded=True)
-    optimizer = call.value(1, "optimizer") if call.name == "fully_shard" else None
-    return (model, optimizer) if isinstance(optimizer, Thing) else model
+    notes.own_loop.setdefault("script_sharding", setting)
+    notes.doubt(f"{setting.origin} is not read; how the model is sharded is not known.", key="parallel.strategy")
+    model, optimizer = put_on_gpu(call, sharded=True), call.value(1, "optimizer")
+    return (model, optimizer) if call.name == "fully_shard" and isinstance(optimizer, Thing) else model
 
 
 # DeepSpeed, tensor parallelism, autocast, Lightning.
@@ -509,13 +265,6 @@ def initialize_deepspeed(call: Call, notes: Notes) -> Any:
     for each in models_in(model):
         each.on_gpu = each.sharded = True
     return (model, optimizer, UNKNOWN, UNKNOWN)
-
-
-def _split_tensors(call: Call, notes: Notes) -> Any:
-    """Follow ``parallelize_module(model, mesh, plan)``, whose plan is not read."""
-    sentence = f"{call.where}: {call.name}(...) is not read: tensor-parallel ranks are not counted."
-    notes.doubt(sentence, *MODEL_STATES, "activations", direction="less", key="parallel.tensor")
-    return call.value(0, "module", default=UNKNOWN)
 
 
 def _autocast(call: Call, notes: Notes) -> Any:
@@ -587,17 +336,11 @@ def _search_batch(call: Call, notes: Notes) -> Any:
 
 
 SHARDING_FUNCTIONS: Mapping[str, Any] = {
-    **dict.fromkeys((*_VERSION, "fully_shard_model"), shard),
+    **dict.fromkeys(_SHARDS, shard),
     **dict.fromkeys(("DDP", "DistributedDataParallel", "DataParallel"), replicate),
     "DistributedDataParallelKwargs": _ddp_arguments,
     "AutocastKwargs": _autocast_arguments,
-    **dict.fromkeys(("MixedPrecisionPolicy", "MixedPrecision"), lambda call, _: DtypePolicy(call)),
     "CPUOffload": lambda call, _: call.value(0, "offload_params", default=False),
-    "CPUOffloadPolicy": lambda call, _: True,
-    "OffloadPolicy": lambda call, _: False,
-    "ModuleWrapPolicy": lambda call, _: _UnitPolicy(call.value(0, "module_classes")),
-    "init_device_mesh": _make_mesh,
-    "parallelize_module": _split_tensors,
     "autocast": _autocast,
     "Accelerator": make_accelerator,
     "FullyShardedDataParallelPlugin": make_fsdp_plugin,

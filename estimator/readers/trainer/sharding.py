@@ -7,7 +7,6 @@ from typing import Any
 from ...common.errors import InputError
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.deepspeed import deepspeed_layer, partly_offloaded
-from ..program.megatron_fsdp import record_megatron_fsdp
 from ..program.program import WorldSize, visible_gpus
 from ..source.data_files import table_of_setting
 from ..source.evidence import (
@@ -64,15 +63,16 @@ def read_parallel(inputs: TrainerInputs, findings: FindingCollector) -> None:
     if data is None:
         if ranks:
             findings.warn(f"{ranks} ranks cannot be divided among {same_data} tensor, context and pipeline ranks.")
-        sharded = inputs.deepspeed is not None or inputs.fsdp is not None
+        own = inputs.accelerate.is_true("script_sharding")
+        sharded = own or inputs.deepspeed is not None or inputs.fsdp is not None
         findings.require("parallel.data_shard" if sharded else "parallel.data_replicate")
     if inputs.deepspeed is not None:
         _read_zero(inputs.deepspeed, inputs.world, data, findings)
     elif inputs.fsdp is not None:
         _read_fsdp(inputs.fsdp, inputs, data, findings)
-    elif inputs.accelerate.is_true("megatron_fsdp"):
-        record_megatron_fsdp(inputs.accelerate, findings)
-        _record_shards_and_replicas(inputs, data, findings)
+    elif inputs.accelerate.is_true("script_sharding"):
+        findings.require("parallel.strategy")
+        _record_ranks("parallel.data_shard", data, inputs.world, findings)
     else:
         _read_ddp(inputs, data, findings)
     _read_synchronisation(inputs, findings)
@@ -191,16 +191,8 @@ def _read_fsdp(fsdp: LayeredSettings, inputs: TrainerInputs, data: int | None, f
     else:
         _read_fsdp1(fsdp, version, inputs, data, findings)
     record_arguments(library("accelerate"), "fsdp", fsdp, findings)
-    by_trainer = not fsdp.is_true("script_own_sharding") and not inputs.accelerate.is_true("script_own_loop")
+    by_trainer = not inputs.accelerate.is_true("script_own_loop")
     read_units(fsdp, findings, first_version=as_int(version) == 1, by_trainer=by_trainer)
-    own, steps = fsdp.find_true("script_own_sharding"), findings.get("training.gradient_accumulation")
-    if own is not None and steps is not None and steps.value > 1:
-        sentence = (
-            f"{own.origin}: the figure assumes that gradients are accumulated before they are reduced, as under "
-            "no_sync."
-        )
-        findings.warn(sentence, unless="training.gradient_accumulation")
-        findings.add_uncertainty("less", "gradients", unless="training.gradient_accumulation")
 
 
 def _read_fsdp1(
@@ -220,9 +212,8 @@ def _read_fsdp1(
         findings.mark_uncertain("parallel.sharding", sentence, direction="more")
     findings.record_from(strategy, "parallel.sharding", known.get(word, "full"))
     record_arguments(library("accelerate"), "fsdp1", fsdp, findings)
-    if not fsdp.is_true("script_own_sharding"):  # torch's own default is BACKWARD_PRE
-        origin = "accelerate's default fsdp_backward_prefetch"
-        findings.record("parallel.fsdp_backward_prefetch", "none", origin, written=False)
+    origin = "accelerate's default fsdp_backward_prefetch"
+    findings.record("parallel.fsdp_backward_prefetch", "none", origin, written=False)
     per_node = inputs.world.per_node
     if word == "no_shard":
         _record_ranks("parallel.data_replicate", data, inputs.world, findings)

@@ -328,10 +328,6 @@ def read_precision(
     mixed = mixed_precision(inputs, findings)
     kind = _counted_kind(mixed, findings)
     fsdp, deepspeed = inputs.fsdp is not None, inputs.deepspeed is not None
-    own = inputs.accelerate.find_true("script_own_sharding") if fsdp else None
-    if own is not None:
-        _read_own_sharding(mixed, _weights(inputs, config, findings), inputs, own, findings)
-        return
     inputs.settings.find(*_DTYPES)  # of which nothing is left where weights are kept in fp32
     if mixed is not None and kind in HALF and (deepspeed or (fsdp and not lora)):
         library = "DeepSpeed" if deepspeed else "FSDP under accelerate"
@@ -353,29 +349,6 @@ def read_precision(
     if mixed is not None and kind in HALF and fsdp:
         origin = f"accelerate reduces FSDP's gradients in the type of {mixed.origin}"
         findings.record("parallel.reduce_dtype", kind, origin, written=False)
-
-
-def _read_own_sharding(
-    mixed: Setting | None, weights: Setting | None, inputs: TrainerInputs, own: Setting, findings: FindingCollector
-) -> None:
-    """Record what a script's own FSDP does: sharded weights keep their dtype, gradients are reduced in its policy's."""
-    kept = str(weights.value) if weights is not None and weights.value in HALF else "fp32"
-    kind = _counted_kind(mixed, findings)
-    precision = trainer_precision(kept, kind, keeps_fp32=False)
-    written = any(part is not None and part.written for part in (mixed, weights))
-    findings.record("training.precision", precision, _origin(mixed, weights) or own.origin, written=written)
-    if kept in HALF and kind in HALF and kind != kept:
-        sentence = f"{own.origin}: {kept} weights are gathered in {kind}; they are counted as {kept}."
-        findings.mark_uncertain("training.precision", sentence, direction="more")
-    reduced = inputs.accelerate.find("script_reduce_dtype")
-    name = DTYPE_NAMES.get(str(reduced.value)) if reduced is not None else None
-    policy = inputs.accelerate.find("script_gathered_dtype")
-    by_policy = DTYPE_NAMES.get(str(policy.value)) if policy is not None else kept
-    findings.record("parallel.reduce_dtype", name or by_policy, (reduced or policy or own).origin, written=False)
-    if policy is None and kept == "fp32" and kind in HALF:
-        sentence = f"{own.origin}: autocast leaves FSDP's gathered weights in fp32; they are counted in {kind}."
-        findings.warn(sentence, unless="training.precision")
-        findings.add_uncertainty("more", "communication", unless="training.precision")
 
 
 def mixed_precision(inputs: TrainerInputs, findings: FindingCollector) -> Setting | None:
@@ -698,7 +671,7 @@ def _inputs(
     )
     deepspeed = deepspeed_settings(inputs, findings)
     fsdp = None if deepspeed is not None else fsdp_settings(inputs, findings)
-    shards = deepspeed is not None or fsdp is not None or launcher.is_true("megatron_fsdp")
+    shards = deepspeed is not None or fsdp is not None or launcher.is_true("script_sharding")
     if world.one_per_gpu and shards:
         world = WorldSize(ranks=None)
     return replace(inputs, deepspeed=deepspeed, fsdp=fsdp, world=world)

@@ -208,24 +208,13 @@ def test_arguments_given_as_a_dictionary(tmp_path: Path) -> None:
     assert reading.warnings[0].startswith("train.py line 2: TrainingArguments(**json.load(file)) is only known when")
 
 
-@pytest.mark.parametrize(
-    ("wrapped", "expected"),
-    [
-        ("model = DDP(model)", ("ddp", 1, 4)),
-        ("model = FSDP(model, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))", ("fsdp1", 4, 1)),
-        ("fully_shard(model, reshard_after_forward=False)", ("fsdp2", 4, 1)),
-    ],
-)
-def test_sharding_and_autocast_of_a_custom_training_loop(
-    tmp_path: Path, wrapped: str, expected: tuple[str, int, int]
-) -> None:
-    loop = f"{wrapped}\nwith torch.autocast('cuda', torch.bfloat16):\n    loss = model(x).loss\n"
+def test_replicas_and_autocast_of_a_custom_training_loop(tmp_path: Path) -> None:
+    loop = "model = DDP(model)\nwith torch.autocast('cuda', torch.bfloat16):\n    loss = model(x).loss\n"
     (tmp_path / "train.py").write_text(f"LlamaForCausalLM(LlamaConfig())\n{loop}")
     ranks = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
     job = read_launch(["python", "train.py"], environ=ranks, cwd=tmp_path).job()
-    assert (job.parallel.strategy, job.parallel.data_shard, job.parallel.data_replicate) == expected
+    assert (job.parallel.strategy, job.parallel.data_shard, job.parallel.data_replicate) == ("ddp", 1, 4)
     assert job.training.precision == "bf16-mixed"
-    assert job.parallel.reshard_after_forward == ("False" not in wrapped)
 
 
 def test_autocast_beside_a_trainer_is_ignored(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget import Budget
-from vramtop.estimator.estimation import estimate
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 
@@ -39,120 +37,47 @@ def unsure(reading: JobReading) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("lines", "units"),
-    [
-        ("model = FSDP(model)", "model"),
-        (f"model = FSDP(model, auto_wrap_policy={BY_LAYER})", "blocks"),
-        ("model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Qwen2DecoderLayer}))", "blocks"),
-        ("fully_shard(model)", "model"),
-        (f"kw = {{}}\n{BLOCKS}", "blocks"),
-        ("acc = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())", "model"),
-        (
-            "acc = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(auto_wrap_policy='transformer_based_wrap'))",
-            None,
-        ),
-    ],
-)
-def test_what_is_gathered_at_once(tmp_path: Path, lines: str, units: str | None) -> None:
-    reading = read(tmp_path, lines)
-    assert values(reading, "fsdp_units", "data_shard") == (units, 8)
-    assert (reading.warnings, reading.uncertainties) == ((), ())
-
-
-def test_units_by_size_and_by_class(tmp_path: Path) -> None:
-    by_size = "model = FSDP(model, auto_wrap_policy=functools.partial(size_based_auto_wrap_policy, min_num_params=1e6))"
-    reading = read(tmp_path, by_size)
-    assert values(reading, "fsdp_units", "fsdp_min_unit_parameters") == (None, 1_000_000)
-    assert reading.warnings == ()
-    reading = read(tmp_path, "model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}))")
-    assert values(reading, "fsdp_units", "fsdp_wrap_classes") == (None, ["Linear"])
-    assert reading.warnings == ()
-
-
-@pytest.mark.parametrize(
     "lines",
     [
-        "model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({LlamaDecoderLayer}))",
-        "for layer in model.model.layers[choose():]:\n    fully_shard(layer)\nfully_shard(model)",
-        "for layer in model.model.layers[:4]:\n    fully_shard(layer)\nfully_shard(model)",
-    ],
-)
-def test_units_that_are_not_known_are_counted_as_the_whole_model(tmp_path: Path, lines: str) -> None:
-    reading = read(tmp_path, lines)
-    assert values(reading, "fsdp_units", "data_shard") == ("model", 8)
-    assert unsure(reading) == {("communication", "less")}
-    assert reading.warnings
-
-
-@pytest.mark.parametrize(
-    ("argument", "found"),
-    [
-        ("sharding_strategy=ShardingStrategy.SHARD_GRAD_OP", ("fsdp1", "grad_op", 8)),
-        ("sharding_strategy=ShardingStrategy.HYBRID_SHARD", ("fsdp1", "hybrid", 8)),
-        ("sharding_strategy=ShardingStrategy.NO_SHARD", ("fsdp1", "none", None)),
-    ],
-)
-def test_sharding_strategies(tmp_path: Path, argument: str, found: tuple[Any, ...]) -> None:
-    reading = read(tmp_path, f"model = FSDP(model, {argument})")
-    assert values(reading, "strategy", "sharding", "data_shard") == found
-    assert reading.warnings == ()
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "model = FSDP(model, sharding_strategy=choose())",
-        "model = FSDP(model, ignored_modules=[model.model.embed_tokens])",
+        "model = FSDP(model)",
+        f"model = FSDP(model, auto_wrap_policy={BY_LAYER}, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)",
+        f"kw = {{}}\n{BLOCKS}",
         "for layer in model.model.layers:\n    fully_shard(layer)",
+        "fully_shard(model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))",
         "fully_shard(model, mesh=make())",
+        "model = fully_shard(model, zero_dp_strategy=3, init_model_with_meta_device=True)",
+        "model = parallelize_module(model, mesh, plan)",
     ],
 )
-def test_where_it_is_not_known_what_is_sharded_nothing_is_counted_so(tmp_path: Path, lines: str) -> None:
+def test_sharding_by_a_script_itself_is_not_known(tmp_path: Path, lines: str) -> None:
     reading = read(tmp_path, lines)
-    assert values(reading, "strategy", "sharding", "data_replicate") == ("fsdp1", "none", 8)
-    assert unsure(reading) == {("weights", "less"), ("gradients", "less"), ("optimizer", "less")}
-    assert reading.warnings
+    assert reading.missing == ("training.micro_batch", "training.sequence_length", "parallel.strategy")
+    assert any("how the model is sharded is not known" in each for each in reading.left_open)
+    assert ("weights", "either") in unsure(reading)
+    assert all(each.unless == "parallel.strategy" for each in reading.uncertainties)
+    assert values(reading, "data_shard") == (8,)
 
 
 @pytest.mark.parametrize(
-    ("argument", "dtype", "found"),
+    ("plugin", "found"),
     [
-        ("", "bfloat16", ("bf16", "bf16")),
-        ("", "float32", ("fp32", "fp32")),
-        ("mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32)", "bfloat16", ("bf16", "fp32")),
-        ("mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)", "float32", ("bf16-mixed", "bf16")),
+        ("", ("model", ())),
+        ("auto_wrap_policy='transformer_based_wrap'", (None, ())),
+        ("mixed_precision_policy=MixedPrecision(torch.bfloat16)", ("model", ("is not read",))),
     ],
 )
-def test_sharded_weights_keep_their_dtype(tmp_path: Path, argument: str, dtype: str, found: tuple[str, str]) -> None:
-    reading = read(tmp_path, f"fully_shard(model, {argument})", dtype=dtype)
-    assert (reading.value("training.precision"), reading.value("parallel.reduce_dtype")) == found
-    assert reading.warnings == ()
+def test_what_accelerates_plugin_gathers_at_once(tmp_path: Path, plugin: str, found: tuple[Any, ...]) -> None:
+    reading = read(tmp_path, f"acc = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin({plugin}))")
+    assert values(reading, "fsdp_units", "data_shard") == (found[0], 8)
+    assert len(reading.warnings) == len(found[1])
+    assert all(text in each for text, each in zip(found[1], reading.warnings, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("lines", "offload"),
-    [
-        ("FSDP(model, cpu_offload=CPUOffload(offload_params=True))", "all"),
-        ("FSDP(model, cpu_offload=CPUOffload(offload_params=False))", None),
-        ("fully_shard(model, offload_policy=CPUOffloadPolicy())", "all"),
-        ("fully_shard(model, offload_policy=OffloadPolicy())", None),
-    ],
-)
-def test_offloading(tmp_path: Path, lines: str, offload: str | None) -> None:
-    assert values(read(tmp_path, lines), "cpu_offload") == (offload,)
-
-
-def test_a_mesh_of_two_dimensions_and_parallelism_config(tmp_path: Path) -> None:
-    mesh = "mesh = init_device_mesh('cuda', (2, 4), mesh_dim_names=('replicate', 'shard'))\nkw = dict(mesh=mesh)\n"
-    config = "acc = Accelerator(parallelism_config=ParallelismConfig(dp_replicate_size=2, dp_shard_size=4))"
-    for lines in (mesh + BLOCKS, config):
-        reading = read(tmp_path, lines)
-        assert values(reading, "strategy", "data_replicate", "data_shard") == ("fsdp2", 2, 4)
-
-
-def test_a_sharded_teacher_shards_no_student(tmp_path: Path) -> None:
-    lines = 'teacher = AutoModelForCausalLM.from_pretrained("gpt2")\nteacher = FSDP(teacher)\nmodel = DDP(model)'
-    assert values(read(tmp_path, lines), "strategy", "data_replicate") == ("ddp", 8)
+def test_parallelism_config(tmp_path: Path) -> None:
+    reading = read(
+        tmp_path, "acc = Accelerator(parallelism_config=ParallelismConfig(dp_replicate_size=2, dp_shard_size=4))"
+    )
+    assert values(reading, "strategy", "data_replicate", "data_shard") == ("fsdp2", 2, 4)
 
 
 def test_plugins_of_accelerate(tmp_path: Path) -> None:
@@ -175,49 +100,6 @@ def test_deepspeed_in_an_own_loop(tmp_path: Path) -> None:
     assert values(reading, "strategy", "cpu_offload") == ("zero2", "optimizer")
     assert reading.value("training.precision") == "bf16-mixed"
     assert ("weights", "either") in unsure(read(tmp_path, lines.replace("C)", "choose())")))
-
-
-def test_the_range_of_other_units_covers_blocks_and_the_whole_model(tmp_path: Path) -> None:
-    rest = {"training.micro_batch": 1, "training.sequence_length": 1024}
-
-    def budget(lines: str) -> Budget:
-        return estimate(read(tmp_path, lines).job(rest))
-
-    other = budget("model = FSDP(model, auto_wrap_policy=choose())").peak
-    for lines in ("model = FSDP(model)", f"model = FSDP(model, auto_wrap_policy={BY_LAYER})"):
-        assert other.low_bytes <= budget(lines).peak.device_bytes <= other.high_bytes
-
-
-def test_accumulation_in_an_own_loop_may_reduce_at_every_step(tmp_path: Path) -> None:
-    loop = (
-        "for i, b in enumerate(loader):\n    model(b).loss.backward()\n    if (i + 1) % 8 == 0:\n        opt.step()\n"
-    )
-    (tmp_path / "train.py").write_text(
-        f"{HEAD.replace('DTYPE', 'bfloat16')}fully_shard(model)\nopt = torch.optim.AdamW(model.parameters())\n{loop}"
-    )
-    reading = read_launch(["python", "train.py"], environ=RANKS, cwd=tmp_path)
-    assert reading.value("training.gradient_accumulation") == 8
-    assert unsure(reading) == {("gradients", "less")}
-    assert reading.warnings
-
-
-def test_megatron_fsdp_in_a_script_is_not_torchs(tmp_path: Path) -> None:
-    call = (
-        "from megatron_fsdp import fully_shard_model, MixedPrecisionPolicy\n"
-        "model = fully_shard_model(model, zero_dp_strategy='optim_grads', outer_dp_sharding_strategy='no_shard',\n"
-        "    fsdp_unit_modules=[Qwen2DecoderLayer], nccl_ub=True, keep_fp8_transpose_cache=True,\n"
-        "    mixed_precision_policy=MixedPrecisionPolicy(main_params_dtype=None))"
-    )
-    reading = read(tmp_path, call)
-    keys = ("strategy", "sharding", "data_shard", "double_buffer", "main_weights")
-    assert values(reading, *keys) == ("megatron-fsdp", "optim_grads", 8, True, False)
-    assert ("weights", "more") in unsure(reading)
-
-
-def test_megatron_fsdp_without_unit_modules_gathers_the_whole_model(tmp_path: Path) -> None:
-    reading = read(tmp_path, "model = fully_shard(model, zero_dp_strategy=3, init_model_with_meta_device=True)")
-    keys = ("strategy", "sharding", "fsdp_units", "main_weights")
-    assert values(reading, *keys) == ("megatron-fsdp", "optim_grads_params", "model", True)
 
 
 def test_ddps_gradients_as_views_of_its_buckets_are_read(tmp_path: Path) -> None:
