@@ -5,7 +5,6 @@ not followed: the library is told, and names that it assigns are unknown from th
 """
 
 import ast
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -23,9 +22,7 @@ from .values import (
     Held,
     Instance,
     Name,
-    Property,
     Scope,
-    Super,
     Thing,
     as_number,
     binary,
@@ -60,6 +57,9 @@ class Library(Protocol):
     def call(self, call: Call) -> Any:
         """Return the result of a function that is not the script's, and note what it does."""
 
+    def doubt(self, sentence: str) -> None:
+        """Note something on which all of memory may depend."""
+
     def decorate(self, function: Function, call: Call) -> Any:
         """Note a decorator; return what it makes of the function, None: the function itself."""
 
@@ -79,7 +79,7 @@ class Library(Protocol):
         """Return what a class of the script makes that derives from a library's; UNKNOWN: an object like any other."""
 
     def instance_method(self, instance: Instance, call: Call) -> Any:
-        """Return the result of a method that an object of the script has from a library."""
+        """Return the result of a method of an object of the script's."""
 
     def assigned(self, target: Name, value: Any, call: Call) -> None:
         """Note what is assigned to a part of a library."""
@@ -136,13 +136,9 @@ class Reader:
         self.module = Scope()
         self._followed: set[int] = set()
         self._active: list[int] = []
-        self._methods: list[tuple[Class, Any] | None] = []
-        """The class and the object of each method that is being followed, innermost last; None for a function."""
         self._may_return = [False]
         self._rest: Sequence[ast.stmt] = ()
         """The statements that come after the current one in its block."""
-        self.open_lists: list[Any] = []
-        """Lists and tables of which only some items are known, as a loop over unknown data fills them."""
         self._steps = _MAX_STEPS
         self._nesting = 0
 
@@ -169,10 +165,6 @@ class Reader:
     def library(self, call: Call) -> Any:
         """Return the result of a library's function."""
         return self.libraries.call(call)
-
-    def instance_method(self, instance: Instance, call: Call) -> Any:
-        """Return the result of a method that an object has from a library."""
-        return self.libraries.instance_method(instance, call)
 
     def option(self, node: ast.AST, scope: Scope | None) -> Setting | None:
         """Return the option of the command line whose value an expression is; None: it is something else."""
@@ -268,8 +260,8 @@ class Reader:
 
     def _assign_item(self, target: ast.Subscript, value: Any, scope: Scope) -> None:
         owner, key = self.evaluate(target.value, scope), self.evaluate(target.slice, scope)
-        if self.loops and isinstance(owner, dict | list):
-            self.open_lists.append(owner)
+        if isinstance(owner, dict | list) and (self.loops or not isinstance(key, PLAIN)):
+            self._forget(target.value, scope)
         if isinstance(owner, dict) and isinstance(key, PLAIN):
             owner[key] = value
         elif isinstance(owner, Name) and isinstance(key, str):
@@ -329,20 +321,14 @@ class Reader:
             names[name] = UNKNOWN
 
     def _for(self, node: ast.For | ast.AsyncFor, scope: Scope) -> _End | None:
+        """Follow the body once: what differs from turn to turn is unknown."""
         items = self.iterate(self.evaluate(node.iter, scope))
-        known = items is not None and len(items) <= _MAX_REPEATED
-        before = self.loops
-        self.loops = before if known else (*before, node)
-        try:
-            for item in items if known and items is not None else [UNKNOWN]:
-                self.assign(node.target, item, scope)
-                end = self.block(node.body, scope)
-                if end is not None and end.kind == "return":
-                    return end
-                if end is not None and end.kind == "break":
-                    break
-        finally:
-            self.loops = before
+        self.loops = (*self.loops, node)
+        self.assign(node.target, items[0] if items is not None and len(items) == 1 else UNKNOWN, scope)
+        end = self.block(node.body, scope)
+        self.loops = self.loops[:-1]
+        if end is not None and end.kind == "return":
+            return end
         return self.block(node.orelse, scope)
 
     def _while(self, node: ast.While, scope: Scope) -> _End | None:
@@ -385,25 +371,6 @@ class Reader:
             self.libraries.not_followed(handled, "it runs after an error only", self.location(node))
         return self.block(node.finalbody, scope) or end
 
-    def _match(self, node: ast.Match, scope: Scope) -> _End | None:
-        subject = self.evaluate(node.subject, scope)
-        for case in node.cases:
-            pattern = case.pattern
-            if isinstance(pattern, ast.MatchValue) and case.guard is None:
-                known = compare(ast.Eq, subject, self.evaluate(pattern.value, scope))
-            else:
-                known = True if isinstance(pattern, ast.MatchAs) and pattern.pattern is None else UNKNOWN
-            if known is True:
-                return self.block(case.body, scope)
-            if known is UNKNOWN:
-                break
-        else:
-            return None
-        self._skip(
-            [each for case in node.cases for each in case.body], f"match {short_text(node.subject)}", scope, node
-        )
-        return None
-
     def _return(self, node: ast.Return, scope: Scope) -> _End:
         return _End("return", self.evaluate(node.value, scope) if node.value is not None else None)
 
@@ -428,11 +395,7 @@ class Reader:
         for each in node.body:
             if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
                 fields[each.target.id] = each
-        made = Class(node.name, node, bases, inner.names, fields)
-        for member in inner.names.values():
-            if isinstance(member, Function):
-                member.owner = made
-        scope.assign(node.name, made)
+        scope.assign(node.name, Class(node.name, node, bases, inner.names, fields))
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
         for each in node.names:
@@ -467,6 +430,8 @@ class Reader:
         """Return an expression's value."""
         handler = _EXPRESSIONS.get(type(node))
         if handler is None or node is None or self._nesting > _MAX_NESTING:
+            if node is not None:
+                self.libraries.not_followed([node], "", self.location(node))
             return UNKNOWN
         self._step()
         self._nesting += 1
@@ -492,10 +457,7 @@ class Reader:
             return "linux" if (value.path, name) == ("sys", "platform") else Name(f"{value.path}.{name}")
         if not isinstance(value, Thing):
             return Attribute(value, name)
-        found = value.attribute(name)
-        if isinstance(found, Property):
-            return self.call(found.method, Call(self, found.method.function.node, name))
-        return found
+        return value.attribute(name)
 
     def _items(self, node: ast.List | ast.Tuple | ast.Set, scope: Scope) -> Any:
         items: list[Any] = []
@@ -605,8 +567,7 @@ class Reader:
         if len(node.generators) != 1:
             return UNKNOWN
         (loop,) = node.generators
-        source = self.evaluate(loop.iter, scope)
-        items = self.iterate(source)
+        items = self.iterate(self.evaluate(loop.iter, scope))
         found: list[Any] = []
         for item in items if items is not None and len(items) <= _MAX_REPEATED else [UNKNOWN]:
             inner = Scope(scope)
@@ -615,8 +576,6 @@ class Reader:
             if False not in wanted:
                 value = self.evaluate(node.elt, inner)
                 found.append(value if None not in wanted else self._perhaps(value))
-        if any(each is source for each in self.open_lists):
-            self.open_lists.append(found)
         return found if items is not None else UNKNOWN
 
     def _table_of(self, node: ast.DictComp, scope: Scope) -> Any:
@@ -661,10 +620,6 @@ class Reader:
 
     def _call(self, node: ast.Call, scope: Scope) -> Any:
         call = Call(self, node, _dotted(node.func), None, scope=scope)
-        if isinstance(node.func, ast.Name) and node.func.id == "super":
-            receiver = next((each[1] for each in reversed(self._methods) if each is not None), None)
-            owner = next((each[0] for each in reversed(self._methods) if each is not None), None)
-            return Super(owner, receiver) if owner is not None else UNKNOWN
         function = self.evaluate(node.func, scope)
         self._take_arguments(call, node, scope)
         return self.call(function, call)
@@ -727,8 +682,6 @@ class Reader:
         self._bind(function, call, scope)
         self._active.append(id(node))
         self._may_return.append(False)
-        first = call.args[0] if call.args else None
-        self._methods.append((function.owner, first) if function.owner is not None else None)
         before, self.loops = self.loops, self.loops
         try:
             if isinstance(node, ast.Lambda):
@@ -740,7 +693,6 @@ class Reader:
             self.loops = before
             self._active.pop()
             self._may_return.pop()
-            self._methods.pop()
 
     def _bind(self, function: Function, call: Call, scope: Scope) -> None:
         """Give a function's parameters their values: the call's, options', defaults, or unknown."""
@@ -770,12 +722,9 @@ class Reader:
         if found is not UNKNOWN:
             return found
         made = Instance(kind)
-        start = kind.find("__init__")
+        made.values.update({str(at): value for at, value in enumerate(call.args)} | call.kwargs)
         for at, name in enumerate(kind.fields):
-            value = call.value(at, name, default=kind.find(name))
-            made.values[name] = value
-        if isinstance(start, Function):
-            self.call(Bound(start, (made,)), call)
+            made.values[name] = call.value(at, name, default=kind.find(name))
         finish = kind.find("__post_init__")
         if isinstance(finish, Function):
             self.call(Bound(finish, (made,)), Call(self, call.node, "__post_init__"))
@@ -836,7 +785,7 @@ _STATEMENTS: Mapping[type[ast.stmt], Callable[[Reader, Any, Scope], _End | None]
     ast.With: Reader._with,
     ast.AsyncWith: Reader._with,
     ast.Try: Reader._try,
-    ast.Match: Reader._match,
+    ast.Match: lambda run, node, scope: run._skip([node], f"match {short_text(node.subject)}", scope, node),
     ast.Return: Reader._return,
     ast.Raise: lambda *_: _End("exit"),
     ast.Break: lambda *_: _End("break"),
@@ -893,8 +842,6 @@ def _convert(kind: type) -> Callable[[Call], Any]:
 
 def _items(call: Call) -> Any:
     items = call.run.iterate(call.args[0]) if call.args else []
-    if call.args and any(each is call.args[0] for each in call.run.open_lists):
-        call.run.open_lists.append(items)
     if items is None:
         return call.args[0] if isinstance(call.args[0], Thing) else UNKNOWN
     return tuple(items) if call.name == "tuple" else items
@@ -902,8 +849,8 @@ def _items(call: Call) -> Any:
 
 def _length(call: Call) -> Any:
     value = call.value(0)
-    is_open = any(each is value for each in call.run.open_lists)
-    return len(value) if isinstance(value, str | list | tuple | dict) and not is_open else UNKNOWN
+    known = isinstance(value, str | list | tuple | dict) and not any(each is UNKNOWN for each in value)
+    return len(value) if known else UNKNOWN
 
 
 def _range(call: Call) -> Any:
@@ -932,14 +879,6 @@ def _extreme(call: Call) -> Any:
     return max(numbers) if call.name == "max" else min(numbers)
 
 
-def _number(function: Callable[[Any], Any]) -> Callable[[Call], Any]:
-    def apply(call: Call) -> Any:
-        value = as_number(call.value(0))
-        return function(value) if isinstance(value, int | float) and abs(value) < 1e30 else UNKNOWN
-
-    return apply
-
-
 def _getattr(call: Call) -> Any:
     name = call.value(1)
     found = call.run.attribute(call.value(0), name) if isinstance(name, str) else UNKNOWN
@@ -951,6 +890,8 @@ def _setattr(call: Call) -> Any:
     owner, name = call.value(0), call.value(1)
     if isinstance(owner, Thing) and isinstance(name, str):
         owner.set_attribute(name, call.value(2), call)
+    elif isinstance(owner, Thing):
+        call.run.libraries.doubt(f"{call.where}: which attribute {short_text(call.node)} sets is not known.")
     return None
 
 
@@ -962,15 +903,6 @@ def _hasattr(call: Call) -> Any:
     if has is not None:
         return has(name)
     return True if isinstance(owner, Name) and owner.path.startswith("torch.") else UNKNOWN
-
-
-def _isinstance(call: Call) -> Any:
-    value, kinds = call.value(0), call.value(1)
-    kinds = kinds if isinstance(kinds, list | tuple) else [kinds]
-    types = {"str": str, "int": int, "float": float, "bool": bool, "dict": dict, "list": list, "tuple": tuple}
-    if isinstance(value, (*PLAIN, list, tuple, dict)) and all(getattr(kind, "path", "") in types for kind in kinds):
-        return any(isinstance(value, types[kind.path]) for kind in kinds)
-    return UNKNOWN
 
 
 def _dict_of(call: Call) -> Any:
@@ -998,12 +930,6 @@ def _partial(call: Call) -> Any:
     return Bound(call.args[0], tuple(call.args[1:]), call.kwargs) if call.args else UNKNOWN
 
 
-def _any_or_all(call: Call) -> Any:
-    known = [truth(item) for item in call.run.iterate(call.value(0)) or [UNKNOWN]]
-    wanted = call.name == "any"
-    return wanted if wanted in known else UNKNOWN if None in known else not wanted
-
-
 def _method(value: Any, call: Call) -> Any:
     """Return the result of a method of a text, list or table; lists and tables change in place."""
     args = call.args
@@ -1027,9 +953,7 @@ def _method(value: Any, call: Call) -> Any:
                 return found if isinstance(found, dict) else list(found)
         if isinstance(value, list) and call.name in ("append", "add", "extend") and len(value) < MAX_LENGTH:
             more = [args[0]] if call.name in ("append", "add") else call.run.iterate(args[0])
-            if call.run.loops or more is None:
-                call.run.open_lists.append(value)
-            value += more if more is not None else [UNKNOWN]
+            value += [UNKNOWN] if more is None else [*more, UNKNOWN] if call.run.loops else more
             return None
     except (TypeError, ValueError, IndexError, KeyError, AttributeError):
         pass
@@ -1043,21 +967,14 @@ _BUILTINS: Mapping[str, Callable[[Call], Any]] = {
     "range": _range,
     "enumerate": _enumerate,
     "zip": _zip,
-    **dict.fromkeys(("any", "all"), _any_or_all),
     **dict.fromkeys(("min", "max"), _extreme),
-    "abs": _number(abs),
-    "round": _number(round),
     "getattr": _getattr,
     "setattr": _setattr,
     "hasattr": _hasattr,
-    "isinstance": _isinstance,
-    "filter": lambda call: call.value(1, default=UNKNOWN),
     "dict": _dict_of,
     **dict.fromkeys(("vars", "asdict", "dataclasses.asdict"), _variables),
     **dict.fromkeys(("os.environ.get", "os.getenv"), _environ),
     **dict.fromkeys(("os.path.join", "pathlib.Path", "Path", "os.path.expanduser", "os.path.abspath"), _path),
     **dict.fromkeys(("functools.partial", "partial"), _partial),
-    "math.ceil": _number(math.ceil),
-    "math.floor": _number(math.floor),
 }
 """Functions of Python and its standard library by their dotted names."""

@@ -374,12 +374,7 @@ class Libraries:
             if base in _PARSERS:
                 return self._parser(call)
             if base.endswith("Trainer"):
-                start, made = kind.find("__init__"), Instance(kind)
-                if isinstance(start, Function):  # which hands on what it is given, or more
-                    call.run.call(Bound(start, (made,)), call)
-                given = made.values.pop("_given", None) or call
-                given.path = path
-                return make_trainer(given, self.notes, path, kind)
+                return make_trainer(call, self.notes, path, kind)
             if TRAINING_CONFIG.fullmatch(base):
                 self.notes.called.add(base)
                 return make_arguments(call, self.notes)
@@ -395,19 +390,19 @@ class Libraries:
         return UNKNOWN
 
     def instance_method(self, instance: Instance, call: Call) -> Any:
-        """Return the result of a method that an object of the script has from a library."""
+        """Return the result of a method of an object of the script's: its own methods are not followed."""
         self.notes.called.add(call.name)
-        if call.name == "__init__":
-            instance.values["_given"] = call
-            return None
-        models = list(models_in(instance))
+        models, is_own = list(models_in(instance)), isinstance(instance.kind.find(call.name), Function)
         if call.name in ("parameters", "named_parameters"):
             return models[0].method(call) if models else UNKNOWN
-        if instance.is_module or models:
-            for model in models:
-                model.method(call)
-            return instance
-        return UNKNOWN
+        instance.is_open |= is_own
+        for model in models:
+            model.changed_unseen |= is_own
+            _ = UNKNOWN if is_own else model.method(call)
+        if is_own and (models or _TRAINS.search(call.name)):
+            self.notes.trains_elsewhere |= _TRAINS.search(call.name) is not None
+            self.notes.doubt(f"{call.where}: {instance.kind.name}.{call.name}(...) is not followed.")
+        return instance if instance.is_module or (models and not is_own) else UNKNOWN
 
     def assigned(self, target: Name, value: Any, call: Call) -> None:
         """Note what is assigned to a part of a library."""

@@ -38,7 +38,7 @@ _HOOKS = {
     **dict.fromkeys(("compute_loss", "training_step", "get_train_dataloader", "get_batch_samples"), STEP),
     **dict.fromkeys(("concatenated_forward", "get_batch_loss_metrics", "dpo_loss", "_prepare_inputs"), STEP),
     **dict.fromkeys(("create_optimizer", "create_optimizer_and_scheduler"), ("optimizer",)),
-    **dict.fromkeys(("_inner_training_loop", "train", "_wrap_model"), (*MODEL_STATES, *STEP)),
+    **dict.fromkeys(("__init__", "_inner_training_loop", "train", "_wrap_model"), (*MODEL_STATES, *STEP)),
 }
 """Methods of transformers' ``Trainer`` on which memory depends, and the components that they decide."""
 _LOSS_METHODS = ("compute_loss", "concatenated_forward", "get_batch_loss_metrics", "get_batch_metrics", "dpo_loss")
@@ -280,19 +280,11 @@ class TrainerObject(Thing):
             self.ran = self._notes.trains = True
             if call.name == "fit" and call.args:
                 self.model = call.args[0]
-                _follow_lightning(self.model, call)
         return UNKNOWN
 
     def parts(self) -> Iterator[Any]:
         """Yield the models that it keeps."""
         yield self.model
-
-
-def _follow_lightning(module: Any, call: Call) -> None:
-    """Follow the methods of a module of Lightning's that make its optimizer and its data."""
-    for name in ("configure_model", "configure_optimizers", "train_dataloader") if isinstance(module, Instance) else ():
-        if isinstance(function := module.kind.find(name), Function):
-            call.run.call(Bound(function, (module,)), Call(call.run, call.node, name))
 
 
 def make_trainer(call: Call, notes: Notes, path: str, kind: Class | None = None) -> TrainerObject:
@@ -330,6 +322,8 @@ def make_trainer(call: Call, notes: Notes, path: str, kind: Class | None = None)
 
 def _is_usual(text: str) -> bool:
     """Return True for a method that calls the one it replaces, or runs the model once and returns its loss."""
+    if text.startswith("def __init__"):
+        return "super().__init__(*args, **kwargs)" in text
     once = len(re.findall(r"\bmodel\(", text)) == 1 and not _JOINS.search(text)
     return "super()" in text or (once and re.search(r"\.loss$|\.loss\b(?!.*(cross_entropy|Loss))", text) is not None)
 

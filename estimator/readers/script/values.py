@@ -125,8 +125,6 @@ class Function:
     options: Mapping[str, Setting] | None = None
     """Options of the command line that its parameters stand for (click, typer, fire)."""
     decorators: tuple[str, ...] = ()
-    owner: "Class | None" = None
-    """The class whose method it is."""
 
 
 @dataclass(eq=False, slots=True)
@@ -173,11 +171,9 @@ class Class(Thing):
                 yield from base.library_bases()
 
     def attribute(self, name: str) -> Any:
-        """Return a member, or a method that it has from a library."""
+        """Return a member, or a method that it has from a library; the script's own methods are not followed."""
         found = self.find(name)
-        if isinstance(found, Function) and "classmethod" in found.decorators:
-            return Bound(found, (self,))
-        return found if found is not UNKNOWN else Attribute(self, name)
+        return Attribute(self, name) if found is UNKNOWN else UNKNOWN if isinstance(found, Function) else found
 
     def method(self, call: "Call") -> Any:
         """Return the result of a method that the class has from a library: ``from_pretrained``."""
@@ -198,6 +194,8 @@ class Instance(Thing):
     def __init__(self, kind: Class) -> None:
         self.kind = kind
         self.values: dict[str, Any] = {}
+        self.is_open = isinstance(kind.find("__init__"), Function)
+        """Methods that are not followed may set its attributes."""
 
     @property
     def is_module(self) -> bool:
@@ -205,58 +203,26 @@ class Instance(Thing):
         return any(path.endswith(("Module", "PreTrainedModel")) for path in self.kind.library_bases())
 
     def attribute(self, name: str) -> Any:
-        """Return an attribute, or a bound method of the class."""
-        if name in self.values:
-            return self.values[name]
-        found = self.kind.find(name)
-        if isinstance(found, Function) and "staticmethod" not in found.decorators:
-            bound = Bound(found, (self.kind if "classmethod" in found.decorators else self,))
-            return Property(bound) if "property" in found.decorators else bound
-        return found if found is not UNKNOWN else Attribute(self, name)
+        """Return an attribute, or a method, which is not followed."""
+        found = self.values.get(name, self.kind.find(name))
+        is_known = not self.is_open or isinstance(found, Thing)
+        return Attribute(self, name) if found is UNKNOWN or isinstance(found, Function) or not is_known else found
 
     def set_attribute(self, name: str, value: Any, call: "Call") -> None:
         """Assign an attribute."""
         self.values[name] = value
 
     def method(self, call: "Call") -> Any:
-        """Return the result of a method that it has from a library."""
-        return call.run.instance_method(self, call)
+        """Return the result of a method, which is not followed."""
+        return call.run.libraries.instance_method(self, call)
 
     def called(self, call: "Call") -> Any:
-        """Follow ``__call__``; a module's forward pass is not followed."""
-        found = self.kind.find("__call__")
-        return call.run.call(Bound(found, (self,)), call) if isinstance(found, Function) else UNKNOWN
+        """Take a call for a forward pass, which is not followed."""
+        return UNKNOWN
 
     def parts(self) -> Iterator[Any]:
         """Yield the values of its attributes."""
         yield from self.values.values()
-
-
-@dataclass(eq=False, slots=True)
-class Super(Thing):
-    """``super()``: an object, as the bases of one of the script's classes see it."""
-
-    owner: Class
-    receiver: Any
-
-    def attribute(self, name: str) -> Any:
-        """Return what a base makes of a name: a bound method, a member, or a library's method."""
-        for base in self.owner.bases:
-            found = base.find(name) if isinstance(base, Class) else UNKNOWN
-            if found is not UNKNOWN:
-                return Bound(found, (self.receiver,)) if isinstance(found, Function) else found
-        return Attribute(self, name)
-
-    def method(self, call: "Call") -> Any:
-        """Return the result of a library's method."""
-        return call.run.instance_method(self.receiver, call) if isinstance(self.receiver, Instance) else UNKNOWN
-
-
-@dataclass(slots=True)
-class Property:
-    """A bound method that is called where it is looked up."""
-
-    method: Bound
 
 
 @dataclass(slots=True)

@@ -124,9 +124,10 @@ trainer = L.Trainer(precision="bf16-mixed", accumulate_grad_batches=4)
 trainer.fit(Module("gpt2"), torch.utils.data.DataLoader(data, batch_size=2))
 """
     reading = read(tmp_path, script)
-    assert found(reading, "model.id", "training.optimizer", "training.precision", "training.micro_batch") == (
-        *("gpt2", "sgd-momentum", "bf16-mixed", 2),
-    )
+    assert "model.id" in reading.missing
+    assert any("Module.__init__() is not called from the top" in each for each in reading.left_open)
+    assert any("Module.configure_optimizers() is not called from the top" in each for each in reading.warnings)
+    assert reading.value("training.micro_batch") == 2
     assert reading.value("training.gradient_accumulation") == 4
 
 
@@ -170,9 +171,7 @@ def test_a_module_outside_of_the_folder_is_not_read(tmp_path: Path) -> None:
 
 
 def test_long_running_scripts_are_followed_to_a_limit(tmp_path: Path) -> None:
-    loop = (
-        "x = 0\nfor i in range(60):\n    for j in range(60):\n        for k in range(60):\n            x = x + i * j\n"
-    )
+    loop = "r = range(60)\nx = [[[i * j * k for i in r] for j in r] for k in r]\n"
     reading = read(tmp_path, f'{LOAD}{loop}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{TRAIN}')
     assert any("is too long to follow" in warning for warning in reading.warnings)
     assert unsure(reading)["weights"] == "more"

@@ -62,7 +62,7 @@ def test_an_accumulation_that_only_the_run_knows_is_a_doubt(tmp_path: Path) -> N
         ("vocab = []\nfor w in words():\n    if len(w) > 3:\n        vocab.append(w)\n", None),
         ("vocab = {}\nif words():\n    vocab['a'] = 1\n", None),
         ("class C:\n    v = 1\nc = C()\nc.l = []\nif words():\n    c.l.append(1)\nvocab = c.l\n", None),
-        ("vocab = []\nfor w in range(5):\n    vocab.append(w)\n", 5),
+        ("vocab = []\nfor w in range(5):\n    vocab.append(w)\n", None),
         ("vocab = ['a'] * 7\n", 7),
     ],
 )

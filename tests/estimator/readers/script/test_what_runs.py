@@ -88,34 +88,39 @@ def test_several_sequences_of_an_example_are_in_doubt(tmp_path: Path, body: str)
     assert warned(reading, "vramtop does not follow how many sequences it puts into a batch")
 
 
-@pytest.mark.parametrize("bases", ["super()", "super(Run, self)"])
-def test_what_a_class_of_the_script_inherits_runs(tmp_path: Path, bases: str) -> None:
-    base = f"""
-class Base:
+def test_methods_of_a_class_of_the_script_are_in_doubt(tmp_path: Path) -> None:
+    own = f"""
+class Run:
     def __init__(self, name):
         self.model = AutoModelForCausalLM.from_pretrained(name)
         self.arguments = {ARGUMENTS}
-    def prepare(self):
-        self.model.gradient_checkpointing_enable()
-class Run(Base):
-    def __init__(self, name, again=None):
-        if again:
-            raise ValueError
-        {bases}.__init__(name)
-    def prepare(self):
-        {bases}.prepare()
-        return self
-    def go(self):
+    def train(self):
         Trainer(model=self.model, args=self.arguments).train()
-Run('Qwen/Qwen2.5-0.5B', again=False).prepare().go()
+Run('Qwen/Qwen2.5-0.5B').train()
 """
-    reading = read(tmp_path, HEAD + base)
-    assert reading.value("model.id") == "Qwen/Qwen2.5-0.5B"
-    assert reading.value("training.micro_batch") == 3
-    assert reading.value("training.activation_checkpointing") == "full"
+    reading = read(tmp_path, HEAD + own)
+    assert "model.id" in reading.missing
+    assert warned(reading, "Run.train(...) is not followed")
+    assert warned(reading, "Run.__init__() is not called from the top of the script")
 
 
-def test_what_a_trainer_of_its_own_hands_to_its_base_counts(tmp_path: Path) -> None:
+def test_attributes_that_methods_may_set_are_not_known(tmp_path: Path) -> None:
+    own = """
+class Settings:
+    batch = 4
+    def double(self):
+        self.batch = 8
+settings = Settings()
+settings.double()
+"""
+    made = TRAIN.replace("per_device_train_batch_size=3", "per_device_train_batch_size=settings.batch")
+    assert made != TRAIN
+    assert "training.micro_batch" in read(tmp_path, HEAD + LOAD + own + made).missing
+    known = read(tmp_path, HEAD + LOAD + own.replace("settings.double()\n", "") + made)
+    assert known.value("training.micro_batch") == 4
+
+
+def test_what_a_trainer_of_its_own_hands_to_its_base_is_in_doubt(tmp_path: Path) -> None:
     own = f"""
 from peft import LoraConfig
 from trl import SFTTrainer
@@ -126,8 +131,8 @@ class Run(SFTTrainer):
 Run('Qwen/Qwen2.5-0.5B').train()
 """
     reading = read(tmp_path, HEAD + own)
-    assert reading.value("lora.rank") == 8
-    assert reading.value("training.micro_batch") == 3
+    assert warned(reading, "Run.__init__ replaces the library's; vramtop does not follow it")
+    assert warned(reading, "TrainingArguments(...), LoraConfig(...) is not known")
 
 
 def test_arguments_that_go_on_as_a_table_are_those_of_the_command_line(tmp_path: Path) -> None:
