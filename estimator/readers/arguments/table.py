@@ -143,6 +143,17 @@ class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return default_layer(values, f"{self.title}'s default")
 
 
+class Scripts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What training scripts are read by: its own file."""
+
+    names: Mapping[str, frozenset[str]]
+    """Libraries, methods and arguments by what is known of them."""
+    flags: Mapping[str, Mapping[str, str]]
+    """accelerate's flags by the arguments of a plugin."""
+    config: Mapping[str, Mapping[str, Any]]
+    """Defaults of transformers' configs by what the name of a class begins with: ``Llama`` of ``LlamaConfig``."""
+
+
 def read_file(name: str, kind: type[Kind]) -> Kind:
     """Return a file of the table, by its name without ``.toml``."""
     return msgspec.toml.decode(Path(__file__).with_name(f"{name}.toml").read_bytes(), type=kind)
@@ -152,6 +163,12 @@ def read_file(name: str, kind: type[Kind]) -> Kind:
 def library(name: str) -> Library:
     """Return the arguments of a library or tool, by the name of its file."""
     return read_file(name, Library)
+
+
+@cache
+def scripts() -> Scripts:
+    """Return what training scripts are read by."""
+    return read_file("scripts", Scripts)
 
 
 def known_defaults(name: str, table: Mapping[str, Default], versions: Mapping[str, str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...job.rules.optimizers.by_name import optimizer_class_names
+from ..arguments.table import scripts
 from ..source.evidence import MODEL_STATES, Component, Setting
 from ..source.versions import AssumedVersion, old_arguments, old_names, transformers_defaults
 from ..trl.defaults import argument_defaults, trl_defaults
@@ -71,40 +72,9 @@ DIFFUSION = "a model of diffusers"
 """Stands among the names that are called for one of diffusers' models that can be trained."""
 _DIFFUSED = re.compile(r"UNet|Transformer\w*Model|ControlNet\w*\.|Prior\w*Model")
 _PATCHED = ("torch", "transformers", "trl", "peft", "accelerate", "deepspeed", "flash_attn")
-_TRUSTED = (
-    *(*_PATCHED, "datasets", "tokenizers", "lightning", "pytorch_lightning", "sentence_transformers", "unsloth"),
-    *("evaluate", "wandb", "tqdm", "bitsandbytes", "optimum", "huggingface_hub", "numpy", "pandas", "sklearn", "rich"),
-    *("tensorboard", "mlflow", "diffusers", "torchvision", "loguru", "absl", "hydra", "omegaconf", "pydantic"),
-    *(
-        "liger_kernel",
-        "safetensors",
-        "setfit",
-        "nn",
-        "F",
-        "dist",
-        "np",
-        "os",
-        "sys",
-        "logging",
-        "json",
-        "random",
-        "math",
-    ),
-)
+_TRUSTED = scripts().names["trusted_libraries"]
 """Libraries whose functions do what their names say."""
-_NEVER_TRAIN = (
-    "fire",
-    "click",
-    "typer",
-    "yaml",
-    "PIL",
-    "cv2",
-    "tensorboardX",
-    "einops",
-    "scipy",
-    "matplotlib",
-    "psutil",
-)
+_NEVER_TRAIN = scripts().names["libraries_without_a_loop"]
 """Libraries without a training loop, beside those that are trusted."""
 _CHANGES = re.compile(
     r"(?i)freeze|lora|peft|quant|prun|adapter|offload|convert|inject|swap|replace|patch|wrap|parallel|shard|prepare|setup"
@@ -325,7 +295,7 @@ class Libraries:
 
     def item(self, name: Name, key: Any) -> Any:
         """Return the class of a config by its model type; UNKNOWN for other tables."""
-        kinds = (kind for kind, (model_type, _) in CONFIG_DEFAULTS.items() if model_type == key)
+        kinds = (kind for kind, table in CONFIG_DEFAULTS.items() if table["model_type"] == key)
         kind = next(kinds, None) if name.name == "CONFIG_MAPPING" else None
         return Name(f"transformers.{kind}Config") if kind is not None else UNKNOWN
 

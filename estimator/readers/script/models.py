@@ -9,6 +9,7 @@ from ...common.errors import InputError
 from ...common.limits import decode_json
 from ...common.untrusted_files import check_nesting, read_file
 from ...job.settings import Task
+from ..arguments.table import library, scripts
 from ..source.evidence import MODEL_STATES, Setting, default_setting
 from .notes import TRAINED, Notes
 from .values import (
@@ -29,54 +30,7 @@ from .values import (
 # Configs: defaults of transformers' classes (its ``models/<family>``, version 5), and what a script changes of them.
 
 
-def _decoder(*sizes: int, **more: Any) -> Mapping[str, Any]:
-    hidden, mlp, layers, heads, vocabulary, positions = sizes
-    table = {
-        "hidden_size": hidden,
-        "intermediate_size": mlp,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "vocab_size": vocabulary,
-        "max_position_embeddings": positions,
-        **more,
-    }
-    return MappingProxyType(table)
-
-
-_BERT: Mapping[str, Any] = _decoder(768, 3072, 12, 12, 30522, 512, type_vocab_size=2)
-_DISTILBERT = {"vocab_size": 30522, "dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072}
-_GPT2 = {"vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024}
-_T5 = {
-    "vocab_size": 32128,
-    "d_model": 512,
-    "d_kv": 64,
-    "d_ff": 2048,
-    "num_layers": 6,
-    "num_heads": 8,
-    "relative_attention_num_buckets": 32,
-    "feed_forward_proj": "relu",
-    "is_encoder_decoder": True,
-}
-_MIXTRAL = {"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2}
-CONFIG_DEFAULTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "Llama": ("llama", _decoder(4096, 11008, 32, 32, 32000, 2048)),
-    "Mistral": ("mistral", _decoder(4096, 14336, 32, 32, 32000, 131072, num_key_value_heads=8)),
-    "Mixtral": ("mixtral", _decoder(4096, 14336, 32, 32, 32000, 131072, **_MIXTRAL)),
-    "Qwen2": ("qwen2", _decoder(4096, 22016, 32, 32, 151936, 32768, num_key_value_heads=32)),
-    "Qwen3": ("qwen3", _decoder(4096, 22016, 32, 32, 151936, 32768, num_key_value_heads=32, head_dim=128)),
-    "Gemma": ("gemma", _decoder(3072, 24576, 28, 16, 256000, 8192, num_key_value_heads=16, head_dim=256)),
-    "Gemma2": ("gemma2", _decoder(2304, 9216, 26, 8, 256000, 8192, num_key_value_heads=4, head_dim=256)),
-    "Gemma3Text": ("gemma3_text", _decoder(2304, 9216, 26, 8, 262208, 131072, num_key_value_heads=4, head_dim=256)),
-    "Phi": ("phi", _decoder(2048, 8192, 24, 32, 51200, 2048)),
-    "Phi3": ("phi3", _decoder(3072, 8192, 32, 32, 32064, 4096)),
-    "Olmo2": ("olmo2", _decoder(4096, 11008, 32, 32, 50304, 2048)),
-    "GPTNeoX": ("gpt_neox", _decoder(6144, 24576, 44, 64, 50432, 2048)),
-    "GPT2": ("gpt2", MappingProxyType(_GPT2)),
-    "Bert": ("bert", _BERT),
-    "Roberta": ("roberta", MappingProxyType({**_BERT, "vocab_size": 50265})),
-    "DistilBert": ("distilbert", MappingProxyType({**_DISTILBERT, "max_position_embeddings": 512})),
-    "T5": ("t5", MappingProxyType(_T5)),
-}
+CONFIG_DEFAULTS = scripts().config
 """``model_type`` and defaults by what a class's name begins with: ``Llama`` of ``LlamaConfig``."""
 _FIELD_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -88,14 +42,7 @@ _FIELD_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Names that families have for a field which transformers also offers under its general name."""
-_SHAPE_FIELDS = frozenset(
-    {
-        *(name for general, names in _FIELD_NAMES.items() for name in (general, *names)),
-        *("num_labels", "vocab_size", "num_key_value_heads", "head_dim", "tie_word_embeddings", "num_local_experts"),
-        *("num_experts", "moe_intermediate_size", "n_routed_experts", "num_decoder_layers", "decoder_layers"),
-        *("encoder_layers", "ffn_dim", "type_vocab_size", "num_experts_per_tok"),
-    }
-)
+_SHAPE_FIELDS = scripts().names["shape_fields"]
 """Fields on which parameters or activations depend."""
 _ADDS_PARTS = re.compile(r"lora|adapter|prefix|pre_?seq|prompt|quant|experts|compress")
 """In the names of config fields by which a model's own code adds or changes parts."""
@@ -136,10 +83,7 @@ class ModelConfig(Thing):
     def _base(self) -> Mapping[str, Any] | None:
         if self.source is not None:
             return self._notes.find_config(str(self.source.value))
-        if self._kind is not None and self._kind in CONFIG_DEFAULTS:
-            name, table = CONFIG_DEFAULTS[self._kind]
-            return {"model_type": name, **table}
-        return None
+        return CONFIG_DEFAULTS.get(self._kind or "")
 
     def table(self) -> dict[str, Any] | None:
         """Return the whole config; None: unknown."""
@@ -232,23 +176,8 @@ _HARMLESS_ATTRIBUTES = re.compile(
     r"|config|train|step|epoch|weight|bias|data|save|print|hook|tag|language|template|prompt|use_cache|seq"
 )
 """Attributes of a model that scripts set without changing the memory of a step."""
-_QUIET_METHODS = (
-    *("state_dict", "load_state_dict", "save_pretrained", "push_to_hub", "generate", "forward", "zero_grad"),
-    *("print_trainable_parameters", "num_parameters", "tie_weights", "init_weights", "post_init", "buffers"),
-    *("enable_input_require_grads", "set_adapter", "backward", "step", "get_memory_footprint", "no_sync"),
-    *("named_buffers", "get_nb_trainable_parameters", "register_forward_hook", "named_modules", "modules", "children"),
-    *("named_children", "size", "dim", "numel", "config", "encode"),
-)
-_ITSELF = (
-    "train",
-    "eval",
-    "get_base_model",
-    "get_model",
-    "share_memory",
-    "unwrap",
-    "to_bettertransformer",
-    "contiguous",
-)
+_QUIET_METHODS = scripts().names["quiet_methods"]
+_ITSELF = scripts().names["methods_that_return_the_model"]
 _BODY_NAMES = ("model", "transformer", "bert", "roberta", "distilbert", "gpt_neox", "language_model", "llm")
 """Parts in which nearly all of a model lies."""
 
@@ -630,11 +559,7 @@ _METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
 # Adapters and quantization: peft, bitsandbytes, unsloth.
 
 
-DECISIVE_ARGUMENTS = {
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "optim", "bf16", "fp16", "dtype", "torch_dtype"),
-    *("activation_checkpointing", "gradient_checkpointing", "max_length", "max_seq_length", "fsdp", "deepspeed"),
-    *("load_in_4bit", "load_in_8bit", "attn_implementation", "use_liger_kernel", "r", "target_modules"),
-}
+DECISIVE_ARGUMENTS = frozenset(library("transformers").key)
 """Arguments without whose values the estimate may be about another job."""
 _LORA_NAMES = {
     "r": "lora_r",
@@ -642,13 +567,7 @@ _LORA_NAMES = {
     "target_modules": "lora_target_modules",
     "lora_dropout": "lora_dropout",
 }
-_WITHOUT_EFFECT = {
-    *("lora_alpha", "bias", "task_type", "inference_mode", "fan_in_fan_out", "use_rslora", "revision"),
-    *("init_lora_weights", "base_model_name_or_path", "peft_type", "auto_mapping", "alpha_pattern", "layers_pattern"),
-    *("megatron_config", "megatron_core", "loftq_config", "eva_config", "corda_config", "runtime_config", "lora_bias"),
-    *("peft_config", "model", "random_state", "use_gradient_checkpointing", "max_seq_length", "num_virtual_tokens"),
-    *("token_dim", "num_layers", "encoder_hidden_size", "adapter_name", "autocast_adapter_dtype", "mixed"),
-}
+_WITHOUT_EFFECT = scripts().names["lora_without_effect"]
 """Arguments of ``LoraConfig`` and ``get_peft_model`` on which no bytes depend; any other is named as not counted."""
 _SCHEDULE_OF_RANKS = {"r", "target_r", "tinit", "tfinal", "deltaT", "beta1", "beta2", "orth_reg_weight", "total_step"}
 """Arguments of AdaLoRA, which begins with ``init_r`` ranks and ends with fewer."""
@@ -882,17 +801,7 @@ def _is_unquantized(model: Model) -> bool:
 
 _LOADING_ARGUMENTS = ("dtype", "torch_dtype", "attn_implementation", "load_in_4bit", "load_in_8bit")
 _NAME_ARGUMENTS = ("pretrained_model_name_or_path", "model_name")
-_NOT_FIELDS = {
-    *_LOADING_ARGUMENTS,
-    *_NAME_ARGUMENTS,
-    *LENGTH_ARGUMENTS,
-    *("config", "quantization_config", "device_map", "cache_dir", "revision", "token", "use_auth_token", "subfolder"),
-    *("trust_remote_code", "low_cpu_mem_usage", "from_tf", "from_flax", "local_files_only", "force_download"),
-    *("ignore_mismatched_sizes", "state_dict", "use_safetensors", "variant", "max_memory", "offload_folder"),
-    *("key_mapping", "tp_plan", "device_mesh", "weights_only", "output_loading_info", "proxies", "resume_download"),
-    *("use_flash_attention_2", "generation_config", "adapter_kwargs", "full_finetuning", "load_in_16bit"),
-    *("fast_inference", "gpu_memory_utilization", "max_lora_rank", "use_gradient_checkpointing", "peft_config"),
-}
+_NOT_FIELDS = {*_LOADING_ARGUMENTS, *_NAME_ARGUMENTS, *LENGTH_ARGUMENTS, *scripts().names["no_fields_of_a_config"]}
 """Arguments of ``from_pretrained`` that are no fields of the config."""
 _TASK_BY_CLASS_ENDING: Mapping[str, Task] = {
     "ForCTC": "ctc",
@@ -1020,7 +929,7 @@ def _load_config(call: Call, notes: Notes) -> Any:
         return UNKNOWN
     name = call.setting(0) if call.args else None
     if call.name == "for_model":
-        kinds = {table[0]: kind for kind, table in CONFIG_DEFAULTS.items()}
+        kinds = {table["model_type"]: kind for kind, table in CONFIG_DEFAULTS.items()}
         config = ModelConfig(notes, kind=kinds.get(str(plain(call.value(0, "model_type")))), source=None)
     elif name is None or not isinstance(name.value, str):
         return UNKNOWN

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...common.errors import InputError
+from ..arguments.table import scripts
 from ..source.data_files import layer_from_table, read_table
 from ..source.evidence import Setting, as_bool
 from .values import (
@@ -28,16 +29,7 @@ from .values import (
 
 _SWITCHES = ("store_true", "store_false", "BooleanOptionalAction")
 _WORDS = ("bool", "int", "float", "str")
-MEMORY_ARGUMENTS = frozenset(
-    {
-        *("per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing", "max_length"),
-        *("max_seq_length", "max_completion_length", "model_name_or_path", "attn_implementation", "dtype", "optim"),
-        *("torch_dtype", "fp16", "bf16", "deepspeed", "fsdp", "fsdp_config", "use_liger_kernel", "use_peft", "lora_r"),
-        *("lora_target_modules", "lora_modules_to_save", "load_in_4bit", "load_in_8bit", "num_generations", "use_vllm"),
-        *("vllm_gpu_memory_utilization", "vllm_mode", "precompute_ref_log_probs", "use_dora", "reward_model_path"),
-        *("teacher_model_name_or_path", "auto_find_batch_size", "per_device_eval_batch_size"),
-    }
-)
+MEMORY_ARGUMENTS = scripts().names["memory_arguments"]
 """Options of the libraries' classes that decide the memory, which a command line may abbreviate."""
 
 
@@ -232,18 +224,9 @@ def _convert(value: Any, declared: Declared) -> Any:
 
 
 _OTHER_PARSERS = ("getopt", "optparse", "click", "cli")
-LIBRARIES = {
-    *("torch", "torchvision", "transformers", "accelerate", "peft", "trl", "datasets", "diffusers", "deepspeed"),
-    *("bitsandbytes", "sentence_transformers", "unsloth", "lightning", "pytorch_lightning", "optimum", "evaluate"),
-}
+LIBRARIES = scripts().names["libraries"]
 """Libraries whose functions are known by name: those of a script that lies in a library's own repository too."""
-_LEAVE_THE_LINE = {
-    *LIBRARIES,
-    *("numpy", "pandas", "tqdm", "wandb", "PIL", "tensorboard", "tensorboardX", "matplotlib", "sklearn", "scipy"),
-    *("requests", "yaml", "cv2", "einops", "flash_attn", "xformers", "tokenizers", "sentencepiece", "tiktoken"),
-    *("safetensors", "huggingface_hub", "triton", "apex", "timm", "torchmetrics", "rouge_score", "nltk", "packaging"),
-    *("psutil", "dotenv", "loguru", "rich", "jsonlines", "liger_kernel", "mlflow", "comet_ml", "swanlab", "torchaudio"),
-}
+_LEAVE_THE_LINE = LIBRARIES | scripts().names["leave_the_line"]
 """Libraries that leave the command line to the script."""
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..arguments.table import scripts
 from ..source.evidence import MODEL_STATES, Setting, default_setting
 from .models import models_in
 from .notes import Notes
@@ -29,34 +30,8 @@ def put_on_gpu(call: Call, *, sharded: bool) -> Any:
 # accelerate: ``Accelerator(...)`` and its plugins, by the names of accelerate's flags.
 
 
-_FSDP_ARGUMENTS = {
-    "fsdp_version": "fsdp_version",
-    "sharding_strategy": "fsdp_sharding_strategy",
-    "reshard_after_forward": "fsdp_reshard_after_forward",
-    "cpu_offload": "fsdp_offload_params",
-    "auto_wrap_policy": "fsdp_auto_wrap_policy",
-    "min_num_params": "fsdp_min_num_params",
-    "transformer_cls_names_to_wrap": "fsdp_transformer_layer_cls_to_wrap",
-    "activation_checkpointing": "fsdp_activation_checkpointing",
-    "cpu_ram_efficient_loading": "fsdp_cpu_ram_efficient_loading",
-    "backward_prefetch": "fsdp_backward_prefetch",
-    "limit_all_gathers": "fsdp_limit_all_gathers",
-}
-_DEEPSPEED_ARGUMENTS = {
-    "hf_ds_config": "deepspeed_config_file",
-    "zero_stage": "zero_stage",
-    "offload_optimizer_device": "offload_optimizer_device",
-    "offload_param_device": "offload_param_device",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-}
 _SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
-_WITHOUT_EFFECT = {
-    *("forward_prefetch", "use_orig_params", "sync_module_states"),
-    *("state_dict_type", "state_dict_config", "optim_state_dict_config"),
-    *("param_init_fn", "mixed_precision_policy", "gradient_clipping", "zero3_save_16bit_model"),
-    *("zero3_init_flag", "offload_optimizer_nvme_path", "offload_param_nvme_path", "parallelism_config"),
-    *("enable_msamp", "msamp_opt_level", "transformer_moe_cls_names", "is_train_batch_min"),
-}
+_WITHOUT_EFFECT = scripts().names["plugin_without_effect"]
 _PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "parallelism_config", "gradient_accumulation_plugin")
 _UNREAD = ("deepspeed_plugins", "megatron_lm_plugin", "torch_tp_plugin", "dynamo_plugin")
 
@@ -96,7 +71,7 @@ class Plugin(Thing):
 
 def make_fsdp_plugin(call: Call, notes: Notes) -> Any:
     """Follow ``FullyShardedDataParallelPlugin(...)``, which wraps the whole model as one unit unless told otherwise."""
-    found = Plugin(call, "use_fsdp", _FSDP_ARGUMENTS)
+    found = Plugin(call, "use_fsdp", scripts().flags["fsdp_plugin"])
     default = default_setting("no_wrap", "the default of FullyShardedDataParallelPlugin")
     found.settings.setdefault("fsdp_auto_wrap_policy", default)
     if call.value(None, "mixed_precision_policy") is not None:
@@ -344,7 +319,7 @@ SHARDING_FUNCTIONS: Mapping[str, Any] = {
     "autocast": _autocast,
     "Accelerator": make_accelerator,
     "FullyShardedDataParallelPlugin": make_fsdp_plugin,
-    "DeepSpeedPlugin": lambda call, _: Plugin(call, "use_deepspeed", _DEEPSPEED_ARGUMENTS),
+    "DeepSpeedPlugin": lambda call, _: Plugin(call, "use_deepspeed", scripts().flags["deepspeed_plugin"]),
     "ParallelismConfig": lambda call, _: Plugin(call, None, {name: f"parallelism_config_{name}" for name in _SIZES}),
     "GradientAccumulationPlugin": lambda call, _: Plugin(
         call, None, {"num_steps": "gradient_accumulation_steps", "sync_each_batch": "sync_each_batch"}
