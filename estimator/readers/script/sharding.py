@@ -210,7 +210,7 @@ def shard(call: Call, notes: Notes) -> Any:
     """Note that ``FSDP(model)``, ``fully_shard(model)`` or ``parallelize_module(model, ...)`` divides a model."""
     setting = Setting(value=True, origin=f"{call.where}: {call.name}(...)")
     notes.own_loop.setdefault("script_sharding", setting)
-    notes.doubt(f"{setting.origin} is not read; how the model is sharded is not known.", key="parallel.strategy")
+    notes.doubt(f"{setting.origin} is not read; how the model is sharded is not known.")
     model, optimizer = put_on_gpu(call, sharded=True), call.value(1, "optimizer")
     return (model, optimizer) if call.name == "fully_shard" and isinstance(optimizer, Thing) else model
 
