@@ -50,6 +50,8 @@ _OTHER_SPLITS = ("validation_matched", "validation_mismatched", "dev", "valid", 
                  "train_prefs", "test_prefs")  # fmt: skip
 _LABELS = 10
 _MOST_SOURCE = 2**20
+_MOST_SOUND = 256 * 2**20
+"""Bytes of recordings in a data set: what a program makes of them takes up to twenty times as much on the host."""
 _CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml")
 _VALUE = re.compile(r"""(?:[:=\[,]|^\s*-)\s*["']?([A-Za-z_]\w*)["']?\s*(?=[,\]}#]|$)""", re.MULTILINE)
 """A value of one word in YAML, JSON or TOML."""
@@ -153,7 +155,10 @@ class MissingData:
         names = sizes["columns"] or _OF_BUILDERS.get(name) or [each for each in _TEXTS + _OTHERS if each in strings]
         names = names or next((own for trainer, own in _OF_TRAINERS.items() if trainer in used), ("text",))
         columns = {each: _column(each, sizes) for each in names}
-        count = sizes["items"]
+        sound = sum(
+            len(value["bytes"]) for value, _ in columns.values() if isinstance(value, dict) and "bytes" in value
+        )
+        count = min(sizes["items"], max(1, _MOST_SOUND // max(1, sound)))
         made = datasets.Dataset.from_dict({each: [value] * count for each, (value, _) in columns.items()})
         for each, (_, feature) in columns.items():
             made = made if feature is None else made.cast_column(each, feature)

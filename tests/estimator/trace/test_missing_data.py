@@ -28,6 +28,8 @@ DatasetDict = dict
 class IterableDataset: ...
 class ClassLabel:
     def __init__(self, num_classes): ...
+class Audio:
+    def __init__(self, sampling_rate): ...
 Sequence = list
 """,
     "config.py": "HF_HUB_OFFLINE = False",
@@ -88,6 +90,13 @@ def test_synthetic_items_have_the_columns_and_sizes_that_are_asked_for(program):
     )
     assert long.allocated_bytes - short.allocated_bytes >= 900 * 64 * 4  # at least the embeddings of the longer text
     rehearsed(program(PROGRAM.format("'stanfordnlp/imdb'", "['validation']")), "synthetic,columns=text")
+
+
+@pytest.mark.usefixtures("library")
+def test_recordings_are_as_many_as_the_host_has_room_for(program):
+    file = program(PROGRAM.format("'a/b', split='train'", "").replace('row["text"].split()', '["word"]'))
+    found = rehearsed(file, "synthetic,seconds=2000,columns=audio")
+    assert any("(a/b): 4 items with audio stand in for it" in each for each in found.warnings), found.warnings
 
 
 @pytest.mark.usefixtures("library")
