@@ -447,6 +447,11 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
             f"the program did not find its data ({answer.missing_data}): {_error(answer)}; download it first, or let "
             "synthetic items stand in for it: --data synthetic"
         )
+    if answer.missing_repository is not None:
+        return (
+            f"the program needs {answer.missing_repository}, which is not on this machine, and the hub did not answer "
+            f"(at {answer.line.partition(', in ')[0]}); download it first: hf download {answer.missing_repository}"
+        )
     if answer.missing_package is not None:
         return (
             f"the program needs the package {answer.missing_package}, which its Python does not have "

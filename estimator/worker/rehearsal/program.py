@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 from ..memory.tracker import made_at, phase_spans, summarize
 from ..replaced import replaced
 from .afterwards import Afterwards, EpochEnds
-from .fake_gpu import FakeGpus, program_frames, program_line
+from .fake_gpu import FakeGpus, is_own, program_frames, program_line
 from .handlers import is_caught
 from .libraries import build_without_weights
 from .missing_data import MissingData
@@ -423,6 +423,7 @@ class Rehearsal:
             "error": None if error is None else f"{type(error).__name__}: {error}"[:1000] + self._data.hint(error),
             "missing_data": self._data.of(error),
             "missing_package": _missing_package(error),
+            "missing_repository": _missing_repository(error),
             "steps": [
                 {"optimizer": type(optimizer).__name__, "steps": count} for optimizer, count in self._steps.items()
             ],
@@ -480,6 +481,20 @@ def _missing_package(error: BaseException | None) -> str | None:
     return None
 
 
+def _missing_repository(error: BaseException | None) -> str | None:
+    """Return the name on the hub of what is neither there nor in its cache on this machine; None: nothing is missing.
+
+    huggingface_hub raises ``LocalEntryNotFoundError``, from functions that all call the name ``repo_id``.
+    """
+    while error is not None:
+        if type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled"):
+            frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+            named = (frame.f_locals.get("repo_id") for frame in reversed(frames))
+            return next((name for name in named if isinstance(name, str)), None)
+        error = error.__cause__ or error.__context__
+    return None
+
+
 def _is_end_of_epoch(error: BaseException | None) -> bool:
     """Return True if a program failed because it does not expect its data loader to end."""
     while error is not None and not isinstance(error, EpochEnds):
@@ -496,9 +511,12 @@ def _own_part(frames: Any) -> Any:
 
 
 def _last_line(error: BaseException) -> str:
+    """Return the innermost line of the program's own files and, where a library failed, that of the library."""
     frames = traceback.extract_tb(error.__traceback__)
     here = [frame for frame in frames if not frame.filename.startswith((_FOLDER, "<"))]
-    return f"{here[-1].filename}:{here[-1].lineno}" if here else ""
+    own = [frame for frame in here if is_own(frame.filename, sys.argv[0])]
+    lines = dict.fromkeys(f"{each[-1].filename}:{each[-1].lineno}" for each in (own, here) if each)
+    return ", in ".join(lines)
 
 
 def loaded_versions() -> dict[str, str]:

@@ -343,6 +343,13 @@ def test_what_a_program_writes_is_thrown_away(program) -> None:
                 r"needs the package apex_of_no_one, which its Python does not have \(at train\.py:5: RuntimeError: no "
                 r"optimizer\); install it there, or name another Python: --python PATH",
             ),
+            (
+                "import os\nos.environ['HF_HUB_OFFLINE'] = '1'\nfrom huggingface_hub import hf_hub_download\n"
+                "hf_hub_download('no/model', 'config.json')",
+                r"needs no/model, which is not on this machine, and the hub did not answer \(at train\.py:4\); "
+                r"download it first: hf download no/model",
+            ),
+            ("import json\njson.loads('{')", r"at train\.py:2, in /.*/json/decoder\.py:\d+: JSONDecodeError"),
             ("raise SystemExit('usage: train.py')", "ended with exit code 1 before an optimizer stepped"),
             (
                 "import torch\nnet = torch.nn.Linear(8, 8).cuda()\ntorch.optim.SGD(net.parameters())\n"
