@@ -192,7 +192,7 @@ def _beyond_rehearsal(budget: Budget, is_more: bool, has_counters: bool) -> Iter
     if not is_more:
         return
     if left_out := budget.not_counted_phases:
-        yield f"{' and '.join(left_out)} came after the rehearsal's end: not counted"
+        yield f"{' and '.join(left_out)}: not counted, the rehearsal did not reach {'them' if left_out[1:] else 'it'}"
     if facts and facts.growth_bytes:
         yield f"each rehearsed step kept {size_text(facts.growth_bytes)}"
     if not has_counters:

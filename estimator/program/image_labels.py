@@ -67,7 +67,7 @@ def collate(items):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledImages:
-    """Images of one size with labels."""
+    """The images and labels of a training script, all of one size."""
 
     task: Task
     config: Mapping[str, Any]

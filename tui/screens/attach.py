@@ -470,7 +470,7 @@ def facts_content(row: ProcessRow) -> Content:
         Content.styled(" · ".join(facts), "bold"),
         Content(printable(process.command or process.name or "command n/a")),
     ]
-    if row.job is not None:
+    if row.job is not None and row.job.has_label:
         lines.append(Content(f"job {printable(row.job.label)}"))
     if process.note:
         lines.append(Content.styled(printable(process.note), "$text-warning"))

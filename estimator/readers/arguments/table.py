@@ -78,7 +78,7 @@ class Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"
     """The value to pass on where the argument is true, or one of ``when``; otherwise it is left out."""
     when: tuple[str, ...] = ()
     words: Mapping[str, Any] = {}
-    """Its values by those of the argument; others stay as they are."""
+    """The value to pass on for each value of the argument; one that is not listed is passed on as it is."""
 
 
 class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"names": "from"}):
@@ -102,7 +102,7 @@ class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: Mapping[str, Any] | None = None
     """The tool's value for each value of the job, as text; None: they are equal."""
     also: Mapping[str, Any] = {}
-    """Arguments that have to be set with it."""
+    """Other arguments of the tool without which it has no effect, with their values."""
 
 
 class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -20,7 +20,7 @@ Generation = Literal["none", "group", "pair", "prompt"]
 """Text that is generated during training: groups of completions for several steps at once, two completions per prompt
 of a step, or one per prompt."""
 Since = tuple[int, int] | None
-"""TRL's version since which something holds; None: it never does."""
+"""The first version of TRL in which something holds; None: none."""
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

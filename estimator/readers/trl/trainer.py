@@ -59,7 +59,7 @@ class Setup:
     sharding: Literal["zero3", "fsdp"] | None
     """What shards the trained weights."""
     filesystem: FilesystemView
-    """Where paths of the program lead."""
+    """The files as the program sees them."""
     held: Sequence[tuple[Mapping[str, Any], str]] = ()
     """Models that the script itself loads and keeps, and where."""
 

@@ -105,12 +105,7 @@ class MissingData:
 
     def of(self, error: BaseException | None) -> str | None:
         """Return the data that a failure of the program is about: ``imdb, at train.py:3``; None: it is about others."""
-        while error is not None:
-            for known, what in self._missing:
-                if known is error:
-                    return what
-            error = error.__cause__ or error.__context__
-        return None
+        return next((what for each in causes(error) for known, what in self._missing if known is each), None)
 
     def hint(self, error: BaseException) -> str:
         """Return what to try where a program failed for want of items, or nothing."""
@@ -223,6 +218,13 @@ class MissingData:
             return _ranks(_VOCABULARIES[file])
 
         return load_or_make
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those that led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _ranks(count: int) -> dict[bytes, int]:

@@ -28,7 +28,7 @@ from .afterwards import Afterwards, EpochEnds
 from .fake_gpu import FakeGpus, is_own, program_frames, program_line
 from .handlers import is_caught
 from .libraries import build_without_weights
-from .missing_data import MissingData
+from .missing_data import MissingData, causes
 from .quantized import elements, keep_libraries_python, tensors_behind
 from .ranks import parallel_of
 from .sharding import whole_sizes
@@ -472,12 +472,11 @@ def _peak(summary: dict[str, Any]) -> int:
 
 def _missing_package(error: BaseException | None) -> str | None:
     """Return the name of a package that is not installed and without which a program failed; None: it has all."""
-    while error is not None:
-        name = (getattr(error, "name", None) or "").partition(".")[0]
+    for each in causes(error):
+        name = (getattr(each, "name", None) or "").partition(".")[0]
         is_missing = name and name not in sys.modules and importlib.util.find_spec(name) is None
-        if isinstance(error, ModuleNotFoundError) and is_missing:
+        if isinstance(each, ModuleNotFoundError) and is_missing:
             return name
-        error = error.__cause__ or error.__context__
     return None
 
 
@@ -486,20 +485,17 @@ def _missing_repository(error: BaseException | None) -> str | None:
 
     huggingface_hub raises ``LocalEntryNotFoundError``, from functions that all call the name ``repo_id``.
     """
-    while error is not None:
-        if type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled"):
-            frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for each in causes(error):
+        if type(each).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled"):
+            frames = [frame for frame, _ in traceback.walk_tb(each.__traceback__)]
             named = (frame.f_locals.get("repo_id") for frame in reversed(frames))
             return next((name for name in named if isinstance(name, str)), None)
-        error = error.__cause__ or error.__context__
     return None
 
 
 def _is_end_of_epoch(error: BaseException | None) -> bool:
     """Return True if a program failed because it does not expect its data loader to end."""
-    while error is not None and not isinstance(error, EpochEnds):
-        error = error.__cause__ or error.__context__
-    return error is not None
+    return any(isinstance(each, EpochEnds) for each in causes(error))
 
 
 def _own_part(frames: Any) -> Any:

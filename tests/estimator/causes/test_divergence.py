@@ -181,7 +181,7 @@ def test_a_rehearsed_program_differs_by_what_its_rehearsal_has_not_seen(budget: 
     assert more.sentence == f"observed 4000.0 GiB, expected {format_gib(budget.steady_device_bytes)}"
     assert more.lines == (
         "its batches may be larger or longer than those of the 3 rehearsed optimizer steps",
-        "evaluation and saving came after the rehearsal's end: not counted",
+        "evaluation and saving: not counted, the rehearsal did not reach them",
         "each rehearsed step kept 9 MiB",
         "vramtop run -- COMMAND starts it with a probe, which tells tensors from cache and CUDA's part",
     )
