@@ -5,7 +5,6 @@ not followed: the library is told, and names that it assigns are unknown from th
 """
 
 import ast
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -19,7 +18,6 @@ from .values import (
     Call,
     Class,
     Function,
-    Held,
     Instance,
     Name,
     Scope,
@@ -90,7 +88,7 @@ class Library(Protocol):
     def perhaps_trained(self, nodes: Sequence[ast.AST]) -> None:
         """Note statements that may run and may train: whether a run is resumed, say, only the run knows."""
 
-    def perhaps_replaced(self, value: Thing, by: ast.expr) -> None:
+    def perhaps_replaced(self, value: Thing, where: str) -> None:
         """Note something that an assignment which is not followed may replace."""
 
     def repeated(self, test: ast.expr, body: Sequence[ast.stmt], scope: Scope) -> None:
@@ -248,28 +246,21 @@ class Reader:
                 self.assign(inner, items[at] if known and items is not None and inner is each else UNKNOWN, scope)
 
     def _assign_name(self, name: str, value: Any, scope: Scope, source: ast.expr | None) -> None:
-        before = scope.names.get(name)
-        if before is not value and isinstance(before, Held) and isinstance(value, Held):
-            before.deleted(name)
         scope.assign(name, value)
-        if isinstance(value, Held):
-            value.names.add(name)
         option = self.option(source, scope) if source is not None else None
         if option is not None and isinstance(value, PLAIN):
             scope.origins[name] = option.with_value(value)
 
     def _assign_item(self, target: ast.Subscript, value: Any, scope: Scope) -> None:
         owner, key = self.evaluate(target.value, scope), self.evaluate(target.slice, scope)
-        if isinstance(owner, dict | list) and (self.loops or not isinstance(key, PLAIN)):
-            self._forget(target.value, scope)
-        if isinstance(owner, dict) and isinstance(key, PLAIN):
+        if isinstance(owner, dict) and isinstance(key, PLAIN) and not self.loops:
             owner[key] = value
+        elif isinstance(owner, dict | list):
+            self._forget(target.value, scope)
         elif isinstance(owner, Name) and isinstance(key, str):
             self.library(Call(self, target, f"{owner.path}.__setitem__", None, [key, value], scope=scope))
         elif isinstance(owner, Thing) and isinstance(key, str):
             owner.set_attribute(key, value, Call(self, target, key, owner, [value], scope=scope))
-        elif isinstance(owner, list) and isinstance(key, int) and -len(owner) <= key < len(owner):
-            owner[key] = value
 
     def _if(self, node: ast.If, scope: Scope) -> _End | None:
         rest = self._rest
@@ -295,30 +286,26 @@ class Reader:
                 scope.assign(each.name, UNKNOWN)
             elif isinstance(each, ast.Import | ast.ImportFrom):
                 self._import(each, scope)
-            elif isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
-                owner = scope.find(each.targets[0].id)
-                if owner is not None and isinstance(held := owner.names[each.targets[0].id], Thing):
-                    self.libraries.perhaps_replaced(held, each.value)
-            self._forget(_filled(each), scope)
-            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-                known = scope.find(each.id)
-                if not isinstance(known.names[each.id] if known is not None else None, Thing):
-                    scope.assign(each.id, UNKNOWN)
-            elif isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
-                owner = self.evaluate(each.value, scope) if isinstance(each.value, ast.Name | ast.Attribute) else None
-                if isinstance(owner, Thing):
-                    owner.set_attribute(each.attr, UNKNOWN, Call(self, each, each.attr, owner, [UNKNOWN], scope=scope))
+            elif isinstance(each, ast.Call) and getattr(each.func, "attr", "") in _FILLING:
+                self._forget(getattr(each.func, "value", each), scope)
+            elif isinstance(getattr(each, "ctx", None), ast.Store):
+                self._forget(each, scope)
 
-    def _forget(self, filled: ast.expr | None, scope: Scope) -> None:
-        """Take a list or table for unknown, whose contents only the run knows."""
-        if isinstance(filled, ast.Name) and (owner := scope.find(filled.id)) is not None:
-            names, name = owner.names, filled.id
-        elif isinstance(filled, ast.Attribute) and isinstance(held := self.evaluate(filled.value, scope), Instance):
-            names, name = held.values, filled.attr
-        else:
-            return
-        if isinstance(names.get(name), list | dict):
-            names[name] = UNKNOWN
+    def _forget(self, target: ast.AST, scope: Scope) -> None:
+        """Take what is assigned to, or filled, for unknown."""
+        if isinstance(target, ast.Name):
+            owner = scope.find(target.id)
+            known = owner.names[target.id] if owner is not None else None
+            if not isinstance(known, Thing):
+                scope.assign(target.id, UNKNOWN)
+            elif isinstance(target.ctx, ast.Store):
+                self.libraries.perhaps_replaced(known, self.location(target))
+        elif isinstance(target, ast.Attribute):
+            held = self.evaluate(target.value, scope) if isinstance(target.value, ast.Name | ast.Attribute) else None
+            if isinstance(held, Thing):
+                held.set_attribute(target.attr, UNKNOWN, Call(self, target, target.attr, held, [UNKNOWN], scope=scope))
+        elif isinstance(target, ast.Subscript):
+            self._forget(target.value, scope)
 
     def _for(self, node: ast.For | ast.AsyncFor, scope: Scope) -> _End | None:
         """Follow the body once: what differs from turn to turn is unknown."""
@@ -359,16 +346,10 @@ class Reader:
             end = self.block(node.handlers[0].body, scope)
         if end is None and node.handlers:  # what the handlers would make of the same names
             handled = [each for handler in node.handlers for each in handler.body if not _fails([each])]
-            stored = {
-                each.id
-                for part in handled
-                for each in ast.walk(part)
-                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-            }
-            for name in stored & {*scope.names}:
-                if not isinstance(scope.names[name], Thing):
-                    scope.assign(name, UNKNOWN)
             self.libraries.not_followed(handled, "it runs after an error only", self.location(node))
+            for each in (inner for part in handled for inner in ast.walk(part)):
+                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+                    self._forget(each, scope)
         return self.block(node.finalbody, scope) or end
 
     def _return(self, node: ast.Return, scope: Scope) -> _End:
@@ -418,8 +399,8 @@ class Reader:
 
     def _delete(self, node: ast.Delete, scope: Scope) -> None:
         for target in node.targets:
-            if isinstance(target, ast.Name) and isinstance(value := scope.names.pop(target.id, None), Held):
-                value.deleted(target.id)
+            if isinstance(target, ast.Name) and isinstance(value := scope.names.pop(target.id, None), Thing):
+                value.deleted()
 
     def _assert(self, node: ast.Assert, scope: Scope) -> None:
         self.evaluate(node.test, scope)
@@ -573,22 +554,10 @@ class Reader:
             inner = Scope(scope)
             self.assign(loop.target, item, inner)
             wanted = [truth(self.evaluate(test, inner)) for test in loop.ifs]
-            if False not in wanted:
-                value = self.evaluate(node.elt, inner)
-                found.append(value if None not in wanted else self._perhaps(value))
+            value = self.evaluate(node.elt, inner) if False not in wanted else UNKNOWN
+            if False not in wanted:  # of a model's parameters it stays known whose they are
+                found.append(value if None not in wanted or isinstance(value, Thing) else UNKNOWN)
         return found if items is not None else UNKNOWN
-
-    def _table_of(self, node: ast.DictComp, scope: Scope) -> Any:
-        pair = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node)
-        pairs = self._comprehension(ast.copy_location(ast.ListComp(pair, node.generators), node), scope)
-        known = isinstance(pairs, list) and all(
-            isinstance(each, tuple) and isinstance(each[0], PLAIN) for each in pairs
-        )
-        return dict(pairs) if known else UNKNOWN
-
-    def _perhaps(self, value: Any) -> Any:
-        """Return a value that may be left out: of a model's parameters it stays known whose they are."""
-        return value.some() if hasattr(value, "some") else UNKNOWN
 
     def _lambda(self, node: ast.Lambda, scope: Scope) -> Any:
         return Function(node, scope, self._defaults(node.args, scope), "lambda")
@@ -731,13 +700,6 @@ class Reader:
         return made
 
 
-def _filled(node: ast.AST) -> ast.expr | None:
-    """Return the list or table that a call or an assignment puts something into; None: it is neither."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLING:
-        return node.func.value
-    return node.value if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) else None
-
-
 def _exits(node: ast.stmt) -> bool:
     """Return True for a statement that ends the program."""
     called = node.value if isinstance(node, ast.Expr) else None
@@ -816,7 +778,7 @@ _EXPRESSIONS: Mapping[type[Any], Callable[[Reader, Any, Scope], Any]] = {
     ast.IfExp: Reader._choice,
     ast.JoinedStr: Reader._text,
     **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp), Reader._comprehension),
-    ast.DictComp: Reader._table_of,
+    ast.DictComp: lambda *_: UNKNOWN,
     ast.Lambda: Reader._lambda,
     ast.NamedExpr: Reader._walrus,
     **dict.fromkeys((ast.Await, ast.Yield, ast.YieldFrom), Reader._inner),
@@ -859,16 +821,6 @@ def _range(call: Call) -> Any:
         return UNKNOWN
     found = range(*numbers)
     return list(found) if len(found) <= _MAX_REPEATED else UNKNOWN
-
-
-def _enumerate(call: Call) -> Any:
-    items = call.run.iterate(call.value(0))
-    return UNKNOWN if items is None else list(enumerate(items))
-
-
-def _zip(call: Call) -> Any:
-    lists = [call.run.iterate(value) for value in call.args]
-    return UNKNOWN if any(items is None for items in lists) else list(zip(*lists, strict=False))
 
 
 def _extreme(call: Call) -> Any:
@@ -937,11 +889,6 @@ def _method(value: Any, call: Call) -> Any:
         if isinstance(value, str) and call.name in _TEXT_METHODS:
             found = getattr(value, call.name)(*args) if all(isinstance(each, PLAIN) for each in args) else UNKNOWN
             return list(found) if isinstance(found, tuple) else found
-        if isinstance(value, str) and call.name == "join" and isinstance(args[0], list | tuple):
-            return value.join(args[0]) if all(isinstance(each, str) for each in args[0]) else UNKNOWN
-        if isinstance(value, str) and call.name == "format":
-            known = all(isinstance(each, str | int) for each in (*args, *call.kwargs.values()))
-            return value.format(*args, **call.kwargs) if known and not re.search(r"\{[^}]*[.\[:!{]", value) else UNKNOWN
         if isinstance(value, dict):
             if call.name in ("get", "pop"):
                 return value.get(args[0], call.value(1, default=None)) if isinstance(args[0], PLAIN) else UNKNOWN
@@ -963,10 +910,9 @@ def _method(value: Any, call: Call) -> Any:
 _BUILTINS: Mapping[str, Callable[[Call], Any]] = {
     **{kind.__name__: _convert(kind) for kind in (int, float, str, bool)},
     **dict.fromkeys(("list", "tuple", "set", "frozenset", "iter", "reversed", "sorted"), _items),
+    "filter": lambda call: call.value(1, default=UNKNOWN),
     "len": _length,
     "range": _range,
-    "enumerate": _enumerate,
-    "zip": _zip,
     **dict.fromkeys(("min", "max"), _extreme),
     "getattr": _getattr,
     "setattr": _setattr,

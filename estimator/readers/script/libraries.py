@@ -32,7 +32,6 @@ from .models import (
     peft_config,
     prepare_for_kbit,
     quantization_config,
-    reference_model,
     sentence_model,
     set_default_dtype,
 )
@@ -45,7 +44,6 @@ from .training import (
     accumulation,
     is_parameters,
     make_arguments,
-    make_average,
     make_loader,
     make_optimizer,
     make_trainer,
@@ -76,38 +74,25 @@ _TRUSTED = scripts().names["trusted_libraries"]
 """Libraries whose functions do what their names say."""
 _NEVER_TRAIN = scripts().names["libraries_without_a_loop"]
 """Libraries without a training loop, beside those that are trusted."""
-_CHANGES = re.compile(
-    r"(?i)freeze|lora|peft|quant|prun|adapter|offload|convert|inject|swap|replace|patch|wrap|parallel|shard|prepare|setup"
-)
-"""Functions that change a model which they are given, by their names."""
-_PATCHES = re.compile(
-    r"(?i)(^|_)(monkey_?)?(replace|patch|inject|hijack|swap|override)_|_(patch|hijack)(_|$)"
-    r"|^(apply|convert|wrap|enable|use)_\w*(model|attn|attention|kernel|parallel)"
-)
 _HARMLESS = re.compile(
     r"(?i).*(policy|evaluat|print|count|summar|log|save|load_state|plot|test|valid|num_|size|generate|pipeline|clip_grad|watch"
-    r"|scheduler|collator|seed|show|descri|inspect|type|len|unwrap|metric).*|is_.*|debug|info|warning|error|critical"
+    r"|scheduler|collator|seed|show|descri|inspect|type|len|unwrap|metric|data|example|token|chat|template|prompt|text|batch"
+    r"|sample|input|label|feature|message|image|path|str|mask|rotary|callback|allow).*|is_.*|debug|info|warning|error|critical"
 )
-_OF_DATA = re.compile(
-    r"(?i)data|example|token|chat|template|prompt|text|batch|sample|input|label|feature|message|image|path|str"
-)
-_WITHOUT_MEMORY = re.compile(
-    r"(?i)save|load|log|print|show|init|reset|repr|eval|predict|metric|state_dict|to_dict|dump|rng|seed|token|warn|version"
-    r"|generat|progress|push|hub|report|callback|signature|verify|check|mask|sampl|rotary|limit|allow|format|is_"
-)
-"""In the names of parts in which no training step's memory lies."""
+"""Functions on which no memory of a step depends, by their names."""
+_PATCHES = re.compile(r"(?i)(^|_)(monkey|patch|hijack|inject|swap|override)")
+"""Modules that change what libraries do, by their names."""
 _TRAINS = re.compile(r"(?i)train|fit|^(run|main|launch)")
 """Functions that may be the training itself, by their names."""
 _MAPS = ("map", "with_transform", "set_transform")
 """Methods of data that call a function of the script for each example, which tells how texts are cut."""
 _GROUPS = {
     *("new_group", "new_subgroups", "new_subgroups_by_enumeration", "all_to_all", "all_to_all_single"),
-    *("initialize_model_parallel", "batch_isend_irecv"),
+    *("initialize_model_parallel", "batch_isend_irecv", "context_parallel"),
 }
 """Functions by which GPUs share more than the data."""
-_DIVIDES = re.compile(
-    r"(?i)^(?!get_|is_|has_).*(ring_(flash_)?att|zigzag|ulysses|(seq|sequence|context)_parallel|dist_(flash_)?att|lightseq)"
-)
+_AVERAGES = re.compile(r"(?i)ema|ema.?(model|v\d|params)?|.*exponentialmovingaverage|averagedmodel|modelema\w*|.*_ema")
+"""Classes that keep an average of a model's weights."""
 LOSSES = {"cross_entropy", "CrossEntropyLoss", "FusedCrossEntropyLoss", "nll_loss", "NLLLoss", "log_softmax"}
 _RUNNERS = ("Fire", "notebook_launcher", "spawn", "Process", "start_processes", "debug_launcher", "cli")
 _STARTS_PROCESSES = ("notebook_launcher", "spawn", "start_processes")
@@ -152,7 +137,7 @@ class Libraries:
 
     def __init__(self, notes: Notes, options: Options, find_file: Callable[[str], Path | None]) -> None:
         self.notes, self._options, self.find_file = notes, options, find_file
-        self._has_unsloth = False
+        self._has_unsloth = self._loads_unfollowed = False
         self._noted: set[str] = set()
         """Functions that are not known, each noted at its first call."""
         self.reader: Reader
@@ -197,8 +182,6 @@ class Libraries:
             return AdapterConfig(call)
         if re.fullmatch(r"DataCollator\w*|default_data_collator|default_collate", name):
             return Name(path)
-        if (average := make_average(call, self.notes)) is not None:
-            return average
         if name.endswith("Config") and name.removesuffix("Config") in CONFIG_DEFAULTS:
             return config_class(call, self.notes)
         if is_model_class(name):
@@ -216,71 +199,57 @@ class Libraries:
     def _unknown(self, call: Call) -> Any:
         """Return the result of a function that is not known; it may return the model that it is given."""
         name, root = call.name or short_text(getattr(call.node, "func", call.node)), call.path.partition(".")[0]
-        is_own = root in call.run.own_modules
+        is_own, given = root in call.run.own_modules, [*call.args, *call.kwargs.values()]
         for each in LENGTH_ARGUMENTS if "generat" not in name.lower() else ():
             setting = call.setting(each) if each in call.kwargs else None
             if setting is not None and setting.value is not None:
                 self.notes.hints.setdefault(each, setting)
         if call.receiver is not None and call.receiver is not UNKNOWN:
             return UNKNOWN
-        if name in _MAPS:
-            for value in (*call.args, *call.kwargs.values()):
-                if isinstance(value, Function):
-                    call.run.call(value, Call(call.run, call.node, value.name))
+        for value in given if name in _MAPS else ():
+            if isinstance(value, Function):
+                call.run.call(value, Call(call.run, call.node, value.name))
         if is_own and is_parameters(call.value(0)):
             return make_optimizer(call, self.notes)
-        if call.receiver is UNKNOWN and name in _MATTER:
-            self._matters_to_unknown(call)
-        return self._doubt_unknown(call, name, is_own=is_own)
-
-    def _doubt_unknown(self, call: Call, name: str, *, is_own: bool) -> Any:
-        """Note what a function that is not known is given; return the model, which it may return."""
-        given = [*call.args, *call.kwargs.values()]
         self._options.is_open |= any(isinstance(value, Parser) for value in given)
         models = list(dict.fromkeys(each for value in given for each in models_in(value)))
-        taken = call.run.statement is not call.node
-        is_trusted = call.path.partition(".")[0] in _TRUSTED and not is_own
-        if (is_trusted and call.receiver is None) or _HARMLESS.fullmatch(name):
+        if models and _AVERAGES.fullmatch(name) is not None:
+            sentence = f"{call.where}: {name}(...) keeps an average of the weights, which is not counted."
+            self.notes.doubt(sentence, "weights", direction="more", key="other_models")
             return UNKNOWN
-        what = next((what for value in given for kinds, what in _DECISIVE if isinstance(value, kinds)), "")
-        if models and (taken or _CHANGES.search(name) or "." in call.path or is_own):
-            what = "the model"
-        elif not (is_own or "." in call.path or call.receiver is UNKNOWN) or _OF_DATA.search(name):
-            what = ""
-        for model in models if what else ():
-            model.changed_unseen = True
-        is_unread = is_own and not taken and not _WITHOUT_MEMORY.search(name) and not _OF_DATA.search(name)
-        if (what or is_unread) and call.path not in self._noted:
-            self._noted.add(call.path)
-            where = "in another file, which vramtop does not read" if is_own else "not known"
-            gets = f" gets {what} and" if what else ""
-            self.notes.doubt(f"{call.where}: {name}(...){gets} is {where}.")
-            self.notes.trains_elsewhere |= is_own and _TRAINS.search(name) is not None
-        return (
-            next((value for value in given if models and models[0] in models_in(value)), UNKNOWN) if taken else UNKNOWN
-        )
+        if call.receiver is UNKNOWN and name in _MATTER:
+            self.notes.doubt(f"{call.where}: {short_text(call.node)}: of what is not known.", *_MATTER[name])
+        self._doubt_unknown(call, name, models, is_own=is_own)
+        taken = call.run.statement is not call.node
+        return next((value for value in given if models and models[0] in models_in(value)), UNKNOWN) if taken else None
 
-    def _matters_to_unknown(self, call: Call) -> None:
-        """Note a method that memory depends on, of a model that is not known."""
-        if call.name in ("gradient_checkpointing_enable", "enable_gradient_checkpointing"):
-            origin = f"{call.where}: {call.name}()"
-            self.notes.hints.setdefault("activation_checkpointing", Setting(value=True, origin=origin))
-        elif call.name in ("requires_grad_", "freeze", "half", "bfloat16"):
-            self.notes.doubt(f"{call.where}: {short_text(call.node)}: of what is not known.", *_MATTER[call.name])
+    def _doubt_unknown(self, call: Call, name: str, models: list[Model], *, is_own: bool) -> None:
+        """Note a function that is not known where it is given what decides, or may do anything."""
+        given, taken = [*call.args, *call.kwargs.values()], call.run.statement is not call.node
+        is_library = "." in call.path or is_own
+        root = call.path.partition(".")[0]
+        is_trusted = root in _TRUSTED and not is_own and call.receiver is None
+        acts = not taken and (is_own or (root in self.notes.foreign and call.receiver is None))
+        what = "the model" if models and (taken or is_library) else ""
+        if is_own or call.receiver is UNKNOWN or is_library:
+            what = what or next((what for value in given for kinds, what in _DECISIVE if isinstance(value, kinds)), "")
+        if is_trusted or _HARMLESS.fullmatch(name) or not (what or acts) or call.path in self._noted:
+            return
+        for model in models:
+            model.changed_unseen = True
+        self._noted.add(call.path)
+        where = "in another file, which vramtop does not read" if is_own else "not known"
+        gets = f" gets {what} and" if what else ""
+        self.notes.doubt(f"{call.where}: {name}(...){gets} is {where}.")
+        self.notes.trains_elsewhere |= is_own and _TRAINS.search(name) is not None
 
     def _doubt_name(self, call: Call) -> None:
-        """Note functions that divide or replace something, by their names."""
-        name, where = call.name, call.where
-        if name in _GROUPS and call.path.partition(".")[0] in ("torch", "dist", "deepspeed", "megatron"):
-            sentence = (
-                f"{where}: by {name}(...) GPUs may share a model or a sequence; the figure divides only the data."
+        """Note functions by which GPUs share a model or a sequence, by their names."""
+        if call.name in _GROUPS and call.path.partition(".")[0] in ("torch", "dist", "deepspeed", "megatron"):
+            sentence = f"{call.where}: by {call.name}(...) GPUs may share a model or a sequence"
+            self.notes.doubt(
+                f"{sentence}; the figure divides only the data.", *ALL, direction="less", key="parallel.context"
             )
-            self.notes.doubt(sentence, *ALL, direction="less", key="parallel.context")
-        elif name.islower() and call.receiver is None and _DIVIDES.search(name):
-            sentence = f"{where}: by {name}(...) GPUs may share a sequence; set parallel.context to their number."
-            self.notes.doubt(sentence, *STEP, direction="less", key="parallel.context")
-        elif name.islower() and call.receiver is None and _PATCHES.search(name) and not _LIGER.fullmatch(name):
-            self.notes.doubt(f"{where}: {name}(...) may change what libraries do.", *STEP)
 
     def _note_old(self, call: Call) -> None:
         """Note what today's libraries refuse; unsloth makes TRL's trainers take what they took."""
@@ -313,8 +282,8 @@ class Libraries:
         root = path.partition(".")[0]
         if root not in {*_TRUSTED, *LIBRARIES, *_NEVER_TRAIN, *sys.stdlib_module_names}:
             self.notes.foreign.setdefault(root, where)
-        if root not in (*_TRUSTED, "unittest") and _PATCHES.search(path.rpartition(".")[0].replace(".", "_") or path):
-            self.notes.doubt(f"{where}: {path} may change what libraries do; it is not read.", *STEP)
+            if _PATCHES.search(path.replace(".", "_")):
+                self.notes.doubt(f"{where}: {path} may change what libraries do; it is not read.", *STEP)
 
     def decorate(self, function: Function, call: Call) -> Any:
         """Take options of click and typer; note other decorators that give a function its settings."""
@@ -363,27 +332,20 @@ class Libraries:
         """Return the result of a method of an object of the script's: its own methods are not followed."""
         self.notes.called.add(call.name)
         models, is_own = list(models_in(instance)), isinstance(instance.kind.find(call.name), Function)
-        if call.name in ("parameters", "named_parameters"):
-            return models[0].method(call) if models else UNKNOWN
         instance.is_open |= is_own
         for model in models:
             model.changed_unseen |= is_own
-            _ = UNKNOWN if is_own else model.method(call)
+        if models and not is_own:
+            return models[0].method(call)
         if is_own and (models or _TRAINS.search(call.name)):
             self.notes.trains_elsewhere |= _TRAINS.search(call.name) is not None
             self.notes.doubt(f"{call.where}: {instance.kind.name}.{call.name}(...) is not followed.")
-        return instance if instance.is_module or (models and not is_own) else UNKNOWN
+        return instance if instance.is_module else UNKNOWN
 
     def assigned(self, target: Name, value: Any, call: Call) -> None:
         """Note what is assigned to a part of a library."""
-        root, _, part = target.path.partition(".")
         is_code = isinstance(value, Function | Class | Bound | Name) or value is UNKNOWN
-        if isinstance(value, Function) and any(map(_DIVIDES.match, _words(value.node))):
-            sentence = (
-                f"{call.where}: the script replaces attention, so GPUs may share a sequence; set parallel.context."
-            )
-            self.notes.doubt(sentence, *STEP, direction="less", key="parallel.context")
-        elif root in _PATCHED and is_code and not _WITHOUT_MEMORY.search(part):
+        if target.path.partition(".")[0] in _PATCHED and is_code and not _HARMLESS.fullmatch(call.name):
             what = ".".join(target.path.split(".")[-2:])
             self.notes.doubt(f"{call.where}: the script replaces {what}; the library's own is assumed.", *STEP)
 
@@ -404,11 +366,9 @@ class Libraries:
             for trainer in self.notes.trainers:
                 trainer.ran = True
 
-    def perhaps_replaced(self, value: Thing, by: ast.expr) -> None:
-        """Ask which model it is, where an assignment that is not followed loads another one."""
-        loads = (parts for node in ast.walk(by) for _, parts in _matters(node))
-        if isinstance(value, Model) and ALL in loads:
-            where = self.reader.location(by)
+    def perhaps_replaced(self, value: Thing, where: str) -> None:
+        """Ask which model it is, where an assignment that is not followed may load another one."""
+        if isinstance(value, Model) and self._loads_unfollowed:
             self.notes.doubt(f"{where}: whether another model is loaded is not known.", key="model.id", asks=True)
 
     def not_followed(self, nodes: Sequence[ast.AST], why: str, where: str) -> None:
@@ -416,6 +376,7 @@ class Libraries:
         found: dict[str, tuple[Component, ...]] = {}
         for node in (each for part in nodes for each in ast.walk(part)):
             found.update(_matters(node))
+        self._loads_unfollowed = ALL in found.values()
         if found:
             names, components = list(found), {each for parts in found.values() for each in parts}
             shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
@@ -425,16 +386,13 @@ class Libraries:
             self.notes.doubt(sentence, *(each for each in ALL if each in components))
 
     def backward(self) -> None:
-        """Note a backward pass: the forward passes before it keep their activations until then."""
+        """Note a backward pass; forward passes in a loop before it may run more than once."""
         self.notes.trains = True
-        found: dict[Model, list[tuple[str, bool]]] = {}
         around = self.reader.loops
-        for model, where, loops in self.notes.passes:
-            if loops[: len(around)] == around:
-                found.setdefault(model, []).append((where, loops != around))
-        for model, places in found.items():
-            model.together = max(model.together, places, key=len)
-        self.notes.passes.clear()
+        for model in self.notes.models:
+            for key, each in model.passes.items():
+                inside = each.loops[: len(around)] == around and each.loops != around
+                model.passes[key] = each._replace(repeats=inside if each.repeats is None else each.repeats)
 
     # Calls by name
 
@@ -564,12 +522,6 @@ def starts_training(node: ast.AST) -> bool:
     return function.attr == "backward" or (function.attr == "train" and "trainer" in ast.unparse(function.value))
 
 
-def _words(tree: ast.AST) -> Iterator[str]:
-    """Yield the names in a part of a script."""
-    for node in ast.walk(tree):
-        yield from (word for word in (getattr(node, "id", ""), getattr(node, "attr", "")) if word)
-
-
 _MATTER: Mapping[str, tuple[Component, ...]] = {
     **dict.fromkeys(("get_peft_model", "add_adapter", "load_adapter", "merge_and_unload"), TRAINED),
     **dict.fromkeys(("prepare_model_for_kbit_training", "BitsAndBytesConfig"), ("weights", "activations")),
@@ -680,8 +632,7 @@ _BY_NAME: Mapping[str, _Handler] = {
     **dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder"), _noting(sentence_model)),
     **dict.fromkeys(("apply_activation_checkpointing", "checkpoint_wrapper"), Libraries._checkpoint_layers),
     **dict.fromkeys(("prepare_model_for_kbit_training", "prepare_model_for_int8_training"), _noting(prepare_for_kbit)),
-    "deepcopy": _noting(copy_value),
-    "create_reference_model": _noting(reference_model),
+    **dict.fromkeys(("deepcopy", "create_reference_model"), _noting(copy_value)),
     "DataLoader": _noting(make_loader),
 }
 """Functions and methods by the last part of their names."""

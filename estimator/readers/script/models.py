@@ -1,13 +1,10 @@
 """Models of a script: which they are, their dtype, quantization and adapters, and what of them is trained."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
-from ...common.errors import InputError
-from ...common.limits import decode_json
-from ...common.untrusted_files import check_nesting, read_file
 from ...job.settings import Task
 from ..arguments.table import library, scripts
 from ..source.evidence import MODEL_STATES, Setting, default_setting
@@ -17,8 +14,6 @@ from .values import (
     UNKNOWN,
     Attribute,
     Call,
-    Held,
-    Instance,
     Name,
     Thing,
     as_number,
@@ -182,7 +177,19 @@ _BODY_NAMES = ("model", "transformer", "bert", "roberta", "distilbert", "gpt_neo
 """Parts in which nearly all of a model lies."""
 
 
-class Model(Held):
+class Pass(NamedTuple):
+    """A place in which a model runs forward."""
+
+    where: str
+    has_labels: bool
+    """It may be given labels, and compute the loss."""
+    loops: tuple[Any, ...]
+    """The loops around it, outermost first."""
+    repeats: bool | None = None
+    """It may run more than once before a backward pass; None: no backward pass was seen since."""
+
+
+class Model(Thing):
     """A model, whatever wraps it.
 
     Args:
@@ -192,7 +199,6 @@ class Model(Held):
     """
 
     def __init__(self, notes: Notes, where: str, label: str) -> None:
-        super().__init__()
         self.notes, self.where, self.label = notes, where, label
         self.name: Setting | None = None
         """The model's name; None: it is made from a config."""
@@ -208,21 +214,13 @@ class Model(Held):
         """Something that is not followed was given it, and may have changed it."""
         self.on_gpu: bool | None = None
         """Whether it was moved to a GPU; None: the script does not say."""
-        self.role: str | None = None
-        self.copy_of: Model | None = None
-        self.sharded = False
-        self.runs = True
-        """Its forward pass runs; not that of an average of weights."""
         self.has_adapters = False
-        self.adapters_train = True
-        self.own_adapters = False
-        """It has adapters of another kind than LoRA."""
-        self.rules: list[tuple[str, bool]] = []
-        """Parts that were frozen (False) or trained, in order, as patterns; ``*`` is all."""
-        self.passes: dict[str, bool] = {}
-        """The places of its forward passes, and whether each may be given labels."""
-        self.together: list[tuple[str, bool]] = []
-        """Forward passes before one backward pass, and whether each lies in a loop of its own."""
+        self.is_frozen = False
+        """The script froze all of it, and trains no part of it that is seen."""
+        self.frozen_at: str | None = None
+        """Where the script decides itself which parameters train, since it has the adapters that it has."""
+        self.passes: dict[int, Pass] = {}
+        """Its forward passes with gradients by the calls."""
         notes.models.append(self)
 
     def attribute(self, name: str) -> Any:
@@ -244,15 +242,14 @@ class Model(Held):
 
     def called(self, call: Call) -> Any:
         """Note a forward pass, and whether it may compute the loss."""
-        self.passes[call.where] = call.unknown_table is not None or "labels" in call.kwargs
         if not call.run.without_gradients:
-            self.notes.passes.append((self, call.where, call.run.loops))
+            has_labels = call.unknown_table is not None or "labels" in call.kwargs
+            self.passes[id(call.node)] = Pass(call.where, has_labels, call.run.loops)
         return UNKNOWN
 
-    def deleted(self, name: str) -> None:
-        """Note a variable that no longer refers to it."""
-        super().deleted(name)
-        if not self.names and not self.notes.trains:
+    def deleted(self) -> None:
+        """Note that the script deletes it."""
+        if not self.notes.trains:
             self.on_gpu = False
 
     def put(self, name: str, value: Any, where: str, text: str) -> None:
@@ -260,40 +257,15 @@ class Model(Held):
         self.settings[name] = Setting(value=value, origin=f"{where}: {text}")
         self.unresolved.pop(name, None)
 
-    def freeze(self, prefix: str, value: Any, call: Call) -> None:
-        """Take ``requires_grad`` of a part; the empty prefix is the whole model."""
-        known = truth(value)
-        if known is None:
-            self.notes.doubt(
-                f"{call.where}: which parameters are trained is only known when the script runs.",
-                *TRAINED,
-                key="training.trainable",
-            )
-        elif prefix:
-            self.rules.append((f"*{prefix}" if prefix.endswith((".weight", ".bias")) else f"*{prefix}.*", known))
-        else:
-            self.rules = [("*", known)]
-            self.adapters_train = known
-
-    @property
-    def is_frozen(self) -> bool:
-        """True if none of its parameters trains."""
-        if self.has_adapters:
-            return not self.adapters_train
-        return self.rules[-1:] == [("*", False)]
-
     def copy(self, where: str) -> "Model":
         """Return another model with the same weights."""
         other = Model(self.notes, where, self.label)
-        other.name, other.task, other.config, other.hints = self.name, self.task, self.config, dict(self.hints)
-        other.settings = {name: setting for name, setting in self.settings.items() if name != "torch_compile"}
-        other.on_gpu, other.copy_of, other.has_adapters = self.on_gpu, self, self.has_adapters
-        other.rules = list(self.rules)
+        other.name, other.config, other.on_gpu = self.name, self.config, self.on_gpu
         return other
 
 
 class Part(Thing):
-    """A module of a model by its name inside; the empty name is the whole model."""
+    """A module of a model, or its parameters, by its name inside; the empty name is the whole model."""
 
     def __init__(self, owner: Model, name: str) -> None:
         self.owner, self.name = owner, name
@@ -311,58 +283,45 @@ class Part(Thing):
         return Part(self.owner, f"{self.name}.{name}".strip("."))
 
     def item(self, key: Any) -> Any:
-        """Return one of several layers, or some of them."""
-        if isinstance(key, slice) and (key.stop or -1) > 0 and (key.start or 0) >= 0:
-            return [Part(self.owner, f"{self.name}.{number}") for number in range(256)[key]]
-        is_known = isinstance(key, int) and key >= 0
-        return Part(self.owner, f"{self.name}.{key}" if is_known else f"{self.name}.?.?")
+        """Return one of several layers."""
+        return Part(self.owner, f"{self.name}.{key if isinstance(key, int) else '?'}")
 
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment: a module replaces a part of the model."""
         if name == "requires_grad":
-            self._freeze(value, call)
+            self.freeze(value, call)
         elif name.endswith("gradient_checkpointing") and value is True:  # transformers until 4.35
             _checkpoint(self, call)
-        elif isinstance(value, (*PLAIN, Name)) and _HARMLESS_ATTRIBUTES.search(f"{self.name}.{name}"):
-            return
         elif not _HARMLESS_ATTRIBUTES.search(f"{self.name}.{name}") or isinstance(value, Thing):
             sentence = (
                 f"{call.where}: what the script puts in the place of {self.name or 'model'}.{name} is not counted."
             )
             self.owner.notes.doubt(sentence)
 
-    def _freeze(self, value: Any, call: Call) -> None:
-        name = self.name.removesuffix(".?")  # every one of some layers
-        self.owner.freeze(name, value if "?" not in name else UNKNOWN, call)
+    def freeze(self, value: Any, call: Call) -> None:
+        """Note that parameters are frozen or trained; which of them is only known when the script runs."""
+        self.owner.frozen_at = call.where
+        self.owner.is_frozen = not self.name and value is False
 
     def method(self, call: Call) -> Any:
         """Return the result of one of the module's methods."""
         method = _METHODS.get(call.name)
         if method is not None:
             return method(self, call)
-        if call.name in _QUIET_METHODS or call.name.startswith(("get_", "is_", "_")):
-            return UNKNOWN
-        return self.owner
+        return UNKNOWN if call.name in _QUIET_METHODS or call.name.startswith(("get_", "is_", "_")) else self.owner
 
     def called(self, call: Call) -> Any:
         """Return the result of a forward pass of the part, or of a method of the model's own class."""
         name = self.name.rpartition(".")[2]
-        is_tensors = name.endswith("_") or name == "update_parameters"  # of a parameter, or an average of weights
-        if not is_tensors and (
-            _CHANGES.search(name) or not (_MODULES.search(name) or _HARMLESS_ATTRIBUTES.search(name))
-        ):
+        if _CHANGES.search(name) or not (_MODULES.search(name) or _HARMLESS_ATTRIBUTES.search(name)):
             sentence = f"{call.where}: {self.name}(...) may change the model; vramtop does not follow it."
             self.owner.notes.doubt(sentence, *MODEL_STATES, "activations")
             return self.owner
         return UNKNOWN
 
-    def elements(self) -> list[Any] | None:
+    def elements(self) -> list[Any]:
         """Return one module that stands for all: ``for layer in model.layers``."""
-        return [Part(self.owner, f"{self.name}.?")] if self.name else None
-
-    def some(self) -> "Part":
-        """Return some of its parameters, which are not known."""
-        return Part(self.owner, f"{self.name}.?.?".strip("."))
+        return [Part(self.owner, f"{self.name}.?")]
 
 
 _CHANGES = re.compile(
@@ -371,41 +330,33 @@ _CHANGES = re.compile(
 )
 """Methods of a model's own class that change what it holds or trains."""
 _MODULES = re.compile(
-    r"(?i)head|model|encoder|decoder|transformer|embed|layer|score|classifier|backbone|bert|norm|proj|logit|loss|pool|^\?$|^\d+$"
+    r"(?i)head|model|encoder|decoder|transformer|embed|layer|score|classifier|backbone|bert|norm|proj|logit|loss|pool"
+    r"|^\?$|^\d+$|_$"
 )
-"""Modules whose forward pass scripts call."""
+"""Modules whose forward pass scripts call, and methods of parameters."""
 
 
 def models_in(value: Any, depth: int = 0) -> Iterator[Model]:
     """Yield the models that a value holds."""
     if isinstance(value, Model):
         yield value
-    elif isinstance(value, Part | Parameters):
+    elif isinstance(value, Part):
         yield value.owner
-    elif depth < 5 and isinstance(value, list | tuple):
-        for item in value[:2000]:
-            yield from models_in(item, depth + 1)
-    elif depth < 5 and isinstance(value, dict):
-        for item in list(value.values())[:2000]:
+    elif depth < 5 and isinstance(value, list | tuple | dict):
+        for item in list(value.values() if isinstance(value, dict) else value)[:2000]:
             yield from models_in(item, depth + 1)
     elif depth < 5 and isinstance(value, Thing):
         for item in value.parts():
             yield from models_in(item, depth + 1)
 
 
-class Parameters(Thing):
-    """``model.parameters()`` or ``model.named_parameters()`` of a part."""
-
-    def __init__(self, part: Part, *, named: bool) -> None:
-        self.owner, self.part, self._named = part.owner, part, named
-
-    def elements(self) -> list[Any]:
-        """Return one parameter that stands for all, with its name where that is asked for."""
-        return [(UNKNOWN, self.part)] if self._named else [self.part]
-
-
 def _itself(part: Part) -> Any:
     return part.owner if not part.name else part
+
+
+def _parameters(part: Part, call: Call) -> Any:
+    """Return one parameter that stands for all, with its name where that is asked for."""
+    return [(UNKNOWN, part)] if call.name.startswith("named") else [part]
 
 
 def _to(part: Part, call: Call) -> Any:
@@ -449,19 +400,12 @@ def _move(part: Part, call: Call) -> Any:
     return _itself(part)
 
 
-def _requires_grad(part: Part, call: Call) -> Any:
-    part.set_attribute("requires_grad", call.value(0, "requires_grad", default=True), call)
+def _freeze(part: Part, call: Call) -> Any:
+    """Follow ``requires_grad_(False)``, ``freeze()``, ``freeze_feature_encoder()`` and the like."""
+    is_whole = call.name.removesuffix("_parameters") in ("freeze", "unfreeze", "requires_grad_")
+    value = call.value(0, "requires_grad", default=True) if call.name == "requires_grad_" else call.name[0] == "u"
+    (part if is_whole else Part(part.owner, "?")).freeze(value, call)
     return _itself(part)
-
-
-def _freeze_by_name(part: Part, call: Call) -> Any:
-    """Follow ``freeze()``, ``freeze_feature_encoder()`` and the like."""
-    if call.name.removesuffix("_parameters") in ("freeze", "unfreeze"):
-        part.set_attribute("requires_grad", call.name.startswith("unfreeze"), call)
-    else:
-        sentence = f"{call.where}: {short_text(call.node)} freezes parameters of the model but is not counted."
-        part.owner.notes.doubt(sentence, *TRAINED, direction="less", key="training.trainable")
-    return None
 
 
 def _checkpoint(part: Part, call: Call) -> Any:
@@ -520,32 +464,25 @@ def _hook(part: Part, call: Call) -> Any:
     return UNKNOWN
 
 
-def _submodule(part: Part, call: Call) -> Any:
-    name = call.value(0, "target")
-    return Part(part.owner, f"{part.name}.{name if isinstance(name, str) else '?'}".strip("."))
-
-
 _METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
-    **dict.fromkeys(
-        ("parameters", "named_parameters"), lambda part, call: Parameters(part, named=call.name.startswith("named"))
-    ),
+    **dict.fromkeys(("parameters", "named_parameters"), _parameters),
     "to": _to,
     "type": lambda part, call: _convert(part, call.value(0, "dst_type"), call),
     **dict.fromkeys(("cuda", "cpu"), _move),
     **dict.fromkeys(_CONVERTERS, lambda part, call: _convert(part, _CONVERTERS[call.name], call)),
-    "requires_grad_": _requires_grad,
-    **dict.fromkeys(("freeze", "freeze_parameters", "unfreeze", "unfreeze_parameters"), _freeze_by_name),
-    **dict.fromkeys(("freeze_base_model", "freeze_backbone", "freeze_encoder"), _freeze_by_name),
-    **dict.fromkeys(("freeze_feature_encoder", "freeze_feature_extractor"), _freeze_by_name),
+    **dict.fromkeys(("requires_grad_", "freeze", "freeze_parameters", "unfreeze", "unfreeze_parameters"), _freeze),
+    **dict.fromkeys(("freeze_base_model", "freeze_backbone", "freeze_encoder"), _freeze),
+    **dict.fromkeys(("freeze_feature_encoder", "freeze_feature_extractor"), _freeze),
     **dict.fromkeys(("gradient_checkpointing_enable", "gradient_checkpointing_disable"), _checkpoint),
     **dict.fromkeys(("enable_gradient_checkpointing", "disable_gradient_checkpointing"), _checkpoint),
     "_set_gradient_checkpointing": _checkpoint,
     "resize_token_embeddings": _resize,
-    **dict.fromkeys(("get_encoder", "get_decoder"), lambda part, call: Part(part.owner, f"?.{call.name[4:]}")),
-    **dict.fromkeys(("get_input_embeddings", "get_output_embeddings"), lambda part, _: Part(part.owner, "?.?")),
-    "get_submodule": _submodule,
+    **dict.fromkeys(
+        ("get_encoder", "get_decoder", "get_input_embeddings", "get_output_embeddings", "get_submodule"),
+        lambda part, call: Part(part.owner, call.name),
+    ),
     "add_adapter": lambda part, call: add_adapters(part.owner, call.value(0, "adapter_config", "peft_config"), call),
-    "load_adapter": lambda part, call: _load_adapters(part.owner, call, trains=call.value(None, "is_trainable")),
+    "load_adapter": lambda part, call: _load_adapters(part.owner, call),
     "compile": _compile,
     "register_post_accumulate_grad_hook": lambda part, call: call.run.libraries.step_in_backward(call),
     "fit": _fit,
@@ -576,13 +513,9 @@ _TUNER = re.compile(r"LoRA|Lora|IA3|Prompt|Prefix|OFT|Vera|LoKr|LoHa|FourierFT|L
 """In the names of peft's configurations, where it is not known that they are peft's."""
 _WITHOUT_RANK = ("Prompt", "Prefix", "IA3", "LNTuning", "FourierFT", "Vera", "Trainable", "AdaptionPrompt")
 """Methods of peft whose parameters do not grow with a rank."""
-_HEADS = {"SEQ_CLS": ["score", "classifier"], "TOKEN_CLS": ["classifier"], "QUESTION_ANS": ["qa_outputs"]}
-"""Modules that peft trains besides, by its task types."""
 UNSLOTH_CLASSES = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastTextModel")
 _UNSLOTH_OTHER_PRECISIONS = ("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")
 _QUANTIZED_NAME = re.compile(r"(?i)gptq|awq|bnb|hqq|int[48]|[48]-?bit|fp8")
-_SAVED_CONFIG = "adapter_config.json"
-_MAX_CONFIG_BYTES = 1_000_000
 _DROPOUT = 0.05
 """``lora_dropout`` of TRL's ModelConfig."""
 
@@ -592,7 +525,6 @@ class AdapterConfig(Thing):
 
     def __init__(self, call: Call) -> None:
         self.kind, self.where, self.settings = call.name, call.where, dict[str, Setting]()
-        self.task = str(plain(call.kwargs.get("task_type")))
         self.unresolved: dict[str, str] = {}
         _read_lora(call, self.settings, self.unresolved)
 
@@ -643,14 +575,11 @@ def _read_lora(call: Call, into: dict[str, Setting], unresolved: dict[str, str])
 
 def add_adapters(model: Model, config: Any, call: Call, *, text: str = "") -> None:
     """Add adapters to a model: what it held so far is frozen."""
-    model.rules = [("*", False)] if not model.has_adapters else model.rules
-    model.has_adapters = model.adapters_train = True
+    model.frozen_at = model.frozen_at if model.has_adapters else None
+    model.has_adapters, model.is_frozen = True, False
     if isinstance(config, AdapterConfig):
-        if config.task in _HEADS and model.task is not None:
-            model.rules += [(f"*{name}.*", True) for name in _HEADS[config.task]]
         model.unresolved.update(config.unresolved)
         if any(word in config.kind for word in _WITHOUT_RANK):
-            model.own_adapters = True
             model.notes.doubt(
                 f"{config.where}: the trained parameters of {config.kind} are not counted.",
                 *TRAINED,
@@ -664,31 +593,11 @@ def add_adapters(model: Model, config: Any, call: Call, *, text: str = "") -> No
     model.put("use_peft", True, call.where, text or f"{call.name}(...)")
 
 
-def _load_adapters(model: Model, call: Call, *, trains: Any) -> None:
-    """Load adapters that were trained before: what they are is in their ``adapter_config.json``, if it is here."""
-    config = _saved_config(call)
-    add_adapters(model, config, call)
-    model.adapters_train = trains not in (False, None)
-    if config is None:
-        sentence = f"{call.where}: {call.name}(...) loads adapters; vramtop does not read their rank and layers."
-        model.notes.doubt(sentence, "gradients", "optimizer", key="lora.rank")
-
-
-def _saved_config(call: Call) -> AdapterConfig | None:
-    """Return the configuration of LoRA adapters in a folder; None if it is not here, or of another kind."""
-    folder = call.value(1 if isinstance(call.value(0), Model) else 0, "model_id", "peft_model_id")
-    if (inside := call.value(None, "subfolder")) and isinstance(folder, str):
-        folder = f"{folder}/{inside}"
-    path = call.run.libraries.find_file(f"{folder}/{_SAVED_CONFIG}") if isinstance(folder, str) else None
-    try:
-        table = decode_json(read_file(path, _MAX_CONFIG_BYTES)) if path is not None else None
-        check_nesting(table)
-    except (OSError, InputError, ValueError):
-        return None
-    if not isinstance(table, dict) or table.get("peft_type") != "LORA" or not isinstance(table.get("r"), int):
-        return None
-    given = {name: value for name, value in table.items() if value not in (None, False, [], {})}
-    return AdapterConfig(Call(call.run, call.node, "LoraConfig", None, kwargs=given))
+def _load_adapters(model: Model, call: Call) -> None:
+    """Note adapters that were trained before."""
+    add_adapters(model, None, call)
+    sentence = f"{call.where}: {call.name}(...) loads adapters; vramtop does not read their rank and layers."
+    model.notes.doubt(sentence, "gradients", "optimizer", key="lora.rank")
 
 
 def get_peft_model(call: Call, notes: Notes) -> Any:
@@ -771,7 +680,7 @@ def prepare_for_kbit(call: Call, notes: Notes) -> Any:
     """
     model = call.value(0, "model", default=UNKNOWN)
     if isinstance(model, Model):
-        model.rules = [("*", False)]
+        model.is_frozen, model.frozen_at = True, call.where
         if _is_unquantized(model):
             if call.name == "prepare_model_for_kbit_training":
                 model.put("dtype", "float32", call.where, f"{call.name}() of a model that is not quantized")
@@ -852,7 +761,7 @@ def from_pretrained(call: Call, notes: Notes) -> Any:
         model = call.value(0, "model")
         if not isinstance(model, Model):
             return UNKNOWN
-        _load_adapters(model, call, trains=call.value(None, "is_trainable", default=False))
+        _load_adapters(model, call)
         return model
     if owner.endswith("Config") and not owner.endswith("GenerationConfig"):
         return _load_config(call, notes)
@@ -986,6 +895,8 @@ def _read_loading(model: Model, call: Call, notes: Notes) -> None:
             shown = f"{label}({name}={short_text(call.nodes.get(name))})"
             sentence = f"{call.where}: {shown} is only known when the script runs; its default is assumed."
             model.unresolved[name] = sentence
+        elif setting is None and name in call.kwargs and call.kwargs[name] is not None:
+            notes.doubt(f"{call.where}: {label}({name}=...) is only known when the script runs.", "weights")
     for name in LENGTH_ARGUMENTS:
         setting = call.setting(name, label) if name in call.kwargs else None
         if setting is not None and setting.value is not None:
@@ -1042,26 +953,4 @@ def copy_value(call: Call, notes: Notes) -> Any:
     value = call.value(0, default=UNKNOWN)
     if isinstance(value, Model | ModelConfig):
         return value.copy(call.where) if isinstance(value, Model) else value.copy()
-    if isinstance(value, Instance):
-        other = Instance(value.kind)
-        parts = value.values.items()
-        other.values = {name: each.copy(call.where) if isinstance(each, Model) else each for name, each in parts}
-        return other
     return dict(value) if isinstance(value, dict) else list(value) if isinstance(value, list) else value
-
-
-def reference_model(call: Call, notes: Notes) -> Any:
-    """Follow TRL's ``create_reference_model(model)``."""
-    value = copy_value(call, notes)
-    if isinstance(value, Model):
-        value.role = "reference"
-        value.rules = [("*", False)]
-    return value
-
-
-def trainable_patterns(rules: Iterable[tuple[str, bool]], *, has_adapters: bool) -> list[str]:
-    """Return ``training.trainable`` for what a script froze in order: patterns, ``!`` for what is frozen."""
-    patterns = [name if value else f"!{name}" for name, value in rules]
-    if has_adapters:
-        return patterns[1:] if patterns[:1] == ["!*"] else patterns
-    return [] if patterns == ["*"] else patterns

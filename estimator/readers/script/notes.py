@@ -1,6 +1,5 @@
 """The findings of one reading of a script: models, optimizers, trainers, settings, and what was not understood."""
 
-import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -70,8 +69,6 @@ class Notes:
     """A function of another file may be the training, and is noted."""
     names_found: dict[int, Setting] = field(default_factory=dict)
     """Models' names that configs (1) and tokenizers (2) are loaded by."""
-    passes: list[tuple[Any, str, tuple[ast.AST, ...]]] = field(default_factory=list)
-    """Forward passes with gradients since the last backward pass: model, place, and the loops around it."""
     default_dtype: Setting | None = None
     visible_devices: Setting | None = None
     """The CUDA_VISIBLE_DEVICES that the script sets."""

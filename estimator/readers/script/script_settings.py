@@ -18,7 +18,7 @@ from ..trl.methods import method_of_class
 from .batches import kept_outputs, varying_lengths
 from .follow import BudgetSpentError, Reader
 from .libraries import DIFFUSION, LOSSES, Libraries, starts_training
-from .models import LENGTH_ARGUMENTS, Model, Parameters, Part, models_in, trainable_patterns
+from .models import LENGTH_ARGUMENTS, Model, Part, models_in
 from .notes import ALL, STEP, TRAINED, Doubt, Notes
 from .options import LIBRARIES, MEMORY_ARGUMENTS, Options, may_parse_elsewhere
 from .training import TRAINING_CONFIG, Optimizer, TrainerObject
@@ -28,13 +28,6 @@ _MAX_BYTES = 3 * 2**16
 """A script of this size is read within a second, whatever it contains."""
 _TRAINERS = ("transformers", "trl", "unsloth", "optimum")
 """Libraries whose trainers, and classes of their arguments, are known by name."""
-_ROLES = (
-    ("ema", re.compile(r"(?i)(^|_)(ema|averaged|swa|shadow|momentum|target)($|_)")),
-    ("teacher", re.compile(r"(?i)teacher|distill|large_model|expert_model")),
-    ("reference", re.compile(r"(?i)(^|_)(ref|reference|old|sft|frozen|initial|base_policy)($|_)")),
-    ("reward", re.compile(r"(?i)reward|(^|_)rm($|_)|judge|scorer")),
-    ("critic", re.compile(r"(?i)critic|value_(model|net|function)")),
-)
 _NAMES_BY_SETTING = {
     "per_device_train_batch_size": (
         *(
@@ -264,7 +257,7 @@ def _settings(tree: ast.Module, name: str, notes: Notes, options: Options, reade
     if trained.certain and "model_name_or_path" in layers.written:
         layers.assigned["model_name_or_path"] = layers.written["model_name_or_path"]
     seen = {
-        "script_other_models": _describe_others(notes, model),
+        "script_other_models": _other_models(notes, model),
         "script_keeps_outputs": kept_outputs(tree, name) if has_optimizer else None,
         "script_varying_lengths": varying_lengths(tree, name),
     }
@@ -378,7 +371,7 @@ def _find_trained(notes: Notes) -> _Trained:
     held = [trainer.model for trainer in trainers if trainer.model is not None]
     for values in (held, [each.given for each in notes.optimizers], notes.given):
         found = list(dict.fromkeys(model for value in values for model in models_in(value)))
-        live = [model for model in found if not model.is_frozen and model.role is None] or found
+        live = [model for model in found if not model.is_frozen] or found
         if len(live) > 1:
             where = ", ".join(each.where for each in live[1:])
             sentence = f"{where}: another model is also trained; its gradients and optimizer state are not counted."
@@ -390,8 +383,7 @@ def _find_trained(notes: Notes) -> _Trained:
             return _Trained()
     if any(value is UNKNOWN for each in notes.optimizers for value in _flat(each.given)):
         return _Trained()
-    loose = [each for each in notes.models if each.role is None and each.copy_of is None and not each.is_frozen]
-    loose = loose or [each for each in notes.models if each.role is None and each.has_adapters]
+    loose = [each for each in notes.models if not each.is_frozen]
     if len(loose) > 1:
         notes.doubt(
             f"{loose[0].where}: which of {len(loose)} models is trained is not known; this one is counted as trained."
@@ -484,42 +476,33 @@ def _read_model(model: Model, notes: Notes, layers: _Layers, *, certain: bool) -
         layers.hints.setdefault(name, setting)
     for name, sentence in model.unresolved.items():
         layers.unresolved.setdefault(name, sentence)
-    patterns = [] if model.own_adapters else trainable_patterns(model.rules, has_adapters=model.has_adapters)
-    if patterns == ["!*"]:
-        sentence = f"{model.where}: all parameters are frozen where vramtop read the script; some may be trained."
-        notes.doubt(sentence, *TRAINED, direction="more")
-    if patterns:
-        origin = f"the script freezes parameters ({model.where})"
-        layers.written["script_trainable"] = Setting(value=patterns, origin=origin)
-    if model.has_adapters and not model.adapters_train:
-        sentence = f"{model.where}: the script loads the adapters frozen, but they are counted as trained."
-        notes.doubt(sentence, "gradients", "optimizer", direction="less")
+    if model.frozen_at is not None:
+        sentence = f"{model.frozen_at}: which parameters train is not read; "
+        sentence += "those of the adapters are counted." if model.has_adapters else "all are counted."
+        either = model.has_adapters
+        notes.doubt(sentence, *TRAINED, direction="either" if either else "less", key="training.trainable")
     if certain and not model.has_adapters and not model.changed_unseen:  # whatever options for adapters it has
         origin = f"{model.where}: the script attaches no adapters"
         layers.assigned["use_peft"] = Setting(value=False, origin=origin, written=False)
-    _read_passes(model, notes, layers.written)
+    _read_passes(model, notes)
     _read_config(model, notes, layers.written)
     is_typed = {"dtype", "torch_dtype"} & {*settings, *model.unresolved}
     return {"dtype", "torch_dtype"} if certain and model.is_read and not is_typed else set()
 
 
-def _read_passes(model: Model, notes: Notes, written: dict[str, Setting]) -> None:
-    """Count a sequence for each forward pass before a backward pass; one in a loop of its own may run any time."""
-    where, count = next(iter(model.together), ("", False))[0], len(model.together)
-    repeated = next((place for place, loops in model.together if loops), None)
-    key = "training.sequences_per_example"
-    if repeated is not None:
-        sentence = f"{repeated}: how often the model runs before a backward pass is not known; {count} counted."
-        notes.doubt(sentence, *STEP, key=key)
-    elif count > 1:
-        origin = f"{where}: the model runs {count} times before a backward pass"
-        notes.doubt(f"{origin}; a full batch is counted for each.", *STEP, key=key)
-        written.setdefault("script_sequences", Setting(value=count, origin=origin))
+def _read_passes(model: Model, notes: Notes) -> None:
+    """Note several forward passes, which may keep their activations at a time, and a loss of the script's own."""
+    passes = list(model.passes.values())
+    repeated = next((each for each in passes if each.repeats), None)
+    if repeated is not None or len(passes) > 1:
+        how = "in a loop" if repeated is not None else f"in {len(passes)} places"
+        sentence = f"{(repeated or passes[-1]).where}: the model runs {how} before a backward pass; once is counted."
+        notes.doubt(sentence, *STEP, direction="more", key="training.sequences_per_example")
     over_words = model.task is None or str(model.task.value).endswith("-lm")
-    own_loss = model.passes and not any(model.passes.values()) and bool(LOSSES & notes.called)
+    own_loss = passes and not any(each.has_labels for each in passes) and bool(LOSSES & notes.called)
     if own_loss and over_words and not notes.trainers:
         sentence = (
-            f"{next(iter(model.passes))}: the script computes the loss itself; the library's loss is counted, with its "
+            f"{passes[0].where}: the script computes the loss itself; the library's loss is counted, with its "
             "copies of the logits."
         )
         notes.doubt(sentence, "logits", key="training.loss")
@@ -542,78 +525,29 @@ def _read_config(model: Model, notes: Notes, written: dict[str, Setting]) -> Non
             notes.doubt(f"{setting.origin} changes a model whose config was not found; this is not counted.")
 
 
-def _describe_others(notes: Notes, trained: Model | None) -> Setting | None:
-    """Return the job file's ``other_models``; None if there are none."""
+def _other_models(notes: Notes, trained: Model | None) -> Setting | None:
+    """Return the job file's ``other_models``: those that a trainer is given. Others are named as not counted."""
+    given = [each for trainer in notes.trainers for each in trainer.others]
     entries: list[dict[str, Any]] = []
-    places: list[str] = []
-    by_trainer = any(each.ran for each in notes.trainers)
-    for model in notes.models:
-        role = model.role or _role(model)
-        is_left = by_trainer and model.on_gpu is None and model.role is None  # a Trainer moves only its own
-        if model is trained or model.on_gpu is False or is_left or (trained is None and role == "other"):
-            continue
-        entry = _entry(model, trained, role)
-        if entry is None:
-            sentence = f"{model.where}: another model besides the trained one is unknown and not counted."
-            notes.doubt(sentence, "weights", direction="more")
-            continue
-        entries.append(entry)
-        places.append(f"{model.where}: {model.label}")
-        if model.on_gpu is None and trained is not None and trained.on_gpu:
-            sentence = f"{model.where}: this model may not be on the GPU, but is counted there."
-            notes.doubt(sentence, "weights", direction="less")
-    for trainer in notes.trainers:
-        for role, setting in trainer.others:
-            task = {"task": "sequence-classification"} if role == "reward" else {}
-            entries.append({"role": role, "id": setting.value, **task, "dtype": "auto"})
-            places.append(setting.origin)
-    return Setting(value=entries, origin="; ".join(places)) if entries else None
-
-
-def _role(model: Model) -> str:
-    names = sorted(model.names)
-    return next((role for role, words in _ROLES if any(words.search(name) for name in names)), "other")
-
-
-def _entry(model: Model, trained: Model | None, role: str) -> dict[str, Any] | None:
-    """Return a model's entry; None if it is not known which model it is."""
-    entry: dict[str, Any] = {"role": role}
-    name = model.name or (model.config.source if model.config is not None else None)
-    table = model.config.table() if model.config is not None else None
-    changed = model.config.changed() if model.config is not None else {}
-    same_name = (
-        trained is not None and name is not None and trained.name is not None and name.value == trained.name.value
-    )
-    is_same = (model.copy_of is not None and model.copy_of is trained) or (same_name and not changed)
-    if not is_same:
-        if name is None and table is None:
-            return None
-        if name is not None:
+    for role, name, value in given:
+        entry: dict[str, Any] = {"role": role}
+        if not isinstance(value, Model) or trained is None or trained.name is None or trained.name.value != name.value:
             entry["id"] = name.value
-        if changed or name is None:
-            entry["config"] = table
-    if model.task is not None and (trained is None or trained.task is None or model.task.value != trained.task.value):
-        entry["task"] = model.task.value
-    dtype = model.settings.get("dtype") or model.settings.get("torch_dtype")
-    word = DTYPE_NAMES.get(str(dtype.value).rpartition(".")[2]) if dtype is not None else None
-    if word is not None:
-        entry["dtype"] = word
-    elif model.copy_of is None and model.name is not None:
-        entry["dtype"] = "auto"
-    quantized = {key for key in ("load_in_4bit", "load_in_8bit", "bnb_4bit_use_double_quant") if _is_on(model, key)}
-    if "load_in_4bit" in quantized:
-        entry["quantization"] = "nf4-double" if "bnb_4bit_use_double_quant" in quantized else "nf4"
-    elif "load_in_8bit" in quantized:
-        entry["quantization"] = "int8"
-    if model.sharded:
-        entry["sharded"] = True
-    if role == "ema" or not model.runs:
-        entry["forward"] = False
-    return entry
-
-
-def _is_on(model: Model, name: str) -> bool:
-    return name in model.settings and model.settings[name].value is True
+        if role == "reward":
+            entry["task"] = "sequence-classification"
+        known = value.settings if isinstance(value, Model) else {}
+        dtype = known.get("dtype") or known.get("torch_dtype")
+        entry["dtype"] = (DTYPE_NAMES.get(str(dtype.value).rpartition(".")[2]) if dtype is not None else None) or "auto"
+        if any(setting.value is True for key, setting in known.items() if key.startswith("load_in_")):
+            notes.doubt(f"{name.origin} is quantized but is not counted so.", "weights", direction="less")
+        entries.append(entry)
+    by_trainer = any(each.ran for each in notes.trainers)  # a Trainer moves only its own models to the GPU
+    for model in notes.models if trained is not None else ():
+        is_left = model.on_gpu is False or (by_trainer and model.on_gpu is None)
+        if model is not trained and not is_left and not any(model is value for _, _, value in given):
+            sentence = f"{model.where}: another model besides the trained one is not counted."
+            notes.doubt(sentence, "weights", "activations", direction="more", key="other_models")
+    return Setting(value=entries, origin="; ".join(each.origin for _, each, _ in given)) if entries else None
 
 
 # Settings that a script keeps in names of its module.
@@ -686,7 +620,7 @@ def _doubt_pairs(tree: ast.Module, name: str, notes: Notes) -> None:
 
 def _doubt_part(optimizer: Optimizer, notes: Notes) -> None:
     """Note an optimizer that is given some modules' parameters alone."""
-    given = [value.part if isinstance(value, Parameters) else value for value in _flat(optimizer.given)]
+    given = list(_flat(optimizer.given))
     if given and all(isinstance(value, Part) and value.name and "?" not in value.name for value in given):
         sentence = f"{optimizer.where}: {optimizer.name} gets some parameters; its state is counted for all that train."
         notes.doubt(sentence, "optimizer", direction="less")

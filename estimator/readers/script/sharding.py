@@ -1,16 +1,12 @@
 """Sharding and precision of a script's own loop: accelerate, DDP, FSDP, Megatron-FSDP, DeepSpeed, autocast."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..arguments.table import scripts
-from ..source.evidence import MODEL_STATES, Setting, default_setting
+from ..source.evidence import MODEL_STATES, Component, Setting
 from .models import models_in
 from .notes import Notes
-from .values import UNKNOWN, Attribute, Bound, Call, Function, Name, Thing, plain, short_text
-
-if TYPE_CHECKING:
-    from ...job.settings import UncertaintyDirection
+from .values import UNKNOWN, Attribute, Call, Name, Thing, plain, short_text
 
 MIXED_PRECISION = {
     **dict.fromkeys(("bfloat16", "bf16", "bf16-mixed"), "bf16"),
@@ -18,65 +14,23 @@ MIXED_PRECISION = {
 }
 
 
-def put_on_gpu(call: Call, *, sharded: bool) -> Any:
+def put_on_gpu(call: Call) -> Any:
     """Note that what is wrapped is on the GPU, and return it."""
     value = call.value(0, "module", "model", default=UNKNOWN)
     for model in models_in(value):
         model.on_gpu = True if model.on_gpu is None else model.on_gpu
-        model.sharded = model.sharded or sharded
     return value
 
 
-# accelerate: ``Accelerator(...)`` and its plugins, by the names of accelerate's flags.
-
-
-_SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
-_WITHOUT_EFFECT = scripts().names["plugin_without_effect"]
-_PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "parallelism_config", "gradient_accumulation_plugin")
-_UNREAD = ("deepspeed_plugins", "megatron_lm_plugin", "torch_tp_plugin", "dynamo_plugin")
-
-
-class Plugin(Thing):
-    """A plugin of accelerate, or a handler of DDP's: its settings, and what is not known of it."""
-
-    def __init__(self, call: Call, switch: str | None, names: Mapping[str, str]) -> None:
-        self.settings: dict[str, Setting] = {}
-        self.sentences: list[str] = []
-        origin = f"{call.where}: {call.name}(...)"
-        unread: list[int | str] = []
-        if switch is not None:
-            self.settings[switch] = Setting(value=True, origin=origin)
-        for at, value in enumerate(call.args):
-            if call.name == "GradientAccumulationPlugin" and type(value) is int:
-                self.settings[names["num_steps"]] = Setting(value=value, origin=origin)
-            else:
-                unread.append(at)
-        for name, value in call.kwargs.items():
-            if value is None or name in _WITHOUT_EFFECT:
-                continue
-            setting = call.setting(name)
-            if name == "auto_wrap_policy" and setting is None:
-                setting = Setting(value="other_wrap", origin=f"{call.where}: {call.name}({name}=...)")
-            if names.get(name) is None or setting is None:
-                unread.append(name)
-            else:
-                self.settings[names[name]] = setting
-        if unread:
-            keys = ", ".join(f"{each}=..." if isinstance(each, str) else "..." for each in unread)
-            shown = call.shown(unread[0]) if len(unread) == 1 else f"{call.name}({keys})"
-            self.sentences.append(f"{call.where}: {shown} is not read.")
-        if call.unknown_table is not None:
-            self.sentences.append(f"{call.where}: {call.name}(**...) is only known when the script runs.")
-
-
-def make_fsdp_plugin(call: Call, notes: Notes) -> Any:
-    """Follow ``FullyShardedDataParallelPlugin(...)``, which wraps the whole model as one unit unless told otherwise."""
-    found = Plugin(call, "use_fsdp", scripts().flags["fsdp_plugin"])
-    default = default_setting("no_wrap", "the default of FullyShardedDataParallelPlugin")
-    found.settings.setdefault("fsdp_auto_wrap_policy", default)
-    if call.value(None, "mixed_precision_policy") is not None:
-        found.sentences.append(f"{call.where}: {call.shown('mixed_precision_policy')} is not read.")
-    return found
+_SHARDED: tuple[Component, ...] = (*MODEL_STATES, "activations", "communication")
+_PLUGINS: Mapping[str, tuple[tuple[Component, ...], str | None]] = {
+    **dict.fromkeys(("fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins"), (_SHARDED, "parallel.strategy")),
+    **dict.fromkeys(("parallelism_config", "megatron_lm_plugin", "torch_tp_plugin"), (_SHARDED, "parallel.strategy")),
+    "gradient_accumulation_plugin": (("gradients",), "training.gradient_accumulation"),
+    "dynamo_plugin": (("activations",), "training.compile"),
+    "kwargs_handlers": (("activations", "communication"), None),
+}
+"""Objects that ``Accelerator`` takes, which are not read, with what they decide and the job key that says it."""
 
 
 class AcceleratorObject(Thing):
@@ -100,7 +54,7 @@ class AcceleratorObject(Thing):
         if call.name in ("prepare", "setup", "prepare_model"):
             for value in call.args:
                 for model in models_in(value):
-                    model.on_gpu, model.sharded = (True if model.on_gpu is None else model.on_gpu), True
+                    model.on_gpu = True if model.on_gpu is None else model.on_gpu
                 self._notes.given.append(value)
             return call.args[0] if len(call.args) == 1 else tuple(call.args)
         if call.name == "backward":
@@ -109,12 +63,15 @@ class AcceleratorObject(Thing):
 
 
 def make_accelerator(call: Call, notes: Notes) -> Any:
-    """Follow ``Accelerator(mixed_precision="bf16")``."""
+    """Follow ``Accelerator(mixed_precision="bf16")``; its plugins and handlers are not read."""
     for name, value in call.kwargs.items():
-        if name in (*_PLUGINS, *_UNREAD):
-            _take_plugin(value, call, name, notes)
-        elif name == "kwargs_handlers":
-            _take_handlers(value, call, notes)
+        if name in _PLUGINS:
+            components, job_key = _PLUGINS[name]
+            shards = job_key == "parallel.strategy"
+            sentence = f"{call.where}: Accelerator({name}=...) is not read"
+            sentence += "; the figure assumes that it shards nothing." if shards else "."
+            if value is not None:
+                notes.doubt(sentence, *components, direction="less" if shards else "either", key=job_key)
         elif (setting := call.setting(name)) is not None:
             if setting.value is not None:
                 notes.accelerate.setdefault(name, setting)
@@ -127,69 +84,22 @@ def make_accelerator(call: Call, notes: Notes) -> Any:
     return AcceleratorObject(notes)
 
 
-def _take_plugin(plugin: Any, call: Call, name: str, notes: Notes) -> None:
-    """Take the settings of a plugin; of one that is not known, nothing is counted as sharded."""
-    if plugin is None:
-        return
-    if isinstance(plugin, Plugin) and name in _PLUGINS:
-        for key, setting in plugin.settings.items():
-            notes.accelerate.setdefault(key, setting)
-        for sentence in plugin.sentences:
-            notes.doubt(sentence, *MODEL_STATES, "activations", "communication", key="parallel.strategy")
-        return
-    sentence = f"{call.where}: Accelerator({name}=...) is not read; the figure assumes that it shards nothing."
-    notes.doubt(sentence, *MODEL_STATES, direction="less", key="parallel.strategy")
-
-
-def _take_handlers(value: Any, call: Call, notes: Notes) -> None:
-    """Take the settings of ``Accelerator(kwargs_handlers=[...])``."""
-    handlers = call.run.iterate(value)
-    for handler in handlers if handlers is not None else [UNKNOWN]:
-        if isinstance(handler, Plugin):
-            for name, setting in handler.settings.items():
-                notes.accelerate.setdefault(name, setting)
-            for sentence in handler.sentences:
-                direction: UncertaintyDirection = "more" if "comm_hook" in sentence else "less"
-                notes.doubt(sentence, "communication", direction=direction)
-        elif handler is UNKNOWN:
-            sentence = f"{call.where}: Accelerator(kwargs_handlers=...) is only known when the script runs."
-            notes.doubt(sentence, "communication", direction="less")
-
-
 # DDP, of whose arguments ``gradient_as_bucket_view`` alone decides about bytes that count: buckets hold every
 # gradient once, whatever ``bucket_cap_mb`` is (torch 2.13, ``torch/csrc/distributed/c10d/reducer.cpp``).
 
 
-_VIEWS = {"gradient_as_bucket_view": "gradient_as_bucket_view", "comm_hook": "ddp_comm_hook"}
-
-
-def _ddp_arguments(call: Call, notes: Notes) -> Plugin:
-    """Follow ``DistributedDataParallelKwargs(...)``, or the arguments of DDP itself."""
-    given = {name: value for name, value in call.kwargs.items() if name in _VIEWS}
-    only = Call(call.run, call.node, call.path, None, [], given, call.nodes, call.scope)
-    only.unknown_table = call.unknown_table
-    return Plugin(only, None, _VIEWS)
-
-
 def replicate(call: Call, notes: Notes) -> Any:
     """Follow ``DDP(model)``."""
-    found = _ddp_arguments(call, notes)
-    for name, setting in found.settings.items():
-        notes.own_loop.setdefault(name, setting)
-    for sentence in found.sentences:  # views of the buckets take less, a communication hook may take more
-        direction: UncertaintyDirection = "more" if "comm_hook" in sentence else "less"
-        notes.doubt(sentence, "communication", direction=direction, key="parallel.gradient_as_bucket_view")
+    views = call.setting("gradient_as_bucket_view") if "gradient_as_bucket_view" in call.kwargs else None
+    if views is not None:
+        notes.own_loop.setdefault("gradient_as_bucket_view", views)
+    elif "gradient_as_bucket_view" in call.kwargs or call.unknown_table is not None:
+        sentence = f"{call.where}: {call.name}(gradient_as_bucket_view=...) is only known when the script runs."
+        notes.doubt(sentence, "communication", direction="less", key="parallel.gradient_as_bucket_view")
     if call.value(None, "mixed_precision") is not None:
         sentence = f"{call.where}: {call.shown('mixed_precision')} is not read."
         notes.doubt(sentence, "weights", "activations", "communication")
-    return put_on_gpu(call, sharded=False)
-
-
-def _autocast_arguments(call: Call, notes: Notes) -> Any:
-    """Follow ``AutocastKwargs(enabled=False)``, with which the step runs in the type of the weights."""
-    if call.value(0, "enabled", default=True) is not True:
-        notes.doubt(f"{call.where}: {call.name}(enabled=...) is not read.", "activations", key="training.precision")
-    return Plugin(Call(call.run, call.node, call.path), None, {})
+    return put_on_gpu(call)
 
 
 # FSDP and Megatron-FSDP in a script's own loop: units, meshes and dtypes of their shards are a rehearsal's business.
@@ -211,7 +121,7 @@ def shard(call: Call, notes: Notes) -> Any:
     setting = Setting(value=True, origin=f"{call.where}: {call.name}(...)")
     notes.own_loop.setdefault("script_sharding", setting)
     notes.doubt(f"{setting.origin} is not read; how the model is sharded is not known.")
-    model, optimizer = put_on_gpu(call, sharded=True), call.value(1, "optimizer")
+    model, optimizer = put_on_gpu(call), call.value(1, "optimizer")
     return (model, optimizer) if call.name == "fully_shard" and isinstance(optimizer, Thing) else model
 
 
@@ -238,7 +148,7 @@ def initialize_deepspeed(call: Call, notes: Notes) -> Any:
             sentence = f"{call.where}: {call.shown(name)} is only known when the script runs."
             notes.doubt(sentence, *MODEL_STATES, key="parallel.strategy")  # fp16 under DeepSpeed keeps an fp32 copy
     for each in models_in(model):
-        each.on_gpu = each.sharded = True
+        each.on_gpu = True
     return (model, optimizer, UNKNOWN, UNKNOWN)
 
 
@@ -299,32 +209,11 @@ def _make_fabric(call: Call, notes: Notes) -> Any:
     return AcceleratorObject(notes)
 
 
-def _search_batch(call: Call, notes: Notes) -> Any:
-    """Follow ``find_executable_batch_size(function, starting_batch_size=256)``, which halves after each failure."""
-    function = call.value(0, "function")
-    if isinstance(function, Function):
-        first = call.value(1, "starting_batch_size", default=128)  # accelerate's default (``utils/memory.py``)
-        sentence = f"{call.where}: {call.name} halves the batch when it does not fit; the first batch size is counted."
-        notes.doubt(sentence, "activations", "logits", direction="less", key="training.micro_batch")
-        return Bound(function, (first,))
-    return UNKNOWN
-
-
 SHARDING_FUNCTIONS: Mapping[str, Any] = {
     **dict.fromkeys(_SHARDS, shard),
     **dict.fromkeys(("DDP", "DistributedDataParallel", "DataParallel"), replicate),
-    "DistributedDataParallelKwargs": _ddp_arguments,
-    "AutocastKwargs": _autocast_arguments,
-    "CPUOffload": lambda call, _: call.value(0, "offload_params", default=False),
     "autocast": _autocast,
     "Accelerator": make_accelerator,
-    "FullyShardedDataParallelPlugin": make_fsdp_plugin,
-    "DeepSpeedPlugin": lambda call, _: Plugin(call, "use_deepspeed", scripts().flags["deepspeed_plugin"]),
-    "ParallelismConfig": lambda call, _: Plugin(call, None, {name: f"parallelism_config_{name}" for name in _SIZES}),
-    "GradientAccumulationPlugin": lambda call, _: Plugin(
-        call, None, {"num_steps": "gradient_accumulation_steps", "sync_each_batch": "sync_each_batch"}
-    ),
     "Fabric": _make_fabric,
-    "find_executable_batch_size": _search_batch,
 }
 """Functions and classes by the last part of their names."""

@@ -9,7 +9,7 @@ from ...job.rules.optimizers.by_name import NOT_KNOWN, optimizer_arguments, opti
 from ..source.data_files import NULL_IS_NO_LIMIT, NULL_IS_WRONG
 from ..source.evidence import MODEL_STATES, UNKNOWN_TABLE, Setting
 from ..trl.methods import TRAINER_NAMES, method_of_class
-from .models import DECISIVE_ARGUMENTS, AdapterConfig, Model, Parameters, Part, add_adapters, models_in
+from .models import DECISIVE_ARGUMENTS, AdapterConfig, Model, Part, add_adapters, models_in
 from .notes import STEP, TRAINED, Notes
 from .options import LIBRARIES, Options, Parsed
 from .sharding import read_lightning
@@ -47,8 +47,6 @@ _PAIRED = re.compile(r"(?i)chosen|reject|negative|\bneg_|pos_|choices|candidates
 _JOINS = re.compile(r"\b(cat|concat|concatenate|chain|from_iterable|extend|repeat|repeat_interleave|sum)\(")
 _PADS = re.compile(r"(?i)pad|stack\(|tensor\(|super\(\)|DataCollator")
 """In a collator: what joins sequences, and what makes a batch of one for each example."""
-_AVERAGES = re.compile(r"(?i)ema|ema.?(model|v\d|params)?|.*exponentialmovingaverage|averagedmodel|modelema\w*|.*_ema")
-"""Classes that keep an average of a model's weights."""
 
 
 class Arguments(Thing):
@@ -146,7 +144,7 @@ def is_parameters(value: Any) -> bool:
     if isinstance(value, list | tuple) and value:
         first = value[0]
         return is_parameters(first) or (isinstance(first, dict) and "params" in first)
-    return isinstance(value, Parameters | Part)
+    return isinstance(value, Part)
 
 
 def make_optimizer(call: Call, notes: Notes) -> Optimizer:
@@ -154,17 +152,6 @@ def make_optimizer(call: Call, notes: Notes) -> Optimizer:
     optimizer = Optimizer(call)
     notes.optimizers.append(optimizer)
     return optimizer
-
-
-def make_average(call: Call, notes: Notes) -> Any:
-    """Follow a class that keeps an average of a model's weights; None if it is no such class, or given no model."""
-    model = next(models_in([*call.args, *call.kwargs.values()]), None)
-    if model is None or _AVERAGES.fullmatch(call.name) is None:
-        return None
-    average = model.copy(call.where)
-    average.label, average.role, average.runs = f"{call.name}(...)", "ema", False
-    average.on_gpu = False if call.value(None, "device") == "cpu" else average.on_gpu
-    return average
 
 
 class TrainerObject(Thing):
@@ -184,8 +171,8 @@ class TrainerObject(Thing):
         self.arguments: Any = None
         self.adapters: AdapterConfig | None = None
         self.ran = False
-        self.others: list[tuple[str, Setting]] = []
-        """Roles and names of other models that it loads itself."""
+        self.others: list[tuple[str, Setting, Any]] = []
+        """Roles and names of other models, and the model or its name as it is given."""
 
     def read(self, call: Call) -> None:
         """Take the arguments of its constructor."""
@@ -249,19 +236,19 @@ class TrainerObject(Thing):
             self._notes.doubt(sentence, *TRAINED, direction="less", key="lora.rank")
 
     def _take_other(self, call: Call, name: str, role: str) -> None:
+        """Take a model besides the trained one, by its name or as the script loads it."""
         value = call.value(None, name)
         if name == "reward_funcs" and value and isinstance(value, list) and all(isinstance(v, Function) for v in value):
             origin = f"{call.where}: {call.name}({name}=...): functions of the script"
             self._notes.assigned[name] = Setting(value=[], origin=origin)
         for each in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(each, Model) and each is not self.model:
-                each.role, each.on_gpu = role, True if each.on_gpu is None else each.on_gpu
-            elif isinstance(each, str):
-                setting = call.setting(name) or Setting(value=each, origin=f"{call.where}: {call.name}({name}=...)")
-                self.others.append((role, setting.with_value(each)))
-            elif not isinstance(each, Model | Function | Bound | Instance | type(None)) and "trl" not in getattr(
-                each, "path", ""
-            ):
+            origin = f"{call.where}: {call.name}({name}=...)"
+            found = each.name if isinstance(each, Model) else Setting(value=each, origin=origin)
+            if each is self.model or isinstance(each, Function | Bound | Instance | type(None)):
+                continue
+            if isinstance(each, Model | str) and found is not None:
+                self.others.append((role, found, each))
+            elif "trl" not in getattr(each, "path", ""):
                 self._notes.doubt(f"{call.where}: {call.shown(name)} is not known.", "weights", key="other_models")
 
     def attribute(self, name: str) -> Any:

@@ -74,17 +74,8 @@ class Thing:
         """Yield the values that it holds."""
         yield from ()
 
-
-class Held(Thing):
-    """A value for which it matters whether a variable refers to it: a model."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-        """Variables that refer to it."""
-
-    def deleted(self, name: str) -> None:
-        """Note a variable that no longer refers to it."""
-        self.names.discard(name)
+    def deleted(self) -> None:
+        """Note that the script deletes it."""
 
 
 class Scope:

@@ -38,7 +38,6 @@ SFTTrainer(model=model, args=config, peft_config=LoraConfig(target_modules="all-
             "",
             ("auto", 2, {"0": "10GiB", "1": "20GiB", "cpu": "60GiB"}),
         ),
-        ('device_map="auto", max_memory={n: "8GiB" for n in range(2)}', "", ("auto", 2, {"0": "8GiB", "1": "8GiB"})),
         (
             'device_map={"model.embed_tokens": 0, "model.layers": 1, "model.norm": 1, "lm_head": 0}',
             "0,1",

@@ -63,6 +63,20 @@ OPEN = {
     "all parameters of a distiller",
     "distillation in a class",
     "policy, reference and reward",
+    "Trainer with a frozen body",
+    "Trainer that makes its model",
+    "LoRA merged before training",
+    "accelerate",
+    "accelerate with a frozen teacher",
+    "typer",
+    "the environment decides",
+    "functools and closures",
+    "mode by name",
+    "teacher and student",
+    "the student first",
+    "an average of weights",
+    "torch's average",
+    "a model that is replaced",
 }
 """Scripts that leave something open, or do what a job file cannot say; all others must be right."""
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}

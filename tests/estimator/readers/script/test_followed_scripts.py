@@ -66,16 +66,16 @@ def test_what_is_not_understood_is_a_doubt(tmp_path: Path, line: str, components
     assert bool(reading.warnings) is bool(components)
 
 
-def test_the_teacher_counts_as_another_model_while_it_lives(tmp_path: Path) -> None:
+def test_a_second_model_is_named_while_it_lives(tmp_path: Path) -> None:
     load = 'teacher = AutoModelForCausalLM.from_pretrained("gpt2-large", dtype=torch.bfloat16).cuda()\n'
     load += 'model = AutoModelForCausalLM.from_pretrained("gpt2").cuda()\n'
+    named = "another model besides the trained one is not counted"
     reading = read(tmp_path, f"{LOAD}{load}{TRAIN}")
-    assert found(reading, "model.id", "other_models") == (
-        "gpt2",
-        [{"role": "teacher", "id": "gpt2-large", "dtype": "bf16"}],
-    )
-    assert read(tmp_path, f"{LOAD}{load}del teacher\n{TRAIN}").value("other_models") is None
-    assert read(tmp_path, f"{LOAD}{load}teacher.cpu()\n{TRAIN}").value("other_models") is None
+    assert found(reading, "model.id", "other_models") == ("gpt2", None)
+    assert any(named in each for each in reading.warnings)
+    assert unsure(reading)["weights"] == "more"
+    for freed in ("del teacher", "teacher.cpu()"):
+        assert not any(named in each for each in read(tmp_path, f"{LOAD}{load}{freed}\n{TRAIN}").warnings)
 
 
 def test_the_config_of_a_command_line(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_script_named_like_a_module_of_python(tmp_path: Path) -> None:
     script += f"if Mode.HEAD == Mode.HEAD:\n    model.transformer.requires_grad_(False)\n{TRAIN}"
     (tmp_path / "enum.py").write_text(script)
     reading = read_launch(["python", "enum.py"], environ={}, cwd=tmp_path)
-    assert found(reading, "training.trainable", "other_models") == (["!*transformer.*"], None)
+    assert any("enum.py line" in each and "which parameters train is not read" in each for each in reading.warnings)
 
 
 def test_a_collator_is_no_model(tmp_path: Path) -> None:
@@ -175,14 +175,6 @@ def test_long_running_scripts_are_followed_to_a_limit(tmp_path: Path) -> None:
     reading = read(tmp_path, f'{LOAD}{loop}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{TRAIN}')
     assert any("is too long to follow" in warning for warning in reading.warnings)
     assert unsure(reading)["weights"] == "more"
-
-
-@pytest.mark.parametrize(
-    "pattern", ["(a+)+$", "(a|a)*$", "a*a*a*a*a*b", "(" * 50 + "a" + ")" * 50, "[", "(?P<x>a)(?P=x)*+"]
-)
-def test_patterns_that_could_take_forever_are_not_tried(tmp_path: Path, pattern: str) -> None:
-    names = f"for n, p in model.named_parameters():\n    p.requires_grad = bool(re.match({pattern!r}, 'a' * 150 + n))\n"
-    read(tmp_path, f'import re\n{LOAD}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{names}{TRAIN}')
 
 
 EVALUATED = """\

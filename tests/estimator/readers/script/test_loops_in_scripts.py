@@ -1,6 +1,5 @@
 """Loops of scripts: accumulation, what loops over unknown data fill, and adapters that were saved before."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +84,7 @@ def test_a_count_over_unknown_data_is_unknown(tmp_path: Path) -> None:
     assert reading.warnings
 
 
-def test_saved_adapters_tell_their_rank(tmp_path: Path) -> None:
-    (tmp_path / "adapter").mkdir()
-    saved = {"peft_type": "LORA", "r": 32, "target_modules": ["q_proj", "v_proj"], "modules_to_save": None}
-    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({**saved, "lora_alpha": 16}))
+def test_saved_adapters_are_not_read(tmp_path: Path) -> None:
     load = "model = PeftModel.from_pretrained(model, 'adapter', is_trainable=True)\n"
     reading = read(tmp_path, f"{load}{TRAIN}    opt.step()\n")
-    assert (reading.value("lora.rank"), reading.value("lora.targets")) == (32, ["q_proj", "v_proj"])
-    assert (reading.warnings, reading.uncertainties) == ((), ())
-    elsewhere = load.replace("adapter", "elsewhere/adapter")
-    reading = read(tmp_path, f"{elsewhere}{TRAIN}    opt.step()\n")
-    assert reading.warnings
-    (tmp_path / "adapter" / "adapter_config.json").write_text("[" * 100_000)
-    assert read(tmp_path, f"{load}{TRAIN}    opt.step()\n").warnings
+    assert any("vramtop does not read their rank and layers" in each for each in reading.warnings)

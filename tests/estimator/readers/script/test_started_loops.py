@@ -41,14 +41,6 @@ def test_the_number_of_processes_is_known_inside_the_script(tmp_path: Path, rank
     assert not reading.warnings
 
 
-def test_a_model_that_accelerate_prepares_beside_the_trained_one_is_sharded_too(tmp_path: Path) -> None:
-    reference = LOAD.replace("model", "reference", 1)
-    prepare = "model, reference = Accelerator().prepare(model, reference)\n"
-    use = "elsewhere.use(reference)\n"
-    reading = read(tmp_path, HEAD + LOAD + reference + prepare + LOOP.format(size=2) + use, FSDP)
-    assert reading.value("other_models") == [{"role": "reference", "dtype": "bf16", "sharded": True}]
-
-
 def test_the_first_argument_of_argparse_is_a_name(tmp_path: Path) -> None:
     parse = "parser = argparse.ArgumentParser('training')\nparser.add_argument('--size', type=int, default=4)\n"
     text = HEAD + parse + "args = parser.parse_args()\n" + LOAD + LOOP.format(size="args.size")

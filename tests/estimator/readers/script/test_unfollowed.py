@@ -118,7 +118,6 @@ def test_arguments_of_a_trainer_that_are_not_followed_are_in_doubt(tmp_path: Pat
     [
         ("transformers.Trainer.training_step = elsewhere.step", "replaces Trainer.training_step"),
         ("torch.nn.functional.cross_entropy = elsewhere.Loss", "replaces functional.cross_entropy"),
-        ("elsewhere.replace_all_layers()", "replace_all_layers(...) may change what libraries do"),
         ("import llama_patch", "llama_patch may change what libraries do"),
         ("from monkey_patch.llama import anything", "monkey_patch.llama.anything may change what libraries do"),
         ("transformers.Trainer.save_model = elsewhere.save", None),
@@ -265,16 +264,3 @@ def test_weights_of_another_16_bit_type_may_be_copied(tmp_path: Path) -> None:
     reading = read(tmp_path, script(), "--fp16", "true", "--bf16", "false")
     assert warned(reading, "--fp16 on the command line computes in fp16, and the weights are bf16")
     assert unsure(reading) == {"weights"}
-
-
-def test_arguments_of_one_plugin_that_are_not_read_are_one_note(tmp_path: Path) -> None:
-    plugin = "GradientAccumulationPlugin(num_steps=elsewhere.STEPS, sync_each_batch=elsewhere.SYNC)"
-    loop = f"""
-from accelerate import Accelerator
-from accelerate.utils import GradientAccumulationPlugin
-accelerator = Accelerator(gradient_accumulation_plugin={plugin})
-model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-accelerator.backward(model(ids).loss)
-"""
-    reading = read(tmp_path, HEAD.format(context=512) + LOAD + loop)
-    assert warned(reading, "GradientAccumulationPlugin(num_steps=..., sync_each_batch=...) is not read") == 1

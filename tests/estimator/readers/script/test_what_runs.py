@@ -185,7 +185,12 @@ transformers.models.llama.modeling_llama.{replaced} = forward
 @pytest.mark.parametrize(
     ("replaced", "computed", "sentence", "direction"),
     [
-        ("LlamaFlashAttention2._flash_attention_forward", "zigzag_ring_flash_attn_func", "share a sequence", "less"),
+        (
+            "LlamaFlashAttention2._flash_attention_forward",
+            "zigzag_ring_flash_attn_func",
+            "the script replaces",
+            "either",
+        ),
         (
             "LlamaDecoderLayer.forward",
             "torch.add",
@@ -204,11 +209,11 @@ def test_what_the_script_puts_into_a_library_is_named(
     assert sentence is None or warned(reading, sentence)
 
 
-def test_a_library_that_divides_sequences_is_named(tmp_path: Path) -> None:
-    divides = "from sequences import init_sequence_parallel\ninit_sequence_parallel(4)\n"
-    assert warned(read(tmp_path, HEAD + divides + LOAD + TRAIN), "GPUs may share a sequence")
-    asks = "from sequences import get_sequence_parallel_rank\nget_sequence_parallel_rank()\n"
-    assert not warned(read(tmp_path, HEAD + asks + LOAD + TRAIN), "GPUs may share a sequence")
+def test_a_library_that_is_not_known_may_change_others(tmp_path: Path) -> None:
+    acts = "from sequences import init_sequence_parallel\ninit_sequence_parallel(4)\n"
+    assert warned(read(tmp_path, HEAD + acts + LOAD + TRAIN), "init_sequence_parallel(...) is not known")
+    asks = "from sequences import get_sequence_parallel_rank\nrank = get_sequence_parallel_rank()\n"
+    assert not warned(read(tmp_path, HEAD + asks + LOAD + TRAIN), "is not known")
 
 
 @pytest.mark.parametrize(
