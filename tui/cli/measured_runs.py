@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, VramtopError
+from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.estimation import UNTRACED, estimate
 
 from ..draw.text_output import printable
@@ -52,6 +55,8 @@ def estimate_job(
         kept: a kept rehearsal may be taken, if the job is a program.
     """
     job = loaded.job
+    if options.method == "auto" and loaded.is_partly_read:
+        options.method = "formula"  # at once: a trace knows no more of what was not read
     if job.program is None:
         try:
             with Progress(quiet=options.json) as progress:
@@ -61,7 +66,7 @@ def estimate_job(
                     gpu=gpu,
                     memory_bytes=memory_bytes,
                     python=options.python,
-                    progress=progress,
+                    progress=partial(_with_figure, progress, job, gpu) if progress.is_shown else None,
                 )
         except VramtopError as error:
             if loaded.program is None or loaded.typed:
@@ -76,6 +81,13 @@ def estimate_job(
             raise not_rehearsed(options, loaded, gpu, memory_bytes)
         budget = found
     return correction(options, job, gpu, here=here)(_with_reason(budget) if options.names_python else budget)
+
+
+def _with_figure(progress: Progress, job: Job, gpu: Gpu | None, text: str) -> None:
+    """Show what is being done, after what the closed form says of the job."""
+    with suppress(VramtopError):
+        text = f"about {format_gib(estimate(job, method='formula', gpu=gpu).peak.device_bytes)} GiB by formula; {text}"
+    progress(text)
 
 
 def _with_reason(budget: Budget) -> Budget:

@@ -26,7 +26,8 @@ class Progress:
 
     def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
         self._stream = stream or sys.stderr
-        self._shown = not quiet and self._stream.isatty()
+        self.is_shown = not quiet and self._stream.isatty()
+        """False if nothing is written."""
         self._text = ""
         self._width = 0
         self._done = threading.Event()
@@ -37,7 +38,7 @@ class Progress:
         self._text = printable(text)
 
     def __enter__(self) -> "Progress":
-        if self._shown:
+        if self.is_shown:
             thread = threading.Thread(target=self._write, name="progress", daemon=True)
             with suppress(ProcessLimitError):  # then nothing is shown
                 start_thread(thread)

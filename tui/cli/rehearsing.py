@@ -130,12 +130,14 @@ def is_open(loaded: LoadedJob, budget: Budget, verdict: Verdict) -> bool:
     return verdict in ("tight", "unknown") and bool(loaded.unknown(budget))
 
 
-def what_is_known(loaded: LoadedJob, budget: Budget, need: str) -> tuple[str, ...]:
+def what_is_known(loaded: LoadedJob, budget: Budget | None = None, need: str | None = None) -> tuple[str, ...]:
     """Return what a program needs as far as it was read, and what is not known of it."""
+    read = f"read from the {loaded.place or 'command line'}"
+    first = f"Needs about {need}, {read}." if need else f"The program was {read}."
     unknown = loaded.unknown(budget)
     more = [f"and {len(unknown) - _MOST_UNKNOWN} more"] if len(unknown) > _MOST_UNKNOWN else []
     listed = [f"- {each}" for each in (*unknown[:_MOST_UNKNOWN], *more)]
-    return f"Needs about {need}, read from the {loaded.place or 'command line'}. Not known:", *listed
+    return f"{first} Not known:", *listed
 
 
 def offer_of(options: argparse.Namespace, loaded: LoadedJob, budget: Budget | None) -> str | None:

@@ -133,6 +133,11 @@ class LoadedJob:
         return tuple(warnings) or ((budget.doubt,) if budget is not None and budget.doubt else ()) or self.missing
 
     @property
+    def is_partly_read(self) -> bool:
+        """Whether something that memory depends on was not understood of what was read."""
+        return self.reading is not None and bool(self.reading.uncertainties)
+
+    @property
     def stated(self) -> frozenset[str]:
         """Keys whose value was found somewhere; the others have defaults."""
         return self.typed | self.origins.keys()

@@ -148,8 +148,6 @@ class Scripts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     names: Mapping[str, frozenset[str]]
     """Libraries, methods and arguments by what is known of them."""
-    flags: Mapping[str, Mapping[str, str]]
-    """accelerate's flags by the arguments of a plugin."""
     config: Mapping[str, Mapping[str, Any]]
     """Defaults of transformers' configs by what the name of a class begins with: ``Llama`` of ``LlamaConfig``."""
 

@@ -559,6 +559,12 @@ class Reader:
                 found.append(value if None not in wanted or isinstance(value, Thing) else UNKNOWN)
         return found if items is not None else UNKNOWN
 
+    def _table_of(self, node: ast.DictComp, scope: Scope) -> Any:
+        pair = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node)
+        pairs = self._comprehension(ast.copy_location(ast.ListComp(pair, node.generators), node), scope)
+        known = isinstance(pairs, list) and all(isinstance(each[0], PLAIN) for each in pairs)
+        return dict(pairs) if known else UNKNOWN
+
     def _lambda(self, node: ast.Lambda, scope: Scope) -> Any:
         return Function(node, scope, self._defaults(node.args, scope), "lambda")
 
@@ -778,7 +784,7 @@ _EXPRESSIONS: Mapping[type[Any], Callable[[Reader, Any, Scope], Any]] = {
     ast.IfExp: Reader._choice,
     ast.JoinedStr: Reader._text,
     **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp), Reader._comprehension),
-    ast.DictComp: lambda *_: UNKNOWN,
+    ast.DictComp: Reader._table_of,
     ast.Lambda: Reader._lambda,
     ast.NamedExpr: Reader._walrus,
     **dict.fromkeys((ast.Await, ast.Yield, ast.YieldFrom), Reader._inner),

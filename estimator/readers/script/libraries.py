@@ -80,7 +80,7 @@ _HARMLESS = re.compile(
     r"|sample|input|label|feature|message|image|path|str|mask|rotary|callback|allow).*|is_.*|debug|info|warning|error|critical"
 )
 """Functions on which no memory of a step depends, by their names."""
-_PATCHES = re.compile(r"(?i)(^|_)(monkey|patch|hijack|inject|swap|override)")
+_PATCHES = re.compile(r"(?i)(^|_)(monkey|hijack|inject|swap|override|patch(es|ed|ing)?(_|$))")
 """Modules that change what libraries do, by their names."""
 _TRAINS = re.compile(r"(?i)train|fit|^(run|main|launch)")
 """Functions that may be the training itself, by their names."""
@@ -219,6 +219,8 @@ class Libraries:
             return UNKNOWN
         if call.receiver is UNKNOWN and name in _MATTER:
             self.notes.doubt(f"{call.where}: {short_text(call.node)}: of what is not known.", *_MATTER[name])
+        if (root in _TRUSTED and not is_own and call.receiver is None) or _HARMLESS.fullmatch(name):
+            return UNKNOWN
         self._doubt_unknown(call, name, models, is_own=is_own)
         taken = call.run.statement is not call.node
         return next((value for value in given if models and models[0] in models_in(value)), UNKNOWN) if taken else None
@@ -227,13 +229,12 @@ class Libraries:
         """Note a function that is not known where it is given what decides, or may do anything."""
         given, taken = [*call.args, *call.kwargs.values()], call.run.statement is not call.node
         is_library = "." in call.path or is_own
-        root = call.path.partition(".")[0]
-        is_trusted = root in _TRUSTED and not is_own and call.receiver is None
-        acts = not taken and (is_own or (root in self.notes.foreign and call.receiver is None))
+        is_foreign = call.path.partition(".")[0] in self.notes.foreign and call.receiver is None
+        acts = not taken and (is_own or is_foreign)
         what = "the model" if models and (taken or is_library) else ""
         if is_own or call.receiver is UNKNOWN or is_library:
             what = what or next((what for value in given for kinds, what in _DECISIVE if isinstance(value, kinds)), "")
-        if is_trusted or _HARMLESS.fullmatch(name) or not (what or acts) or call.path in self._noted:
+        if not (what or acts) or call.path in self._noted:
             return
         for model in models:
             model.changed_unseen = True
@@ -282,7 +283,7 @@ class Libraries:
         root = path.partition(".")[0]
         if root not in {*_TRUSTED, *LIBRARIES, *_NEVER_TRAIN, *sys.stdlib_module_names}:
             self.notes.foreign.setdefault(root, where)
-            if _PATCHES.search(path.replace(".", "_")):
+            if _PATCHES.search((path.rpartition(".")[0] or path).replace(".", "_")):
                 self.notes.doubt(f"{where}: {path} may change what libraries do; it is not read.", *STEP)
 
     def decorate(self, function: Function, call: Call) -> Any:

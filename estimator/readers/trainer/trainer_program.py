@@ -147,7 +147,7 @@ def _read_copied_modules(settings: LayeredSettings, findings: FindingCollector) 
     if setting is None or not names:
         return
     known = isinstance(names, list) and all(name in (*_EMBEDDINGS, *_HEADS) for name in names)
-    if known and findings.get("training.trainable") is None and settings.find("script_trainable") is None:
+    if known and findings.get("training.trainable") is None:
         findings.record_from(setting, "training.trainable", [f"*{name}.*" for name in names])
         if {*names} & {*_EMBEDDINGS} and {*names} & {*_HEADS}:  # peft copies both even where they share their weight
             sentence = (
@@ -549,9 +549,6 @@ def read_trainable(settings: LayeredSettings, findings: FindingCollector) -> Non
     kept = settings.find("script_keeps_outputs")
     if kept is not None:
         findings.record_from(kept, "training.keep_outputs", True)
-    patterns = settings.find("script_trainable")
-    if patterns is not None:
-        findings.record_from(patterns, "training.trainable", patterns.value)
     sequences = settings.find("script_sequences")
     if sequences is not None:
         findings.record("training.sequences_per_example", sequences.value, sequences.origin, written=False)

@@ -62,6 +62,15 @@ def test_only_the_chosen_command_is_imported(arguments: list[str], imported: lis
     assert done.stderr.splitlines()[-1] == str(imported)
 
 
+@pytest.mark.parametrize("command", ["fit", "estimate", "wait", "rehearse", "attach"])
+def test_what_answers_at_once_does_not_wait_for_the_dashboards_library(command: str) -> None:
+    code = f"import sys; from vramtop.tui.cli.main import command_module; command_module({command!r}); "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}print('textual' in sys.modules)"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
 def test_each_command_has_a_module_and_arguments() -> None:
     assert list(ADD_ARGUMENTS) == list(COMMANDS)
     assert all(callable(command_module(name).run) for name in COMMANDS)

@@ -67,7 +67,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 def line(folder: Path, *flags: str, script: str = "train.py") -> list[str]:
     memory = "8" if script == "open.py" else "24"
-    return ["fit", "--method", "formula", "--gpu-memory", memory, *flags, "--", str(folder / "python"), script]
+    return ["fit", "--gpu-memory", memory, *flags, "--", str(folder / "python"), script]
 
 
 def test_flags_that_describe_a_job_do_not_hide_the_way_out(
@@ -86,6 +86,14 @@ def test_preflight_names_the_rehearsal_of_what_was_not_wholly_read(
     main(["preflight", "--gpu-memory", "24", "--method", "formula", "--", sys.executable, "open.py"])
     last = capsys.readouterr().out.splitlines()[-1]
     assert "vramtop preflight --rehearse --gpu-memory 24GiB -- " in last
+
+
+def test_preflight_asks_too(answer: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
+    answer("n\n")
+    main(["preflight", "--gpu-memory", "8", "--", sys.executable, "open.py"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("The program was read from the command line. Not known: - open.py line 7")
+    assert "Rehearse it for the exact figure" in said
 
 
 @pytest.mark.parametrize("script", ["train.py", "open.py"])

@@ -11,7 +11,6 @@ from vramtop.monitor.board.fit import FitResult, described_devices, device_capac
 
 from ...job.load_job import load_from_options
 from ..fitting.fit_check import check_here, check_on, judge_on, report_fit
-from ..fitting.fleet_check import check_on_fleet, refuse_what_is_for_this_machine
 from ..fitting.machine_gpus import NoGpusError, committed_bytes, open_source, read_gpus, select_devices
 from ..fitting.no_gpus import report_without_gpus
 from ..fitting.waiting import Stillness, exec_program, program_to_start, wait_until_it_fits
@@ -61,6 +60,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
 def _over_fleet(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print which hosts of a fleet can take the job; exit codes likewise, 1 if none can take it now."""
+    from ..fitting.fleet_check import check_on_fleet, refuse_what_is_for_this_machine
     from .fleet import read_once
 
     refuse_what_is_for_this_machine(options)

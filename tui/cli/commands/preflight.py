@@ -29,7 +29,7 @@ from ..json_text import json_text
 from ..measured_runs import correction
 from ..option_values import described_gpu, described_host, gpu_indices
 from ..progress import Progress
-from ..rehearsing import may_run, offer_of, rehearsal_is_kept, rehearsing_line
+from ..rehearsing import may_run, offer_of, rehearsal_is_kept, rehearsing_line, what_is_known
 
 if TYPE_CHECKING:
     from ..json_types import PreflightJson
@@ -51,14 +51,14 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     for why in loaded.why_unread:
         line = "" if options.rehearse else f" {rehearsing_line(options, job)} rehearses it."
         notes = (*notes, f"{why}{line}")
-    if (offer := offer_of(options, loaded, None)) is not None:
+    if context.job.program is None and (offer := offer_of(options, loaded, None)) is not None:
         notes = (*notes, offer)
     outcomes = _run_checks(context, options)
     if options.json:
         print(json_text(_to_json(context, outcomes, notes)))
     else:
         output = detect_output(ascii_only=options.ascii)
-        print("\n".join(preflight_lines(job.label, outcomes, output)))
+        print("\n".join(preflight_lines(context.job.label, outcomes, output)))
         for note in notes:
             print(output.text(f"note: {note}"))
     return exit_code(outcomes)
@@ -67,9 +67,13 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 def _context(options: argparse.Namespace, loaded: LoadedJob, launch: Sequence[str] | None) -> CheckContext:
     job = loaded.job
     machine = _machine(options, job)
-    if job.program is not None and options.rehearse is None:
-        is_kept = rehearsal_is_kept(job, machine.gpu_type, machine.memory_bytes)
-        options.rehearse = is_kept or may_run(options, job, loaded.why_unread)
+    is_read = job.program is None
+    program = (loaded.program if loaded.is_partly_read else None) if is_read else job
+    if program is not None and options.rehearse is None:
+        is_kept = rehearsal_is_kept(program, machine.gpu_type, machine.memory_bytes)
+        known = what_is_known(loaded) if is_read else loaded.why_unread
+        options.rehearse = is_kept or may_run(options, program, known)
+        job = program if options.rehearse else job
     context = prepare(
         job,
         machine,
