@@ -85,10 +85,10 @@ lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/installed-for-tests $(TYPING)
-	MYPYPATH=build/typing $(BIN)/mypy -p vramtop.estimator -p vramtop.monitor -p vramtop.tui
+	MYPYPATH=build/typing $(BIN)/mypy -p vramtop
 
 imports: $(VENV)/installed-for-tests $(TYPING)
-	PYTHONPATH=build/typing $(BIN)/lint-imports
+	cd build/typing && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config ../../pyproject.toml
 
 completion: $(VENV)/installed-for-tests
 	$(BIN)/python docs/scripts/make_completion.py
@@ -180,3 +180,4 @@ $(VENV)/peers/installed: tests/bench/peers.txt | $(VENV)/bin/python
 $(TYPING):
 	mkdir -p $@
 	for folder in estimator monitor tui; do ln -sfn ../../../$$folder $@/$$folder; done
+	ln -sfn ../../../vramtop/__init__.py $@/__init__.py

@@ -18,24 +18,39 @@ PYPROJECT = msgspec.toml.decode((ROOT / "pyproject.toml").read_bytes())
 ROOMS = ("estimator", "monitor", "tui")
 
 
-def folders_with_python() -> set[str]:
-    """Installed names of the folders with Python files below the three rooms."""
-    found = {path.parent for room in ROOMS for path in (ROOT / room).rglob("*.py")}
-    return {".".join(("vramtop", *folder.relative_to(ROOT).parts)) for folder in found}
+def installed_name(path: Path) -> str:
+    """Return what a file or folder of the checkout is called in the wheel; ``vramtop/`` is the package itself."""
+    return f"vramtop/{path.relative_to(ROOT)}".replace("vramtop/vramtop", "vramtop")
+
+
+def modules() -> set[str]:
+    """Python files of the package and its three rooms, as they are called in the wheel."""
+    return {installed_name(path) for room in ("vramtop", *ROOMS) for path in (ROOT / room).rglob("*.py")}
 
 
 def data_files() -> set[str]:
-    """Files of the rooms that are no Python, as they are called in the wheel."""
-    files = [path for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file()]
+    """Other files, likewise."""
+    files = [path for room in ("vramtop", *ROOMS) for path in (ROOT / room).rglob("*") if path.is_file()]
     return {
-        f"vramtop/{path.relative_to(ROOT)}"
+        installed_name(path)
         for path in files
         if path.suffix not in (".py", ".pyc") and "__pycache__" not in path.parts
     }
 
 
 def test_every_folder_with_python_files_is_listed() -> None:
-    assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == folders_with_python()
+    folders = {name.rpartition("/")[0].replace("/", ".") for name in modules()}
+    assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == folders
+
+
+def test_the_package_has_the_public_names_and_the_version() -> None:
+    code = (
+        "import sys, vramtop; heavy = {'textual', 'torch', 'msgspec'} & {*sys.modules}; "
+        "print(vramtop.__version__, vramtop.Job.__module__, sorted(heavy)); vramtop.nothing"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split(maxsplit=2) == [PYPROJECT["project"]["version"], "vramtop.estimator.job.job", "[]\n"]
+    assert "module 'vramtop' has no attribute 'nothing'" in done.stderr
 
 
 def test_each_room_says_that_it_is_typed() -> None:
@@ -47,7 +62,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Names of the files in a wheel built from this checkout, from a copy: what an earlier build left would get in."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    for room in ROOMS:
+    for room in ("vramtop", *ROOMS):
         shutil.copytree(ROOT / room, source / room, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -59,8 +74,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def test_the_wheel_has_every_module_and_every_data_file(wheel: set[str]) -> None:
-    modules = {f"vramtop/{path.relative_to(ROOT)}" for room in ROOMS for path in (ROOT / room).rglob("*.py")}
-    assert modules | data_files() == {name for name in wheel if name.startswith("vramtop/")}
+    assert modules() | data_files() == {name for name in wheel if name.startswith("vramtop/")}
     assert "vramtop/monitor/sources/demo.jsonl.gz" in wheel
     assert "vramtop/estimator/model/models.toml" in wheel
 
@@ -108,8 +122,7 @@ def test_the_sdist_has_what_is_needed_to_test_and_document_it_and_no_leftovers(t
     assert not {name for name in names if re.search(r"__pycache__|\.pyc$|\.DS_Store|^\.venv|^build|notes\.txt", name)}
     (wheel,) = tmp_path.glob("vramtop_budget-*.whl")
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("vramtop/")}
-    modules = {f"vramtop/{path.relative_to(ROOT)}" for room in ROOMS for path in (ROOT / room).rglob("*.py")}
-    assert packed == modules | data_files()
+    assert packed == modules() | data_files()
 
 
 @pytest.mark.parametrize(("name", "extras"), [("run", ()), ("docs", ("docs",)), ("tests", ("torch", "dev"))])
