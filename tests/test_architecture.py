@@ -11,8 +11,8 @@ PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
 
 def test_the_picture_shows_the_imports_of_today(tmp_path: Path) -> None:
     (tmp_path / "vramtop").mkdir()
-    for package in ("estimator", "monitor", "tui"):
-        (tmp_path / "vramtop" / package).symlink_to(ROOT / package)
+    for package in ("estimator", "monitor", "tui", "vramtop/__init__.py"):
+        (tmp_path / "vramtop" / Path(package).name).symlink_to(ROOT / package)
     program = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from make_architecture import PICTURE, picture\n"

@@ -32,9 +32,7 @@ def data_files() -> set[str]:
     """Other files, likewise."""
     files = [path for room in ("vramtop", *ROOMS) for path in (ROOT / room).rglob("*") if path.is_file()]
     return {
-        installed_name(path)
-        for path in files
-        if path.suffix not in (".py", ".pyc") and "__pycache__" not in path.parts
+        installed_name(path) for path in files if path.suffix not in (".py", ".pyc") and "__pycache__" not in path.parts
     }
 
 
