@@ -20,11 +20,9 @@ OTHER_STARTS = re.compile(
 )
 OF_THE_USERS_CHOICE = {  # their own command, or a program that ``find_program`` has found
     "tui/background/user_command.py",
-    "tui/cli/measuring/suite_programs.py",
     "tui/cli/commands/run.py",
     "tui/cli/fitting/waiting.py",
     "monitor/fleet/remote.py",
-    "monitor/fleet/schedulers.py",
     "monitor/host/inspect/process_details.py",
 }
 OWN_INTERPRETER = {  # they run vramtop again, by the interpreter and with the paths that the process has already

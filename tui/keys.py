@@ -360,8 +360,6 @@ JOB_KEYS = {
     "what_if.apply": Key("enter", "apply the value to the job"),
     "fleet.view": Key("v", "switch between hosts and runs"),
     "fleet.sort": Key("s", "sort by the next column: status, host, job, user, free; ↓ marks it"),
-    "fleet.fit": Key("f", "fit: find hosts that can take a job now, after the running jobs, or when empty"),
-    "fleet.edit_job": Key("slash,e", "edit the job"),
 }
 
 
@@ -477,9 +475,8 @@ PLACES: dict[str, str] = {
     "fit check": "app list.up list.down job form fit",
     "what-if": "app fit.what_if what_if",
     "attach": "app job form dashboard.process attach",
-    "fleet": f"{_FLEET} list fleet.view fleet.sort fleet.fit",
+    "fleet": f"{_FLEET} list fleet.view fleet.sort",
     "host or run of a fleet": f"{_FLEET} list.up list.down list.page_up list.page_down list.fold",
-    "fit over a fleet": f"{_FLEET} {_TABLE} list.open fleet.edit_job",
 }
 CHANGEABLE = ("app", "list", "job", "dashboard", "processes", "fit", "attach", "fleet")
 """Groups whose keys the user may choose; those of dialogs and detail screens are fixed."""

@@ -11,9 +11,9 @@ sys.path.insert(0, str(ROOT / "tests" / "accuracy"))
 
 from accuracy_cases import GPU  # noqa: E402
 from make_accuracy_tables import with_tables  # noqa: E402
+from suite_results import SuiteResults, SuiteRow, read_results  # noqa: E402
 
 from vramtop.estimator.common.sizes import GIB, MIB  # noqa: E402
-from vramtop.tui.cli.measuring.suite_results import SuiteResults, SuiteRow, read_results  # noqa: E402
 
 PAGE = ROOT / "docs" / "explanation" / "measured-on-gpus.md"
 NOTHING = "No GPU has been measured yet."

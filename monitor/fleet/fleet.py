@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -673,24 +673,6 @@ class FleetSource(Protocol):
 
     def close(self) -> None:
         """Release all resources and end what was started."""
-
-
-@runtime_checkable
-class MemoryHistorySource(Protocol):
-    """A source of fleets that also knows what was before."""
-
-    def memory_history(self, host: str, seconds: float) -> Mapping[str, Sequence[tuple[float, int | None]]]:
-        """Return for each GPU of a host, by its UUID, (Unix seconds, bytes in use or None), oldest first.
-
-        May be called on another thread than ``read``.
-
-        Args:
-            host: name of the host in the latest fleet.
-            seconds: how far back.
-
-        Raises:
-            VramtopError: the source cannot say.
-        """
 
 
 # Makes the reading of this host from its board.

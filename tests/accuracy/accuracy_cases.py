@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 import msgspec
 from active_bytes import waiting_bytes
+from suite_results import read_results
 
 from vramtop.estimator.budget import Budget, Span
 from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.tui.cli.measuring.suite_results import read_results
 
 Figure = Literal["allocated", "reserved", "device", "component"]
 Part = Literal["context", "nccl", "logits", "states", "loading", "loading_reserved"]

@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from ..background.recorder import Recorder
     from ..background.user_command import CommandQueue
     from ..draw.text_output import ColourDepth
-    from ..screens.fleet.job_fit import BudgetsFor
     from .fleet_app import FleetApp
 
 # Messages that other threads post to the app: a new board, or the reason why there is none.
@@ -159,10 +158,6 @@ class FleetOptions(SharedOptions):
 
     source: str
     """What is read, in a few words: ``12 hosts over ssh``."""
-    budgets_for: BudgetsFor | None = None
-    """Makes the budgets of a job on the fit screen; None: without corrections by measured runs."""
-    job: str = ""
-    """A job that the fit screen opens with, as it would be typed there."""
 
 
 # The part that both apps share: it keeps the settings, puts changed ones in force, and shows notices.

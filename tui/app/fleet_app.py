@@ -9,7 +9,6 @@ from textual.content import Content
 from textual.message import Message
 
 from vramtop.estimator.common.errors import VramtopError, start_thread
-from vramtop.monitor.fleet.fleet import MemoryHistorySource
 
 from ..draw.palette import STATUSES
 from ..keys import FLEET_APP_KEYS, shown_key
@@ -19,7 +18,7 @@ from .app import AlertSignals, SharedApp
 from .help import STATUS_HELP, HelpScreen, entry, heading, key_rows, marked, short_help
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from textual.binding import BindingType
     from textual.screen import Screen
@@ -27,10 +26,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.alerts.fleet_watch import FleetWatch
     from vramtop.monitor.fleet.fleet import Fleet, FleetSource
 
-    from ..draw.memory_graph import Readings
-    from ..job.budgets_by_card import BudgetsByCard
-    from ..job.load_job import TypedJob
-    from ..screens.fleet.job_fit import BudgetsFor
     from .app import FleetOptions
 
 # The alerts of many hosts in the app: looks at each fleet off the UI thread, and tells the user once a second.
@@ -103,8 +98,6 @@ class FleetApp(SharedApp):
         self.fleet: Fleet | None = None
         """The latest fleet."""
         self._alerts = FleetAlerts(self, options)
-        self.budgets_for: BudgetsFor = options.budgets_for or _budgets_for
-        """Makes the budgets of a job on the fit screen."""
         self._failure: str | None = None
         self._updated_at: float | None = None
         self._paused = False
@@ -134,12 +127,6 @@ class FleetApp(SharedApp):
         self.set_interval(_CLOCK_SECONDS, self._tick)
         start_thread(self._reader)
         self.call_after_refresh(self._show)
-        if self._options.job:
-            self.call_after_refresh(self._open_fit)
-
-    def _open_fit(self) -> None:
-        if isinstance(self.screen, FleetScreen):
-            self.screen.open_fit(self._options.job)
 
     def on_unmount(self) -> None:
         """Stop reading, and wait a moment for what was started to be ended."""
@@ -178,18 +165,6 @@ class FleetApp(SharedApp):
         if not isinstance(self.screen, FleetHelpScreen):
             self.push_screen(FleetHelpScreen(self.BINDINGS))
 
-    def read_memory_history(self, host: str, seconds: float) -> Mapping[str, Readings] | None:
-        """Return the memory of a host's GPUs over time; None: the source does not know it, or cannot say now.
-
-        Called on other threads than that of the UI.
-        """
-        if not isinstance(self._fleet_source, MemoryHistorySource):
-            return None
-        try:
-            return self._fleet_source.memory_history(host, seconds)
-        except VramtopError:
-            return None
-
     def _tick(self) -> None:
         self.check_size()
         feed = self.feed
@@ -221,12 +196,6 @@ class FleetApp(SharedApp):
             self._fleet_source.close()
 
 
-def _budgets_for(typed: TypedJob, *, traced: bool) -> BudgetsByCard:
-    from ..job.budgets_by_card import budgets_of  # with the estimator, so not at start-up
-
-    return budgets_of(typed.loaded.job, gpu_type=typed.gpu_type, traced=traced)
-
-
 # The help of the dashboard over many hosts: keys, and how to read its sums, rows and statuses.
 
 
@@ -246,14 +215,6 @@ _ROWS = (
     ("OVER 2/8", "2 of 8 processes have the worst status"),
     ("no budget", "programs run there, but their jobs are unknown; idle: no programs run"),
     ("MAX", "a run's largest rank; SPREAD: largest rank minus smallest; ALL: all ranks together"),
-)
-_FIT = (
-    ("now", "the job fits into the free memory that running jobs will not need"),
-    ("later", "the job fits when all jobs known to vramtop have ended; other programs keep their memory"),
-    ("empty", "the job fits if nothing else runs there"),
-    ("*", "the best host: it leaves the largest free block on one host; LEFT: memory left on those GPUs"),
-    ("not considered", "the host has no current readings, and vramtop does not judge by old ones"),
-    ("Enter", "in the job field: trace a step for a better estimate; on a host: open it"),
 )
 _STATUS_HERE = {
     "incomplete": "missing job settings, so its budget is a guess: attach to it on its host",
@@ -282,7 +243,6 @@ class FleetHelpScreen(HelpScreen):
         lines = [heading("Keys"), *_aligned((*key_rows(bindings), back))]
         lines += [heading("Sums, over all live hosts"), *_aligned(_SUMS)]
         lines += [heading("Rows, worst first"), *_aligned(_ROWS)]
-        lines += [heading(f"Fit ({shown_key('fleet.fit')}): which hosts can take a job"), *_aligned(_FIT)]
         lines += [heading("A run is")]
         meanings = STATUS_HELP | _STATUS_HERE
         lines += [marked(f" {mark.letter} {mark.word} ", mark, meanings[name]) for name, mark in STATUSES.items()]

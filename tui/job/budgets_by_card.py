@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.advice.suggestion_search import shifted
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.estimation import estimate, quick_estimator
+from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.learning.correction import uncorrected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vramtop.estimator.budget import Budget, Method
+    from vramtop.estimator.budget import Budget
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.fleet.placing import Card
 
 
 class BudgetsByCard:
-    """The budgets of a job on the types of GPU of a fleet, each estimated once. For one thread at a time.
+    """The budgets of a job on the types of GPU of a fleet, each estimated once.
 
     Args:
         job: the job.
@@ -48,11 +48,6 @@ class BudgetsByCard:
         self._first: tuple[Gpu | None, Budget] | None = None
         self.by_card: dict[Card, Budget] = {}
         """Budgets that were asked for so far."""
-
-    @property
-    def method(self) -> Method | None:
-        """Method of the first budget, by which the others are shifted; None: none was asked for yet."""
-        return None if self._first is None else self._first[1].method
 
     def on(self, card: Card) -> Budget | None:
         """Return the budget on a type of GPU; None: another type is wanted.
@@ -111,18 +106,3 @@ def estimator_on_card(job: Job, gpu: Gpu | None, beyond: int) -> Callable[[Job],
     except CannotTellError:
         return None
     return (lambda changed: shifted(quick(changed), beyond)) if beyond else quick
-
-
-def budgets_of(job: Job, *, gpu_type: str | None = None, traced: bool = False) -> BudgetsByCard:
-    """Return the budgets of a job, not corrected by measured runs.
-
-    Args:
-        job: the job.
-        gpu_type: as for ``BudgetsByCard``.
-        traced: the first one by the most accurate method that is available, which may take a minute.
-    """
-
-    def first(job: Job, gpu: Gpu | None, memory_bytes: int | None) -> Budget:
-        return estimate(job, method="auto" if traced else "formula", gpu=gpu, memory_bytes=memory_bytes)
-
-    return BudgetsByCard(job, first, gpu_type=gpu_type)

@@ -28,7 +28,6 @@ ENVIRONMENT: Mapping[str, str] = {
     "VRAMTOP_SSH": "The command in place of ssh for --host, such as ssh -F FILE.",
     "VRAMTOP_PROMETHEUS_USER, VRAMTOP_PROMETHEUS_PASSWORD": "User and password of the Prometheus that is read.",
     "VRAMTOP_EXPORT_PASSWORD": "Password that clients of vramtop export need.",
-    "VRAMTOP_TORCH_PYTHON": "Of the programs of vramtop measure --suite, set by it: the Python that has torch.",
     "VRAMTOP_POD_GROUP": "Of a training process, set by its manifest: the group of pods that one run consists of.",
     "NO_COLOR, FORCE_COLOR, CLICOLOR, CLICOLOR_FORCE": "Whether the output has colours.",
     "TEXTUAL_THEME": "The theme, in place of that of your settings.",

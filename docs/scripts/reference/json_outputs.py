@@ -7,6 +7,7 @@ from vramtop.estimator.budget import BudgetJson, FieldsOf
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.learning.measurement import MeasurementJson
 from vramtop.monitor.fleet.fleet import HostReading
+from vramtop.monitor.fleet.placing import FleetFit
 from vramtop.monitor.snapshot.field_types import resolve_annotations
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.tui.cli.json_types import (
@@ -25,7 +26,6 @@ from vramtop.tui.cli.json_types import (
     HeldJson,
     HistoryJson,
     HostsJson,
-    KubernetesJson,
     MeasureJson,
     ModelsJson,
     OnceJson,
@@ -34,12 +34,11 @@ from vramtop.tui.cli.json_types import (
     RecordingHeadJson,
     RecordJson,
     ReportJson,
+    SchedulerJson,
     ServeJson,
-    SlurmJson,
     SnapshotJson,
     StreamLineJson,
 )
-from vramtop.tui.cli.measuring.suite_results import SuiteResults
 from vramtop.tui.reports.rehearsal_difference import ComparisonJson
 
 resolve_annotations()  # of the records that recordings consist of
@@ -74,19 +73,14 @@ OUTPUTS = {
         ),
     ),
     "fit-hosts": Output(
-        kind=FitOverHostsJson,
+        kind=Annotated[dict[str, Any], FieldsOf(FleetFit, is_whole=True, also=FitOverHostsJson)],
         title="Which hosts can take a job",
         commands=("vramtop fit JOB --host NAME --json", "vramtop fit JOB --prometheus URL --json"),
     ),
-    "fit-slurm": Output(
-        kind=SlurmJson,
-        title="Which partitions of a Slurm cluster can take a job",
-        commands=("vramtop fit JOB --slurm --json",),
-    ),
-    "fit-kubernetes": Output(
-        kind=KubernetesJson,
-        title="What a pod that takes a job asks for",
-        commands=("vramtop fit JOB --kubernetes --json",),
+    "fit-scheduler": Output(
+        kind=SchedulerJson,
+        title="What a job asks a scheduler for",
+        commands=("vramtop fit JOB --slurm --json", "vramtop fit JOB --kubernetes --json"),
     ),
     "once": Output(kind=OnceJson, title="One reading of this machine", commands=("vramtop --once --json",)),
     "once-hosts": Output(
@@ -121,11 +115,6 @@ OUTPUTS = {
         kind=MeasureJson,
         title="Real steps beside their prediction",
         commands=("vramtop measure JOB --json",),
-    ),
-    "measure-suite": Output(
-        kind=Annotated[dict[str, Any], FieldsOf(SuiteResults)],
-        title="What a suite has measured",
-        commands=("vramtop measure --suite FILE --json", "vramtop measure --suite FILE --out RESULTS.json"),
     ),
     "history": Output(kind=HistoryJson, title="Measured runs", commands=("vramtop history --json",)),
     "history-run": Output(

@@ -1,4 +1,4 @@
-"""Client of Prometheus' HTTP API: instant and range queries (https://prometheus.io/docs/prometheus/latest/querying/api/)."""
+"""Client of Prometheus' HTTP API: instant queries (https://prometheus.io/docs/prometheus/latest/querying/api/)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from vramtop.estimator.common.secrets import displayed
 from ...host.plain_text import displayed_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from vramtop.estimator.common.http_fetch import Answer
@@ -114,26 +113,7 @@ class PrometheusClient:
         Raises:
             QueryError: there is no answer, or none of this type.
         """
-        return self._get("query", {"query": expression}, answer)
-
-    def query_range(self, expression: str, start: float, end: float, step: float, answer: type[_T]) -> _T:
-        """Return the answer to a query over a time.
-
-        Args:
-            expression: in PromQL.
-            start: Unix seconds.
-            end: likewise.
-            step: seconds between two values.
-            answer: type of the answer's ``data``.
-
-        Raises:
-            QueryError: there is no answer, or none of this type.
-        """
-        parameters = {"query": expression, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
-        return self._get("query_range", parameters, answer)
-
-    def _get(self, path: str, parameters: Mapping[str, str], answer: type[_T]) -> _T:
-        text = self._read(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}")
+        text = self._read(f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}")
         try:
             return decode_json(text, _Answer[answer]).data  # type: ignore[valid-type]
         except LimitError:
@@ -249,7 +229,7 @@ class Target(NamedTuple):
 
 
 class Labels(Struct, frozen=True, gc=False):
-    """Labels of vramtop's metrics and of ``up``; Prometheus adds ``cluster``, ``job`` and ``instance``."""
+    """Labels of vramtop's metrics, dcgm-exporter's and ``up``; Prometheus adds ``cluster``, ``job``, ``instance``."""
 
     cluster: str = ""
     job: str = ""
@@ -277,6 +257,15 @@ class Labels(Struct, frozen=True, gc=False):
     kind: str = ""
     vramtop_process_status: str = ""
     vramtop_pending_verdict: str = ""
+    gpu: str = ""
+    UUID: str = ""
+    Hostname: str = ""
+    modelName: str = ""  # noqa: N815 - as DCGM spells it
+    GPU_I_ID: str = ""
+    pod: str = ""
+    namespace: str = ""
+    exported_pod: str = ""
+    exported_namespace: str = ""
 
     @property
     def target(self) -> Target:

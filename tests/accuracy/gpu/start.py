@@ -4,7 +4,7 @@
 
 The Python with torch stays as it is: an environment in build/gpu sees its packages, and has those of vramtop's own that
 are missing. They come from FOLDER, or ``wheels`` beside this checkout's README, if there is one; else from the package
-index. Without any torch, torch and its companions are installed there too. Other options are ``vramtop measure``'s.
+index. Without any torch, torch and its companions are installed there too. Other options are those of ``suite.py``.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     for each in () if "--cpu" in others else USED_IF_THERE:
         _installed(python, ["--only-binary=:all:", each], options.wheels, quiet=True)
-    words = [str(python), "-m", "vramtop.tui.cli", "measure", "--suite", str(SUITE), "--python", str(python), *others]
+    words = [str(python), str(SUITE.parents[1] / "suite.py"), str(SUITE), "--python", str(python), *others]
     sys.stdout.flush()
     return os.execv(python, words)  # noqa: S606 - the suite in place of this program
 

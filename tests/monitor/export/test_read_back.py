@@ -7,7 +7,7 @@ from exporter import OPENMETRICS, families
 from vramtop.monitor.export.metrics import LatestBoard, MetricsText
 from vramtop.monitor.fleet.fleet import FleetGpu, HostReading, RankFacts, reading_of_board
 from vramtop.monitor.fleet.prometheus.client import Sample, Target
-from vramtop.monitor.fleet.prometheus.prometheus_fleet import vramtop_hosts
+from vramtop.monitor.fleet.prometheus.vramtop_hosts import vramtop_hosts
 
 FACTS = RankFacts(rank=3, world_size=16, master="node01:29500", slurm_job="4711.0")
 TARGET = Target("", "vramtop", "node07:10440")

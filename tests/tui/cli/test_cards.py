@@ -55,5 +55,4 @@ def test_a_job_is_estimated_once_and_keeps_the_method_of_that_on_other_cards() -
     plain = [quick_estimator(JOB, gpu=card.gpu_type)(JOB).peak.device_bytes for card in cards]
     assert sizes == [size + 700 * MIB for size in plain] * 2
     assert (made, corrected) == (["a100-80gb"], ["h100-80gb"])
-    assert budgets.method == "traced"
     assert BudgetsByCard(JOB, estimate, gpu_type="h100").on(cards[0]) is None

@@ -16,21 +16,15 @@ from vramtop.monitor.export.textfile import TextFile
 from vramtop.monitor.sources.recording import RecordingWriter
 from vramtop.tui.cli.commands import rehearse
 from vramtop.tui.cli.main import COMMANDS, build_parser, main
-from vramtop.tui.cli.measuring.suite_results import ResultsFile, SuiteResults, SuiteRow
 from vramtop.tui.cli.parsing.parser import CommandParser
 from vramtop.tui.tty.terminal_app import TerminalApp
 
 READ = {
-    *("--config", "--hosts", "--prometheus-token-file", "--prometheus-ca", "--replay", "--job", "--suite"),
+    *("--config", "--hosts", "--prometheus-token-file", "--prometheus-ca", "--replay", "--job"),
     *("--tls-cert", "--tls-key", "--client-ca", "--password-file", "explain file", "report source"),
 }
 OF_THE_JOB = {"--output-dir", "--logging-dir"}  # settings of a trainer; vramtop writes none
 IN_THE_USERS_PROGRAM = {"run --snapshot-on-oom"}  # a new file with O_NOFOLLOW, which replaces a link
-
-
-def write_results(path: Path) -> None:
-    results = SuiteResults(card=None, driver=None, started="", machine={}, versions={})
-    ResultsFile(path, results).add(SuiteRow(part="a", name="b"))
 
 
 def run(*words: str) -> None:
@@ -45,7 +39,6 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "record file": lambda path: RecordingWriter(path, overwrite=True),
     "rehearse --out": lambda path: rehearse._write(SimpleNamespace(out=str(path)), {}),  # type: ignore[arg-type]
     "program --out": lambda path: run("program", "gpt2", "--out", str(path)),
-    "measure --out": write_results,
     "history --export": lambda path: run("history", "--export", str(path)),
     "export --textfile": lambda path: TextFile(path, SimpleNamespace(encode=lambda: (b"x", ""))).write(),  # type: ignore[arg-type]
 }

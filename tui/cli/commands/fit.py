@@ -39,9 +39,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError(f"--{unused[0]} needs --wait")
     loaded = load_from_options(options, launch)
     if elsewhere:
-        from ..placing import report_elsewhere
+        from ..fitting.scheduler_request import report_request
 
-        return report_elsewhere(options, loaded)
+        return report_request(options, loaded)
     job = loaded.job
     if options.method != "formula":
         keep_idle_workers()  # suggestions are traced after the job

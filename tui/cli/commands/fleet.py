@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +24,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-    from vramtop.estimator.budget import Budget
-    from vramtop.estimator.estimation import MethodChoice
-    from vramtop.estimator.job.gpu_catalogue import Gpu
-    from vramtop.estimator.job.job import Job
     from vramtop.monitor.fleet.fleet import (
         Fleet,
         FleetGpu,
@@ -43,11 +38,8 @@ if TYPE_CHECKING:
     from vramtop.monitor.fleet.prometheus.client import PrometheusClient
     from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
     from vramtop.monitor.fleet.remote import RemoteFleet
-    from vramtop.monitor.history.history import Corrections
 
     from ...draw.text_output import TextOutput
-    from ...job.budgets_by_card import BudgetsByCard
-    from ...job.load_job import TypedJob
     from ..json_types import FleetRunJson, HostsJson, RankJson, TotalsJson
 
 _CONNECT_SECONDS = 15.0
@@ -210,12 +202,8 @@ def _refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None
     for name, value in given.items():
         if value:
             raise InputError(f"{name} is for one machine, not for {flag}")
-    if options.job and options.once:
-        raise InputError(
-            f"--job with --once is for one machine; vramtop fit {options.job[0]} {flag} ... asks the hosts"
-        )
-    if options.job and len(options.job) > 1:
-        raise InputError(f"--job: give one job at a time with {flag}")
+    if options.job:
+        raise InputError(f"--job is for one machine; vramtop fit {options.job[0]} {flag} ... asks the hosts")
 
 
 def _print_fleet(options: argparse.Namespace, fleet: Fleet) -> int:
@@ -235,7 +223,6 @@ def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
         source: is closed at the end.
         name: what it reads, in a few words.
     """
-    from vramtop.monitor.history.history import Corrections
     from vramtop.monitor.storage.settings.change import save_setting
     from vramtop.monitor.storage.settings.schema import THEME
 
@@ -244,16 +231,10 @@ def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
     from ..option_settings import settings_notices
 
     depth = prepare_textual()
-    job = options.job[0] if options.job else ""
-    if job:
-        from ...job.load_job import load_typed
-
-        load_typed(job)  # an error is reported before the screen opens
     from ...app.app import FleetOptions
     from ...app.fleet_app import FleetApp
 
     require_threads(_THREADS)
-    corrections = Corrections() if options.history else None
     notices = Notices(settings_notices(options.settings))
     app = FleetApp(
         source,
@@ -262,8 +243,6 @@ def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
             interval=options.interval,
             ascii_only=detect_output(ascii_only=options.ascii).ascii_only,
             colours=depth,
-            budgets_for=partial(_budgets_for, corrections, options.python),
-            job=job,
             theme=options.settings.values[THEME],
             signal_alert=options.signal_alert,
             on_alert=options.on_alert,
@@ -274,32 +253,11 @@ def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
             save_setting=lambda name, value: save_setting(name, value, notices.add),
         ),
     )
-    if corrections is not None:
-        corrections.notify = notices.add
     threading.excepthook = lambda failed: notices.add(crash_sentence(failed.exc_value or failed.exc_type()))
     app.run(mouse=options.mouse)
     if app.crash is not None:
         raise app.crash
     return app.return_code or 0
-
-
-def _budgets_for(
-    corrections: Corrections | None, python: str | None, typed: TypedJob, *, traced: bool
-) -> BudgetsByCard:
-    """Return the budgets of a job by the interpreter of the command line, corrected by measured runs."""
-    from vramtop.estimator.estimation import estimate
-
-    from ...job.budgets_by_card import BudgetsByCard
-
-    def correct(budget: Budget, gpu: Gpu | None) -> Budget:
-        card = gpu.name if gpu is not None else budget.job.target.gpu
-        return budget if corrections is None else corrections.corrected(budget, card=card, here=False)
-
-    def first(job: Job, gpu: Gpu | None, memory_bytes: int | None) -> Budget:
-        method: MethodChoice = "auto" if traced else "formula"
-        return correct(estimate(job, method=method, gpu=gpu, memory_bytes=memory_bytes, python=python), gpu)
-
-    return BudgetsByCard(typed.loaded.job, first, correct, gpu_type=typed.gpu_type)
 
 
 # One reading as JSON and as text.

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -95,11 +94,8 @@ class FreeGpus:
     source: NvmlSource
     devices: Sequence[DeviceCapacity]
     snapshot: Snapshot
-    turn: "threading.Lock | None" = None
-    """Held from ``ready`` until ``release``, where several jobs share the GPUs; None: one job has them."""
     figures: list[OutsideFigures] = field(default_factory=list)
     """Figures of each rank, as the stages were reached."""
-    _has_turn: bool = False
 
     @property
     def available_bytes(self) -> int:
@@ -133,8 +129,6 @@ class FreeGpus:
 
         Where NVML fails, nothing is known from outside.
         """
-        if stage == "ready" and self.turn is not None:
-            self._has_turn = self.turn.acquire()
         with contextlib.suppress(CannotTellError):
             now = self.source.read()
             if stage == "ready":
@@ -148,10 +142,7 @@ class FreeGpus:
                     self.figures[rank] = OutsideFigures({**self.figures[rank].stages, stage: found})
 
     def release(self) -> None:
-        """Let the next job have the GPUs."""
-        if self.turn is not None and self._has_turn:
-            self._has_turn = False
-            self.turn.release()
+        """Let others have the GPUs."""
 
     def _bytes(self, device: DeviceCapacity, pid: int, before: GpuReading | None, gpu: GpuReading) -> OutsideBytes:
         used = next((each.used_bytes for each in gpu.processes or () if each.pid == pid), None)
@@ -221,24 +212,6 @@ class OpenGpus:
         return FreeGpus(self.source, chosen, snapshot)
 
 
-@dataclass(frozen=True, slots=True)
-class FixedGpus:
-    """The GPUs that the jobs of a suite have in turn, chosen while none of them runs."""
-
-    chosen: FreeGpus
-    turn: threading.Lock = field(default_factory=threading.Lock)
-
-    def free(self, ranks: int) -> FreeGpus:
-        """Return the GPUs for this number of ranks.
-
-        Raises:
-            NoFreeGpus: there are not enough.
-        """
-        if ranks > len(self.chosen.devices):
-            raise NoFreeGpus(f"the job has {ranks} ranks, and the suite has {len(self.chosen.devices)} GPU")
-        return FreeGpus(self.chosen.source, self.chosen.devices[:ranks], self.chosen.snapshot, self.turn)
-
-
 # One job measured: predicted, run, read from outside, and kept in the history.
 
 
@@ -263,7 +236,7 @@ class Measuring:
         progress: called with what is being done.
     """
 
-    gpus: OpenGpus | FixedGpus | None
+    gpus: OpenGpus | None
     steps: int
     timeout: float
     limit_bytes: int | None

@@ -188,9 +188,9 @@ def _add_placing_arguments(parser: "Parser") -> None:
         "elsewhere", ("Print what the job needs from a scheduler, instead of checking this machine.")
     )
     places = group.add_mutually_exclusive_group()
-    text = "Print #SBATCH lines for this Slurm cluster, and which partitions can take the job now or when empty."
+    text = "Print the #SBATCH lines that ask for it."
     places.add_argument("--slurm", action="store_true", help=text)
-    text = "Print resource requests and node affinity for a pod, as YAML."
+    text = "Print the limits and node affinity of a pod, as YAML."
     places.add_argument("--kubernetes", "--k8s", action="store_true", help=text)
 
 
@@ -203,8 +203,6 @@ If the job fits only on some of the visible GPUs, vramtop sets CUDA_VISIBLE_DEVI
 _MEASURE_EPILOG = """\
 The steps run in their own process, with random weights and full sequences of random tokens; torchrun starts several
 ranks. On a GPU that other programs use, vramtop limits torch, so that some free memory is left for them.
-A suite is a table (TOML) of jobs and of Python programs beside it. Its results are one JSON file; jobs that already
-have a result there are not measured again.
 """
 _PREFLIGHT_EPILOG = """\
 A check that fails to run or runs out of time is a warning; for the driver, the memory or the model's files, the exit
@@ -435,7 +433,6 @@ def _measure(parser: "Parser") -> None:
   vramtop measure job.toml                    on the free GPUs of this machine
   vramtop measure llama-3.2-1b --lora 16 --search micro_batch
   vramtop measure gpt2 --cpu                  a tiny GPT-2 on the CPU
-  vramtop measure --suite suite.toml --part 2
 """
     parser.epilog = _MEASURE_EPILOG
     add_job_arguments(parser)
@@ -457,16 +454,6 @@ def _measure(parser: "Parser") -> None:
     group.add_argument("--cpu", action="store_true", help=text)
     text = "Only predict; no GPU is needed."
     group.add_argument("--predict", action="store_true", help=text)
-    text = "Measure the jobs and programs of this table one by one; errors become rows too."
-    group.add_argument("--suite", metavar="FILE", help=text)
-    text = "With --suite: only this part, by name or number (repeatable)."
-    group.add_argument("--part", action="append", default=[], metavar="PART", help=text)
-    text = "With --suite: also repeat jobs that failed before."
-    group.add_argument("--again", action="store_true", help=text)
-    text = (
-        "With --suite: file for the results (default: CARD-DATE.json beside the table; with --cpu they are not saved)."
-    )
-    group.add_argument("--out", metavar="FILE", help=text)
 
 
 def _record(parser: "Parser") -> None:

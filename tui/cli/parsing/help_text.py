@@ -215,12 +215,9 @@ OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
         ExitCode.CANNOT_TELL: "the program failed, or ended before an optimizer had stepped",
     },
     "measure": {
-        ExitCode.DONE: "it ran; with --suite: every row is there",
+        ExitCode.DONE: "it ran",
         ExitCode.NO: "it ran out of memory",
-        ExitCode.CANNOT_TELL: (
-            "it could not run: the job is not supported, a process died, or time ran out; with --suite: no time for "
-            "some rows"
-        ),
+        ExitCode.CANNOT_TELL: "it could not run: the job is not supported, a process died, or time ran out",
     },
     "history": {ExitCode.DONE: "listed, exported or removed"},
     "stream": {ExitCode.DONE: "standard input or output was closed"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 from msgspec import structs
@@ -14,9 +13,7 @@ from textual.widgets import Input
 
 from vramtop.estimator.common.sizes import TIB, UNSEEN_BYTES, format_gib, format_size
 
-from ...background.latest_only_task import LatestOnlyTask
 from ...draw.labels import MUTED, SEPARATOR, CellText, alarm, format_duration, join_to_width, left_and_right, shorten
-from ...draw.memory_graph import EIGHTHS, graph_levels
 from ...draw.palette import VERDICTS, budget_size, colour_of, on_colour, status_mark
 from ...draw.text_output import format_table, printable
 from ...keys import bind, shown_key
@@ -44,38 +41,31 @@ from .host_rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
     from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetProcess, FleetRank, FleetRun, HostReading
 
-    from ...draw.memory_graph import Readings
     from ...widgets.row_table import Column
-    from .job_fit import BudgetsFor
 
 # One host of the fleet as lines: its state, its GPUs with their processes, pending jobs, faults.
 
 
 _INDENT = "   "
-_GRAPH_LABEL = "last hour  "
-_MAX_GRAPH_COLUMNS = 120
 
 
-def host_lines(
-    fleet: Fleet, host: HostReading, width: int, graph: Callable[[FleetGpu, int], str] = lambda *_: ""
-) -> tuple[Content, list[Content]]:
+def host_lines(fleet: Fleet, host: HostReading, width: int) -> tuple[Content, list[Content]]:
     """Return the title and the lines of a host; figures that are not of now are faint, below their age.
 
     Args:
         fleet: the fleet.
         host: the host.
         width: in columns.
-        graph: returns the memory of a GPU over the last hour in so many columns; empty: unknown.
     """
     title = Content(printable(f"Host {host.host}"))
-    return title, [line.truncate(width, ellipsis=True) for line in _lines(fleet, host, width, graph)]
+    return title, [line.truncate(width, ellipsis=True) for line in _lines(fleet, host, width)]
 
 
 def process_line(process: FleetProcess, width: int) -> str:
@@ -91,7 +81,7 @@ def process_line(process: FleetProcess, width: int) -> str:
     return shorten(printable(SEPARATOR.join(filter(None, words))), width)
 
 
-def _lines(fleet: Fleet, host: HostReading, width: int, graph: Callable[[FleetGpu, int], str]) -> Iterator[Content]:
+def _lines(fleet: Fleet, host: HostReading, width: int) -> Iterator[Content]:
     yield Content(printable(SEPARATOR.join(_facts(host))))
     if not host.is_live:
         yield Content.assemble((f" {host.state} ", alarm()), f" {gone_text(fleet, host)}")
@@ -103,7 +93,7 @@ def _lines(fleet: Fleet, host: HostReading, width: int, graph: Callable[[FleetGp
         yield Content.assemble((" ! ", alarm()), f" {printable(fault)}")
     for anomaly in host.anomalies:
         yield Content.assemble((" ! ", alarm()), f" {printable(anomaly)}")
-    lines = (line for gpu in host.gpus for line in _gpu_lines(gpu, width, graph))
+    lines = (line for gpu in host.gpus for line in _gpu_lines(gpu, width))
     yield from lines if host.is_live else (line.stylize(MUTED) for line in lines)
     if host.pending and host.is_live:
         yield Content("")
@@ -143,12 +133,9 @@ def _gpu_head(gpu: FleetGpu, width: int) -> Content:
     return Content.assemble((f"{label}  {name}" if name else label, "bold"), middle, figures)
 
 
-def _gpu_lines(gpu: FleetGpu, width: int, graph: Callable[[FleetGpu, int], str]) -> Iterator[Content]:
+def _gpu_lines(gpu: FleetGpu, width: int) -> Iterator[Content]:
     yield Content("")
     yield _gpu_head(gpu, width)
-    bars = graph(gpu, min(_MAX_GRAPH_COLUMNS, width - len(_INDENT) - len(_GRAPH_LABEL)))
-    if bars:
-        yield Content.assemble(_INDENT, (_GRAPH_LABEL, MUTED), bars)
     if gpu.fault:
         words = "its driver hangs; the figures are from an earlier reading: " if gpu.is_stale else ""
         yield Content.assemble(_INDENT, (" ! ", alarm()), f" {words}{printable(gpu.fault)}")
@@ -175,7 +162,6 @@ FLEET_KEYS: list[BindingType] = [
         "list.filter", "filter", "Filter",
         help_text="filter by host, job, user, status: every word must match, or user:ann",
     ),
-    bind("fleet.fit", "fit", "Fit"),
     bind("app.back", "show_all", "Show all"),
 ]  # fmt: skip
 FLEET_TABLE_KEYS: list[BindingType] = [
@@ -288,20 +274,6 @@ def _cells(fleet: Fleet, rank: FleetRank) -> tuple[str, ...]:
 # The screen of one host or one run of the fleet, which follows the readings.
 
 
-_SPAN_SECONDS = 3600.0
-"""Time that the graphs of memory cover."""
-_HISTORY_SECONDS = 30.0
-"""Time between two readings of the history: a column of the graphs."""
-
-
-@runtime_checkable
-class ReadsMemoryHistory(Protocol):
-    """An app whose source of fleets may know the memory of GPUs over time."""
-
-    def read_memory_history(self, host: str, seconds: float) -> Mapping[str, Readings] | None:
-        """Return it by the UUID of each GPU; None: unknown. Called on other threads than that of the UI."""
-
-
 class FleetDetailScreen(DrawnScreen[None]):
     """Everything that is known about one host, or about one run over its hosts.
 
@@ -321,10 +293,6 @@ class FleetDetailScreen(DrawnScreen[None]):
     def __init__(self, fleet: Fleet, *, host: str, run: FleetRun | None = None) -> None:
         super().__init__()
         self._fleet, self._host, self._run = fleet, host, run
-        self._history: Mapping[str, Readings] = {}
-        self._history_task: LatestOnlyTask[Mapping[str, Readings] | None] = LatestOnlyTask(
-            "memory history", self.call_later, self._show_history
-        )
 
     def compose(self) -> ComposeResult:
         """Its name, and the lines about it."""
@@ -338,21 +306,8 @@ class FleetDetailScreen(DrawnScreen[None]):
         return self.query_one(ContentLines)
 
     def on_mount(self) -> None:
-        """Show what is known already, and ask for what was before."""
+        """Show what is known already."""
         self.redraw()
-        if self._run is None and isinstance(self.app, ReadsMemoryHistory):
-            read = partial(self.app.read_memory_history, self._host, _SPAN_SECONDS)
-            self._history_task.submit(read)
-            self.set_interval(_HISTORY_SECONDS, partial(self._history_task.submit, read))
-
-    def on_unmount(self) -> None:
-        """Deliver no history any more."""
-        self._history_task.cancel()
-
-    def _show_history(self, history: Mapping[str, Readings] | None) -> None:
-        if history is not None:
-            self._history = history
-            self.redraw()
 
     def show_fleet(self, fleet: Fleet | None, feed: FleetFeed) -> None:
         """Show the same host or run in a new fleet."""
@@ -365,17 +320,6 @@ class FleetDetailScreen(DrawnScreen[None]):
         """Scroll by lines."""
         self.lines.scroll_to(y=self.lines.scroll_offset.y + by, animate=False)
 
-    def _graph(self, gpu: FleetGpu, width: int) -> str:
-        """Return the memory of a GPU over the last hour as a line of bars; empty if it is not known."""
-        history = self._history.get(gpu.uuid or "")
-        if not history or not gpu.total_bytes:
-            return ""
-        now = self._fleet.time
-        levels = graph_levels(
-            history, width=width, height=1, top_bytes=gpu.total_bytes, span_seconds=_SPAN_SECONDS, now=now
-        )
-        return "".join(EIGHTHS[level] for level in levels)
-
     def draw(self) -> None:
         """Draw all that is known now."""
         width = self.size.width - 3
@@ -387,7 +331,7 @@ class FleetDetailScreen(DrawnScreen[None]):
         else:
             host = next((each for each in self._fleet.hosts if each.host == self._host), None)
             found = host is not None
-            title, lines = host_lines(self._fleet, host, width, self._graph) if host else (Content(self._host), [])
+            title, lines = host_lines(self._fleet, host, width) if host else (Content(self._host), [])
         if not found:
             what = "run has ended or disappeared from its hosts; the figures below are the last ones"
             lines = [Content.styled(f"The {what}." if lines else "The host is no longer listed.", MUTED), *lines]
@@ -595,20 +539,6 @@ class ShowsFleet(Protocol):
         """Show this fleet; called on the UI thread, about once an interval. None: there is none yet."""
 
 
-@runtime_checkable
-class EstimatesJobs(Protocol):
-    """An app that reads a fleet and makes budgets of jobs."""
-
-    fleet: Fleet | None
-    """The latest fleet."""
-    budgets_for: BudgetsFor
-    """Makes the budgets of a job."""
-
-    @property
-    def feed(self) -> FleetFeed:
-        """State of the readings."""
-
-
 class FleetScreen(DrawnScreen[None]):
     """The first screen of the dashboard over many hosts."""
 
@@ -626,8 +556,6 @@ class FleetScreen(DrawnScreen[None]):
         super().__init__()
         self._fleet: Fleet | None = None
         self._feed: FleetFeed | None = None
-        self._job_text = ""
-        """The job of the fit screen as it was left."""
 
     def compose(self) -> ComposeResult:
         """The sums, the filter, the table."""
@@ -672,21 +600,6 @@ class FleetScreen(DrawnScreen[None]):
     def action_filter(self) -> None:
         """Type words by which rows are filtered."""
         self.query_one(FilterField).open()
-
-    def action_fit(self) -> None:
-        """Open the fit screen on the job that was typed there last."""
-        self.open_fit(self._job_text)
-
-    def open_fit(self, text: str) -> None:
-        """Open the fit screen on a job."""
-        from .job_fit import FleetFitScreen  # with the estimator, so not at start-up
-
-        app = self.app
-        if isinstance(app, EstimatesJobs) and app.screen is self:
-            app.push_screen(FleetFitScreen(app.budgets_for, app.fleet, app.feed, text=text), self._keep_job)
-
-    def _keep_job(self, text: str | None) -> None:
-        self._job_text = text or ""
 
     def action_show_all(self) -> None:
         """Show all rows again."""

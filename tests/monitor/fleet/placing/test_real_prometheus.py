@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, needs("prometheus")]
 JOB = ("gpt2", "--method", "formula", "--batch-size", "1", "--seq-len", "256")
 
 
-def test_the_host_that_leaves_the_largest_block_takes_the_job_until_it_dies(tmp_path: Path, capsys) -> None:
+def test_the_fullest_host_that_can_takes_the_job_until_it_dies(tmp_path: Path, capsys) -> None:
     names = [f"127.0.0.1:{free_port()}" for _ in range(3)]
     scraped = {"job_name": "vramtop", "static_configs": [{"targets": names}]}
     every = {"scrape_interval": "1s", "scrape_timeout": "1s"}
@@ -43,11 +43,11 @@ def test_the_host_that_leaves_the_largest_block_takes_the_job_until_it_dies(tmp_
         until(lambda: states() == [("live", "does_not_fit"), ("live", "fits"), ("live", "fits")])
         code, said = fit()
         assert (code, said["verdict"]) == (0, "fits")
-        assert said["placement"][0]["uuids"] == ["GPU-1-0"]  # not the empty host, nor the GPU with 1.5 GiB
+        assert said["placement"][0]["placement_uuids"] == ["GPU-1-0"]  # not the empty host, nor the GPU with 1.5 GiB
         exporters[1].end(signal.SIGKILL)
         until(lambda: ("silent", "unknown") in states())
         code, said = fit()
-        assert (code, said["placement"][0]["uuids"]) == (0, ["GPU-0-0"])
+        assert (code, said["placement"][0]["placement_uuids"]) == (0, ["GPU-0-0"])
         exporters[0].show(None)  # its driver is gone: no figures
         until(lambda: fit()[0] == 3)
         _, said = fit()

@@ -75,9 +75,6 @@ def test_a_host_that_dies_is_silent_without_figures_and_comes_back(server, expor
     (unseen,) = [host for host in fresh.hosts if host.state == "silent"]
     assert (unseen.gpus, unseen.reason) == ((), "Prometheus cannot scrape its exporter")
     assert (fresh.age_seconds(unseen) or 0) < 600
-    history = source.memory_history(address(0), 60.0)[f"GPU-{names[0]}-1"]
-    assert {size for _, size in history} == {10 * GIB}
-    until(lambda: source.memory_history(dead, 60.0)[f"GPU-{names[1]}-1"][-1][1] is None)  # a gap, to the end
     capsys.readouterr()
     assert main(["--prometheus", prometheus.url, "--once", "--json"]) == 0
     states = [host["state"] for host in valid_json("once-hosts", capsys.readouterr().out)["hosts"]]
@@ -107,4 +104,4 @@ def test_a_host_that_dies_is_silent_though_another_reports_the_same_gpus(server,
 def test_a_prometheus_without_gpus_is_a_sentence(server, capsys) -> None:
     prometheus, _ = server
     assert main(["--prometheus", prometheus.url, "--once"]) == 3
-    assert "has no metrics of vramtop export, dcgm-exporter" in capsys.readouterr().err
+    assert "has no metrics of vramtop export or dcgm-exporter" in capsys.readouterr().err

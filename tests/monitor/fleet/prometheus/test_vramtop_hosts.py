@@ -7,7 +7,7 @@ import msgspec
 from vramtop.monitor.alerts.fleet_watch import find_fleet_conditions
 from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.prometheus.client import Sample, Target
-from vramtop.monitor.fleet.prometheus.prometheus_fleet import vramtop_hosts
+from vramtop.monitor.fleet.prometheus.vramtop_hosts import vramtop_hosts
 
 PROCESS = 'uuid="GPU-0",index="0",pid="7",job_name="sft",user="ann"'
 SERIES = f"""

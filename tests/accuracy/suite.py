@@ -1,24 +1,33 @@
-"""Runs a suite, part by part, and keeps every row: what was measured, what failed and why."""
+"""Runs a suite, part by part, and keeps every row: what was measured, what failed and why (``make gpu``).
 
+    suite.py FILE [--part PART] [--cpu] [--out FILE] ...
+
+Exit code 0: every row is there; 2: wrong input; 3: it cannot run, or there was no time for some rows.
+"""
+
+import argparse
 import contextlib
 import functools
 import os
 import platform
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import psutil
 from msgspec import Meta, Struct
+from suite_programs import run_program
+from suite_results import ResultsFile, SuiteResults, SuiteRow
 
 from vramtop.estimator.common.cancellation import CancelToken
-from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.errors import CannotTellError, ExitCode, InputError, VramtopError
 from vramtop.estimator.common.paths import note_job_folder
 from vramtop.estimator.common.sizes import MIB
 from vramtop.estimator.common.untrusted_files import parse_toml, read_file
@@ -36,10 +45,18 @@ from vramtop.estimator.trace.interpreters import Interpreter, choose_interpreter
 from vramtop.estimator.trace.measure import tiny_job
 from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
 from vramtop.estimator.trace.worker_process import convert_answer
-
-from .free_gpus import FixedGpus, MeasuredJob, Measuring, measure_job, measured_json, peak_json, predicted
-from .suite_programs import run_program
-from .suite_results import ResultsFile, SuiteResults, SuiteRow
+from vramtop.tui.cli.json_text import json_text
+from vramtop.tui.cli.measuring.free_gpus import (
+    FreeGpus,
+    MeasuredJob,
+    Measuring,
+    NoFreeGpus,
+    OpenGpus,
+    measure_job,
+    measured_json,
+    peak_json,
+    predicted,
+)
 
 # The table of a suite (TOML): parts, each with jobs and programs that are measured one after another.
 #
@@ -208,6 +225,45 @@ def _words(tables: Mapping[str, Mapping[str, Any]], entry: Mapping[str, Any]) ->
 
 def _word(value: object) -> str:
     return "+".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+@dataclass(slots=True)
+class _GpusInTurn(FreeGpus):
+    """The GPUs while one job after another has them; jobs are prepared without."""
+
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    """Held from ``ready`` until ``release``."""
+    _has_turn: bool = False
+
+    def read(self, stage: str, pids: Sequence[int]) -> None:
+        """Read NVML; at ``ready``, wait for the GPUs first."""
+        if stage == "ready":
+            self._has_turn = self.turn.acquire()
+        FreeGpus.read(self, stage, pids)
+
+    def release(self) -> None:
+        """Let the next job have the GPUs."""
+        if self._has_turn:
+            self._has_turn = False
+            self.turn.release()
+
+
+@dataclass(frozen=True, slots=True)
+class FixedGpus:
+    """The GPUs that the jobs of a suite have in turn, chosen while none of them runs."""
+
+    chosen: FreeGpus
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def free(self, ranks: int) -> FreeGpus:
+        """Return the GPUs for this number of ranks.
+
+        Raises:
+            NoFreeGpus: there are not enough.
+        """
+        if ranks > len(self.chosen.devices):
+            raise NoFreeGpus(f"the job has {ranks} ranks, and the suite has {len(self.chosen.devices)} GPU")
+        return _GpusInTurn(self.chosen.source, self.chosen.devices[:ranks], self.chosen.snapshot, turn=self.turn)
 
 
 _LIBRARIES = ("torch", "transformers", "accelerate", "peft", "bitsandbytes", "flash-attn", "liger-kernel", "triton")
@@ -499,3 +555,55 @@ def _line(row: SuiteRow) -> str:
 
 def _listed(versions: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the suite of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", type=Path, help="the table")
+    parser.add_argument("--part", action="append", default=[], help="only this part, by name or number (repeatable)")
+    parser.add_argument("--again", action="store_true", help="also repeat jobs that failed before")
+    parser.add_argument("--out", type=Path, help="file for the results (default: CARD-DATE.json beside the table)")
+    parser.add_argument("--cpu", action="store_true", help="tiny models on the CPU")
+    parser.add_argument("--predict", action="store_true", help="only predict")
+    parser.add_argument("--gpu", help="only these GPUs")
+    parser.add_argument("--method", choices=("auto", "formula", "exact", "traced"), default="auto")
+    parser.add_argument("--python", help="the Python that has torch")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    options = parser.parse_args(arguments)
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    with contextlib.ExitStack() as stack:
+        for number in (signal.SIGTERM, signal.SIGHUP):  # what it has started ends with it
+            stack.callback(signal.signal, number, signal.signal(number, end))
+        try:
+            parts = chosen_parts(read_suite(options.suite), options.part)
+            no_gpu = options.cpu or options.predict
+            opened = None if no_gpu else stack.enter_context(OpenGpus.open(options.gpu))
+            how = Measuring(
+                gpus=FixedGpus(opened.free(1)) if opened else None,
+                steps=1,
+                timeout=600.0,
+                limit_bytes=None,
+                method=options.method,
+                python=options.python,
+                keep=False,  # rows that were measured before would correct the predictions of later ones
+                progress=lambda _: None,
+            )
+            suite = open_suite(parts, options.suite.parent, options.out, how, say, again=options.again)
+            left = suite.predict() if options.predict else suite.run()
+        except VramtopError as error:
+            print(f"suite.py: {error.message}", file=sys.stderr)
+            return error.exit_code
+        if options.json:
+            print(json_text(msgspec.to_builtins(suite.file.results)))
+        return ExitCode.CANNOT_TELL if left else ExitCode.DONE
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

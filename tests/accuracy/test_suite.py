@@ -1,4 +1,4 @@
-"""``vramtop measure --suite``: the table, the rows that are kept, and jobs that have one GPU in turn."""
+"""A suite (``make gpu``): the table, the rows that are kept, and jobs that have one GPU in turn."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from json_schemas import require_valid, valid_json
+from suite import _Libraries, _try_gpu, chosen_parts, main, read_suite
 from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
@@ -21,8 +21,6 @@ from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchB
 from vramtop.estimator.trace.interpreters import Interpreter
 from vramtop.estimator.trace.measure import MeasuredRank, MeasuredStep, OutOfMemory, Place, StepPeak
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
-from vramtop.tui.cli.main import main
-from vramtop.tui.cli.measuring.suite import _Libraries, _try_gpu, chosen_parts, read_suite
 
 TABLE = """
 [job.training]
@@ -77,7 +75,7 @@ def without_bitsandbytes(monkeypatch: pytest.MonkeyPatch) -> None:
         versions = {name: number for name, number in found.versions.items() if name != "bitsandbytes"}
         return msgspec.structs.replace(found, versions=versions)
 
-    monkeypatch.setattr("vramtop.tui.cli.measuring.suite.installed_packages", without)
+    monkeypatch.setattr("suite.installed_packages", without)
 
 
 @pytest.fixture
@@ -85,9 +83,9 @@ def measured(table: Path, capsys: pytest.CaptureFixture[str]) -> Suite:
     """Return exit code, results and progress of the suite."""
 
     def run(*words: str) -> tuple[int, Any, str]:
-        code = main(["measure", "--suite", str(table), "--json", *words])
+        code = main([str(table), "--json", *words])
         out, err = capsys.readouterr()
-        return code, valid_json("measure-suite", out) if out else None, err
+        return code, json.loads(out) if out else None, err
 
     return run
 
@@ -131,17 +129,9 @@ def test_what_is_wrong_in_a_table_is_said_with_its_place(table: Path, before: st
     assert sentence in found.value.message
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("--suite", "absent.toml"), "absent.toml: cannot be read: No such file"),
-        (("--suite", "absent.toml", "gpt2"), "absent.toml lists its own jobs"),
-        (("gpt2", "--cpu", "--out", "x.json"), "--out, --part and --again need --suite"),
-    ],
-)
-def test_wrong_calls_are_one_sentence(words: Sequence[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["measure", *words, *(() if "--cpu" in words else ("--predict",))]) == 2
-    assert sentence in capsys.readouterr().err
+def test_a_table_that_is_not_there_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["absent.toml", "--predict"]) == 2
+    assert "absent.toml: cannot be read: No such file" in capsys.readouterr().err
 
 
 def test_an_unknown_part_names_those_that_there_are(measured: Suite) -> None:
@@ -226,7 +216,7 @@ def test_a_suite_that_is_told_to_end_ends_what_it_has_started(table: Path, tmp_p
     table.with_name("says.py").write_text(
         f"import os, pathlib, time\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
     )
-    command = [sys.executable, "-m", "vramtop.tui.cli", "measure", "--suite", str(table), "--cpu", "--part", "others"]
+    command = [sys.executable, str(Path(__file__).with_name("suite.py")), str(table), "--cpu", "--part", "others"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as suite:
         until(lambda: pid.exists() and pid.read_text() != "", seconds=120)
         suite.terminate()
@@ -276,7 +266,7 @@ def one_gpu(
 ) -> OneGpu:
     """A machine with a GPU, an interpreter with torch for CUDA and everything else, and no steps that are run."""
     source = OneGpu(make_snapshot, make_gpu, make_process)
-    suite = "vramtop.tui.cli.measuring.suite"
+    suite = "suite"
     versions = {"torch": "2.11.0+cu130", "transformers": "5.17.0", "bitsandbytes": "0.50"}
     found = InstalledPackages(python="3.12.3", executable="", versions=versions, modules=(), requirements=())
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -334,7 +324,7 @@ def test_jobs_have_the_gpu_one_after_another_and_each_is_compared_with_the_empty
     assert full["error"] == "out of memory in the backward of step 1: full"
     assert full["measured"]["measured"]["out_of_memory"]["phase"] == "backward"
     [path] = table.parent.glob("h100-80gb-hbm3-*.json")
-    require_valid("measure-suite", msgspec.json.decode(path.read_bytes()))
+    assert msgspec.json.decode(path.read_bytes())["card"] == "NVIDIA H100 80GB HBM3"
     yesterday = time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86_400))
     path.rename(path.with_name(f"h100-80gb-hbm3-{yesterday}.json"))  # it was begun before midnight
     _, _, progress = measured("--part", "steps", "--method", "formula")
@@ -367,7 +357,7 @@ def test_a_gpu_that_torch_cannot_use_is_said_once(
         options["on_stage"]("ready", [1])
         raise CannotTellError(f"{job.label} sees no CUDA GPU")
 
-    monkeypatch.setattr("vramtop.tui.cli.measuring.suite._try_gpu", TRY_GPU)
+    monkeypatch.setattr("suite._try_gpu", TRY_GPU)
     monkeypatch.setattr("vramtop.tui.cli.measuring.free_gpus.run_real_step", run)
     out = tmp_path / "results.json"
     code, found, complaint = measured("--out", str(out))
@@ -379,7 +369,7 @@ def test_a_transformers_that_does_not_work_with_the_torch_is_said_and_needed(
     one_gpu: OneGpu, measured: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found_apart = _Libraries(transformers_has_torch=False)
-    monkeypatch.setattr("vramtop.tui.cli.measuring.suite._Libraries.of", lambda _: found_apart)
+    monkeypatch.setattr("suite._Libraries.of", lambda _: found_apart)
     _, found, progress = measured("--part", "steps")
     assert "not installed: a transformers for torch 2.11.0+cu130 (needed by 2 jobs)" in progress
     assert {row["error"] for row in found["rows"]} == {"needs a transformers for torch 2.11.0+cu130"}
@@ -388,7 +378,7 @@ def test_a_transformers_that_does_not_work_with_the_torch_is_said_and_needed(
 def test_torch_without_cuda_is_said_before_anything_runs(
     one_gpu: OneGpu, measured: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vramtop.tui.cli.measuring.suite.torch_build", lambda *_: TorchBuild(version="2.13.0"))
+    monkeypatch.setattr("suite.torch_build", lambda *_: TorchBuild(version="2.13.0"))
     code, _, complaint = measured()
     assert code == 3
     assert "torch 2.13.0 of /opt/python was built without CUDA, so it cannot run anything" in complaint

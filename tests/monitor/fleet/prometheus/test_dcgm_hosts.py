@@ -1,27 +1,26 @@
-"""Hosts of dcgm-exporter, nvidia_gpu_exporter and all-smi, from series in their documented form."""
+"""Hosts of dcgm-exporter, from series in their documented form."""
 
 import re
 
 import msgspec
 
 from vramtop.monitor.fleet.fleet import HostReading
-from vramtop.monitor.fleet.prometheus.client import Target
-from vramtop.monitor.fleet.prometheus.prometheus_fleet import EXPORTERS, OtherSample, other_hosts
+from vramtop.monitor.fleet.prometheus.client import Sample, Target
+from vramtop.monitor.fleet.prometheus.dcgm_hosts import dcgm_hosts
 
 GIB, MIB = 2**30, 2**20
-DCGM, SMI, ALL_SMI = EXPORTERS
 LINE = re.compile(r"(\w+)\{(.*)\} (\S+)")
 
 
-def hosts(exporter, text: str, known: frozenset[str] = frozenset()) -> dict[str, HostReading]:
+def hosts(text: str, known: frozenset[str] = frozenset()) -> dict[str, HostReading]:
     """Read the hosts from lines of Prometheus' text format, all scraped by one target."""
-    found: dict[str, list[OtherSample]] = {}
+    found: dict[str, list[Sample]] = {}
     for name, labels, value in LINE.findall(text):
         metric = dict(re.findall(r'(\w+)="(.*?)"', labels)) | {"job": "gpus"}
         metric.setdefault("instance", "10.0.0.7:9400")
-        found.setdefault(name, []).append(msgspec.convert({"metric": metric, "value": [9.0, value]}, OtherSample))
+        found.setdefault(name, []).append(msgspec.convert({"metric": metric, "value": [9.0, value]}, Sample))
     seen = {Target("", "gpus", each.metric.instance): 5.0 for samples in found.values() for each in samples}
-    return {name: host for (_, name), host in other_hosts(exporter, lambda m: found.get(m, []), seen, known).items()}
+    return {name: host for (_, name), host in dcgm_hosts(lambda m: found.get(m, []), seen, known).items()}
 
 
 def test_dcgm_counts_in_mib_and_names_the_pod_that_has_the_gpu() -> None:
@@ -32,7 +31,7 @@ def test_dcgm_counts_in_mib_and_names_the_pod_that_has_the_gpu() -> None:
         DCGM_FI_DEV_FB_FREE{{{pod}}} 51000
         DCGM_FI_DEV_FB_RESERVED{{{pod}}} 559
     """
-    (gpu,) = hosts(DCGM, text)["node7"].gpus
+    (gpu,) = hosts(text)["node7"].gpus
     assert (gpu.index, gpu.uuid, gpu.name) == (1, "GPU-1", "NVIDIA H100 80GB HBM3")
     assert (gpu.used_bytes, gpu.free_bytes, gpu.reserved_bytes) == (30000 * MIB, 51000 * MIB, 559 * MIB)
     assert gpu.total_bytes == 81559 * MIB
@@ -45,9 +44,9 @@ def test_dcgms_own_pod_is_no_job_and_its_blank_value_no_figure() -> None:
         DCGM_FI_DEV_FB_USED{{{labels}}} 12
         DCGM_FI_DEV_FB_FREE{{{labels}}} 9223372036854775794
     """
-    (gpu,) = hosts(DCGM, text)["node7"].gpus
+    (gpu,) = hosts(text)["node7"].gpus
     assert (gpu.used_bytes, gpu.free_bytes, gpu.total_bytes, gpu.processes) == (12 * MIB, None, None, None)
-    assert hosts(DCGM, text)["node7"].totals.unknown_gpus == 1
+    assert hosts(text)["node7"].totals.unknown_gpus == 1
 
 
 def test_dcgms_mig_devices_are_summed_up_for_their_gpu() -> None:
@@ -59,7 +58,7 @@ def test_dcgms_mig_devices_are_summed_up_for_their_gpu() -> None:
         DCGM_FI_DEV_FB_USED{{{two}}} 2048
         DCGM_FI_DEV_FB_FREE{{{two}}} 38912
     """
-    (gpu,) = hosts(DCGM, text)["node7"].gpus
+    (gpu,) = hosts(text)["node7"].gpus
     assert (gpu.used_bytes, gpu.total_bytes) == (3 * GIB, 80 * GIB)
     assert [(device.label, device.used_bytes) for device in gpu.devices] == [("0:1", GIB), ("0:2", 2 * GIB)]
     assert [process.job for process in gpu.processes or ()] == ["a", "b"]
@@ -67,38 +66,11 @@ def test_dcgms_mig_devices_are_summed_up_for_their_gpu() -> None:
 
 def test_a_gpu_that_vramtop_exports_is_left_out() -> None:
     text = 'DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-0",Hostname="node7"} 12'
-    assert hosts(DCGM, text, known=frozenset(("GPU-0",))) == {}
-
-
-def test_nvidia_gpu_exporter_has_index_and_name_in_metrics_of_their_own() -> None:
-    text = """
-        nvidia_smi_memory_used_bytes{uuid="11"} 1073741824
-        nvidia_smi_memory_free_bytes{uuid="11"} 2147483648
-        nvidia_smi_memory_total_bytes{uuid="11"} 3221225472
-        nvidia_smi_index{uuid="11"} 3
-        nvidia_smi_gpu_info{uuid="11",name="NVIDIA A10",driver_version="580"} 1
-    """
-    host = hosts(SMI, text)["10.0.0.7"]
-    (gpu,) = host.gpus
-    assert (gpu.index, gpu.name, gpu.used_bytes, gpu.free_bytes) == (3, "NVIDIA A10", GIB, 2 * GIB)
-    assert "vramtop export does not run there" in host.faults[0]
-
-
-def test_all_smi_has_processes_and_the_host_in_the_label_that_prometheus_renames() -> None:
-    labels = 'gpu="NVIDIA A10",exported_instance="node8",gpu_uuid="GPU-8",gpu_index="2"'
-    text = f"""
-        all_smi_gpu_memory_used_bytes{{{labels}}} 1073741824
-        all_smi_gpu_memory_total_bytes{{{labels}}} 3221225472
-        all_smi_process_memory_used_bytes{{pid="77",user="ann",device_uuid="GPU-8",command="python a.py"}} 1048576
-    """
-    (gpu,) = hosts(ALL_SMI, text)["node8"].gpus
-    assert (gpu.index, gpu.name, gpu.free_bytes) == (2, "NVIDIA A10", 2 * GIB)
-    (process,) = gpu.processes or ()
-    assert (process.pid, process.user, process.command, process.used_bytes) == (77, "ann", "python a.py", MIB)
+    assert hosts(text, known=frozenset(("GPU-0",))) == {}
 
 
 def test_control_characters_of_labels_are_not_shown() -> None:
     text = 'DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-0",Hostname="no\x1b[31mde",modelName="a\x07b"} 1'
-    ((name, host),) = hosts(DCGM, text).items()
+    ((name, host),) = hosts(text).items()
     assert name == "node"
     assert "\x07" not in (host.gpus[0].name or "")

@@ -12,8 +12,7 @@ from vramtop.estimator.common.limits import LimitError, decode_json
 from vramtop.estimator.common.private_files import write_private
 from vramtop.estimator.common.secrets import displayed_data
 from vramtop.estimator.common.untrusted_files import read_file
-
-from ..json_types import MeasureJson, PredictedPeakJson
+from vramtop.tui.cli.json_types import MeasureJson, PredictedPeakJson
 
 _MAX_BYTES = 1 << 26
 
@@ -104,7 +103,7 @@ class ResultsFile:
 
     def _write(self, path: Path) -> None:
         data = displayed_data(msgspec.to_builtins(self.results))
-        assert isinstance(data, dict)  # noqa: S101 - as it went in
+        assert isinstance(data, dict)
         head = {name: value for name, value in data.items() if name != "rows"}
         lines = [msgspec.json.encode(row).decode() for row in data["rows"]]  # a line each: its history can be read
         text = f'{msgspec.json.encode(head).decode()[:-1]},"rows":[\n' + ",\n".join(lines) + "\n]}\n"

@@ -1,0 +1,287 @@
+"""Readings of hosts from the metrics of ``vramtop export`` (docs/reference/metrics.md)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from ...snapshot.snapshot import ASLEEP, NO_DRIVER, NOT_LISTED
+from ..fleet import FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
+from .client import plain, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from .client import Labels, Sample, Target
+
+    Ask = Callable[[str], list[Sample]]
+
+_GPU_SIZES = {
+    "total_bytes": "vramtop_gpu_memory_total_bytes",
+    "used_bytes": "vramtop_gpu_memory_used_bytes",
+    "free_bytes": "vramtop_gpu_memory_free_bytes",
+    "reserved_bytes": "vramtop_gpu_memory_reserved_bytes",
+    "unattributed_bytes": "vramtop_gpu_memory_unattributed_bytes",
+    "committed_bytes": "vramtop_gpu_memory_committed_bytes",
+}
+_FAULT_WORDS = {
+    "GPU_IS_LOST": "it no longer answers; the host's kernel log says why, and it needs a reset or a reboot",
+    "RESET_REQUIRED": "it must be reset before it can be used again",
+    NOT_LISTED: "the driver no longer lists it",
+    ASLEEP: "it is asleep to save power, and is not queried",
+}
+"""What the commonest error codes of a whole GPU mean."""
+_MIG_SIZES = {
+    "total_bytes": "vramtop_mig_memory_total_bytes",
+    "used_bytes": "vramtop_mig_memory_used_bytes",
+    "free_bytes": "vramtop_mig_memory_free_bytes",
+    "unattributed_bytes": "vramtop_mig_memory_unattributed_bytes",
+    "committed_bytes": "vramtop_mig_memory_committed_bytes",
+}
+_PROCESS_SIZES = {
+    "used_bytes": "vramtop_process_memory_used_bytes",
+    "peak_bytes": "vramtop_process_memory_peak_bytes",
+    "budget_bytes": "vramtop_process_budget_bytes",
+    "low_bytes": "vramtop_process_budget_low_bytes",
+    "high_bytes": "vramtop_process_budget_high_bytes",
+    "steps": "vramtop_process_steps_total",
+}
+_PROCESS_FLOATS = {
+    "start_time": "vramtop_process_start_time_seconds",
+    "step_seconds": "vramtop_process_step_seconds",
+    "full_seconds": "vramtop_process_memory_full_seconds",
+}
+_SAMPLER_STUCK = "vramtop there gets no readings from the driver"
+
+
+@dataclass
+class _Gpu:
+    sizes: dict[str, Any] = field(default_factory=dict)
+    devices: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
+    processes: list[tuple[Labels, dict[str, Any]]] = field(default_factory=list)
+    """Labels and fields of each."""
+    hides_processes: bool = False
+    user_bytes: dict[str, int | None] = field(default_factory=dict)
+    user_processes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class _Host:
+    facts: dict[str, Any] = field(default_factory=dict)
+    gpus: list[tuple[str, str, _Gpu]] = field(default_factory=list)
+    """UUID, index and record of each."""
+    pending: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
+    faults: list[str] = field(default_factory=list)
+    is_sampling: bool = True
+
+
+class _Records:
+    """What is put together from the metrics. Found by plain tuples: some 200,000 samples arrive at each reading."""
+
+    def __init__(self) -> None:
+        self.hosts: dict[Target, _Host] = defaultdict(_Host)
+        self._gpus: dict[tuple[str, ...], _Gpu] = {}
+        self._processes: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def gpu(self, labels: Labels) -> _Gpu:
+        """Return the record of a GPU."""
+        key = (labels.instance, labels.uuid, labels.index, labels.job, labels.cluster)
+        found = self._gpus.get(key)
+        if found is None:
+            found = self._gpus[key] = _Gpu()
+            self.hosts[labels.target].gpus.append((labels.uuid, labels.index, found))
+        return found
+
+    def process(self, labels: Labels) -> dict[str, Any]:
+        """Return the fields of a process on one GPU."""
+        place = (labels.instance, labels.pid, labels.uuid, labels.index, labels.mig)
+        key = (*place, labels.job_name, labels.user, labels.job, labels.cluster)
+        found = self._processes.get(key)
+        if found is None:
+            found = self._processes[key] = {}
+            self.gpu(labels).processes.append((labels, found))
+        return found
+
+
+def vramtop_hosts(ask: Ask, seen_at: Mapping[Target, float]) -> dict[Target, HostReading]:
+    """Return the hosts whose exporter was scraped, with one query for each metric.
+
+    Args:
+        ask: asks Prometheus.
+        seen_at: Unix seconds of the last scrape of each exporter, by the clock of Prometheus.
+    """
+    records = _Records()
+    _read_host_facts(ask, records.hosts)
+    _read_gpus(ask, records.gpu)
+    _read_processes(ask, records)
+    _read_pending(ask, records.hosts)
+    return {
+        target: _reading(target, host, seen_at[target]) for target, host in records.hosts.items() if target in seen_at
+    }
+
+
+def _read_host_facts(ask: Ask, hosts: dict[Target, _Host]) -> None:
+    for sample in ask("vramtop_host_info"):
+        labels = sample.metric
+        facts = hosts[labels.target].facts
+        facts["host"] = plain(labels.host) or labels.target.host
+        facts["driver_version"] = plain(labels.driver_version)
+    for sample in ask("vramtop_build_info"):
+        hosts[sample.metric.target].facts["vramtop_version"] = plain(sample.metric.version)
+    for sample in ask("vramtop_sampler_last_reading_timestamp_seconds"):
+        hosts[sample.metric.target].facts["time"] = sample.number
+    for sample in ask("vramtop_sampler_interval_seconds"):
+        hosts[sample.metric.target].facts["interval"] = sample.number
+    for sample in ask("vramtop_sampler_up"):
+        hosts[sample.metric.target].is_sampling = sample.number == 1
+    for sample in ask("vramtop_host_fault == 1"):
+        hosts[sample.metric.target].faults.append(plain(sample.metric.reason) or "unknown")
+
+
+def _read_gpus(ask: Ask, gpu_of: Callable[[Labels], _Gpu]) -> None:
+    for sample in ask("vramtop_gpu_info"):
+        gpu_of(sample.metric).sizes["name"] = plain(sample.metric.name)
+    for sample in ask('vramtop_gpu_fault{field=""} == 1'):
+        sizes, reason = gpu_of(sample.metric).sizes, plain(sample.metric.reason) or ""
+        words = _FAULT_WORDS.get(reason)
+        sizes["fault"] = f"{words} ({reason})" if words else f"it cannot be read: {reason}"
+        sizes["is_asleep"] = reason == ASLEEP
+    for sample in ask('vramtop_gpu_fault{field!=""} == 1'):
+        fault = f"{plain(sample.metric.field)} is unknown: {plain(sample.metric.reason)}"
+        gpu = gpu_of(sample.metric)
+        gpu.sizes.setdefault("fault", fault)
+        gpu.hides_processes |= sample.metric.field == "processes"
+    for sample in ask("vramtop_gpu_closed == 1"):
+        gpu_of(sample.metric).sizes["closed"] = plain(sample.metric.reason)
+    for name, metric in _GPU_SIZES.items():
+        for sample in ask(metric):
+            gpu_of(sample.metric).sizes[name] = whole(sample)
+    for sample in ask("vramtop_gpu_utilization_ratio"):
+        number = sample.number
+        gpu_of(sample.metric).sizes["utilisation_percent"] = None if number is None else round(100 * number)
+    for name, metric in _MIG_SIZES.items():
+        for sample in ask(metric):
+            gpu_of(sample.metric).devices[sample.metric.mig][name] = whole(sample)
+
+
+def _read_processes(ask: Ask, records: _Records) -> None:
+    for sample in ask("vramtop_gpu_user_memory_used_bytes"):
+        records.gpu(sample.metric).user_bytes[sample.metric.user] = whole(sample)
+    for sample in ask("vramtop_gpu_user_processes"):
+        records.gpu(sample.metric).user_processes[sample.metric.user] = whole(sample) or 0
+    for sample in ask("vramtop_process_run_info"):
+        process = records.process(sample.metric)
+        process["facts"], process["run"] = _rank_facts(sample.metric), _number(sample.metric.run)
+    for name, metric in _PROCESS_SIZES.items():
+        for sample in ask(metric):
+            records.process(sample.metric)[name] = whole(sample)
+    for name, metric in _PROCESS_FLOATS.items():
+        for sample in ask(metric):
+            records.process(sample.metric)[name] = sample.number
+    for sample in ask("vramtop_process_status == 1"):
+        status = sample.metric.vramtop_process_status
+        if status != "ended":
+            records.process(sample.metric)["status"] = status
+
+
+def _read_pending(ask: Ask, hosts: dict[Target, _Host]) -> None:
+    for sample in ask("vramtop_pending_verdict == 1"):
+        labels = sample.metric
+        hosts[labels.target].pending[labels.job_name]["verdict"] = labels.vramtop_pending_verdict
+    for sample in ask("vramtop_pending_budget_bytes"):
+        hosts[sample.metric.target].pending[sample.metric.job_name]["device_bytes"] = whole(sample)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _rank_facts(labels: Labels) -> RankFacts | None:
+    facts = RankFacts(
+        rank=_number(labels.rank),
+        world_size=_number(labels.world_size),
+        rendezvous=plain(labels.rendezvous),
+        master=plain(labels.master),
+        slurm_job=plain(labels.slurm_job),
+        pod_group=plain(labels.pod_group),
+        ray_job=plain(labels.ray_job),
+    )
+    return None if facts == RankFacts() else facts
+
+
+def _reading(target: Target, host: _Host, seen_at: float) -> HostReading:
+    gpus = [_fleet_gpu(position, *each) for position, each in enumerate(sorted(host.gpus, key=_gpu_order))]
+    has_driver = NO_DRIVER not in host.faults
+    live = host.is_sampling or not has_driver
+    facts = {"host": target.host, **host.facts}
+    return HostReading(
+        **facts,
+        gpus=tuple(gpus),
+        pending=tuple(
+            FleetPending(job=plain(job) or "", verdict=values["verdict"], device_bytes=values.get("device_bytes"))
+            for job, values in host.pending.items()
+            if "verdict" in values
+        ),
+        unlisted=tuple(fault for fault in host.faults if fault == NOT_LISTED),
+        faults=tuple("there is no NVIDIA driver" if fault == NO_DRIVER else fault for fault in host.faults),
+        state="live" if live else "silent",
+        since=seen_at if live else facts.get("time"),
+        reason=None if live else _SAMPLER_STUCK,
+    )
+
+
+def _gpu_order(item: tuple[str, str, _Gpu]) -> tuple[float, str]:
+    uuid, index, _ = item
+    number = _number(index)
+    return (inf if number is None else number, uuid)
+
+
+def _fleet_gpu(position: int, own_uuid: str, own_index: str, gpu: _Gpu) -> FleetGpu:
+    uuid, index = plain(own_uuid), _number(own_index)
+    index = position if index is None else index
+    devices = (FleetGpu(index=index, label=plain(label), **sizes) for label, sizes in sorted(gpu.devices.items()))
+    is_unread = "is_asleep" in gpu.sizes and gpu.sizes.get("used_bytes") is None
+    return FleetGpu(
+        index=index,
+        uuid=uuid,
+        is_lost=is_unread and not gpu.sizes["is_asleep"],
+        processes=None if is_unread or gpu.hides_processes else tuple(_processes(gpu)),
+        devices=tuple(devices),
+        **gpu.sizes,
+    )
+
+
+def _processes(gpu: _Gpu) -> Iterable[FleetProcess]:
+    """Return the processes of known jobs, and for each user a row for all others; largest first."""
+    rows: list[FleetProcess] = []
+    for labels, values in gpu.processes:
+        if values.keys() != {"status"}:  # one that has ended has nothing else
+            rows.append(
+                FleetProcess(
+                    pid=_number(labels.pid),
+                    job=plain(labels.job_name),
+                    user=plain(labels.user),
+                    device=plain(labels.mig),
+                    **values,
+                )
+            )
+    for user, count in gpu.user_processes.items():
+        own = [row for row in rows if row.job is not None and row.user == plain(user)]
+        others = count - len(own)
+        if others > 0:
+            rows.append(
+                FleetProcess(
+                    user=plain(user),
+                    used_bytes=_rest(gpu.user_bytes.get(user), own),
+                    note=f"{others} other process{'es' if others > 1 else ''}",
+                )
+            )
+    return sorted(rows, key=lambda row: -(row.used_bytes or 0))
+
+
+def _rest(size: int | None, rows: Iterable[FleetProcess]) -> int | None:
+    """Return what of a size remains beside these processes; None: unknown."""
+    known = [row.used_bytes for row in rows]
+    return None if size is None or None in known else max(0, size - sum(each or 0 for each in known))

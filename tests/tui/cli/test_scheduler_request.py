@@ -1,0 +1,62 @@
+import pytest
+import yaml
+from json_schemas import valid_json
+
+from vramtop.tui.cli.main import main
+
+LLAMA = ["llama-3.1-8b", "--qlora", "--gradient-checkpointing", "false", "--method", "formula"]  # between 24 and 40 GiB
+SIXTEEN = ["llama-3.1-8b", "--fsdp", "16", "--bf16", "--gpu-type", "h100", "--method", "formula"]
+
+
+def test_a_batch_script_asks_for_gpus_and_ram_and_names_cards_that_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", *LLAMA, "--slurm"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "#!/bin/bash"
+    assert all(line.startswith("#") for line in lines)
+    asked = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
+    assert asked == ["--nodes=1", "--ntasks-per-node=1", "--gres=gpu:1", "--mem=2G"]
+    cards = next(line for line in lines if "Cards on which it fits" in line)
+    assert "A100 40GB" in cards
+    assert "RTX 4090" not in cards
+
+
+def test_ranks_share_nodes_of_eight(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", *SIXTEEN, "--slurm", "--json"]) == 0
+    said = valid_json("fit-scheduler", capsys.readouterr().out)
+    assert (said["nodes"], said["gpus_per_node"], said["cards"], said["verdict"]) == (2, 8, ["H100 80GB"], "fits")
+    assert said["request"][:3] == ["#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=8", "#SBATCH --gres=gpu:8"]
+
+
+def test_a_pod_asks_for_gpus_that_are_large_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", *LLAMA, "--kubernetes"]) == 0
+    spec = yaml.safe_load(capsys.readouterr().out)["spec"]
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [term] = required["nodeSelectorTerms"]
+    [rule] = term["matchExpressions"]
+    assert (rule["key"], rule["operator"]) == ("nvidia.com/gpu.memory", "Gt")
+    assert 24 * 1024 < int(rule["values"][0]) < 40 * 1024
+    assert spec["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": 1, "memory": "2Gi"}}
+
+
+@pytest.mark.parametrize("flag", ["--slurm", "--kubernetes"])
+def test_a_card_that_is_too_small_is_not_asked_for(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", *LLAMA, "--gpu-type", "4090", flag]) == 1
+    assert yaml.safe_load(capsys.readouterr().out) is None  # comments only
+    assert main(["fit", *LLAMA, "--gpu-memory", "48GiB", flag]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--gpu", "0"), "--gpu names GPUs of this machine; with --slurm give --gpu-type"),
+        (("--gpus", "2"), "--gpus 2: the job has 1 rank, one on each GPU"),
+        (("--host-memory", "64GiB"), "--slurm requests the RAM that the job needs"),
+        (("--wait",), "--wait waits for GPUs of this machine; leave out --slurm"),
+        (("--kubernetes",), "not allowed with argument"),
+    ],
+)
+def test_options_for_this_machine_are_refused(
+    words: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", *LLAMA, *words, "--slurm"]) == 2
+    assert sentence in capsys.readouterr().err
