@@ -18,7 +18,6 @@ from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.recording import RecordingWriter
 from vramtop.tui.cli.crash_report import save_fault
 from vramtop.tui.cli.main import main
-from vramtop.tui.html_report.page import Bar, BarPlot, save_plots
 from vramtop.tui.tty.terminal_app import TerminalApp
 
 OTHER_WRITERS = {
@@ -89,10 +88,9 @@ def test_no_file_that_vramtop_writes_can_be_read_by_others(
     make_gpu: Callable[..., GpuReading],
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    recording, page, plots = tmp_path / "r.jsonl.gz", tmp_path / "r.html", tmp_path / "plots"
-    written = [recording, page, plots / "bars.svg"]
+    recording, page = tmp_path / "r.jsonl.gz", tmp_path / "r.html"
+    written = [recording, page]
     if existed:
-        plots.mkdir()
         for path in written:
             path.write_text("")
             path.chmod(0o644)
@@ -101,8 +99,6 @@ def test_no_file_that_vramtop_writes_can_be_read_by_others(
             writer.write(make_snapshot([make_gpu(0, [])], time=2_000.0 + at))
     overwrite = ["--overwrite"] if existed else []
     assert main(["report", str(recording), "--out", str(page), *overwrite]) == 0, capsys.readouterr().err
-    bars = (Bar("a", segments=(), figure="0"),)
-    save_plots([BarPlot(name="bars", title="x", summary="x", bars=bars)], plots, overwrite=existed)
     if not existed:
         save_job(Job(), tmp_path / "job.toml")
         assert main(["history", "--export", str(tmp_path / "runs.csv")]) == 0

@@ -29,7 +29,6 @@ OWN_INTERPRETER = {  # they run vramtop again, by the interpreter and with the p
     "estimator/crash/snapshot/snapshot_reader.py",
     "monitor/attach/automatic/start_following.py",
     "monitor/probe/trainer_guard.py",
-    "tui/serve/child.py",
 }
 SHARED_FOLDERS = re.compile(r"(/var)?/tmp(/|$)|/dev/shm(/|$)")
 KEEPER = "estimator/trace/isolated_run.py"

@@ -266,7 +266,6 @@ DASHBOARD_KEYS = {
     "dashboard.crash": Key(
         "e", "explain an out-of-memory error: the process under the cursor, a log, or a torch memory snapshot"
     ),
-    "dashboard.settings": Key("comma", "settings: show and change values, keys and colours"),
     "dashboard.record": Key("r", "start or stop recording to a file"),
     "dashboard.dismiss": Key("x", "dismiss the ended run under the cursor, or unpin a pending job"),
     "dashboard.host_line": Key("H", "show or hide the host line: CPU, RAM, swap, load"),
@@ -300,9 +299,6 @@ DASHBOARD_KEYS = {
     "alerts.quiet_hours": Key("e", "set the quiet hours, without alert messages, such as 22:00-07:00, or off; saved"),
     "preflight.again": Key("r", "check again"),
     "crash.open_file": Key("o", "explain a log or a torch memory snapshot"),
-    "settings.edit": Key("enter", "change the setting under the cursor; for a key: press the new one"),
-    "settings.type": Key("e", "type the value; several keys are possible: f2, ctrl+b"),
-    "settings.reset": Key("d", "reset to the default; removes the setting from the file"),
     "step.lines": Key("enter", "show the source line that made the marked tensor, with its context"),
     "step.open_snapshot": Key("o", "draw a torch memory snapshot beside the step, on the same scale"),
 }
@@ -444,7 +440,6 @@ APP_KEYS: list[BindingType] = [
 ]
 FLEET_APP_KEYS: list[BindingType] = [
     bind("dashboard.alerts", "alerts", "Alerts"),
-    bind("dashboard.settings", "settings", "Settings", show=False),
     *APP_KEYS,
 ]
 """Keys of the dashboard over many hosts."""
@@ -456,7 +451,7 @@ TERMINAL_KEYS: list[BindingType] = [bind("app.repaint", "repaint")]
 
 
 _TABLE = "list.up list.down list.page_up list.page_down list.first list.last"
-_FLEET = "app dashboard.alerts dashboard.settings"
+_FLEET = "app dashboard.alerts"
 PLACES: dict[str, str] = {
     "dashboard": "app list dashboard processes",
     "columns": "app.back list.up list.down processes.columns columns",
@@ -467,8 +462,6 @@ PLACES: dict[str, str] = {
     "process": f"app {_TABLE} list.filter dashboard.attach dashboard.process process",
     "alerts": "app dashboard.alerts alerts",
     "alerts of a fleet": f"{_FLEET} alerts",
-    "settings": f"app {_TABLE} list.filter dashboard.settings settings",
-    "settings of a fleet": f"{_FLEET} {_TABLE} list.filter settings",
     "preflight": "app preflight fit.preflight",
     "out of memory": "app job crash",
     "step": "app dashboard.step step",

@@ -123,11 +123,6 @@ async def explain_a_log(program: Program) -> None:
     await program.settled()
 
 
-async def look_at_the_settings(program: Program) -> None:
-    """Open the settings."""
-    await program.press("comma")
-
-
 async def main() -> None:
     """Draw all pictures, or those that are named."""
     pictures = {
@@ -136,7 +131,6 @@ async def main() -> None:
         "hosts": lambda: draw_cluster("hosts", (110, 15)),
         "what-if": lambda: draw("what-if", (100, 30), plot_over_batch_sizes),
         "out-of-memory": lambda: draw("out-of-memory", (100, 30), explain_a_log),
-        "settings": lambda: draw("settings", (100, 28), look_at_the_settings),
         "attach": lambda: draw("attach", (100, 40), attach_to_a_job),
         "fit-check": lambda: draw("fit-check", (120, 32), check_a_job),
         "step": lambda: draw("step", (100, 32), look_at_a_step, trace),

@@ -522,34 +522,6 @@ class Corrections:
             return found
 
 
-MAX_HINDSIGHT = 60
-"""Runs that a report estimates again, the newest: each takes some milliseconds."""
-
-
-def corrected_by_others(found: Sequence[Measurement]) -> dict[str, Budget]:
-    """Return by run the closed form's estimate of its job, corrected by the other runs on the same card.
-
-    A run whose job cannot be estimated again, because names were removed from it, is left out.
-
-    Args:
-        found: measured runs, the newest first.
-    """
-    from vramtop.estimator.estimation import estimate
-    from vramtop.estimator.job.gpu_catalogue import match_nvml_name
-
-    budgets, runs = {}, [*map(_predicted_now, found[:_MOST_PREDICTED]), *found[_MOST_PREDICTED:]]
-    for each in found[:MAX_HINDSIGHT]:
-        if each.hidden or each.job.model.config is None:
-            continue
-        try:
-            budget = estimate(each.job, gpu=match_nvml_name(each.card) if each.card else None)
-        except VramtopError:
-            continue
-        others = [other for other in runs if other.run != each.run]
-        budgets[each.run] = corrected_by(others, budget, card=each.card, versions=each.versions)
-    return budgets
-
-
 @functools.lru_cache(maxsize=_MOST_PREDICTED)
 def _predictions(job: bytes, card: str | None, version: str) -> tuple[Predicted, ...]:
     """Return what this version predicts of a kept job by the closed form; nothing if it cannot."""

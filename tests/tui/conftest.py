@@ -20,13 +20,11 @@ COMMAND = (sys.executable, "-m", "vramtop.tui.cli")
 
 
 @pytest.fixture(autouse=True)
-def default_keys_and_colours() -> Iterator[None]:
-    """Leave no keys and colours of one test's app to the next test."""
+def default_keys() -> Iterator[None]:
+    """Leave no keys of one test's app to the next test."""
     yield
     if (loaded := sys.modules.get("vramtop.tui.keys")) is not None:
         loaded.use_keys({})
-    if (loaded := sys.modules.get("vramtop.tui.draw.palette")) is not None:
-        loaded.use_colours({})
 
 
 class TerminalProgram:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,18 +18,9 @@ from vramtop.monitor.host.terminate import refusal_reason
 from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand
 from vramtop.monitor.sources.sampler import EarlySampler, Sampler
 from vramtop.monitor.storage.settings.schema import (
-    ASCII,
-    COLOURS,
-    COLUMNS,
-    HOST_LINE,
-    INTERVAL,
     KEYS,
     QUIET_HOURS,
-    SORT,
     THEME,
-    VIEW,
-    find_setting,
-    mapping_of,
 )
 
 from ..background.notices import Notices
@@ -42,10 +32,10 @@ from ..screens.dashboard.screen import DashboardScreen
 from ..screens.registry import SCREENS, preload_screens
 from ..tty.textual_private import write_to_terminal
 from .help import HelpScreen
-from .themes import ThemedApp
+from .themes import DEFAULT_THEME, ThemedApp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from textual.binding import BindingType
     from textual.notifications import SeverityLevel
@@ -112,10 +102,6 @@ class SharedOptions:
     """Problems found before the app was open; they are shown once it is."""
     settings: dict[str, Value] = field(default_factory=dict)
     """The settings in force by dotted name, such as the view of the process table; absent: the default."""
-    origins: dict[str, str] = field(default_factory=dict)
-    """Where each setting is from: a flag, a variable, the file; absent: the default."""
-    settings_file: str = "config.toml"
-    """Path of the settings file."""
     save_setting: Callable[[str, Value | None], None] = lambda _, __: None
     """Called with name and value of each setting that the user changes, the theme among them."""
     clock: Callable[[], float] = time.monotonic
@@ -175,13 +161,12 @@ class SharedApp(ThemedApp, AlertsApp):
         super().__init__(colours=options.colours, ascii_only=options.ascii_only)
         self.choose_theme(options.theme)
         self.choose_keys(options.settings.get(KEYS))
-        self.choose_colours(options.settings.get(COLOURS))
 
     def on_mount(self) -> None:
         """Show what was found before the app was open; an app's own ``on_mount`` runs as well."""
         self.theme_changed_signal.subscribe(self, self._keep_theme)
         earlier = self._options.notices.show_on(partial(self.call_from_thread, self._show_notice))
-        for sentence in (*earlier, *self.weak_colours.values()):
+        for sentence in earlier:
             self._show_notice(sentence)
 
     def _show_notice(self, sentence: str) -> None:
@@ -196,62 +181,17 @@ class SharedApp(ThemedApp, AlertsApp):
         """The settings in force by dotted name, with what was changed in this run; absent: the default."""
         return self._options.settings
 
-    @property
-    def setting_origins(self) -> dict[str, str]:
-        """Where each setting is from; absent: the default."""
-        return self._options.origins
-
-    @property
-    def settings_file(self) -> str:
-        """Path of the settings file."""
-        return self._options.settings_file
-
-    def value_of(self, name: str) -> Value | None:
-        """Return the value of a setting in force, if need be its default; None: it is an entry of a table."""
-        setting = find_setting(name)
-        return self.settings.get(name, setting.default) if setting is not None else None
-
     def save_setting(self, name: str, value: Value | None) -> None:
         """Keep what the user has chosen on a screen, for this run and later ones."""
-        mapping, values = mapping_of(name), self._options.settings
-        if mapping is not None:
-            kept = values.get(mapping.name)
-            entries = dict(kept) if isinstance(kept, Mapping) else {}
-            entries.pop(name[len(mapping.name) + 1 :], None)
-            if isinstance(value, str | tuple):
-                entries[name[len(mapping.name) + 1 :]] = value
-            values[mapping.name] = entries
-        elif value is not None:
-            values[name] = value
-        else:
+        values = self._options.settings
+        if value is None:
             values.pop(name, None)
+        else:
+            values[name] = value
         self._options.save_setting(name, value)
-
-    def save_for_later(self, name: str, value: Value | None) -> None:
-        """Save a setting that has another value until vramtop ends."""
-        self._options.save_setting(name, value)
-
-    def applies_at_once(self, name: str) -> bool:
-        """Return True if a changed setting is in force at once."""
-        return name in (THEME, ASCII, QUIET_HOURS) or name.startswith((f"{KEYS}.", f"{COLOURS}."))
-
-    def apply_setting(self, name: str) -> None:
-        """Put a changed setting in force, if that is possible while vramtop runs."""
-        value = self.value_of(name)
-        if name == THEME:
-            self.choose_theme(str(value))
-        elif name == ASCII and value in ("on", "off") and self.ascii_only != (value == "on"):
-            self.action_toggle_ascii()
-        elif name.startswith(f"{KEYS}."):
-            self.choose_keys(self.settings.get(KEYS))
-        elif name.startswith(f"{COLOURS}."):
-            self.choose_colours(self.settings.get(COLOURS))
-            self.draw_again()
-            if sentence := self.weak_colours.get(name.rpartition(".")[2]):
-                self.notify(sentence, severity="warning", markup=False)
 
     def _keep_theme(self, theme: Theme) -> None:
-        if theme.name != self.value_of(THEME):
+        if theme.name != self.settings.get(THEME, DEFAULT_THEME):
             self.save_setting(THEME, theme.name)
 
 
@@ -657,19 +597,6 @@ class VramtopApp(SharedApp, BoardApp):
         if isinstance(screen, DashboardScreen):
             yield from screen.commands()
         yield from super().get_system_commands(screen)
-
-    def applies_at_once(self, name: str) -> bool:
-        """Return True if a changed setting is in force at once."""
-        return name in (INTERVAL, VIEW, COLUMNS, SORT, HOST_LINE) or super().applies_at_once(name)
-
-    def apply_setting(self, name: str) -> None:
-        """Put a changed setting in force, if that is possible while vramtop runs."""
-        super().apply_setting(name)
-        if name == INTERVAL:
-            seconds = self.value_of(name)
-            self._sampler.set_interval(seconds if isinstance(seconds, float) else self._sampler.interval)
-        for screen in self._dashboards():
-            screen.use_settings()
 
     def _take_over(self, early_sampler: EarlySampler) -> None:
         """Receive the snapshots of a sampler that was started before the app, and its latest result."""

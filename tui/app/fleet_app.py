@@ -153,13 +153,6 @@ class FleetApp(SharedApp):
         if not isinstance(self.screen, AlertsScreen):
             self.push_screen(AlertsScreen())
 
-    def action_settings(self) -> None:
-        """List the settings."""
-        from ..screens.settings import SettingsScreen  # only if they are asked for
-
-        if not isinstance(self.screen, SettingsScreen):
-            self.push_screen(SettingsScreen())
-
     def action_help(self) -> None:
         """Show what the keys, sums and rows are."""
         if not isinstance(self.screen, FleetHelpScreen):

@@ -1,15 +1,13 @@
 """Three themes beside Textual's own: dark, light, and high contrast."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from types import MappingProxyType
 
 from textual.app import SystemCommand
 from textual.screen import Screen
 from textual.theme import Theme
 
-from ..draw.palette import use_colours, weak_colours
 from ..keys import shown_key
 from ..tty.terminal_app import TEXT_CONTRAST_VARIABLE, TerminalApp
 
@@ -80,22 +78,6 @@ class ThemedApp(TerminalApp):
         return self._current_theme
 
     _current_theme: Theme | None = None
-    _own_colours: Mapping[str, str] = MappingProxyType({})
-
-    def choose_colours(self, chosen: object) -> None:
-        """Put the user's colours in force, of settings that have been checked; what is none leaves the defaults."""
-        entries = chosen if isinstance(chosen, Mapping) else {}
-        self._own_colours = {name: colour for name, colour in entries.items() if isinstance(colour, str)}
-        use_colours(self._own_colours)
-
-    @property
-    def weak_colours(self) -> Mapping[str, str]:
-        """A sentence for each of the user's colours that stands out too little from the ground of the theme."""
-        theme = self.current_theme
-        ground = theme.background or ""
-        known = ground if ground.startswith("#") and len(ground) == 7 else "#121212" if theme.dark else "#efefef"
-        return weak_colours(self._own_colours, known, theme.name)
-
     _unknown_theme: str | None = None
 
     def choose_theme(self, name: str | None) -> None:

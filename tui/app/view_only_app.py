@@ -40,7 +40,7 @@ _REFUSED_ACTIONS = frozenset(
     ("forget", "leave_alone", "quiet_hours", "record", "rehearse", "suspend_process", "terminate")
 )
 """Actions of these screens that would change something; the keys of others open screens that are refused."""
-_REFUSED_SCREENS = ("fit_check", "preflight", "settings")
+_REFUSED_SCREENS = ("fit_check", "preflight")
 """Screens of the registry that are refused at their key already: they would ask something before they open."""
 
 

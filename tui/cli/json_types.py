@@ -238,9 +238,7 @@ class ReportJson(Versioned):
     """The report that was written."""
 
     file: str | None
-    """Path of the HTML file; null: the report is on standard output, and this on standard error."""
-    plots: list[str]
-    """Paths of the plots."""
+    """Path of the HTML file; null: it was printed."""
 
 
 class ServeJson(Versioned):

@@ -19,7 +19,7 @@ from vramtop.monitor.storage.settings.in_force import (
     settings_in_force,
     shown,
 )
-from vramtop.monitor.storage.settings.schema import COLOURS, KEYS
+from vramtop.monitor.storage.settings.schema import KEYS
 
 from ..draw.text_output import printable
 
@@ -127,13 +127,6 @@ def fill_in_settings(options: argparse.Namespace) -> None:
 
         keys = check_keys(settings.values[KEYS])
         settings = with_checked(settings, KEYS, keys.chosen, keys.problems, instead="using its default")
-    if settings.values[COLOURS]:
-        from ..draw.palette import check_colours, use_colours
-
-        colours = check_colours(settings.values[COLOURS])
-        settings = with_checked(settings, COLOURS, colours.chosen, colours.problems, instead="ignoring it")
-        if runs != "report":  # has colours of its own for paper
-            use_colours(colours.chosen)
     options.settings = settings
     if runs not in (*_QUIET, DASHBOARD, RECORDING, FLEET):
         for problem in settings.problems:

@@ -13,7 +13,6 @@ How the colours were chosen; ``tests/tui/draw/test_palette.py`` holds each of th
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
@@ -21,8 +20,6 @@ from typing import TYPE_CHECKING, Literal
 from vramtop.estimator.common.sizes import format_gib
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from vramtop.estimator.budget import Budget, ComponentName, PhaseName
     from vramtop.estimator.common.errors import Verdict
     from vramtop.monitor.board.divergence import RunPhase, Status
@@ -174,12 +171,10 @@ def _distance(one: Rgb, other: Rgb) -> int:
     return sum((left - right) ** 2 for left, right in zip(one, other, strict=True))
 
 
-# Colours by name: the defaults, and those that the user chose in place of them.
-#
-# There is one set in force, as there is one app. How the defaults were chosen: ``palette``.
+# Colours by name.
 
 
-DEFAULT_COLOURS: dict[str, str] = {
+_COLOURS = {
     "good": "#207346",
     "bad": "#cb1a16",
     "warning": "#c4770d",
@@ -202,100 +197,11 @@ DEFAULT_COLOURS: dict[str, str] = {
     "hot": "#c96c04",
 }
 """Hexadecimal RGB colours that stand out from dark and light ground."""
-CHANGEABLE = tuple(DEFAULT_COLOURS)[:15]
-"""Colours that the user may choose: those of verdicts and statuses, and of components."""
-MEANINGS: dict[str, str] = {
-    "good": "within budget, fits, passed",
-    "bad": "over or growing, out of memory, does not fit, failed, memory above the upper bound of a budget",
-    "warning": "under, tight, needs attention",
-    "neutral": "neither good nor bad: ended, loading, memory in use",
-    "uncertain": "guessed settings",
-}
-"""What a colour stands for, where its name is not that of a component."""
-_chosen: dict[str, str] = {}
-"""The user's, by name."""
-
-
-def use_colours(chosen: Mapping[str, str]) -> None:
-    """Put the user's colours in force, in place of earlier ones; they have been checked."""
-    _chosen.clear()
-    _chosen.update(chosen)
 
 
 def colour_of(name: str) -> str:
-    """Return the colour of this name that is in force, as ``#rrggbb``."""
-    return _chosen.get(name) or DEFAULT_COLOURS[name]
-
-
-def chosen_colour(name: str) -> str | None:
-    """Return the user's colour of this name; None: the user chose none."""
-    return _chosen.get(name)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedColours:
-    """What can be put in force of the colours that the user chose."""
-
-    chosen: dict[str, str]
-    """Hexadecimal RGB colours by name."""
-    problems: dict[str, str]
-    """A sentence by name, for what is left out."""
-
-
-def check_colours(wanted: Mapping[str, object]) -> CheckedColours:
-    """Check the colours that the user chose, by name, as the settings file has them."""
-    import difflib  # not at start-up
-
-    found = CheckedColours({}, {})
-    for name, value in wanted.items():
-        rgb = parse_colour(value) if isinstance(value, str) else None
-        if name not in CHANGEABLE and name.rpartition(".")[2] in (*STATUSES, *DEFAULT_COLOURS, "beyond_budget"):
-            known = ", ".join(CHANGEABLE)
-            found.problems[name] = f"colours.{name} is no longer a setting and is ignored; the colours are {known}"
-        elif name not in CHANGEABLE:
-            near = difflib.get_close_matches(name, CHANGEABLE, n=1, cutoff=0.5)
-            hint = f"; the nearest is {near[0]}" if near else ""
-            found.problems[name] = f"colours.{name}: nothing has this colour{hint}"
-        elif rgb is None:
-            found.problems[name] = (
-                f"colours.{name}: {value!r} is not a colour; write it as #e5534b, or a name such as orange"
-            )
-        else:
-            found.chosen[name] = rgb
-    return found
-
-
-def parse_colour(text: str) -> str | None:
-    """Return a colour as ``#rrggbb``; None: it is none. Names are those of CSS."""
-    from textual.color import Color, ColorParseError  # not at start-up
-
-    text = text.strip().lower()
-    if not re.fullmatch(r"#([0-9a-f]{3}|[0-9a-f]{6})|[a-z]+", text):
-        return None
-    try:
-        colour = Color.parse(text)
-    except ColorParseError:
-        return None
-    return None if colour.ansi is not None or colour.a < 1 else colour.hex6.lower()
-
-
-def weak_colours(chosen: Mapping[str, str], ground: str, theme: str) -> dict[str, str]:
-    """Return a sentence for each colour that stands out too little from the ground of a theme.
-
-    Args:
-        chosen: colours that hold on this theme.
-        ground: hexadecimal RGB colour.
-        theme: its name.
-    """
-    found = {}
-    for name, colour in chosen.items():
-        ratio = contrast(parse_hex(colour), parse_hex(ground))
-        if ratio < MIN_DRAWING_CONTRAST:
-            found[name] = (
-                f"colours.{name} = {colour} has a contrast of only {ratio:.1f} with the background of {theme}; "
-                f"drawings need {MIN_DRAWING_CONTRAST:g}; text in this colour is drawn lighter or darker"
-            )
-    return found
+    """Return the colour of this name, as ``#rrggbb``."""
+    return _COLOURS[name]
 
 
 MemoryKind = Literal["held", "committed", "slack", "unattributed", "reserved"]
@@ -409,11 +315,6 @@ CHECK_RUNNING = Mark("…", "running", "neutral")
 
 ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·≥▸▾▏│╱", "+x^v/#.x-->+-||/")
 """ASCII characters for the signs above, and for the lines and hatching of bars."""
-
-
-def colour_meaning(name: str) -> str:
-    """Return what a colour stands for: ``the component optimizer``."""
-    return MEANINGS.get(name) or next(f"the component {mark.word}" for key, mark in COMPONENTS.items() if key == name)
 
 
 def component_mark(name: ComponentName, budget: Budget) -> Mark:

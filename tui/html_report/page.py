@@ -8,16 +8,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-import re
 import time as clock
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Literal
 from xml.etree.ElementTree import Element, tostring
 
-from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.private_files import write_private
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 
 from ..draw.palette import COMPONENTS, Mark, colour_of, ink_on
@@ -26,8 +22,7 @@ from ..draw.text_output import printable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from vramtop.estimator.budget import Budget, ComponentName, Components
-    from vramtop.estimator.learning.measurement import Measurement, Predicted
+    from vramtop.estimator.budget import ComponentName, Components
     from vramtop.monitor.sources.recorded import Stretch
 
 # HTML elements, made by the standard library's ElementTree, which escapes whatever a recording contains.
@@ -144,7 +139,7 @@ def _policy(style: str) -> str:
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
-# Plots as plain data, drawn as SVG into the page and into files of their own.
+# Plots as plain data, drawn as SVG into the page.
 
 
 LineStyle = Literal["area", "line", "thin", "dashed"]
@@ -197,8 +192,6 @@ class Gap:
 class TimePlot:
     """Memory over time."""
 
-    name: str
-    """For the name of a file: ``gpu-0``."""
     title: str
     summary: str
     """What it shows, for those who do not see it."""
@@ -240,7 +233,6 @@ class Bar:
 class BarPlot:
     """Bars on one scale, one below the other."""
 
-    name: str
     title: str
     summary: str
     bars: tuple[Bar, ...]
@@ -256,9 +248,6 @@ class BarPlot:
         """Labels of the parts, each with its colour."""
         parts = (part for bar in self.bars for part in bar.segments if part.bytes)
         return {part.label: part.colour for part in parts}
-
-
-Plot = TimePlot | BarPlot
 
 
 def outline(stretch: Sequence[tuple[float, float, int, int]]) -> list[tuple[float, int]]:
@@ -431,75 +420,6 @@ def _bar(bar: Bar, top: int) -> Element:
     return svg
 
 
-# Plots as files.
-
-
-_FILE_WIDTH, _MARGIN = 900, 12
-_TITLE_HEIGHT, _BAR_STEP = 32, 52
-_LEGEND_COLUMNS, _LEGEND_STEP = 4, 18
-_MAX_LEGEND = 12
-
-
-def save_plots(plots: Sequence[Plot], folder: Path, *, overwrite: bool = False) -> list[Path]:
-    """Write each plot to an SVG file of its own; returns the files.
-
-    Args:
-        plots: the plots.
-        folder: made if it does not exist.
-        overwrite: replace existing files.
-
-    Raises:
-        InputError: a file exists, or cannot be written.
-    """
-    paths = [folder / f"{plot.name}.svg" for plot in plots]
-    existing = next((path for path in paths if path.exists()), None)
-    if existing is not None and not overwrite:
-        raise InputError(f"--plots {folder}: {existing.name} already exists there; give another folder, or --overwrite")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for plot, path in zip(plots, paths, strict=True):
-            write_private(path, plot_file(plot).encode())
-    except OSError as error:
-        raise InputError(f"--plots {folder}: cannot be written: {error.strerror or error}") from None
-    return paths
-
-
-def plot_file(plot: Plot) -> str:
-    """Return a plot as an SVG file, in the light colours of the page and with a legend."""
-    colours = dict(re.findall(r"(--\w+): ([^;]+);", _style_sheet("page.css").partition("@media")[0]))
-    style = re.sub(r"var\((--\w+)\)", lambda found: colours[found[1]], _style_sheet("plots.css"))
-    svg = node("svg", node("style", style), node("rect", width="100%", height="100%", fill=colours["--ground"]))
-    add(svg, node("text", plot.title, x=_MARGIN, y="20", class_="halo strong"))
-    below = _TITLE_HEIGHT
-    if isinstance(plot, TimePlot):
-        add(svg, _placed(time_plot(plot), below))
-        below += _HEIGHT
-        labels = {line.label: line.colour for line in plot.lines}
-        labels |= {plot.band.label: plot.band.colour} if plot.band else {}
-    else:
-        labels = plot.legend
-        for bar in plot.bars:
-            add(svg, node("text", bar.label, x=_MARGIN, y=below + 10, class_="halo"))
-            figure = node("text", bar.figure, x=_FILE_WIDTH - _MARGIN, y=below + 10, text_anchor="end", class_="halo")
-            add(svg, figure, _placed(_bar(bar, plot.top_bytes), below + 14))
-            below += _BAR_STEP
-    for at, (label, colour) in enumerate(list(labels.items())[:_MAX_LEGEND]):
-        row, column = divmod(at, _LEGEND_COLUMNS)
-        x, y = _MARGIN + column * _FILE_WIDTH // _LEGEND_COLUMNS, below + 8 + row * _LEGEND_STEP
-        add(svg, node("rect", x=x, y=y, width="12", height="12", fill=colour))
-        add(svg, node("text", label, x=x + 18, y=y + 10))
-    height = below + 16 + _LEGEND_STEP * -(-len(labels) // _LEGEND_COLUMNS)
-    for name, value in {"xmlns": "http://www.w3.org/2000/svg", "width": _FILE_WIDTH, "height": height}.items():
-        svg.set(name, str(value))
-    return tostring(svg, encoding="unicode")
-
-
-def _placed(svg: Element, y: int) -> Element:
-    for name, value in {"x": _MARGIN, "y": y, "width": _FILE_WIDTH - 2 * _MARGIN}.items():
-        svg.set(name, str(value))
-    return svg
-
-
 def _add_gaps(svg: Element, plot: TimePlot) -> None:
     for gap in plot.gaps:
         begin, end = _across(gap.begin, plot), _across(gap.end, plot)
@@ -592,73 +512,6 @@ def _percent(share: float) -> str:
     return f"{share:.3f}".rstrip("0").rstrip(".") + "%"
 
 
-# The report on measured runs: what was predicted of each beside what was seen, and how far apart they are.
-
-
-MAX_BARS = 60
-"""Runs with bars, the newest; the table has all."""
-_SOURCES = {
-    "readings": "readings of NVML",
-    "accounting": "the driver",
-    "probe": "the probe",
-    "measure": "vramtop measure",
-}
-_STATES = {"out_of_memory": "OUT OF MEMORY", "growing": "GROWING"}
-_SHOWN_RUN_DIGITS = 8
-_OFF_SHARE = 0.1
-"""Errors beyond this share of the prediction stand out."""
-
-
-def history_page(
-    found: Sequence[Measurement], name: str, *, corrected: Mapping[str, Budget], made_by: str, now: float | None = None
-) -> str:
-    """Return the report as HTML.
-
-    Args:
-        found: the measured runs, the newest first.
-        name: of their file.
-        corrected: for a run the estimate of its job, corrected by the other runs; runs without one are left out.
-        made_by: the program and its version.
-        now: Unix seconds at which it is written; None: now.
-    """
-    plot = history_plot(found)
-    bars = section("Predicted beside seen", name="bars")
-    if plot.bars:
-        add(bars, legend(plot.legend), node("figure", bar_plot(plot)))
-    if len(found) > MAX_BARS:
-        add(bars, node("p", f"The newest {MAX_BARS} of {len(found)} runs; the table has all.", class_="note"))
-    sections = [_overview(found), bars if plot.bars else None, _table(found), _corrections(found, corrected)]
-    shown = [each for each in sections if each is not None]
-    times = [each.time for each in found]
-    subtitle = "no runs have been measured yet"
-    if times:
-        subtitle = f"{clock_text(min(times), date=True)} to {clock_text(max(times), date=True)}"
-        subtitle += f" ({zone_text(max(times))})"
-    return page(f"Measured runs: {name}", subtitle, shown, made_by=made_by, now=now)
-
-
-def history_plot(found: Sequence[Measurement]) -> BarPlot:
-    """Return the newest runs as pairs of bars: the predicted components with their range, and what was seen."""
-    bars: list[Bar] = []
-    for each in found[:MAX_BARS]:
-        predicted, seen = last_prediction(each), each.observed.device_bytes
-        if predicted is None or seen is None:
-            continue
-        span = predicted.device_range
-        words = f"({format_gib(span.low_bytes)} to {format_gib(span.high_bytes)})"
-        figure = f"predicted {format_gib(predicted.device_bytes)} GiB {words}"
-        slack = slack_part(predicted.device_bytes - predicted.components.total_bytes)
-        parts = (*component_parts(predicted.components), slack)
-        label = f"{each.run[:_SHOWN_RUN_DIGITS]} {_job_words(each)}"
-        bars.append(Bar(label, parts, figure, low_bytes=span.low_bytes, high_bytes=span.high_bytes))
-        outside = not span.low_bytes <= seen <= span.high_bytes
-        word = "seen, outside the range" if outside else "seen"
-        segment = Segment(word, colour_of("bad" if outside else "no_budget"), seen)
-        bars.append(Bar("seen", (segment,), f"{format_gib(seen)} GiB ({_error(predicted.device_bytes, seen)})"))
-    title = "Measured runs: predicted components, and what was seen"
-    return BarPlot(name="measured-runs", title=title, summary=f"{len(bars) // 2} measured runs.", bars=tuple(bars))
-
-
 def component_parts(components: Components, marks: Mapping[ComponentName, Mark] = COMPONENTS) -> tuple[Segment, ...]:
     """Return the components as parts of a bar."""
     return tuple(Segment(marks[name].word, marks[name].colour, size) for name, size in components.items())
@@ -667,86 +520,3 @@ def component_parts(components: Components, marks: Mapping[ComponentName, Mark] 
 def slack_part(size: int) -> Segment:
     """Return what the allocator keeps beyond the components."""
     return Segment("allocator slack", colour_of("neutral"), max(0, size))
-
-
-def last_prediction(measurement: Measurement) -> Predicted | None:
-    """Return the prediction of the method that was used last."""
-    return measurement.predicted[-1] if measurement.predicted else None
-
-
-def _overview(found: Sequence[Measurement]) -> Element:
-    pairs = [(each, last_prediction(each)) for each in found if each.is_complete]
-    known = [(p, each.observed.device_bytes) for each, p in pairs if p is not None and each.observed.device_bytes]
-    lines = [f"{len(found)} measured run{'' if len(found) == 1 else 's'}, {len(known)} of them complete and predicted"]
-    if known:
-        errors = [abs(seen - p.device_bytes) / p.device_bytes for p, seen in known]
-        within = sum(p.device_range.low_bytes <= seen <= p.device_range.high_bytes for p, seen in known)
-        lines.append(f"median error of the prediction, before any correction: {100 * median(errors):.1f} %")
-        lines.append(f"seen within the predicted range: {within} of {len(known)}")
-    return section("Overview", node("ul", *(node("li", line) for line in lines), class_="lines"), name="overview")
-
-
-def _table(found: Sequence[Measurement]) -> Element:
-    heads = ("RUN", "LAST SEEN", "STATE", "JOB", "CARD", "METHOD", "PREDICTED GiB", "RANGE", "SEEN GiB", "ERROR", "BY")
-    rows: list[tuple[Element | str, ...]] = []
-    for each in found:
-        predicted, seen = last_prediction(each), each.observed.device_bytes
-        span = predicted.device_range if predicted else None
-        off = bool(predicted and seen and abs(seen - predicted.device_bytes) > _OFF_SHARE * predicted.device_bytes)
-        error = _error(predicted.device_bytes if predicted else None, seen)
-        rows.append(
-            (
-                node("code", each.run[:_SHOWN_RUN_DIGITS]),
-                node("span", clock_text(each.time, date=True), class_="nowrap"),
-                _STATES.get(each.state, each.state),
-                node("span", _job_words(each), class_="words"),
-                node("span", (each.card or "n/a").removeprefix("NVIDIA "), class_="nowrap"),
-                predicted.method if predicted else "n/a",
-                format_gib(predicted.device_bytes) if predicted else "n/a",
-                f"{format_gib(span.low_bytes)} to {format_gib(span.high_bytes)}" if span else "n/a",
-                format_gib(seen),
-                node("span", error, class_="sign warning" if off else None),
-                node("span", _SOURCES.get(each.observed.device_source or "", "n/a"), class_="nowrap"),
-            )
-        )
-    return section("Runs", table(heads, rows, numbers=(6, 7, 8, 9)), name="runs")
-
-
-def _corrections(found: Sequence[Measurement], corrected: Mapping[str, Budget]) -> Element | None:
-    rows: list[tuple[Element | str, ...]] = []
-    for each in found:
-        budget, seen = corrected.get(each.run), each.observed.device_bytes
-        if budget is None or budget.learned is None:
-            continue
-        before, after = budget.learned.uncorrected.device_bytes, budget.peak.device_bytes
-        rows.append(
-            (
-                node("code", each.run[:_SHOWN_RUN_DIGITS]),
-                node("span", _job_words(each), class_="words"),
-                format_gib(before),
-                format_gib(after),
-                format_gib(seen),
-                _error(before, seen),
-                _error(after, seen),
-                node("span", budget.learned.sentence, class_="words"),
-            )
-        )
-    if not rows:
-        return None
-    sentence = "Today's closed-form estimate of each run, corrected by the other runs on the same card."
-    heads = ("RUN", "JOB", "ESTIMATE GiB", "CORRECTED", "SEEN", "ERROR", "CORRECTED", "WHY")
-    table_of_runs = table(heads, rows, numbers=(2, 3, 4, 5, 6))
-    return section("Correction", node("p", sentence, class_="note"), table_of_runs, name="correction")
-
-
-def _job_words(measurement: Measurement) -> str:
-    training, parallel = measurement.job.training, measurement.job.parallel
-    words = [measurement.model, f"{training.micro_batch} x {training.sequence_length}", str(training.precision)]
-    if parallel.world_size > 1:
-        words.append(f"{parallel.strategy} on {parallel.world_size}")
-    return ", ".join(words)
-
-
-def _error(expected: int | None, seen: int | None) -> str:
-    """Return how far from the prediction a run was: positive if it held more."""
-    return "n/a" if not expected or seen is None else f"{100 * (seen - expected) / expected:+.1f} %"

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.board.divergence import Status
     from vramtop.monitor.sources.recorded import Event, EventKind, Recorded, RecordedGpu, RecordedProcess, RecordedRun
 
-    from .page import Plot
 
 # The plots of a recording: memory over time of each GPU and run, and predicted components beside what was seen.
 
@@ -62,16 +61,6 @@ _RANK_COLOURS = tuple(
 _HEADROOM = 1.08
 
 
-def recording_plots(recorded: Recorded) -> list[Plot]:
-    """Return all plots, in the order of the page."""
-    found: list[Plot] = [gpu_plot(gpu, recorded) for gpu in recorded.gpus]
-    for number, run in enumerate(recorded.runs, start=1):
-        found.append(run_plot(run, recorded, number))
-        if run.budget is not None:
-            found.append(component_plot(run, run.budget, number))
-    return found
-
-
 def gpu_plot(gpu: RecordedGpu, recorded: Recorded) -> TimePlot:
     """Return the memory in use of a GPU over time, beside what its known jobs should hold together."""
     high = gpu.used.high_bytes
@@ -83,7 +72,6 @@ def gpu_plot(gpu: RecordedGpu, recorded: Recorded) -> TimePlot:
         lines.append(Line("expected of its jobs", colour_of("warning"), expected, "dashed"))
     sizes = (gpu.total_bytes, high, gpu.expected.high_bytes)
     return TimePlot(
-        name=f"gpu-{gpu.label.replace(':', '-')}",
         title=f"GPU {gpu.label}, {(gpu.name or 'unknown model').removeprefix('NVIDIA ')}: {most}",
         summary=f"Memory in use on GPU {gpu.label} over time; {most}.",
         begin=recorded.recording.begin,
@@ -111,7 +99,6 @@ def run_plot(run: RecordedRun, recorded: Recorded, number: int) -> TimePlot:
         )
     seen = format_gib(run.peak_bytes)
     return TimePlot(
-        name=f"run-{number}",
         title=f"{run_name(run)}: at most {seen} GiB on one GPU",
         summary=f"Memory of run {number} over time; at most {seen} GiB on one GPU.",
         begin=recorded.recording.begin,
@@ -139,7 +126,7 @@ def process_lines(run: RecordedRun) -> list[Line]:
     ]
 
 
-def component_plot(run: RecordedRun, budget: Budget, number: int) -> BarPlot:
+def component_plot(run: RecordedRun, budget: Budget) -> BarPlot:
     """Return the predicted components of each phase, and below them what the rank with the highest memory held."""
     marks = {name: component_mark(name, budget) for name in COMPONENTS}
     bars = []
@@ -154,7 +141,6 @@ def component_plot(run: RecordedRun, budget: Budget, number: int) -> BarPlot:
     if seen is not None:
         bars.append(Bar("seen, highest", _seen(run, seen), f"{format_gib(seen)} GiB"))
     return BarPlot(
-        name=f"run-{number}-components",
         title=f"{run_name(run)}: predicted components, and what was seen",
         summary=f"Predicted peak {figure}; seen at most {format_gib(seen)} GiB.",
         bars=tuple(bars),
@@ -343,7 +329,7 @@ def _run(run: RecordedRun, recorded: Recorded, number: int) -> Element:
     plot = run_plot(run, recorded, number)
     add(found, node("figure", node("figcaption", plot.title), time_plot(plot), _run_legend(run)))
     if run.budget is not None:
-        bars = component_plot(run, run.budget, number)
+        bars = component_plot(run, run.budget)
         add(found, node("figure", node("figcaption", bars.title), bar_plot(bars), legend(bars.legend)))
         add(found, _component_table(run, run.budget), _budget_notes(run, run.budget))
     if run.job is not None:

@@ -125,31 +125,9 @@ class AlertsApp(TerminalApp):
     def settings(self) -> Mapping[str, Value]:
         """The settings in force by dotted name, with what was changed in this run; absent: the default."""
 
-    @property
-    @abstractmethod
-    def setting_origins(self) -> dict[str, str]:
-        """Where each setting is from: a flag, a variable, the file; absent: the default."""
-
-    @property
-    @abstractmethod
-    def settings_file(self) -> str:
-        """Path of the settings file."""
-
     @abstractmethod
     def save_setting(self, name: str, value: Value | None) -> None:
         """Keep what the user has chosen on a screen, for this run and later ones; None: the default again."""
-
-    @abstractmethod
-    def save_for_later(self, name: str, value: Value | None) -> None:
-        """Save a setting that has another value until vramtop ends."""
-
-    @abstractmethod
-    def applies_at_once(self, name: str) -> bool:
-        """Return True if a changed setting is in force at once."""
-
-    @abstractmethod
-    def apply_setting(self, name: str) -> None:
-        """Put a changed setting in force, if that is possible while vramtop runs."""
 
 
 class BoardApp(AlertsApp):

@@ -113,16 +113,6 @@ SCREENS = (
         keys="alerts:ALERT_KEYS",
     ),
     ScreenSpec(
-        name="settings",
-        label="Settings",
-        in_footer=False,
-        title="Settings",
-        command_help="Show and change settings, keys and colours",
-        from_any_screen=True,
-        open="settings:open_settings",
-        keys="settings:SETTINGS_KEYS",
-    ),
-    ScreenSpec(
         name="crash",
         label="Explain",
         in_footer=False,

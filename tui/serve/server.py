@@ -1,35 +1,61 @@
-"""The web server: textual-serve's terminal in the browser, behind a token; its pages load nothing from elsewhere."""
+"""The dashboard in the browser: textual-serve's server behind a token, with pages that load nothing from elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import hmac
 import logging
+import os
+import secrets
+import shlex
 import signal
 import socket
+import sys
 import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import textual_serve
+from aiohttp import web
+from textual_serve.server import Server
 
 from vramtop.estimator.common import limits
 from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.export.listen_address import Connections
+from vramtop.estimator.trace.start_python import safe_environment
+from vramtop.monitor.export.listen_address import Connections, HostNames
+
+from ..tty.terminal_app import SERVED_DRIVER
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from textual_serve.app_service import AppService
 
-    from aiohttp import web
-
-    from .child import Dashboard
-    from .guard import Guard
-
-_LOOK_SECONDS = 0.5
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MAX_DASHBOARDS = 8
 """Pages at a time: each is a process that reads the driver."""
-_CELLS = (20, 500)
-"""Columns or lines of a page's terminal."""
-_FONT_SIZES = (6, 48)
-"""Pixels."""
+_TOKEN_BYTES = 32
+_LOOK_SECONDS = 0.5
+_END_SECONDS = 5.0
+"""Time in which dashboards end with the server; their pipes are closed then, and each ends by itself."""
+_RUN = (
+    "import sys; sys.path[:] = [entry for entry in sys.path if entry]; sys.argv[0] = 'vramtop'; "
+    "from vramtop.tui.cli import main; sys.exit(main())"
+)
+"""Runs vramtop where paths mean the same as for the server, without imports from the current folder."""
+_NOT_PASSED_ON = ("LINES", "NO_COLOR", "TEXTUAL", "TEXTUAL_LOG", "TEXTUAL_THEME", "TMUX", "STY")
+"""Variables about the terminal in which the server was started."""
+_OWN_VARIABLES = {"TEXTUAL_DRIVER": SERVED_DRIVER, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+_STATIC = Path(textual_serve.__file__).parent / "static"
+_FILES = {
+    "": Path(__file__).with_name("page.html"),
+    "page.css": Path(__file__).with_name("page.css"),
+    "page.js": Path(__file__).with_name("page.js"),
+    "xterm.css": _STATIC / "css" / "xterm.css",
+    "textual.js": _STATIC / "js" / "textual.js",
+    "font.ttf": _STATIC / "fonts" / "RobotoMono-VariableFont_wght.ttf",
+}
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
@@ -43,35 +69,18 @@ _HEADERS = {
 }
 
 
-def require_textual_serve() -> None:
-    """Check that pages can be served.
-
-    Raises:
-        InputError: textual-serve is not installed.
-    """
-    try:
-        import textual_serve.server  # noqa: F401
-    except ImportError:
-        raise InputError(
-            "serve needs textual-serve, which is not installed: pip install 'vramtop-budget[serve]'"
-        ) from None
-
-
-class BrowserServer:
-    """Serves dashboards until it is stopped.
+class BrowserServer(Server):
+    """Serves a dashboard to each page that knows the token, until it is stopped.
 
     Args:
-        guard: decides who may ask.
+        hosts: names by which this machine may be asked.
         flags: command line of each dashboard.
     """
 
-    def __init__(self, guard: Guard, flags: Sequence[str]) -> None:
-        import textual_serve
-
-        self._guard = guard
-        self._flags = tuple(flags)
-        self._files = Path(textual_serve.__file__).parent / "static"
-        self._dashboards: set[Dashboard] = set()
+    def __init__(self, hosts: HostNames, flags: Sequence[str]) -> None:
+        super().__init__(_command(flags))
+        self.token, self.flags = secrets.token_urlsafe(_TOKEN_BYTES), tuple(flags)
+        self._hosts, self._pages = hosts, 0
         self._connections = Connections(limits.SERVE_REQUESTS, limits.SERVE_CLIENT)
 
     def run(self, host: str, port: int, on_ready: Callable[[str, int], object]) -> None:
@@ -88,78 +97,50 @@ class BrowserServer:
         asyncio.run(self._serve(host, port, on_ready))
 
     async def _serve(self, host: str, port: int, on_ready: Callable[[str, int], object]) -> None:
-        from aiohttp import web
-
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
-        watch = asyncio.create_task(self._end_late())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, stop.set)
         # No log of requests: their paths have the token.
-        runner = web.AppRunner(
-            self.application(), access_log=None, logger=_server_log(), handle_signals=False, shutdown_timeout=1.0
-        )
+        settings: dict[str, Any] = {"access_log": None, "logger": _server_log(), "shutdown_timeout": 1.0}
+        runner = web.AppRunner(self.application(), handle_signals=False, **settings)
         await runner.setup()
         try:
             for listening in _listen(host, port, self._connections):
                 await web.SockSite(runner, listening).start()
-            found = runner.addresses[0]
-            on_ready(found[0], found[1])
-            await stop.wait()
+            on_ready(*runner.addresses[0][:2])
+            while not stop.is_set():
+                self._connections.end_late()
+                await asyncio.wait([asyncio.ensure_future(stop.wait())], timeout=_LOOK_SECONDS)
         except OSError as error:
-            raise InputError(
-                f"--listen {host}:{port}: cannot listen there: {error.strerror or error}; choose another"
-            ) from None
+            reason = error.strerror or error
+            raise InputError(f"--listen {host}:{port}: cannot listen there: {reason}; choose another") from None
         finally:
-            watch.cancel()
-            await asyncio.gather(*(each.stop() for each in self._dashboards), return_exceptions=True)
-            await runner.cleanup()
-
-    async def _end_late(self) -> None:
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            self._connections.end_late()
+            await asyncio.wait([asyncio.ensure_future(runner.cleanup())], timeout=_END_SECONDS)
 
     def application(self) -> web.Application:
         """Return the pages: one with the terminal, its script and its styles, and its websocket."""
-        from aiohttp import web
-
-        @web.middleware
-        async def check(
-            request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-        ) -> web.StreamResponse:
-            return await self._check(request, handler)
-
-        app = web.Application(middlewares=[check], client_max_size=2**16)
-        here = Path(__file__).parent
-        files = {
-            "xterm.css": self._files / "css" / "xterm.css",
-            "textual.js": self._files / "js" / "textual.js",
-            "font.ttf": self._files / "fonts" / "RobotoMono-VariableFont_wght.ttf",
-            "page.css": here / "page.css",
-            "page.js": here / "page.js",
-        }
-        app.router.add_get("/{token}/", self._page)
-        app.router.add_get("/{token}/ws", self._socket)
-        for name, path in files.items():
-            app.router.add_get(f"/{{token}}/{name}", _file(path))
+        app = web.Application(middlewares=[self._check], client_max_size=2**16)
+        for name, path in _FILES.items():
+            app.router.add_get(f"/{{token}}/{name}", partial(_file, path))
+        app.router.add_get("/{token}/ws", self.handle_websocket)
         return app
 
-    async def _check(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    @web.middleware
+    async def _check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer only who knows the token; all others get the same answer, whatever they asked for."""
-        from aiohttp import web
-
+        opening = "Open the address that vramtop serve printed.\n"
         host = request.headers.get("Host")
-        if not self._guard.hosts.allow(host):
-            raise web.HTTPForbidden(
-                text=(
-                    "The request uses another host name than this server's. Open the address that vramtop serve "
-                    "printed.\n"
-                )
-            )
-        if not self._guard.knows(request.path):
-            raise web.HTTPNotFound(text="The address needs its token. Open the address that vramtop serve printed.\n")
+        if not self._hosts.allow(host):
+            raise web.HTTPForbidden(text=f"The request uses another host name than this server's. {opening}")
+        given = request.path.partition("/")[2].partition("/")[0]
+        if not hmac.compare_digest(given.encode(errors="replace"), self.token.encode()):
+            raise web.HTTPNotFound(text=f"The address needs its token. {opening}")
+        if request.path.endswith("/ws"):
+            if not is_own_page(request.headers.get("Origin"), host):
+                raise web.HTTPForbidden(text=f"Only this server's own pages may request this. {opening}")
+            if self._pages >= MAX_DASHBOARDS:
+                most = f"{MAX_DASHBOARDS} pages are open, the maximum. Close one, then reload this page.\n"
+                raise web.HTTPServiceUnavailable(text=most)
         if request.transport is not None:
             self._connections.forget(request.transport.get_extra_info("peername"))
         response = await handler(request)
@@ -168,59 +149,51 @@ class BrowserServer:
                 response.headers[name] = value.format(socket=f"ws://{host} wss://{host}")
         return response
 
-    async def _page(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-        from markupsafe import escape
-
-        text = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-        scheme = "wss" if request.headers.get("X-Forwarded-Proto") == "https" else "ws"
-        address = f"{scheme}://{request.headers['Host']}/{self._guard.token}/ws"
-        size = _within(request.query.get("fontsize"), _FONT_SIZES, 15)
-        text = text.replace("{{ websocket }}", str(escape(address))).replace("{{ size }}", str(size))
-        return web.Response(text=text, content_type="text/html")
-
-    async def _socket(self, request: web.Request) -> web.StreamResponse:
-        from aiohttp import web
-
-        from .child import Dashboard
-
-        if not self._guard.allows_origin(request.headers.get("Origin"), request.headers.get("Host")):
-            raise web.HTTPForbidden(
-                text="Only this server's own pages may request this. Open the address that vramtop serve printed.\n"
-            )
-        if len(self._dashboards) >= MAX_DASHBOARDS:
-            raise web.HTTPServiceUnavailable(
-                text=f"{MAX_DASHBOARDS} pages are open, the maximum. Close one, then reload this page.\n"
-            )
-        from textual_serve.download_manager import DownloadManager
-
-        socket = web.WebSocketResponse(heartbeat=15, max_msg_size=2**16)
-        dashboard = Dashboard(
-            self._flags,
-            write_bytes=socket.send_bytes,
-            write_str=socket.send_str,
-            close=socket.close,
-            download_manager=DownloadManager(),  # has nothing: files are not sent to browsers
-        )
-        self._dashboards.add(dashboard)  # before anything is awaited: the limit holds
+    async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
+        """Show a dashboard until its page or the dashboard ends."""
+        self._pages += 1
         try:
-            await socket.prepare(request)
-            await dashboard.start(_cells(request.query.get("width"), 80), _cells(request.query.get("height"), 24))
-            await _pass_on(socket, dashboard)
-        except (ConnectionError, RuntimeError):  # the page is gone
-            pass
+            return await super().handle_websocket(request)
         finally:
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.shield(dashboard.stop())
-            self._dashboards.discard(dashboard)
-        return socket
+            self._pages -= 1
+
+    async def _process_messages(self, websocket: web.WebSocketResponse, app_service: AppService) -> None:
+        """Pass on what the page sends until it is closed, or close it when its dashboard has ended by itself."""
+        reading = asyncio.ensure_future(super()._process_messages(websocket, app_service))
+        ended = app_service._task or reading
+        try:
+            await asyncio.wait([reading, ended], return_when=asyncio.FIRST_COMPLETED)
+            sys.stdout.flush()  # what the dashboard said when it failed
+            await websocket.close()
+        finally:
+            reading.cancel()
+
+
+def is_own_page(origin: str | None, host: str | None) -> bool:
+    """Return True if a websocket is asked for by a page of this server: the ``Origin`` is the ``Host``.
+
+    Browsers let every page open a websocket to every server, and send the page's origin with it.
+    """
+    try:
+        parts = urlsplit(origin or "")
+    except ValueError:
+        return False
+    named = (host or "").lower()
+    return named != "" and parts.scheme in ("http", "https") and not parts.path and parts.netloc.lower() == named
+
+
+def _command(flags: Sequence[str]) -> str:
+    """Return the command of a dashboard for a shell."""
+    kept = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON}
+    wanted = safe_environment(kept, Path(sys.executable)) | _OWN_VARIABLES
+    removed = [word for name in os.environ if name not in wanted for word in ("-u", name)]
+    # textual-serve sets some of these itself
+    new = [f"{name}={value}" for name, value in wanted.items() if name in _OWN_VARIABLES or kept.get(name) != value]
+    return f"exec {shlex.join(['/usr/bin/env', *removed, *new, sys.executable, '-c', _RUN, *flags])}"
 
 
 def _server_log() -> logging.Logger:
-    """Return an aiohttp logger for errors of these pages only: malformed requests would each print a traceback.
-
-    aiohttp's exceptions differ by version and kind; none that a request alone brings about has passed through here.
-    """
+    """Return an aiohttp logger for errors of these pages only: malformed requests would each print a traceback."""
 
     def is_ours(record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -261,46 +234,5 @@ def _listen(host: str, port: int, connections: Connections) -> list[_Listening]:
     return made
 
 
-async def _pass_on(socket: web.WebSocketResponse, dashboard: Dashboard) -> None:
-    """Pass the page's keys, size and focus on to its dashboard; anything else is left out."""
-    from aiohttp import WSMsgType
-
-    async for message in socket:
-        if message.type != WSMsgType.TEXT:
-            continue
-        try:
-            match message.json():
-                case ["stdin", str(keys)]:
-                    await dashboard.send_bytes(keys.encode("utf-8", "ignore"))
-                case ["resize", {"width": int(width), "height": int(height)}]:
-                    await dashboard.set_terminal_size(_cells(width, 80), _cells(height, 24))
-                case ["ping", data]:
-                    await socket.send_json(["pong", data])
-                case ["blur", *_]:
-                    await dashboard.blur()
-                case ["focus", *_]:
-                    await dashboard.focus()
-        except (ValueError, RecursionError):  # no JSON
-            continue
-
-
-def _cells(value: Any, default: int) -> int:
-    return _within(value, _CELLS, default)
-
-
-def _within(value: Any, bounds: tuple[int, int], default: int) -> int:
-    """Return a number of the page's within bounds; the default if it is none."""
-    low, high = bounds
-    try:
-        return min(max(int(value), low), high)
-    except (TypeError, ValueError):
-        return default
-
-
-def _file(path: Path) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    async def answer(_: web.Request) -> web.StreamResponse:
-        from aiohttp import web
-
-        return web.FileResponse(path)
-
-    return answer
+async def _file(path: Path, _: web.Request) -> web.StreamResponse:
+    return web.FileResponse(path)

@@ -36,11 +36,15 @@ class ServedDriver(WebDriver):
         """Read keys until the server closes the pipe or is gone; then end."""
         super().run_input_thread()
         if not self.exit_event.is_set():
-            timer = threading.Timer(_END_SECONDS, os._exit, (0,))
-            timer.daemon = True
-            timer.start()
+            _end_soon()
             with contextlib.suppress(RuntimeError):  # it is ending already
                 self._app.call_from_thread(self._app.exit)
+
+    def on_meta(self, packet_type: str, payload: dict[str, object]) -> None:
+        """Take what the server says; when it says to quit, end even if a driver call hangs."""
+        if packet_type == "quit":
+            _end_soon()
+        super().on_meta(packet_type, payload)
 
     def deliver_binary(self, *_: Any, **__: Any) -> None:
         """Leave a file where it is: a browser that shows the dashboard gets nothing else of this machine."""
@@ -53,3 +57,9 @@ class ServedDriver(WebDriver):
                 data = data[os.write(self.fileno, data) :]
         except BrokenPipeError:
             os._exit(0)
+
+
+def _end_soon() -> None:
+    timer = threading.Timer(_END_SECONDS, os._exit, (0,))
+    timer.daemon = True
+    timer.start()

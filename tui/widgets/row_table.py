@@ -23,7 +23,6 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from ..draw.labels import CellText, Tone, shorten
-from ..draw.palette import chosen_colour
 from ..keys import bind
 
 ROW_BINDINGS = (
@@ -93,16 +92,11 @@ _TONE_STYLES: dict[Tone, tuple[str, str]] = {
     "under": ("bold #fbbf24", "bold #92400e"),
 }
 """Styles on dark and on light ground, by tone."""
-_NAMES: dict[Tone, str] = {"good": "good", "over": "bad", "under": "warning"}
-"""Names of the user's colours that a tone has in place of its own."""
 
 
 def tone_style(tone: Tone, *, dark: bool) -> str:
     """Return the style of a tone, on dark or light ground."""
-    style = _TONE_STYLES[tone][not dark]
-    if chosen := chosen_colour(_NAMES.get(tone, "")):
-        style = f"{style.rpartition(' ')[0]} {chosen}".strip()
-    return style
+    return _TONE_STYLES[tone][not dark]
 
 
 def aligned(text: str, column: Column) -> str:

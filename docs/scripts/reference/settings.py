@@ -2,7 +2,6 @@
 
 from vramtop.monitor.storage.settings.in_force import shown
 from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, Setting
-from vramtop.tui.draw.palette import CHANGEABLE, DEFAULT_COLOURS, colour_meaning
 
 from .markdown import code, codes, page, prose, sentence, table
 
@@ -22,13 +21,6 @@ no such file: every setting has a default.
 `vramtop config --template` prints the whole file, every setting with its meaning and commented out."""
 
 
-_ABOUT_COLOURS = """\
-A colour is `#e5534b`, or a name of CSS such as `orange`. One whose contrast with the ground of the theme is below 3 is
-a warning.
-Terminals with 16 or 256 colours get the nearest one, those with `NO_COLOR` none; the signs of statuses and the letters
-of components stay in each case. Reports in HTML have colours of their own."""
-
-
 def settings_page() -> str:
     """Return the page."""
     parts = [part for name, heading in TABLES.items() for part in _table(name, heading)]
@@ -36,7 +28,6 @@ def settings_page() -> str:
         "Settings",
         _INTRODUCTION,
         *parts,
-        *_colours(),
     )
 
 
@@ -56,12 +47,6 @@ def _table(name: str, heading: str) -> list[str]:
     if not rows:
         return []
     return [f"## `[{name}]`", prose(sentence(heading)), table(head, rows)]
-
-
-def _colours() -> list[str]:
-    """Return the names of the colours."""
-    rows = [(code(name), code(DEFAULT_COLOURS[name]), prose(colour_meaning(name))) for name in CHANGEABLE]
-    return ["## Names of colours", _ABOUT_COLOURS, table(("name", "default", "colour of"), rows)]
 
 
 def _key(setting: Setting) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from vramtop.estimator.common.trust import own_writers
 from vramtop.estimator.common.untrusted_files import check_nesting, read_file
 
-from .schema import COLOURS, KEYS, REMOVED, SETTINGS, TABLES, Value, find_setting, mapping_of, nearest_name
+from .schema import KEYS, SETTINGS, TABLES, Value, find_setting, mapping_of, nearest_name
 
 # Finds the settings file.
 
@@ -42,10 +42,6 @@ def config_file(environ: Mapping[str, str] = os.environ) -> str:
 
 
 # The text of a settings file: its values by dotted name, the line of each, and what is wrong with them.
-
-
-_WITH_GROUPS = (f"{KEYS}.", f"{COLOURS}.")
-"""Settings whose entries have dots in their names."""
 
 
 class Problem(NamedTuple):
@@ -159,7 +155,7 @@ def _leaves(tables: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
     """Yield every value with its dotted name; a table that is none of vramtop's as one value."""
     for key, value in tables.items():
         name = f"{before}{key}"
-        is_group = name.startswith(_WITH_GROUPS)  # [keys] may have fit.pin, which TOML takes for a table
+        is_group = name.startswith(f"{KEYS}.")  # [keys] may have fit.pin, which TOML takes for a table
         if isinstance(value, dict) and (is_group or any(f"{table}.".startswith(f"{name}.") for table in TABLES)):
             yield from _leaves(value, f"{name}.")
         else:
@@ -167,8 +163,6 @@ def _leaves(tables: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 
 def _unknown(name: str, value: object) -> str:
-    if name in REMOVED:
-        return f"{name} is no longer a setting and is ignored: {REMOVED[name]}"
     what = "table" if isinstance(value, dict) else "setting"
     if name in TABLES:
         return f"{name} is a table: write [{name}], and its settings below"

@@ -165,7 +165,7 @@ THEME, VIEW, COLUMNS, SORT, HOST_LINE, ASCII, INTERVAL = (
     f"dashboard.{key}" for key in ("theme", "view", "columns", "sort", "host_line", "ascii", "interval")
 )
 QUIET_HOURS = "alerts.quiet_hours"
-KEYS, COLOURS = "keys", "colours"
+KEYS = "keys"
 """Names of settings that are remembered, or read by name."""
 TABLES = {
     "dashboard": "The dashboard",
@@ -180,7 +180,6 @@ TABLES = {
     "export": "vramtop export",
     "serve": "vramtop serve",
     "keys": "Keys of the dashboard",
-    "colours": "Colours of the dashboard",
 }
 """The TOML tables in their order, each with its heading."""
 PROCESS_VIEWS = ("runs", "tree", "processes")
@@ -359,27 +358,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name=KEYS, kind="mapping", default={}, example={"fit.pin": ("f2", "ctrl+b")},
         expects='names of actions and keys: "fit.pin" = "f2", or ["f2", "ctrl+b"]',
-        about="Keys by action, in place of the usual ones; the settings screen and docs/reference/keys.md list them",
-    ),
-    Setting(
-        name=COLOURS, kind="mapping", default={}, example={"bad": "#e5534b"},
-        expects='names and colours: bad = "#e5534b"',
-        about="Colours by what they stand for, in place of vramtop's; the settings screen lists the names",
+        about="Keys by action, in place of the usual ones; docs/reference/keys.md lists them",
     ),
 )  # fmt: skip
 """All settings. Tables stand together and in the order of ``TABLES``."""
 _BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}
-
-
-REMOVED = {
-    "history.max_runs": "the newest 2,000 runs are kept",
-    "history.max_age_days": "vramtop history --forget removes runs",
-    "prometheus.interval": "a Prometheus is read every 5 seconds; --interval changes that",
-    **dict.fromkeys(
-        (f"alerts.{word}_after" for word in ALERTS), "alerts fire after fixed times; alerts.off turns one off"
-    ),
-}
-"""Settings of earlier versions, with what holds in their place: a file that has one is told so."""
 
 
 def find_setting(name: str) -> Setting | None:

@@ -116,7 +116,6 @@ def test_one_setting_is_printed_changed_and_removed(run: Run, file: Path) -> Non
         (["dashboard", "1"], "dashboard is a table of settings, such as dashboard.interval"),
         (["--unset", "nonsense.at.all"], "there is no setting nonsense.at.all"),
         (["theme", "--path"], "cannot be combined with another setting"),
-        (["colours.bad", "#12"], "'#12' is not a colour"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_changes_nothing(run: Run, file: Path, words: list[str], says: str) -> None:

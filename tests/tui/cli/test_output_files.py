@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from eventful_recording import write_recording
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
@@ -33,16 +34,20 @@ def run(*words: str) -> None:
         raise InputError("refused")
 
 
+def a_recording(path: Path) -> Path:
+    recording = path.parents[1] / "recorded.jsonl"
+    return recording if recording.exists() else write_recording(recording)
+
+
 WRITERS: dict[str, Callable[[Path], Any]] = {
-    "report --out": lambda path: run("report", "history", "--out", str(path), "--overwrite"),
-    "report --plots": lambda path: run("report", "history", "--out", "-", "--plots", str(path.parent), "--overwrite"),
+    "report --out": lambda path: run("report", str(a_recording(path)), "--out", str(path), "--overwrite"),
     "record file": lambda path: RecordingWriter(path, overwrite=True),
     "rehearse --out": lambda path: rehearse._write(SimpleNamespace(out=str(path)), {}),  # type: ignore[arg-type]
     "program --out": lambda path: run("program", "gpt2", "--out", str(path)),
     "history --export": lambda path: run("history", "--export", str(path)),
     "export --textfile": lambda path: TextFile(path, SimpleNamespace(encode=lambda: (b"x", ""))).write(),  # type: ignore[arg-type]
 }
-NAMES = {"report --plots": "measured-runs.svg", "history --export": "x.csv", "export --textfile": "x.prom"}
+NAMES = {"history --export": "x.csv", "export --textfile": "x.prom"}
 
 
 def named_files() -> Iterator[str]:

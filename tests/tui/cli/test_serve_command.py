@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from vramtop.tui.cli.main import main
+
+pytest.importorskip("textual_serve", reason="the extra serve is not installed")
+
 from vramtop.tui.serve.server import BrowserServer
 
 
@@ -16,7 +19,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     calls: list[Any] = []
 
     def run(self: BrowserServer, host: str, port: int, on_ready: Any) -> None:
-        calls.append((list(self._flags), host, port))
+        calls.append((list(self.flags), host, port))
         on_ready(host, port or 40000)
 
     monkeypatch.setattr(BrowserServer, "run", run)
@@ -24,7 +27,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_by_default_it_is_on_loopback_and_view_only(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("textual_serve", reason="the extra serve is not installed")
     assert main(["serve", "--", "--demo", "--user", "ann"]) == 0
     ((flags, host, port),) = asked
     assert (host, port) == ("127.0.0.1", 0)
@@ -38,7 +40,6 @@ def test_by_default_it_is_on_loopback_and_view_only(asked: list[Any], capsys: py
 def test_actions_are_allowed_only_if_asked_for_and_all_addresses_are_warned_of(
     asked: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("textual_serve", reason="the extra serve is not installed")
     assert main(["serve", "--allow-actions", "--listen", ":8000"]) == 0
     ((flags, host, port),) = asked
     assert "--view-only" not in flags
@@ -64,14 +65,13 @@ def test_an_unknown_flag_is_named(asked: list[Any], capsys: pytest.CaptureFixtur
 def test_without_textual_serve_one_sentence_names_the_extra(
     asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "textual_serve.server", None)
+    monkeypatch.setitem(sys.modules, "vramtop.tui.serve.server", None)
     assert main(["serve"]) == 2
     assert "pip install 'vramtop-budget[serve]'" in capsys.readouterr().err
     assert asked == []
 
 
 def test_an_address_that_is_taken_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("textual_serve", reason="the extra serve is not installed")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["serve", "--listen", f"127.0.0.1:{taken.getsockname()[1]}"]) == 2
     said = capsys.readouterr()

@@ -13,7 +13,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recorded import Recorded, read_recorded
 from vramtop.tui.html_report.page import time_plot
-from vramtop.tui.html_report.recording_page import gpu_plot, recording_page, recording_plots
+from vramtop.tui.html_report.recording_page import gpu_plot, recording_page
 
 HOSTILE = "<script>alert(1)</script><img src=http://192.0.2.1/x>\x1b[31m\u202e"
 
@@ -115,13 +115,6 @@ def test_a_gap_of_the_recording_is_a_gap_of_the_line(recorded: Recorded) -> None
     (gap,) = (each for each in svg.iter("rect") if each.get("class") == "gap")
     assert float(gap.get("x", "0").rstrip("%")) == pytest.approx(100 * 30 / span, abs=0.01)
     assert float(gap.get("width", "0").rstrip("%")) == pytest.approx(100 * 20 / span, abs=0.01)
-
-
-def test_every_plot_has_a_name_of_its_own_and_fits_its_scale(recorded: Recorded) -> None:
-    plots = recording_plots(recorded)
-    names = [plot.name for plot in plots]
-    assert len(set(names)) == len(names)
-    assert {"gpu-0", "gpu-1", "run-1", "run-1-components", "run-2"} == set(names)
 
 
 def test_a_recording_of_one_reading_has_a_report(tmp_path: Path) -> None:

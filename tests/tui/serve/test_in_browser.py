@@ -176,15 +176,16 @@ async def test_with_allow_actions_the_dashboard_is_that_of_a_terminal(tmp_path: 
         server.end()
 
 
-async def test_what_keeps_a_dashboard_from_starting_is_in_the_page_and_on_standard_error(
-    tmp_path: Path, page: Browser
-) -> None:
+async def test_what_keeps_a_dashboard_from_starting_is_in_the_servers_terminal(tmp_path: Path, page: Browser) -> None:
     server = Server(tmp_path, dashboard=("--replay", "missing.jsonl"))
     try:
         await page.open(server.address)
-        await page.until_received("missing.jsonl: cannot be read")
+        assert server.process.stdout is not None
+        said = await asyncio.to_thread(server.process.stdout.readline)
+        assert "missing.jsonl: cannot be read" in said
+        await asyncio.to_thread(until, lambda: not server.dashboards)
     finally:
-        assert "missing.jsonl: cannot be read" in server.end()
+        server.end()
 
 
 async def test_a_dashboard_imports_nothing_from_the_folder_of_the_server(tmp_path: Path, page: Browser) -> None:

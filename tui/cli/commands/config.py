@@ -13,9 +13,7 @@ from vramtop.estimator.common.secrets import displayed
 from vramtop.monitor.storage.settings.change import change_settings, settings_template
 from vramtop.monitor.storage.settings.in_force import FILE, lines_of, read_settings_file, shown
 from vramtop.monitor.storage.settings.schema import (
-    COLOURS,
     KEYS,
-    REMOVED,
     SETTINGS,
     TABLES,
     find_setting,
@@ -23,7 +21,6 @@ from vramtop.monitor.storage.settings.schema import (
     nearest_name,
 )
 
-from ...draw.palette import check_colours
 from ...draw.text_output import detect_output, printable
 from ..json_text import json_text
 
@@ -204,15 +201,11 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
         except ValueError as error:
             raise InputError(f"{name} = {text}: {error}") from None
         key = _key_within(setting, name)
-        refusal = None
         if setting.name == KEYS:
             from ...keys import refusal_of_key  # with Textual
 
-            refusal = refusal_of_key(key, value, settings.values[KEYS])
-        elif setting.name == COLOURS:
-            refusal = check_colours({key: value}).problems.get(key)
-        if refusal:
-            raise InputError(refusal)
+            if refusal := refusal_of_key(key, value, settings.values[KEYS]):
+                raise InputError(refusal)
     change_settings({name: value})
     if options.json:
         changed: ConfigChangedJson = {"schema": 1, "file": settings.file, "setting": name, "value": value}
@@ -226,7 +219,7 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
 
 
 def _key_within(mapping: Setting, name: str) -> str:
-    """Return the key of an entry within its mapping: ``weights`` of ``colours.weights``."""
+    """Return the key of an entry within its mapping: ``fit.pin`` of ``keys.fit.pin``."""
     return name.removeprefix(f"{mapping.name}.")
 
 
@@ -242,8 +235,6 @@ def _chosen(name: str) -> tuple[Setting, ...]:
     of_table = tuple(setting for setting in SETTINGS if f"{setting.table}.".startswith(f"{name}."))
     if of_table:
         return of_table
-    if name in REMOVED:
-        raise InputError(f"{name} is no longer a setting: {REMOVED[name]}")
     near = nearest_name(name)
     raise InputError(f"there is no setting {name}; {f'did you mean {near}?' if near else 'vramtop config lists all'}")
 

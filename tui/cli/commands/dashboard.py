@@ -95,8 +95,6 @@ def run(options: argparse.Namespace) -> int:
         preload_after=_PRELOAD_SECONDS,
         theme=settings.values[THEME],
         settings=dict(settings.values),
-        origins=dict(settings.origins),
-        settings_file=settings.file,
         save_setting=lambda name, value: save_setting(name, value, notices.add),
         observe_runs=recorder.observe if recorder else lambda _: None,
         demand=demand,

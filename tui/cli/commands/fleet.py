@@ -247,8 +247,6 @@ def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
             signal_alert=options.signal_alert,
             on_alert=options.on_alert,
             settings=dict(options.settings.values),
-            origins=dict(options.settings.origins),
-            settings_file=options.settings.file,
             notices=notices,
             save_setting=lambda name, value: save_setting(name, value, notices.add),
         ),

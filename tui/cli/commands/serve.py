@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.export.listen_address import ListenAddress
 
-from ...serve.guard import Guard
-from ...serve.server import BrowserServer, require_textual_serve
-
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
@@ -31,8 +28,12 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     listen = options.listen or options.settings.values["serve.listen"]
     address = ListenAddress.parse(listen) if listen else ListenAddress("127.0.0.1", 0)
     flags = _dashboard_flags(options, launch or ())
-    require_textual_serve()
-    guard = Guard(hosts=address.names(options.name))
+    try:
+        from ...serve.server import BrowserServer  # with aiohttp
+    except ImportError:
+        missing = "serve needs textual-serve, which is not installed: pip install 'vramtop-budget[serve]'"
+        raise InputError(missing) from None
+    server = BrowserServer(address.names(options.name), flags)
     if not address.is_loopback:
         print(
             f"vramtop: {address.host} is reachable from other machines, and the address with its token crosses the "
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
     def show(host: str, port: int) -> None:
         name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host  # noqa: S104
-        url = f"http://{name}:{port}/{guard.token}/"
+        url = f"http://{name}:{port}/{server.token}/"
         if options.json:
             served: ServeJson = {"schema": 1, "address": url}
             print(json.dumps(served), flush=True)
@@ -51,7 +52,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         if sys.stderr.isatty():
             print(_hint(port, allows_actions=options.allow_actions), file=sys.stderr)
 
-    BrowserServer(guard, flags).run(address.host, address.port, show)
+    server.run(address.host, address.port, show)
     return 0
 
 

@@ -32,24 +32,18 @@ if TYPE_CHECKING:
 
 def add_report_arguments(parser: "Parser") -> None:
     """Add the arguments of ``vramtop report``."""
-    parser.usage = "vramtop report RECORDING|HISTORY [FLAG ...]"
+    parser.usage = "vramtop report RECORDING [FLAG ...]"
     parser.examples = """\
   vramtop report run.jsonl.gz                 writes run.html
-  vramtop report run.jsonl.gz --plots plots   writes its plots as SVG files, too
-  vramtop report history --out measured.html  the runs of vramtop history
+  vramtop report run.jsonl.gz --out night.html
 """
     parser.epilog = (
         "The file is self-contained: it loads nothing and runs no script. Budgets come from the closed form."
     )
-    text = (
-        "A recording made by vramtop record; history: your measured runs; or a file of measured runs from vramtop "
-        "history --export (.jsonl), or another user's history.sqlite3."
-    )
-    parser.add_argument("source", metavar="RECORDING|HISTORY", help=text)
+    parser.add_argument("source", metavar="RECORDING", help="A recording made by vramtop record.")
     text = "The HTML file; -: standard output (default: the recording's name with .html, in the current folder)."
     parser.add_argument("--out", metavar="FILE", help=text)
-    parser.add_argument("--plots", metavar="FOLDER", help="Also write each plot as an SVG file into this folder.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace existing files.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
 
 
 def add_serve_arguments(parser: "Parser") -> None:

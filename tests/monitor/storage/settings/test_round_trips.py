@@ -33,7 +33,6 @@ def values_of(setting: Setting) -> st.SearchStrategy[Value]:
             return st.lists(words.map(str.strip).filter(bool), max_size=4).map(tuple)
         case "mapping":
             entries = st.sampled_from(("n1", "n[01-16]")) if setting.pattern else WORDS
-            entries = st.just("#aabbcc") if setting.name == "colours" else entries
             return st.dictionaries(NAMES, entries, max_size=3)
     if setting.pattern:
         return st.sampled_from([value for value in (setting.default, setting.example) if isinstance(value, str)])

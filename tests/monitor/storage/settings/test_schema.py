@@ -78,7 +78,6 @@ def test_words_are_those_of_the_program() -> None:
         ("export.listen", "host:http", "HOST:PORT"),
         ("prometheus.url", "prometheus:9090", "http://"),
         ("keys", {"sort": 1}, "names of actions"),
-        ("colours", {"over": 12}, "names and colours"),
         ("hosts.groups", {"train": "-oProxyCommand=x"}, "lists of hosts"),
     ],
 )

@@ -214,7 +214,12 @@ def test_the_help_explains_keys_sums_and_statuses() -> None:
         await pilot.press("question_mark", "question_mark")
         await until_shown(pilot, lambda: "Sums, over all live hosts" in screen_text(app))
         text = screen_text(app)
-        for words in ("switch between hosts and runs", "unattributed: memory in use", "! unreachable", "is still loading"):
+        for words in (
+            "switch between hosts and runs",
+            "unattributed: memory in use",
+            "! unreachable",
+            "is still loading",
+        ):
             assert words in text
         await pilot.press("escape")
         assert row_names(app)
